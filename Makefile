@@ -1,0 +1,34 @@
+# Shorthands; the scripts are the real thing and take arguments.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all format lock docs build clean
+
+help: ## Say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## Make .venv from requirements.lock
+	@./scripts/setup
+
+demo: ## Run the bundled example on an embedded Postgres
+	@./scripts/demo
+
+test: ## Every check, without what is marked slow
+	@./scripts/test
+
+test-all: ## Every check, as CI runs them
+	@./scripts/test --all
+
+format: setup ## Let ruff format and fix what it can
+	@.venv/bin/ruff format .
+	@.venv/bin/ruff check --fix .
+
+lock: ## Write requirements.lock anew (needs uv); all pins move with ARGS=--upgrade
+	@./scripts/lock $(ARGS)
+
+docs: setup ## Write the generated tables in docs/ anew
+	@.venv/bin/python scripts/docs.py
+
+build: setup ## Build the sdist and the wheel into dist/
+	@.venv/bin/python -m build --no-isolation
+
+clean: ## Remove what the tools leave behind; .venv and .qwf stay
+	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

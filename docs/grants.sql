@@ -1,0 +1,85 @@
+-- What each role may do, table by table. Run it as qwf_migrator, after every `qwf db upgrade`: a new revision may bring
+-- tables and columns that this file of the same version names. It takes back what an older version of it granted.
+
+BEGIN;
+
+REVOKE ALL ON
+    workflow_runs, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
+    worker_heartbeats, worker_control, audit_log, concurrency_limits, limit_slots, rate_limits, schedules,
+    hook_records, machines, binaries, queue_schema_version
+FROM qwf_orchestrator, qwf_worker, qwf_producer, qwf_reader;
+REVOKE ALL ON SEQUENCE
+    workflow_node_jobs_position_seq, ingest_jobs_position_seq, worker_control_version_seq
+FROM qwf_orchestrator, qwf_worker, qwf_producer, qwf_reader;
+
+-- Everybody: is the schema the one that this code knows?
+GRANT SELECT ON queue_schema_version TO qwf_orchestrator, qwf_worker, qwf_producer, qwf_reader;
+
+-- The wake triggers run with the rights of whoever inserts or requeues.
+GRANT EXECUTE ON FUNCTION qwf_wake_class(), qwf_wake_key(text), qwf_wake_inserted(), qwf_wake_requeued()
+TO qwf_orchestrator, qwf_worker, qwf_producer;
+
+
+-- Reader: dashboards, `qwf explain`. Sees payloads, writes nothing.
+
+GRANT SELECT ON
+    workflow_runs, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
+    worker_heartbeats, worker_control, audit_log, concurrency_limits, limit_slots, rate_limits, schedules,
+    hook_records, machines, binaries
+TO qwf_reader;
+
+
+-- Producer: enqueues ingest jobs, starts runs, answers parked nodes. Of what is there it may see the keys that make
+-- enqueueing idempotent, and nothing of anybody's payload, state or result. It cannot write a row that looks claimed
+-- or finished: those columns are not among its own, and CHECK constraints tie the status to them.
+
+GRANT INSERT (
+    task_name, queue, reason, args, dedupe_key, status, position, priority, run_at, max_attempts, backoff_s,
+    limit_key, timeout_s, stall_timeout_s, host_lock, traceparent
+), SELECT (id, task_name, dedupe_key, position) ON ingest_jobs TO qwf_producer;
+GRANT USAGE ON SEQUENCE ingest_jobs_position_seq TO qwf_producer;
+
+GRANT INSERT (
+    id, workflow_name, mode, spec, spec_hash, inputs, priority, dedupe_key, labels, parcel_id, traceparent
+), SELECT (id, workflow_name, dedupe_key) ON workflow_runs TO qwf_producer;
+
+GRANT INSERT (run_id, node_id, payload, submitted_by), SELECT (id) ON workflow_input_submissions TO qwf_producer;
+
+
+-- Worker: claims, runs and finishes jobs of either family, and sweeps up after other workers. It changes what became
+-- of a job, never what was asked for. A task may enqueue: grant qwf_producer as well to workers whose tasks do.
+
+GRANT SELECT, UPDATE (
+    status, hold_reason, hold_key, run_at, position, attempt, failures, crash_count, suspect, claimed_by,
+    lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at, result
+) ON ingest_jobs TO qwf_worker;
+GRANT SELECT, UPDATE (
+    status, hold_reason, hold_key, run_at, position, attempt, failures, crash_count, suspect, claimed_by,
+    lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at, context_delta
+) ON workflow_node_jobs TO qwf_worker;
+-- A retry that is due goes to the end of its priority.
+GRANT USAGE ON SEQUENCE ingest_jobs_position_seq, workflow_node_jobs_position_seq TO qwf_worker;
+-- The run's spec and inputs; a hook run is pinned to the host of its first claim.
+GRANT SELECT, UPDATE (pinned_host) ON workflow_runs TO qwf_worker;
+-- The end of a node and its event are one transaction.
+GRANT INSERT, SELECT ON workflow_dispatch_events TO qwf_worker;
+GRANT SELECT, INSERT, UPDATE, DELETE ON worker_heartbeats, limit_slots TO qwf_worker;
+GRANT SELECT ON worker_control, concurrency_limits TO qwf_worker;
+GRANT SELECT, INSERT, UPDATE ON rate_limits, machines, binaries TO qwf_worker;
+GRANT SELECT, INSERT ON hook_records TO qwf_worker;
+
+
+-- Orchestrator, scheduler and operator: everything that is rows, nothing that is schema.
+
+GRANT SELECT, INSERT, UPDATE, DELETE ON
+    workflow_runs, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
+    worker_heartbeats, worker_control, concurrency_limits, limit_slots, rate_limits, schedules,
+    hook_records, machines, binaries
+TO qwf_orchestrator;
+-- What was done stays written.
+GRANT SELECT, INSERT ON audit_log TO qwf_orchestrator;
+GRANT USAGE ON SEQUENCE
+    workflow_node_jobs_position_seq, ingest_jobs_position_seq, worker_control_version_seq
+TO qwf_orchestrator;
+
+COMMIT;

@@ -1,0 +1,125 @@
+"""Writes the generated tables of docs/ anew; with --check, says which are stale and changes nothing.
+
+A page is written by hand but for what stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Container, Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# So that the tables are those of this checkout, whatever is installed.
+sys.path.insert(0, str(ROOT / "src"))
+
+from queue_workflows import errors, states  # noqa: E402
+from queue_workflows.settings import settings_table  # noqa: E402
+
+TERMINAL = {"run": states.RUN_TERMINAL, "node job": states.JOB_TERMINAL, "ingest job": states.JOB_TERMINAL}
+FIRST = {"run": ["queued"], "node job": ["scheduled", "queued"], "ingest job": ["scheduled", "queued"]}
+
+
+def diagram(family: str) -> str:
+    """A state diagram of one family."""
+    moves = states.MOVES[family]
+    lines = ["```mermaid", "stateDiagram-v2"]
+    lines += [f"  [*] --> {status}" for status in FIRST[family]]
+    lines += [f"  {old} --> {new}" for old in in_order(family, moves) for new in in_order(family, moves[old])]
+    return "\n".join([*lines, "```"])
+
+
+def table_of_moves(family: str) -> str:
+    """One row a status: whether it ends the matter, and what may follow it."""
+    rows = ["| status | terminal | may become |", "|---|---|---|"]
+    for old in in_order(family, states.MOVES[family]):
+        followers = ", ".join(f"`{new}`" for new in in_order(family, states.MOVES[family][old]))
+        rows.append(f"| `{old}` | {'yes' if old in TERMINAL[family] else ''} | {followers} |")
+    return "\n".join(rows)
+
+
+def in_order(family: str, statuses: Container[str]) -> list[str]:
+    """The order in which the enum declares them; sets and the tables made of them have none."""
+    enum = states.RunStatus if family == "run" else states.JobStatus
+    return [status.value for status in enum if status in statuses]
+
+
+def exit_codes() -> str:
+    """One row a code: its sentence, and the errors of ours that end a process with it."""
+    rows = ["| code | name | meaning | errors that end so |", "|---:|---|---|---|"]
+    for code in errors.ExitCode:
+        names = ", ".join(f"`{error.__name__}`" for error in error_tree() if error.exit_code is code)
+        rows.append(f"| {code.value} | `{code.name}` | {code.meaning} | {names} |")
+    return "\n".join(rows)
+
+
+def error_tree(base: type[errors.QwfError] = errors.QwfError) -> Iterator[type[errors.QwfError]]:
+    """Every error of `errors.py`, parents first, in the order of the file."""
+    if base.__module__ == errors.__name__:
+        yield base
+    for child in base.__subclasses__():
+        yield from error_tree(child)
+
+
+def table_of_settings() -> str:
+    """One row a setting: the name in a file, its variable, what it may be, what it is for."""
+    rows = ["| setting | variable | default | may be | what it is |", "|---|---|---|---|---|"]
+    rows += [
+        f"| `{row.name}` | `{row.variable}` | {row.default} | {row.allowed} | {row.description} |"
+        for row in settings_table()
+    ]
+    return "\n".join(rows)
+
+
+def moves(family: str) -> Callable[[], str]:
+    return lambda: f"{diagram(family)}\n\n{table_of_moves(family)}"
+
+
+BLOCKS: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "docs/states.md": {
+        "run moves": moves("run"),
+        "node job moves": moves("node job"),
+        "ingest job moves": moves("ingest job"),
+    },
+    "docs/exit-codes.md": {"exit codes": exit_codes},
+    "docs/configuration.md": {"settings": table_of_settings},
+}
+
+
+def renewed(page: str, blocks: Mapping[str, Callable[[], str]]) -> str:
+    """The page with each of its blocks written anew."""
+    for name, render in blocks.items():
+        start, end = f"<!-- generated: {name} -->", f"<!-- end of {name} -->"
+        pattern = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
+        if len(pattern.findall(page)) != 1:
+            sys.exit(f"docs: exactly one block {start} … {end} is needed")
+        block = f"{start}\n\n{render()}\n\n{end}"
+        page = pattern.sub(lambda _match, text=block: text, page)
+    return page
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write the generated tables of docs/ anew.")
+    parser.add_argument("--check", action="store_true", help="only name what is stale; fail if anything is")
+    parser.add_argument("--root", type=Path, default=ROOT, help="the checkout whose pages are meant")
+    options = parser.parse_args()
+    stale = []
+    for name, blocks in BLOCKS.items():
+        path = options.root / name
+        before = path.read_text(encoding="utf-8")
+        after = renewed(before, blocks)
+        if before == after:
+            continue
+        stale.append(name)
+        if not options.check:
+            path.write_text(after, encoding="utf-8")
+    verb = "stale, run `make docs`" if options.check else "written anew"
+    for name in stale:
+        print(f"docs: {name} {verb}")
+    return 1 if stale and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

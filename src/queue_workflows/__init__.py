@@ -1,0 +1,148 @@
+"""A workflow engine for Python services in which one Postgres is the queue, the message bus and the record.
+
+The public names, resolved on first use: importing the package costs nothing and loads no database driver.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from queue_workflows import db
+    from queue_workflows.config import (
+        HostMigrations,
+        configure,
+        set_invoke_context,
+        set_node_module_package,
+        set_node_resolver,
+    )
+    from queue_workflows.errors import (
+        ConfigurationError,
+        DatabaseError,
+        LeaseLost,
+        PayloadError,
+        QwfError,
+        SchemaError,
+    )
+    from queue_workflows.jobs.context import JobContext
+    from queue_workflows.jobs.outcomes import Cancelled, Discard, RetryAfter, Skip
+    from queue_workflows.jobs.tasks import IngestTask, ingest_task, register_ingest_task
+    from queue_workflows.repositories import (
+        DispatchEventRepository,
+        Enqueued,
+        HeartbeatRepository,
+        IngestJobRepository,
+        InputSubmissionRepository,
+        LimitRepository,
+        NewIngestJob,
+        NodeJobRepository,
+        RunRepository,
+        ScheduleRepository,
+        WorkerControlRepository,
+        enqueue_ingest_job,
+        enqueue_many,
+    )
+
+    __version__: str
+
+__all__ = [
+    "Cancelled",
+    "ConfigurationError",
+    "DatabaseError",
+    "Discard",
+    "DispatchEventRepository",
+    "Enqueued",
+    "HeartbeatRepository",
+    "HostMigrations",
+    "IngestJobRepository",
+    "IngestTask",
+    "InputSubmissionRepository",
+    "JobContext",
+    "LeaseLost",
+    "LimitRepository",
+    "NewIngestJob",
+    "NodeJobRepository",
+    "PayloadError",
+    "QwfError",
+    "RetryAfter",
+    "RunRepository",
+    "ScheduleRepository",
+    "SchemaError",
+    "Skip",
+    "WorkerControlRepository",
+    "__version__",
+    "configure",
+    "db",
+    "enqueue_ingest_job",
+    "enqueue_many",
+    "ingest_task",
+    "register_ingest_task",
+    "set_invoke_context",
+    "set_node_module_package",
+    "set_node_resolver",
+]
+
+_HOMES: Final = {
+    "config": (
+        "HostMigrations",
+        "configure",
+        "set_invoke_context",
+        "set_node_module_package",
+        "set_node_resolver",
+    ),
+    "errors": (
+        "ConfigurationError",
+        "DatabaseError",
+        "LeaseLost",
+        "PayloadError",
+        "QwfError",
+        "SchemaError",
+    ),
+    "jobs.context": ("JobContext",),
+    "jobs.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),
+    "jobs.tasks": ("IngestTask", "ingest_task", "register_ingest_task"),
+    "repositories": (
+        "DispatchEventRepository",
+        "Enqueued",
+        "HeartbeatRepository",
+        "IngestJobRepository",
+        "InputSubmissionRepository",
+        "LimitRepository",
+        "NewIngestJob",
+        "NodeJobRepository",
+        "RunRepository",
+        "ScheduleRepository",
+        "WorkerControlRepository",
+        "enqueue_ingest_job",
+        "enqueue_many",
+    ),
+}
+_HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    elif name == "db":
+        return import_module(f"{__name__}.db")
+    elif name == "__version__":
+        value = _version()
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    """The installed distribution's version; a checkout on the path without an installation has none."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("queue-workflows")
+    except PackageNotFoundError:
+        return "0+not.installed"

@@ -1,0 +1,14 @@
+"""The command line: one module per command group, each only parsing, calling and printing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """What stood before the command: `ctx.obj` of every command."""
+
+    db_url: str | None = None
+    app: str | None = None
+    debug: bool = False

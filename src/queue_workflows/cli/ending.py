@@ -1,0 +1,94 @@
+"""How a command line ends: the one place where an exception becomes a line on stderr and an exit status."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from contextlib import suppress
+from typing import Final
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.errors import ExitCode, QwfError
+
+PROGRAM: Final = "qwf"
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, as an exception, so that every `with` on the way out is left properly.
+
+    A kind of interrupt, because on one of those the driver cancels the statement that the server is at.
+    """
+
+
+def report(exc: BaseException, invocation: Invocation) -> int:
+    """Tell the user what happened, and return the status to end with."""
+    if isinstance(exc, BrokenPipeError):
+        _silence_stdout()
+        return ExitCode.PIPE_CLOSED
+    text, status = _verdict(exc, invocation)
+    with suppress(OSError):
+        if invocation.debug:
+            traceback.print_exception(exc, file=sys.stderr)
+        print(text, file=sys.stderr, flush=True)
+    return status
+
+
+def in_one_line(exc: BaseException) -> str:
+    """An exception's name and text."""
+    return _squeezed(f"{type(exc).__name__}: {exc}").removesuffix(":")
+
+
+def _verdict(exc: BaseException, invocation: Invocation) -> tuple[str, int]:
+    if isinstance(exc, click.ClickException):
+        return _click_verdict(exc)
+    if isinstance(exc, Terminated):
+        return f"{PROGRAM}: terminated", ExitCode.TERMINATED
+    if isinstance(exc, (KeyboardInterrupt, click.Abort)):
+        return f"{PROGRAM}: interrupted", ExitCode.INTERRUPTED
+    known = exc if isinstance(exc, QwfError) else _database_failure(exc, invocation.db_url)
+    if known is not None:
+        return f"{PROGRAM}: {_squeezed(str(known))}", known.exit_code
+    return f"{PROGRAM}: {in_one_line(exc)} — run it again with --debug to see where", ExitCode.FAILED
+
+
+def _click_verdict(exc: click.ClickException) -> tuple[str, int]:
+    if isinstance(exc, click.exceptions.NoArgsIsHelpError):
+        return exc.format_message(), ExitCode.USAGE
+    text = _squeezed(exc.format_message())
+    if isinstance(exc, click.UsageError):
+        path = exc.ctx.command_path if exc.ctx else PROGRAM
+        return f"{PROGRAM}: {text} — see `{path} --help`", ExitCode.USAGE
+    return f"{PROGRAM}: {text}", exc.exit_code
+
+
+def _database_failure(exc: BaseException, db_url: str | None) -> QwfError | None:
+    """What a driver's complaint means; None for what did not come from a driver."""
+    # Looked up, not imported: what was never loaded cannot have raised.
+    sqlalchemy, psycopg = sys.modules.get("sqlalchemy.exc"), sys.modules.get("psycopg")
+    kinds: tuple[type[BaseException], ...] = ()
+    if sqlalchemy is not None:
+        kinds += (sqlalchemy.DBAPIError, sqlalchemy.TimeoutError)
+    if psycopg is not None:
+        kinds += (psycopg.Error,)
+    if not isinstance(exc, kinds):
+        return None
+    from queue_workflows.config import resolve_dsn
+    from queue_workflows.db.engine import classify_failure
+
+    try:
+        return classify_failure(exc, resolve_dsn(db_url).dsn or "")
+    except QwfError as worse:
+        return worse
+
+
+def _squeezed(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _silence_stdout() -> None:
+    """Point stdout at nothing, so that the interpreter's last flush has nobody to complain to."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

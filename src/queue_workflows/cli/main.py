@@ -1,0 +1,183 @@
+"""`qwf`: the options before the command, and the way each command line is run and ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from types import FrameType
+from typing import Final, NoReturn
+
+import click
+from click.shell_completion import shell_complete
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.ending import PROGRAM, Terminated, in_one_line, report
+from queue_workflows.cli.lazy import Entry, LazyGroup
+from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
+
+COMPLETION_VARIABLE: Final = "_QWF_COMPLETE"
+ASKS_FOR_HELP: Final = "queue_workflows.asks_for_help"
+
+ENTRIES: Final = {
+    "demo": Entry("queue_workflows.cli.demo:demo", "Run the bundled example on an embedded Postgres."),
+    "db": Entry("queue_workflows.cli.db:db", "Migrate the database and look at its schema."),
+    "doctor": Entry(
+        "queue_workflows.cli.doctor:doctor", "Check the database and this set-up, and say what to do."
+    ),
+    "worker": Entry("queue_workflows.cli.worker:worker", "Claim jobs of a queue and run them."),
+    "supervisor": Entry(
+        "queue_workflows.cli.supervisor:supervisor", "Run and watch the workers of this machine."
+    ),
+    "orchestrator": Entry("queue_workflows.cli.not_yet:orchestrator", "Advance workflow runs (not yet)."),
+    "scheduler": Entry("queue_workflows.cli.not_yet:scheduler", "Enqueue jobs on a schedule (not yet)."),
+    "completion": Entry(
+        "queue_workflows.cli.completion:completion", "Print the completion script of a shell."
+    ),
+}
+
+
+class RootGroup(LazyGroup):
+    """Remembers whether only help is asked for: that must work whatever state the host app is in."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ASKS_FOR_HELP] = "--help" in args
+        return super().parse_args(ctx, args)
+
+
+def _show_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> None:
+    if not asked or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(f"{PROGRAM} {version('queue-workflows')}")
+    except PackageNotFoundError:
+        click.echo(f"{PROGRAM} (not installed)")
+    ctx.exit()
+
+
+@click.group(
+    cls=RootGroup, entries=ENTRIES, no_args_is_help=True, context_settings={"max_content_width": 100}
+)
+@click.option(
+    "--db", "db_url", metavar="URL", help="The database; else QWF_DB_URL, qwf.toml, or an embedded one."
+)
+@click.option("--app", metavar="MODULE", help="Import the host app's wiring first; else QWF_APP or qwf.toml.")
+@click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_version,
+    help="Show the version.",
+)
+@click.pass_context
+def cli(ctx: click.Context, db_url: str | None, app: str | None, debug: bool) -> None:
+    """A workflow engine in which one Postgres is the queue, the message bus and the record."""
+    ctx.obj = Invocation(db_url=db_url, app=app, debug=debug)
+    if ctx.invoked_subcommand == "completion" or ctx.meta[ASKS_FOR_HELP]:
+        return
+    if app is None:
+        from queue_workflows.settings import load_settings
+
+        app = load_settings().app
+    if app:
+        import_app(app)
+
+
+def import_app(module: str) -> None:
+    """Import the host app's wiring, which calls `configure()`; it may lie in the current directory."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ConfigurationError(
+            f"--app takes a module, not {module!r}", advice="write it as in an import, such as shop.wiring"
+        )
+    # As `python -m` does: a console script has its own directory there instead.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        import_module(module)
+    except QwfError:
+        raise
+    except (Exception, SystemExit) as exc:
+        raise ConfigurationError(
+            f"the host app's wiring {module} could not be imported: {in_one_line(exc)}",
+            advice="mend it, or name another with --app or QWF_APP; --debug shows the traceback",
+        ) from exc
+
+
+@contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """Make SIGTERM unwind a short command; the roles install their own handling over this."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def unwind(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one need not be so polite
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, unwind)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit status; never raises what a user could have caused."""
+    context: click.Context | None = None
+    try:
+        with _sigterm_raises():
+            try:
+                context = cli.make_context(PROGRAM, list(arguments))
+                with context:
+                    outcome = cli.invoke(context)
+                # A command may return an ExitCode; what else it returns is not for the shell.
+                status = int(outcome) if isinstance(outcome, ExitCode) else 0
+            except click.exceptions.Exit as exit_:
+                status = exit_.exit_code
+            # Here, where a closed pipe can still be dealt with, rather than at interpreter exit.
+            _flush_stdout()
+            return status
+    except SystemExit:
+        raise
+    except BaseException as exc:
+        return report(exc, (context and context.obj) or Invocation())
+
+
+def _flush_stdout() -> None:
+    if sys.stdout is not None and not sys.stdout.closed:
+        sys.stdout.flush()
+
+
+def main() -> NoReturn:
+    """The console script `qwf`."""
+    _run_and_exit(sys.argv[1:])
+
+
+def orchestrator() -> NoReturn:
+    """The console script `queue-orchestrator`: `qwf orchestrator`."""
+    _run_and_exit(["orchestrator", *sys.argv[1:]])
+
+
+def claim_worker() -> NoReturn:
+    """The console script `queue-claim-worker`: `qwf worker`."""
+    _run_and_exit(["worker", *sys.argv[1:]])
+
+
+def scheduler() -> NoReturn:
+    """The console script `queue-scheduler`: `qwf scheduler`."""
+    _run_and_exit(["scheduler", *sys.argv[1:]])
+
+
+def _run_and_exit(arguments: list[str]) -> NoReturn:
+    instruction = os.environ.get(COMPLETION_VARIABLE)
+    if instruction:
+        sys.exit(shell_complete(cli, {}, PROGRAM, COMPLETION_VARIABLE, instruction))
+    sys.exit(run(arguments))

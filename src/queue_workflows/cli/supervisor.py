@@ -1,0 +1,106 @@
+"""`qwf supervisor`: every worker of a machine or container below one process."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.logs import log_to_stderr
+from queue_workflows.cli.worker import worker
+from queue_workflows.config import effective_settings
+from queue_workflows.errors import ConfigurationError, ExitCode
+from queue_workflows.host.launcher import own_command, run_as_child_if_pid1
+from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.roles.supervisor import WorkerSpec, supervise
+from queue_workflows.settings import check_queue_name
+
+MOST_WORKERS: Final = 1000
+# What the supervisor has to know itself.
+OUR_OWN: Final = ("--queue", "--host-label", "--grace")
+
+
+def parse_workers(text: str) -> list[WorkerSpec]:
+    """As many specs as workers are asked for."""
+    name, *options = shlex.split(text) or [""]
+    queue, colon, count = name.partition(":")
+    check_queue_name(queue)
+    if colon and not (re.fullmatch("[0-9]{1,4}", count) and 1 <= int(count) <= MOST_WORKERS):
+        raise ValueError(f"the number after the colon must be from 1 to {MOST_WORKERS}")
+    for option in options:
+        if option.partition("=")[0] in OUR_OWN:
+            raise ValueError(f"{option} goes to the supervisor, not into --worker")
+    # Here rather than in the worker, which could only end with a usage error again and again.
+    worker.make_context("qwf worker", ["--queue", queue, *options])
+    return [WorkerSpec(queue, tuple(options))] * int(count or 1)
+
+
+def _workers(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> list[WorkerSpec]:
+    specs: list[WorkerSpec] = []
+    for value in values:
+        try:
+            specs += parse_workers(value)
+        except (ConfigurationError, ValueError) as exc:
+            raise click.BadParameter(f"{value!r}: {exc}") from exc
+    return specs
+
+
+@click.command()
+@click.option(
+    "--worker",
+    "workers",
+    callback=_workers,
+    metavar="QUEUE[:N]",
+    multiple=True,
+    required=True,
+    help="N workers (one unless said) of this queue; may be given several times, for several queues."
+    " Options of `qwf worker` may follow in the same word: --worker 'fetch:2 --recycle-mb 500'.",
+)
+@click.option("--host-label", metavar="LABEL", help="This machine's name in worker ids; else host_label.")
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    help="How long a stopping worker lets its job finish; else grace_s.",
+)
+@click.pass_obj
+def supervisor(
+    invocation: Invocation,
+    *,
+    workers: list[WorkerSpec],
+    host_label: str | None,
+    grace: float | None,
+) -> ExitCode:
+    """Start workers, watch them, replace those that end.
+
+    SIGTERM, SIGINT or SIGHUP stops them gracefully: each may finish its job within the grace; a second signal
+    stops them at once. What a worker held that died is queued again at once.
+    """
+    run_as_child_if_pid1()
+    die_with_parent(take_launcher_pid())
+    log_to_stderr(debug=invocation.debug)
+    settings = effective_settings({"host_label": host_label, "grace_s": grace})
+    above = list(_before_the_command(invocation))
+    beside = ["--host-label", settings.host_label, *(["--grace", f"{grace:g}"] if grace is not None else [])]
+    return supervise(
+        workers,
+        command_for=lambda spec: own_command(
+            [*above, "worker", "--queue", spec.queue, *beside, *spec.options]
+        ),
+        settings=settings,
+        db_url=invocation.db_url,
+    )
+
+
+def _before_the_command(invocation: Invocation) -> Iterator[str]:
+    """What stood before `supervisor` stands before `worker` too."""
+    if invocation.db_url is not None:
+        yield from ("--db", invocation.db_url)
+    if invocation.app is not None:
+        yield from ("--app", invocation.app)
+    if invocation.debug:
+        yield "--debug"

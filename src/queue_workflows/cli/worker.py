@@ -1,0 +1,71 @@
+"""`qwf worker`: one worker process."""
+
+from __future__ import annotations
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.errors import ExitCode
+
+
+@click.command()
+@click.option("--queue", required=True, help="The queue to work on; cpu, gpu and hooks carry node jobs.")
+@click.option("--drain", is_flag=True, help="End when there is nothing left to claim.")
+@click.option("--once", is_flag=True, help="End after one job, or when there is none.")
+@click.option("--max-jobs", type=click.IntRange(1), help="End after so many jobs.")
+@click.option(
+    "--grace", type=click.FloatRange(0), help="Seconds that a stop leaves the current job; QWF_GRACE_S."
+)
+@click.option("--host-label", help="This machine's name in worker ids; QWF_HOST_LABEL.")
+@click.option("--recycle-jobs", type=click.IntRange(1), help="Start afresh after so many jobs.")
+@click.option("--recycle-mb", type=click.IntRange(1), help="Start afresh when so much memory is in use.")
+@click.option(
+    "--schema-wait",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for a schema that is new enough, before ending with status 79.",
+)
+@click.option("--exit-when-off", is_flag=True, help="End with status 77 when switched off, do not wait.")
+@click.pass_obj
+def worker(
+    invocation: Invocation,
+    *,
+    queue: str,
+    drain: bool,
+    once: bool,
+    max_jobs: int | None,
+    grace: float | None,
+    host_label: str | None,
+    recycle_jobs: int | None,
+    recycle_mb: int | None,
+    schema_wait: float,
+    exit_when_off: bool,
+) -> ExitCode:
+    """Claim jobs of a queue and run them, one at a time, until told to stop.
+
+    The first SIGTERM or Ctrl-C lets the current job finish within the grace, else gives it back uncounted; a
+    second one gives it back at once.
+    """
+    from queue_workflows.cli.logs import log_to_stderr
+    from queue_workflows.config import effective_settings
+    from queue_workflows.db.engine import Database
+    from queue_workflows.host.launcher import run_as_child_if_pid1
+    from queue_workflows.roles.worker import WorkerOptions, run_worker
+    from queue_workflows.settings import check_queue_name
+
+    run_as_child_if_pid1()
+    log_to_stderr(debug=invocation.debug)
+    options = WorkerOptions(
+        queue=check_queue_name(queue),
+        drain=drain or once,
+        max_jobs=1 if once else max_jobs,
+        grace_s=grace,
+        recycle_jobs=recycle_jobs,
+        recycle_mb=recycle_mb,
+        exit_when_off=exit_when_off,
+        schema_wait_s=schema_wait,
+    )
+    settings = effective_settings({"host_label": host_label})
+    with Database.open(invocation.db_url, role=f"worker:{queue}", settings=settings) as database:
+        return run_worker(database, settings, options)

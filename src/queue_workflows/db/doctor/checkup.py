@@ -1,0 +1,338 @@
+"""The checks that need a connection: each says what it found and what to do about it, and changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from psycopg.rows import dict_row
+
+from queue_workflows.db.doctor.findings import Check, Status, failed
+from queue_workflows.db.engine import Database, classify_failure
+from queue_workflows.db.failures import PROXY_ADVICE
+from queue_workflows.db.migrations.chains import host_chain, select_chains
+from queue_workflows.db.migrations.state import ChainState, behind, read_state, refuse_ahead
+from queue_workflows.db.proxies import Proxy, find_proxy, notify_round_trip
+from queue_workflows.db.wire import WireLost
+from queue_workflows.errors import ExitCode, QwfError, SchemaError
+
+CLOCK_WARN_S: Final = 2.0
+OLD_TRANSACTION_S: Final = 300.0
+NOTIFY_WARN: Final = 0.25
+NOTIFY_FAIL: Final = 0.75
+FEW_CONNECTIONS: Final = 10
+
+# Client sessions only: autovacuum and the like hold transactions as well, and end them by themselves.
+OLDEST_TRANSACTION: Final = """
+SELECT pid, datname, application_name, state,
+       extract(epoch FROM clock_timestamp() - xact_start)::float8 AS age_s
+FROM pg_stat_activity
+WHERE xact_start IS NOT NULL AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+ORDER BY xact_start LIMIT 1
+"""
+SEES_OTHERS: Final = "SELECT pg_has_role('pg_read_all_stats', 'USAGE') AS all_of_them"
+PREPARED: Final = """
+SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::float8 AS age_s
+FROM pg_prepared_xacts ORDER BY prepared LIMIT 5
+"""
+# A slot that nobody reads keeps dead rows (by its xmin) or the write-ahead log (by its restart_lsn).
+IDLE_SLOTS: Final = """
+SELECT slot_name, greatest(age(xmin), age(catalog_xmin)) AS transactions, wal_status
+FROM pg_replication_slots
+WHERE NOT active AND (xmin IS NOT NULL OR catalog_xmin IS NOT NULL OR restart_lsn IS NOT NULL)
+ORDER BY slot_name LIMIT 5
+"""
+NOTIFY_QUEUE: Final = "SELECT pg_notification_queue_usage() AS usage"
+# usable: what this role may still share with the others. numbackends is visible to every role.
+CONNECTIONS: Final = """
+SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
+       - coalesce(current_setting('reserved_connections', true)::int, 0) AS usable,
+       (SELECT sum(numbackends)::int FROM pg_stat_database) AS used,
+       (SELECT nullif(rolconnlimit, -1) FROM pg_roles WHERE rolname = current_user) AS role_limit,
+       (SELECT count(*)::int FROM pg_stat_activity WHERE usename = current_user) AS role_used,
+       (SELECT nullif(datconnlimit, -1) FROM pg_database WHERE datname = current_database())
+           AS database_limit,
+       (SELECT numbackends FROM pg_stat_database WHERE datname = current_database()) AS database_used
+"""
+SETTINGS: Final = """
+SELECT name, current_setting(name) AS value, source, pending_restart FROM pg_settings
+WHERE name = ANY (%s) OR pending_restart ORDER BY name
+"""
+CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8 AS server"
+
+SESSION_SETTINGS: Final = (
+    "client_connection_check_interval",
+    "default_transaction_isolation",
+    "idle_in_transaction_session_timeout",
+    "lock_timeout",
+    "TimeZone",
+)
+# What loses committed jobs when the server or its machine goes down.
+DURABILITY: Final = ("fsync", "full_page_writes", "synchronous_commit")
+
+
+@dataclass(frozen=True)
+class Patient:
+    """What a check may look at."""
+
+    database: Database
+    connection: psycopg.Connection[Any]
+    clock: Callable[[], float]
+
+    def rows(self, query: str, *parameters: object) -> list[dict[str, Any]]:
+        """All rows of a query, each as a dict."""
+        cursor = self.connection.cursor(row_factory=dict_row)
+        return cursor.execute(query.encode(), parameters or None).fetchall()
+
+    def row(self, query: str) -> dict[str, Any]:
+        """The one row of a query."""
+        return self.rows(query)[0]
+
+
+def made(name: str, check: Callable[[Patient], Check], patient: Patient) -> Check:
+    """Make one check; what it stumbles over is a finding too."""
+    try:
+        return check(patient)
+    except psycopg.errors.InsufficientPrivilege as exc:
+        return Check(name, Status.SKIP, f"not allowed to look: {exc.diag.message_primary or exc}")
+    except QwfError as exc:
+        return failed(name, exc)
+    except WireLost as exc:
+        advice = "the server, or the pool of a proxy in between, has no connection to give"
+        return Check(name, Status.FAIL, str(exc), advice, ExitCode.UNREACHABLE)
+    except (psycopg.Error, OSError) as exc:
+        return failed(name, classify_failure(exc, patient.database.params))
+
+
+def _check_server(patient: Patient) -> Check:
+    version = patient.connection.info.parameter_status("server_version") or ""
+    encoding = patient.row("SELECT current_setting('server_encoding') AS encoding")["encoding"]
+    data = {"version": version, "encoding": encoding}
+    if encoding != "UTF8":
+        return Check(
+            "server",
+            Status.WARN,
+            f"PostgreSQL {version}, encoding {encoding}",
+            "use a database with encoding UTF8: others cannot store every JSON payload",
+            data=data,
+        )
+    return Check("server", Status.OK, f"PostgreSQL {version}", data=data)
+
+
+def _check_schema(patient: Patient) -> Check:
+    with patient.database.engine.connect() as connection:
+        # Out of the pool, so that it is closed afterwards: a small proxy may have few to give.
+        connection.detach()
+        states = [read_state(connection, chain) for chain in select_chains("all", host_chain())]
+    said = "; ".join(f"{state.chain} at {state.shown or 'nothing'}" for state in states)
+    data = {
+        state.chain: {"current": state.shown, "head": state.head, "status": state.status} for state in states
+    }
+    for state in states:
+        misfit = _misfit(state)
+        if misfit is not None:
+            return Check(
+                "schema",
+                Status.FAIL,
+                f"{said}: {misfit.message}",
+                misfit.advice or "",
+                misfit.exit_code,
+                data,
+            )
+    return Check("schema", Status.OK, f"{said}, as this code wants it", data=data)
+
+
+def _misfit(state: ChainState) -> SchemaError | None:
+    try:
+        refuse_ahead(state)
+    except SchemaError as ahead:
+        return ahead
+    return None if state.status == "current" else behind(state, state.head)
+
+
+def _check_pooling(patient: Patient) -> Check:
+    database = patient.database
+    proxy = find_proxy(database.params, patient.connection, lambda: database.connect(autocommit=True))
+    data = {"pooling": proxy.pooling, "product": proxy.product, "listen": not database.pooled}
+    status, found, advice = _judged(proxy, polling=database.pooled)
+    return Check("pooling", status, found, advice, ExitCode.CONFIGURATION, data)
+
+
+def _judged(proxy: Proxy, *, polling: bool) -> tuple[Status, str, str]:
+    if proxy.pooling == "transaction":
+        found = f"a transaction-pooling proxy ({proxy.product}): {proxy.sign}"
+        if polling:
+            return Status.OK, f"{found}; QWF_LISTEN is off, as it must be", ""
+        return Status.FAIL, found, PROXY_ADVICE
+    if proxy.pooling == "session":
+        return Status.OK, f"a proxy that pools whole sessions ({proxy.product}): {proxy.sign}", ""
+    return Status.OK, "no pooling proxy in between", ""
+
+
+def _check_listen(patient: Patient) -> Check:
+    database = patient.database
+    if not database.can_listen:
+        return Check("listen", Status.OK, "off (QWF_LISTEN): workers poll", data={"listen": False})
+    began = time.monotonic()
+    with database.connect(autocommit=True, direct=True) as ear:
+        heard = notify_round_trip(ear, patient.connection)
+    took_ms = round((time.monotonic() - began) * 1000, 1)
+    if heard:
+        return Check("listen", Status.OK, "NOTIFY reaches LISTEN", data={"listen": True, "took_ms": took_ms})
+    return Check(
+        "listen",
+        Status.FAIL,
+        "NOTIFY does not reach LISTEN on this connection",
+        PROXY_ADVICE,
+        ExitCode.CONFIGURATION,
+        {"listen": True},
+    )
+
+
+def _check_clock(patient: Patient) -> Check:
+    samples = []
+    for _ in range(3):
+        before = patient.clock()
+        server = patient.row(CLOCK)["server"]
+        after = patient.clock()
+        samples.append((after - before, server - (before + after) / 2))
+    # The quickest answer leaves the least room for error.
+    took, ahead = min(samples)
+    data = {"server_ahead_s": round(ahead, 3), "round_trip_s": round(took, 3)}
+    if abs(ahead) <= CLOCK_WARN_S + took:
+        return Check("clock", Status.OK, f"{abs(ahead):.3f} s apart", data=data)
+    return Check(
+        "clock",
+        Status.WARN,
+        f"the server's clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} this machine's",
+        "leases and due times go by the server's clock alone, but logs will not line up: run NTP on both",
+        data=data,
+    )
+
+
+def _check_transactions(patient: Patient) -> Check:
+    oldest = next(iter(patient.rows(OLDEST_TRANSACTION)), None)
+    limit = "" if patient.row(SEES_OTHERS)["all_of_them"] else " (only this role's sessions can be seen)"
+    if oldest is None:
+        return Check("transactions", Status.OK, f"none open{limit}", data={"oldest": None})
+    name = oldest["application_name"] or "no application_name"
+    found = (
+        f"the oldest is {oldest['age_s']:.0f} s old: pid {oldest['pid']}, {name}, {oldest['state']}{limit}"
+    )
+    if oldest["age_s"] < OLD_TRANSACTION_S:
+        return Check("transactions", Status.OK, found, data={"oldest": oldest})
+    return Check(
+        "transactions",
+        Status.WARN,
+        found,
+        f"it keeps dead rows and slows every claim: end it, or SELECT pg_terminate_backend({oldest['pid']})",
+        data={"oldest": oldest},
+    )
+
+
+def _check_holders(patient: Patient) -> Check:
+    prepared = patient.rows(PREPARED)
+    slots = patient.rows(IDLE_SLOTS)
+    data = {"prepared": prepared, "idle_slots": slots}
+    old = [one for one in prepared if one["age_s"] >= OLD_TRANSACTION_S]
+    troubles = [f"prepared transaction {one['gid']!r} is {one['age_s']:.0f} s old" for one in old]
+    troubles += [f"replication slot {one['slot_name']} has no reader" for one in slots]
+    if not troubles:
+        found = f"{len(prepared)} prepared transactions, none old; no idle replication slot"
+        return Check("holders", Status.OK, found, data=data)
+    advice = (
+        "they keep dead rows and the write-ahead log: COMMIT or ROLLBACK PREPARED, pg_drop_replication_slot()"
+    )
+    return Check("holders", Status.WARN, "; ".join(troubles), advice, data=data)
+
+
+def _check_notify_queue(patient: Patient) -> Check:
+    usage = patient.row(NOTIFY_QUEUE)["usage"]
+    status = Status.FAIL if usage >= NOTIFY_FAIL else Status.WARN if usage >= NOTIFY_WARN else Status.OK
+    advice = "a session that LISTENs sits in a long transaction: end it, for a full queue fails every enqueue"
+    return Check(
+        "notify queue",
+        status,
+        f"{usage:.1%} used",
+        "" if status is Status.OK else advice,
+        data={"usage": usage},
+    )
+
+
+def _check_connections(patient: Patient) -> Check:
+    room = patient.row(CONNECTIONS)
+    bounds = {
+        "the server": (room["used"], room["usable"]),
+        "this role": (room["role_used"], room["role_limit"]),
+        "this database": (room["database_used"], room["database_limit"]),
+    }
+    whose, used, most = min(
+        ((whose, used, most) for whose, (used, most) in bounds.items() if most is not None),
+        key=lambda bound: bound[2] - bound[1],
+    )
+    found = f"{used} of {most} that {whose} may have"
+    if most - used >= max(FEW_CONNECTIONS, most // 10):
+        return Check("connections", Status.OK, found, data=room)
+    advice = "raise max_connections, or the limit of the role or database, or run fewer or smaller pools"
+    return Check("connections", Status.WARN, found, advice, data=room)
+
+
+def _check_session(patient: Patient) -> Check:
+    held = {
+        row["name"]: row
+        for row in patient.rows(SETTINGS, list(SESSION_SETTINGS))
+        if row["name"] in SESSION_SETTINGS
+    }
+    found = ", ".join(f"{name} = {row['value']} ({row['source']})" for name, row in held.items())
+    if patient.database.pooled:
+        return Check("session", Status.OK, f"left as the server has it: {found}", data=held)
+    wrong = [
+        name for name in ("lock_timeout", "idle_in_transaction_session_timeout") if held[name]["value"] == "0"
+    ]
+    if held["default_transaction_isolation"]["value"] != "read committed":
+        wrong.append("default_transaction_isolation")
+    if not wrong:
+        return Check("session", Status.OK, found, data=held)
+    advice = f"{', '.join(wrong)}: look at `options` in the DSN, PGOPTIONS and QWF_*_TIMEOUT_S"
+    return Check("session", Status.WARN, found, advice, data=held)
+
+
+def _check_durability(patient: Patient) -> Check:
+    rows = patient.rows(SETTINGS, list(DURABILITY))
+    held = {row["name"]: row for row in rows if row["name"] in DURABILITY}
+    off = [f"{name} is off ({row['source']})" for name, row in held.items() if row["value"] == "off"]
+    if not off:
+        return Check("durability", Status.OK, "committed jobs survive a crash of the server", data=held)
+    advice = (
+        "a crash can lose or, without fsync and full_page_writes, destroy what was committed: switch it on"
+    )
+    return Check("durability", Status.WARN, ", ".join(off), advice, data=held)
+
+
+def _check_pending(patient: Patient) -> Check:
+    names = [row["name"] for row in patient.rows(SETTINGS, []) if row["pending_restart"]]
+    if not names:
+        return Check("pending restart", Status.OK, "nothing waits for a restart", data={"names": []})
+    found = f"changed, but not in force: {', '.join(names)}"
+    return Check(
+        "pending restart", Status.WARN, found, "restart the server when it suits", data={"names": names}
+    )
+
+
+CHECKS: Final[Mapping[str, Callable[[Patient], Check]]] = {
+    "server": _check_server,
+    "schema": _check_schema,
+    "pooling": _check_pooling,
+    "listen": _check_listen,
+    "clock": _check_clock,
+    "transactions": _check_transactions,
+    "holders": _check_holders,
+    "notify queue": _check_notify_queue,
+    "connections": _check_connections,
+    "session": _check_session,
+    "durability": _check_durability,
+    "pending restart": _check_pending,
+}

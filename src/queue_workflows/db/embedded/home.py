@@ -1,0 +1,278 @@
+"""Where the embedded Postgres lives and as which account it runs.
+
+Postgres refuses to run as root, and an unprivileged account cannot reach a root-only checkout. So as root the
+server runs as an account that already exists, and where that account cannot follow, the data goes below
+/var/lib/queue_workflows. No existing permission is ever loosened and no account is made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import re
+import stat
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from queue_workflows.db.embedded.keeper import PORT, Place
+from queue_workflows.errors import EmbeddedServerError
+
+FALLBACK = Path("/var/lib/queue_workflows")
+POINTER = "WHERE"
+_SHORT_SOCKET_PARENT = Path("/tmp")  # noqa: S108 - a fixed name, because processes may disagree about TMPDIR
+_SOCKET_PATH_LIMIT = 107 if sys.platform == "linux" else 103
+_PLAIN_PATH = re.compile(r"[A-Za-z0-9_./-]+")
+_DEFAULT_ACCOUNTS = ("postgres", "nobody")
+
+
+@dataclass(frozen=True)
+class Account:
+    """Whom the server runs as when that is not ourselves."""
+
+    name: str
+    uid: int
+    gid: int
+
+    def switch(self) -> dict[str, Any]:
+        """The arguments of `subprocess` that run a child as this account and nothing more."""
+        return {"user": self.uid, "group": self.gid, "extra_groups": []}
+
+
+def environment() -> dict[str, str]:
+    """What server processes see: no secrets of ours, and none of the PG* variables that redirect Postgres."""
+    passed = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+    return {**{name: os.environ[name] for name in passed if name in os.environ}, "LC_ALL": "C"}
+
+
+def run_as(account: Account | None, command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run one of Postgres's programs to its end, in the server's environment and as its account."""
+    switch = account.switch() if account else {}
+    return subprocess.run(
+        command,
+        **switch,
+        **options,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        cwd="/",
+        umask=0o077,
+        env=environment(),
+        check=False,
+    )
+
+
+def settle(data_dir: Path, run_as_name: str | None, fallback: Path) -> tuple[Place, Account | None]:
+    """Choose home, socket directory and account for the server of `data_dir`, and make them."""
+    data_dir = _prepared(data_dir)
+    home = _existing_home(data_dir, fallback)
+    if home is None:
+        account = _account(run_as_name, None)
+        home = _in_place(data_dir)
+        if account is not None and not _reaches(account, data_dir):
+            home = _relocated(data_dir, fallback, account)
+    else:
+        account = _account(run_as_name, home)
+        if account is not None and not _reaches(account, home):
+            raise EmbeddedServerError(
+                f"the account {account.name} can no longer reach the embedded Postgres's data in {home}",
+                advice="restore the execute permission for others on the directories above it",
+            )
+    _make_home(home)
+    return Place(home=str(home), socket_dir=str(_socket_dir(home, account))), account
+
+
+def _in_place(data_dir: Path) -> Path:
+    return data_dir / "postgres"
+
+
+def _fallback_home(data_dir: Path, fallback: Path) -> Path:
+    name = re.sub(r"[^A-Za-z0-9_-]+", "-", data_dir.parent.name).strip("-")[:40] or "root"
+    return fallback / f"{name}-{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]}"
+
+
+def _prepared(data_dir: Path) -> Path:
+    """The resolved directory; one that we make is open to pass through, and ignored by git."""
+    data_dir = Path(os.path.realpath(data_dir))
+    try:
+        if not data_dir.exists():
+            data_dir.mkdir(parents=True, exist_ok=True)
+            if os.geteuid() == 0:
+                data_dir.chmod(0o755)
+            (data_dir / ".gitignore").write_text("*\n")
+    except OSError as error:
+        raise EmbeddedServerError(
+            f"cannot make the directory {data_dir} for the embedded Postgres: {error.strerror}",
+            advice="name another one with QWF_DATA_DIR, or use a server of your own with QWF_DB_URL",
+        ) from error
+    return data_dir
+
+
+def _existing_home(data_dir: Path, fallback: Path) -> Path | None:
+    """The home that an earlier call made for this directory, refused where it is not ours to use."""
+    home = _in_place(data_dir)
+    pointer = data_dir / POINTER
+    elsewhere = _fallback_home(data_dir, fallback)
+    if pointer.exists():
+        said = pointer.read_text(errors="replace").splitlines()[0]
+        if os.geteuid() != 0:
+            raise EmbeddedServerError(
+                f"root made the embedded Postgres of {data_dir} and keeps its data in {said}",
+                advice="run as root, or name a directory of your own with QWF_DATA_DIR",
+            )
+        if not Path(said).exists():
+            pointer.unlink()  # whoever deleted the data there wants to start afresh
+        elif said != str(elsewhere):
+            raise EmbeddedServerError(
+                f"{data_dir} was moved or copied; the data of its embedded Postgres is in {said}",
+                advice=f"move that to {elsewhere} to go on with it, or delete {pointer} to start afresh",
+            )
+        else:
+            return elsewhere
+    if not home.exists():
+        return elsewhere if os.geteuid() == 0 and elsewhere.exists() else None
+    owner = home.stat().st_uid
+    if os.geteuid() not in (0, owner):
+        raise EmbeddedServerError(
+            f"the embedded Postgres in {home} belongs to {_user_name(owner)}, and this process runs as"
+            f" {_user_name(os.geteuid())}",
+            advice="run as its owner, or name a directory of your own with QWF_DATA_DIR",
+        )
+    return home
+
+
+def _user_name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _account(name: str | None, home: Path | None) -> Account | None:
+    """As root: who owns the data already, else the wanted account, else one that exists."""
+    if os.geteuid() != 0:
+        if name is not None and name != _user_name(os.geteuid()):
+            raise EmbeddedServerError(f"only root can run the embedded Postgres as {name}")
+        return None
+    owner = _data_owner(home) if home is not None else 0
+    if owner:
+        name, wanted = _user_name(owner), name
+        if wanted is not None and wanted != name:
+            raise EmbeddedServerError(
+                f"the embedded Postgres's data in {home} belongs to {name}, so it cannot run as {wanted}",
+                advice=f"run it as {name}, or move the data away",
+            )
+        return Account(name, owner, _group(owner))
+    for candidate in (name,) if name else _DEFAULT_ACCOUNTS:
+        try:
+            entry = pwd.getpwnam(candidate)
+        except KeyError:
+            continue
+        if entry.pw_uid != 0:
+            return Account(candidate, entry.pw_uid, entry.pw_gid)
+    raise EmbeddedServerError(
+        f"Postgres refuses to run as root, and there is no account {name or ' or '.join(_DEFAULT_ACCOUNTS)}"
+        " to run it as",
+        advice="make one, run as an ordinary user, or use a server of your own with QWF_DB_URL",
+    )
+
+
+def _data_owner(home: Path) -> int:
+    data = home / "data"
+    return (data if data.exists() else home).stat().st_uid
+
+
+def _group(uid: int) -> int:
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return uid
+
+
+def _reaches(account: Account, directory: Path) -> bool:
+    """Ask the kernel, as the account: modes, ACLs and mount options all have a say."""
+    try:
+        return run_as(account, ["/bin/sh", "-c", 'test -x "$1"', "sh", str(directory)]).returncode == 0
+    except (PermissionError, subprocess.SubprocessError) as error:
+        raise EmbeddedServerError(
+            f"this process may not run programs as {account.name}, and Postgres refuses to run as root",
+            advice="run as an ordinary user, or use a server of your own with QWF_DB_URL",
+        ) from error
+
+
+def _relocated(data_dir: Path, fallback: Path, account: Account) -> Path:
+    """A home below /var/lib, and a note in the data directory that says so."""
+    home = _fallback_home(data_dir, fallback)
+    make_fallback(fallback, account)
+    (data_dir / POINTER).write_text(
+        f"{home}\n\n"
+        f"The embedded Postgres of {data_dir} keeps its data there: it was first started by root, runs as"
+        f" the account {account.name}, and that account cannot reach this directory.\n"
+    )
+    return home
+
+
+def make_fallback(fallback: Path, account: Account) -> None:
+    try:
+        if not fallback.exists():
+            fallback.mkdir(parents=True)
+            fallback.chmod(0o755)
+        entry = fallback.lstat()
+    except OSError as error:
+        raise EmbeddedServerError(
+            f"cannot make {fallback} for the embedded Postgres: {error.strerror}",
+            advice="make it, run as an ordinary user, or use a server of your own with QWF_DB_URL",
+        ) from error
+    if not stat.S_ISDIR(entry.st_mode) or entry.st_uid != 0 or not _reaches(account, fallback):
+        raise EmbeddedServerError(
+            f"{fallback} must be a directory of root's that {account.name} can pass through",
+            advice="remove it, or use a server of your own with QWF_DB_URL",
+        )
+
+
+def _make_home(home: Path) -> None:
+    try:
+        home.mkdir(exist_ok=True, mode=0o711 if os.geteuid() == 0 else 0o700)
+        if home.stat().st_uid == 0 == os.geteuid():
+            home.chmod(0o711)  # ours alone, and mkdir's mode was subject to the umask
+    except OSError as error:
+        raise EmbeddedServerError(
+            f"cannot make {home} for the embedded Postgres: {error.strerror}",
+            advice="name another directory with QWF_DATA_DIR, or use a server of your own with QWF_DB_URL",
+        ) from error
+
+
+def _socket_dir(home: Path, account: Account | None) -> Path:
+    """Inside the home, unless the path is too long for a socket or could trip a connection string."""
+    inside = home / "socket"
+    full = str(inside / f".s.PGSQL.{PORT}")
+    if len(full) <= _SOCKET_PATH_LIMIT and _PLAIN_PATH.fullmatch(full):
+        return inside
+    uid = account.uid if account else os.geteuid()
+    return _SHORT_SOCKET_PARENT / f"qwf-{uid}-{hashlib.sha256(os.fsencode(home)).hexdigest()[:16]}"
+
+
+def make_private(directory: Path, account: Account | None) -> None:
+    """A 0700 directory of the server's account; one that somebody else made is refused, whatever it holds."""
+    uid = account.uid if account else os.geteuid()
+    try:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        entry = directory.lstat()
+        if account is not None and stat.S_ISDIR(entry.st_mode) and entry.st_uid == 0:
+            os.chown(directory, account.uid, account.gid, follow_symlinks=False)
+            entry = directory.lstat()
+    except OSError as error:
+        raise EmbeddedServerError(
+            f"cannot make {directory} for the embedded Postgres: {error.strerror}",
+            advice="name another directory with QWF_DATA_DIR, or use a server of your own with QWF_DB_URL",
+        ) from error
+    if not stat.S_ISDIR(entry.st_mode) or entry.st_uid != uid or stat.S_IMODE(entry.st_mode) & 0o077:
+        raise EmbeddedServerError(
+            f"{directory} was made by somebody else, or is open to others",
+            advice="look who made it and remove it",
+        )

@@ -1,0 +1,276 @@
+"""How processes share one embedded Postgres, start it once, and stop it with the last of them.
+
+Nothing here counts processes or stores pids: the kernel drops a flock with the process that held it, also
+after `kill -9`, so lock files below the server's home are the whole truth.
+
+    users   SHARED by every process that uses the server, for as long as it does; EXCLUSIVE is the right
+            to stop it, to be had only when nobody uses it
+    start   EXCLUSIVE while the server is initialised or started; always taken after `users`, never before
+    keeper  EXCLUSIVE by the one keeper process
+    leave   EXCLUSIVE by the one process that is leaving, so that two that leave at once do not mistake each
+            other for users
+
+             first user: users SHARED, start EXCLUSIVE, runs this file
+                                 │
+      stopped ───────────────────┴──────────────> running, keeper waits for users EXCLUSIVE
+         ^                                             │ last user gone: released, exited or killed
+         └───── SIGINT (fast shutdown), wait <──── whoever gets users EXCLUSIVE: a leaving user or the keeper
+
+A newcomer that meets the stopping server waits for its shared lock and then starts the server afresh. Who
+dies half-way leaves nothing undecided: `initdb` and the starter inherit the start lock, so it stays held
+until they are through, also when their user was killed; a server without a keeper gets one from the next
+user. Whether a server runs is asked of its socket, which only it can listen on, and the kernel names the
+listener's pid; pid files are never believed.
+
+The keeper runs this file as a script with nothing but the standard library, so that it starts in
+milliseconds and keeps no application code in memory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+PORT = 5432
+_TICK_S = 0.02
+_BUSY_PATIENCE_S = 5.0
+_LISTEN_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one server keeps its things: `home` is its users', `data` and `socket_dir` are its account's."""
+
+    home: str
+    socket_dir: str
+
+    @property
+    def data(self) -> str:
+        return os.path.join(self.home, "data")
+
+    @property
+    def log(self) -> str:
+        return os.path.join(self.home, "server.log")
+
+    @property
+    def socket(self) -> str:
+        return os.path.join(self.socket_dir, f".s.PGSQL.{PORT}")
+
+    def lock(self, name: str) -> str:
+        return os.path.join(self.home, f"{name}.lock")
+
+
+def open_beside(place: Place, path: str, flags: int) -> int:
+    """Open a file of the home, never through a link; what root makes is given to the home's owner."""
+    fd = os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    owner = os.stat(place.home)
+    if os.geteuid() == 0 and owner.st_uid != os.fstat(fd).st_uid:
+        os.fchown(fd, owner.st_uid, owner.st_gid)
+    return fd
+
+
+def _is_current(fd: int, path: str) -> bool:
+    """Whether the locked file still is the one at its path: a lock on a deleted file keeps nobody out."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def try_lock(place: Place, name: str, operation: int) -> int | None:
+    """Lock one of the home's lock files without waiting; the descriptor, or None when it is held."""
+    path = place.lock(name)
+    while True:
+        fd = open_beside(place, path, os.O_RDWR)
+        try:
+            fcntl.flock(fd, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException:
+            os.close(fd)
+            raise
+        if _is_current(fd, path):
+            return fd
+        os.close(fd)
+
+
+def wait_lock(place: Place, name: str, operation: int, deadline: float) -> int:
+    """Lock one of the home's lock files; TimeoutError when it cannot be had by the (monotonic) deadline."""
+    while (fd := try_lock(place, name, operation)) is None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(place.lock(name))
+        time.sleep(_TICK_S)
+    return fd
+
+
+def listening_pid(path: str) -> int | None:
+    """The pid of the server that listens on the socket; None without one, 0 when the kernel hides it."""
+    give_up = time.monotonic() + _BUSY_PATIENCE_S
+    while time.monotonic() < give_up:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(5)
+            try:
+                client.connect(path)
+            except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+                return None
+            except (BlockingIOError, TimeoutError):
+                time.sleep(_TICK_S)  # its backlog is full: alive, and busy
+                continue
+            if hasattr(socket, "SO_PEERCRED"):
+                credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+                return int(struct.unpack("3i", credentials)[0])
+            local_peerpid = 2  # <sys/un.h> of macOS, level SOL_LOCAL = 0
+            return int(client.getsockopt(0, local_peerpid))
+    return 0  # somebody holds the socket and takes no connection: it hangs
+
+
+def pid_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _is_stopped(place: Place, pid: int) -> bool:
+    """Postgres removes its pid file last; one that was killed leaves it, with a pid that is gone."""
+    if listening_pid(place.socket) is not None:
+        return False
+    return not os.path.exists(os.path.join(place.data, "postmaster.pid")) or not pid_alive(pid)
+
+
+def stop_server(place: Place) -> None:
+    """Stop the server and wait; the caller holds users and start. Harsher signals are for one that hangs."""
+    pid = listening_pid(place.socket)
+    if not pid:
+        return
+    for fast_immediate_kill, patience_s in ((signal.SIGINT, 60), (signal.SIGQUIT, 10), (signal.SIGKILL, 10)):
+        with suppress(ProcessLookupError):
+            os.kill(pid, fast_immediate_kill)
+        until = time.monotonic() + patience_s
+        while time.monotonic() < until:
+            if _is_stopped(place, pid):
+                with suppress(OSError):
+                    os.rmdir(place.socket_dir)
+                return
+            time.sleep(_TICK_S)
+
+
+def _stop_unused(place: Place, deadline: float) -> None:
+    """Stop the server under an exclusive users lock, but let an orphaned starter get through first."""
+    start = wait_lock(place, "start", fcntl.LOCK_EX, deadline)
+    try:
+        stop_server(place)
+    finally:
+        os.close(start)
+
+
+def leave(place: Place, deadline: float) -> None:
+    """After giving up a users lock: return when others use the server, or it and its keeper are gone."""
+    leaving = wait_lock(place, "leave", fcntl.LOCK_EX, deadline)
+    try:
+        while not _left(place, deadline):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_TICK_S)
+    finally:
+        os.close(leaving)
+
+
+def _left(place: Place, deadline: float) -> bool:
+    users = try_lock(place, "users", fcntl.LOCK_EX)
+    if users is None:  # other users share it, or the keeper is just stopping the server
+        users = try_lock(place, "users", fcntl.LOCK_SH)
+        if users is not None:
+            os.close(users)
+        return users is not None
+    try:
+        _stop_unused(place, deadline)
+        keeper = try_lock(place, "keeper", fcntl.LOCK_EX)
+        if keeper is not None:
+            os.close(keeper)
+        return keeper is not None
+    finally:
+        os.close(users)
+
+
+def _start(place: Place, command: list[str], account: list[int] | None, environment: dict[str, str]) -> int:
+    """Run the server and wait until it listens; 1 when it ended before, what it said is in the log."""
+    log = open_beside(place, place.log, os.O_WRONLY | os.O_APPEND)
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=environment,
+        cwd="/",
+        umask=0o077,
+        start_new_session=True,
+        user=account[0] if account else None,
+        group=account[1] if account else None,
+        extra_groups=[] if account else None,
+    )
+    os.close(log)
+    until = time.monotonic() + _LISTEN_TIMEOUT_S
+    while time.monotonic() < until:
+        if child.poll() is not None:
+            return 1
+        if listening_pid(place.socket) is not None:
+            return 0
+        time.sleep(_TICK_S)
+    child.kill()
+    child.wait()
+    return 1
+
+
+def _keep(place: Place, keeper: int) -> None:
+    """Wait until nobody uses the server, then stop it.
+
+    The keeper's lock goes before the exclusive users lock does, so that a newcomer never takes a keeper that
+    is already leaving for one that will look after the server it starts.
+    """
+    users = open_beside(place, place.lock("users"), os.O_RDWR)
+    fcntl.flock(users, fcntl.LOCK_EX)
+    if _is_current(users, place.lock("users")):  # else the home was deleted: what runs there now is not ours
+        _stop_unused(place, time.monotonic() + 2 * _LISTEN_TIMEOUT_S)
+    os.close(keeper)
+
+
+def main() -> NoReturn:
+    """Start the server if none listens, then stay as the keeper if there is none; stdin holds the order."""
+    order = json.load(sys.stdin)
+    place = Place(**order["place"])
+    if listening_pid(place.socket) is None:
+        status = _start(place, order["command"], order["account"], order["environment"])
+        if status:
+            sys.exit(status)
+    keeper = try_lock(place, "keeper", fcntl.LOCK_EX)
+    if keeper is None or os.fork():
+        os._exit(0)
+    os.setsid()
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    os.close(order["start_fd"])
+    os.chdir("/")
+    try:
+        _keep(place, keeper)
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

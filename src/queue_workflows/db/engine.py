@@ -1,0 +1,226 @@
+"""Connections to the one database: parsed, pinned, checked and pooled in one place.
+
+A connection that comes out of here speaks to a writable PostgreSQL 15 or newer at READ COMMITTED; whatever
+is in the way of that is one of our errors, also from SQLAlchemy's engine.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import psycopg
+from psycopg import pq
+from sqlalchemy import Engine, create_engine, event
+from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from queue_workflows.config import DsnChoice, effective_settings, resolve_dsn
+from queue_workflows.db.dsn import parse_dsn, redact_dsn
+from queue_workflows.db.embedded.server import EmbeddedServer
+from queue_workflows.db.failures import OLDEST_MAJOR, classify_failure
+from queue_workflows.db.pins import Timeouts, application_name, pin
+from queue_workflows.db.wire import absorb
+from queue_workflows.errors import UnsupportedServer
+from queue_workflows.settings import Settings
+
+__all__ = ["Database", "classify_failure", "connect", "parse_dsn", "redact_dsn"]
+
+PROBE_AFTER_S = 30.0
+
+
+def connect(
+    params: Mapping[str, str],
+    *,
+    name: str,
+    timeouts: Timeouts,
+    pooled: bool = False,
+    autocommit: bool = False,
+    hot: bool = False,
+) -> psycopg.Connection[Any]:
+    """One pinned and checked connection, or one of our errors."""
+    pinned: dict[str, Any] = dict(pin(params, name=name, timeouts=timeouts, pooled=pooled, hot=hot))
+    try:
+        connection = psycopg.connect(autocommit=autocommit, prepare_threshold=None if pooled else 5, **pinned)
+    except (psycopg.Error, OSError) as exc:
+        # From None: the driver's text may quote what the DSN says.
+        raise classify_failure(exc, params) from None
+    try:
+        _refuse_unsupported(connection)
+    except UnsupportedServer:
+        connection.close()
+        raise
+    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    return connection
+
+
+class Database:
+    """The configured database, or the embedded server for as long as this is open; connects on first use."""
+
+    def __init__(
+        self,
+        choice: DsnChoice,
+        *,
+        role: str,
+        settings: Settings,
+        pool_size: int = 5,
+        embedded: EmbeddedServer | None = None,
+    ) -> None:
+        self.dsn = choice.dsn if choice.dsn is not None else _needed(embedded).dsn()
+        self.direct_dsn = choice.direct_dsn
+        self.source = choice.source
+        self.redacted = redact_dsn(self.dsn)
+        self.role = role
+        self.pooled = not settings.listen
+        self.params = parse_dsn(self.dsn)
+        self._direct_params = parse_dsn(self.direct_dsn) if self.direct_dsn else None
+        self._name = application_name(role, settings.host_label)
+        self._timeouts = Timeouts.from_settings(settings)
+        # Where an embedded server keeps its data, which need not be below the configured directory.
+        self.data_dir = embedded.data_dir if embedded else None
+        self._embedded = embedded
+        self._opened_in = os.getpid()
+        self.engine = self._new_engine(pool_size)
+
+    @classmethod
+    def open(
+        cls, dsn: str | None = None, *, role: str, settings: Settings | None = None, pool_size: int = 5
+    ) -> Self:
+        """Open what argument, `configure()`, environment or file name, else the embedded server."""
+        settings = settings or effective_settings()
+        choice = resolve_dsn(dsn)
+        if choice.dsn is not None:
+            return cls(choice, role=role, settings=settings, pool_size=pool_size)
+        server = EmbeddedServer.acquire(
+            settings.data_dir, bindir=settings.pg_bindir, run_as=settings.embedded_user
+        )
+        try:
+            return cls(choice, role=role, settings=settings, pool_size=pool_size, embedded=server)
+        except BaseException:
+            server.release()
+            raise
+
+    @property
+    def can_listen(self) -> bool:
+        """Whether LISTEN can work: on a connection of our own, or on the direct one past a proxy."""
+        return not self.pooled or self._direct_params is not None
+
+    def connect(
+        self, *, autocommit: bool = False, direct: bool = False, hot: bool = False
+    ) -> psycopg.Connection[Any]:
+        """A connection outside the pool, the caller's to close; `direct` goes past a proxy.
+
+        `hot` is for a worker's claims and ends: the planner plans each prepared statement once, by index.
+        """
+        past_proxy = direct and self._direct_params is not None
+        params = self._direct_params if past_proxy and self._direct_params else self.params
+        return connect(
+            params,
+            name=self._name,
+            timeouts=self._timeouts,
+            pooled=self.pooled and not past_proxy,
+            autocommit=autocommit,
+            hot=hot,
+        )
+
+    def close(self) -> None:
+        """Close the pool and let go of the embedded server; a forked child closes nothing of its parent's."""
+        ours = os.getpid() == self._opened_in
+        self.engine.dispose(close=ours)
+        server, self._embedded = self._embedded, None
+        if server is not None and ours:
+            server.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Database {self.redacted} ({self.source})>"
+
+    def _new_engine(self, pool_size: int) -> Engine:
+        # The connections come from `connect`, so the engine never sees the DSN: no re-quoting, nothing to
+        # log.
+        engine = create_engine(
+            "postgresql+psycopg://",
+            creator=self.connect,
+            isolation_level="READ COMMITTED",
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            use_native_hstore=False,
+            hide_parameters=True,
+        )
+        event.listen(engine, "connect", _remember_owner)
+        event.listen(engine, "checkout", _refuse_dead)
+        event.listen(engine, "checkin", _remember_use)
+        return engine
+
+
+def _needed(server: EmbeddedServer | None) -> EmbeddedServer:
+    if server is None:
+        raise ValueError("no DSN is configured, and no embedded server was given")
+    return server
+
+
+def _refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
+    """Old servers, and databases that only speak the protocol: their locks are not Postgres's."""
+    info = connection.info
+    says = info.parameter_status("server_version") or "no version"
+    if info.parameter_status("crdb_version"):
+        raise UnsupportedServer(
+            f"{info.host}: this is CockroachDB", advice=f"use PostgreSQL {OLDEST_MAJOR} or newer"
+        )
+    if info.server_version < OLDEST_MAJOR * 10_000:
+        raise UnsupportedServer(
+            f"{info.host}: the server says version {says}", advice=f"use PostgreSQL {OLDEST_MAJOR} or newer"
+        )
+
+
+def _remember_owner(_connection: psycopg.Connection[Any], entry: ConnectionPoolEntry) -> None:
+    entry.info["pid"] = os.getpid()
+    entry.info["used_at"] = time.monotonic()
+
+
+def _remember_use(_connection: psycopg.Connection[Any] | None, entry: ConnectionPoolEntry) -> None:
+    entry.info["used_at"] = time.monotonic()
+
+
+def _refuse_dead(connection: psycopg.Connection[Any], entry: Any, fairy: Any) -> None:
+    """Hand out no connection of a parent process, and none that died in the pool.
+
+    Better than a ping each time: a server that ended the session has already said so on the socket, which
+    costs no round trip to see. Only after a long rest, when a firewall may have forgotten us, is the server
+    asked.
+    """
+    if entry.info.get("pid") != os.getpid():
+        # Dropped, not closed: closing would say good-bye on the parent's socket.
+        entry.dbapi_connection = fairy.dbapi_connection = None
+        raise DisconnectionError("the connection belongs to the process that forked this one")
+    if connection.closed or _has_ended(connection.pgconn):
+        raise InvalidatePoolError("the server ended the connection")
+    if time.monotonic() - entry.info["used_at"] > PROBE_AFTER_S:
+        _ask(connection)
+
+
+def _has_ended(pgconn: pq.abc.PGconn) -> bool:
+    try:
+        absorb(pgconn)
+    except psycopg.OperationalError:
+        return True
+    return False
+
+
+def _ask(connection: psycopg.Connection[Any]) -> None:
+    try:
+        connection.execute("SELECT 1")
+        if not connection.autocommit:
+            connection.rollback()
+    except psycopg.Error:
+        raise InvalidatePoolError("the server did not answer") from None

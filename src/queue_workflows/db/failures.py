@@ -1,0 +1,230 @@
+"""What a driver's complaint means: the one mapping from psycopg's and SQLAlchemy's errors to ours.
+
+A refusal at connection time carries no SQLSTATE in libpq, only the server's words; after that the SQLSTATE
+decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psycopg
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from queue_workflows.db.dsn import mask_secrets, parse_dsn, place_of
+from queue_workflows.errors import (
+    AccessRefused,
+    ConfigurationError,
+    DatabaseError,
+    DatabaseUnreachable,
+    QwfError,
+    ReadOnlyServer,
+    SchemaError,
+    UnsupportedServer,
+)
+
+OLDEST_MAJOR = 15
+PROXY_ADVICE = (
+    "behind a transaction-pooling proxy set QWF_LISTEN=off, and QWF_DIRECT_DB_URL to the server itself"
+    " for LISTEN and migrations"
+)
+_GRANTS = "check the role's grants"
+_CREDENTIALS = "check the user and the password in the DSN, PGPASSWORD or ~/.pgpass"
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What a pattern in the text of a failure means; `reason` None passes the server's own words on."""
+
+    pattern: re.Pattern[str]
+    kind: type[DatabaseError]
+    reason: str | None
+    advice: str
+
+
+def _means(pattern: str, kind: type[DatabaseError], reason: str | None, advice: str) -> _Meaning:
+    return _Meaning(re.compile(pattern, re.IGNORECASE), kind, reason, advice)
+
+
+# In the order of what tells a user most: with several hosts the text holds one complaint for each of them.
+_CONNECTING = (
+    _means(
+        r"unsupported startup parameter|command-line options|startup (?:parameter|option)s? .*not supported",
+        UnsupportedServer,
+        "a pooling proxy in between refuses our startup options",
+        PROXY_ADVICE,
+    ),
+    _means(
+        r'unrecognized configuration parameter "(?:client_connection_check_interval|idle_session_timeout'
+        r'|idle_in_transaction_session_timeout)"|unsupported frontend protocol',
+        UnsupportedServer,
+        f"the server is older than PostgreSQL {OLDEST_MAJOR}",
+        f"use PostgreSQL {OLDEST_MAJOR} or newer",
+    ),
+    _means(
+        r"unrecognized configuration parameter|(?:invalid value for|cannot be changed).*parameter|"
+        r'parameter "[^"]+" cannot',
+        AccessRefused,
+        None,
+        "check `options` in the DSN and PGOPTIONS",
+    ),
+    _means(
+        r"invalid response to (?:SSL|GSSAPI|GSS)|expected authentication request|received unencrypted data"
+        r"|unexpected message from server|unexpected response from server|lost synchronization",
+        UnsupportedServer,
+        "what answers there is not PostgreSQL",
+        "check host and port",
+    ),
+    _means(
+        r"password authentication failed|no password supplied|empty password|ident authentication failed"
+        r"|peer authentication failed|authentication failed|SASL|no such user",
+        AccessRefused,
+        None,
+        _CREDENTIALS,
+    ),
+    _means(
+        r'role "[^"]*" does not exist|is not permitted to log in',
+        AccessRefused,
+        None,
+        "create the role, or name another user in the DSN",
+    ),
+    _means(
+        r'database "[^"]*" does not exist|no such database',
+        AccessRefused,
+        None,
+        "create the database, or name another one in the DSN",
+    ),
+    _means(
+        r'permission denied for database|database "[^"]*" is not currently accepting',
+        AccessRefused,
+        None,
+        _GRANTS,
+    ),
+    _means(r"pg_hba\.conf", AccessRefused, None, "allow this client in the server's pg_hba.conf"),
+    _means(
+        r"session is read-only|server is in hot standby mode",
+        ReadOnlyServer,
+        "the server takes no writes (a standby, or default_transaction_read_only is on)",
+        "name the primary in the DSN, or all hosts of the cluster; we connect to the one that takes writes",
+    ),
+    _means(
+        r"too many clients|too many connections|remaining connection slots|max_client_conn"
+        r"|query_wait_timeout",
+        DatabaseUnreachable,
+        None,
+        "raise max_connections or lower what connects; `qwf doctor` shows the headroom",
+    ),
+    _means(
+        r"starting up|shutting down|in recovery mode|not (?:yet )?accepting connections|recovery state",
+        DatabaseUnreachable,
+        None,
+        "try again in a moment",
+    ),
+    _means(
+        r"certificate|does not support SSL|SSL error|\bTLS\b|sslmode|channel binding",
+        AccessRefused,
+        None,
+        "check sslmode and sslrootcert in the DSN",
+    ),
+    _means(
+        r"failed to resolve host|could not translate host name|Name or service not known",
+        DatabaseUnreachable,
+        "the host name does not resolve",
+        "check the host in the DSN, and the network",
+    ),
+    _means(
+        r"connection timeout expired|timeout expired|timed out",
+        DatabaseUnreachable,
+        "no answer in time",
+        "check host, port and firewalls; QWF_CONNECT_TIMEOUT_S is how long we wait",
+    ),
+    _means(
+        r"Connection refused|No such file or directory|No route to host|Network is unreachable",
+        DatabaseUnreachable,
+        "nothing listens there",
+        "start the server, or check host and port in the DSN",
+    ),
+    _means(
+        r"server closed the connection|Connection reset|the connection is (?:closed|lost)"
+        r"|consuming input failed|sending query failed"
+        r"|connection is bad|terminating connection|EOF detected|Broken pipe",
+        DatabaseUnreachable,
+        "the connection was closed from the other side",
+        "see the server's log; a proxy or load balancer without a server behind it does this too",
+    ),
+    _means(r"\bFATAL\b", AccessRefused, None, "see the server's log"),
+)
+
+# SQLSTATE prefixes, longest first, for what a statement may meet on an established connection.
+_STATES: tuple[tuple[str, type[DatabaseError | SchemaError], str], ...] = (
+    ("25006", ReadOnlyServer, "name the primary in the DSN"),
+    ("25P03", DatabaseError, "commit sooner, or raise QWF_IDLE_IN_TRANSACTION_SESSION_TIMEOUT_S"),
+    ("55P03", DatabaseError, "see who holds the lock with `qwf doctor`, or raise QWF_LOCK_TIMEOUT_S"),
+    ("42501", AccessRefused, _GRANTS),
+    ("42P01", SchemaError, "run `qwf db upgrade`"),
+    ("42703", SchemaError, "run `qwf db upgrade`"),
+    ("42883", SchemaError, "run `qwf db upgrade`"),
+    ("3F000", SchemaError, "check the search_path of the role, or run `qwf db upgrade`"),
+    ("28", AccessRefused, _CREDENTIALS),
+    ("3D", AccessRefused, "create the database, or name another one in the DSN"),
+    ("53", DatabaseUnreachable, "the server is out of a resource; see its log, and `qwf doctor`"),
+    ("57P", DatabaseUnreachable, "the server ended the connection; try again in a moment"),
+    ("08", DatabaseUnreachable, "try again in a moment"),
+)
+_FATAL = re.compile(r"FATAL:\s+(.*)", re.DOTALL)
+_HOW_IT_GOT_THERE = re.compile(
+    r"\A(?:connection (?:failed|is bad): )?connection to server .*? failed: ", re.DOTALL
+)
+
+
+def classify_failure(exc: BaseException, dsn: str | Mapping[str, str]) -> QwfError:
+    """Our error for a driver's: one line, what to do, no password; `dsn` may be parsed already."""
+    cause = exc.orig if isinstance(exc, DBAPIError) and exc.orig is not None else exc
+    if isinstance(cause, QwfError):
+        return cause
+    try:
+        params: Mapping[str, str] = dsn if isinstance(dsn, Mapping) else parse_dsn(dsn) if dsn.strip() else {}
+    except ConfigurationError as unreadable:
+        return unreadable
+    if isinstance(cause, PoolTimeout):
+        return DatabaseError(
+            "every connection of this process's pool is in use",
+            advice="hold connections for shorter, or allow more with pool_size",
+        )
+    state = getattr(cause, "sqlstate", None)
+    if state:
+        return _of_state(state, cause, params)
+    if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError | OSError):
+        return _of_connecting(str(cause), params)
+    return QwfError(mask_secrets(f"{type(cause).__name__}: {cause}", params))
+
+
+def _of_state(state: str, cause: BaseException, params: Mapping[str, str]) -> QwfError:
+    text = _first_line(str(cause), params)
+    for prefix, kind, advice in _STATES:
+        if state.startswith(prefix):
+            return kind(f"{place_of(params)}: {text}", advice=advice)
+    return QwfError(f"{place_of(params)}: {text} (SQLSTATE {state})")
+
+
+def _of_connecting(text: str, params: Mapping[str, str]) -> DatabaseError:
+    for meaning in _CONNECTING:
+        if meaning.pattern.search(text):
+            reason = meaning.reason or _server_words(text, params)
+            return meaning.kind(f"cannot use {place_of(params)}: {reason}", advice=meaning.advice)
+    return DatabaseUnreachable(f"cannot use {place_of(params)}: {_server_words(text, params)}")
+
+
+def _server_words(text: str, params: Mapping[str, str]) -> str:
+    """The server's own sentence, without libpq's account of how it got there."""
+    fatal = _FATAL.search(text)
+    return _first_line(fatal.group(1) if fatal else _HOW_IT_GOT_THERE.sub("", text), params)
+
+
+def _first_line(text: str, params: Mapping[str, str]) -> str:
+    """The message without the DETAIL, HINT and position lines below it: those may quote a row's data."""
+    first = next((line for line in text.splitlines() if line.strip()), "no reason given")
+    return mask_secrets(first, params)

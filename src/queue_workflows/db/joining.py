@@ -1,0 +1,97 @@
+"""A loop that waits on a descriptor, and the thread that connects for it: how they hand over."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Final
+
+import psycopg
+
+from queue_workflows.db.failures import classify_failure
+from queue_workflows.db.wire import Wire, WireLost
+from queue_workflows.errors import QwfError
+
+_log = logging.getLogger(__name__)
+
+INTERRUPT: Final = b"i"
+ARRIVED: Final = b"a"
+
+
+class Bell:
+    """A pipe to end a poll with: a byte is all that a signal handler may safely write, so it says it all.
+
+    It closes when nobody refers to it any more: before, somebody could still ring, by then on a descriptor
+    of others.
+    """
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+
+    def __del__(self) -> None:
+        os.close(self._writer)
+        os.close(self._reader)
+
+    def fileno(self) -> int:
+        """The descriptor to wait on."""
+        return self._reader
+
+    def ring(self, what: bytes) -> None:
+        """Never blocks; a full pipe rings already."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._writer, what)
+
+    def answer(self) -> bytes:
+        """Stop ringing, and return what rang."""
+        rang = b""
+        with contextlib.suppress(BlockingIOError):
+            while more := os.read(self._reader, 4096):
+                rang += more
+        return rang
+
+
+class Attempt(threading.Thread):
+    """One try to join; a daemon, because name resolution cannot be cut short when the process ends."""
+
+    def __init__(self, join: Callable[[], Wire], bell: Bell) -> None:
+        super().__init__(name="qwf-listen", daemon=True)
+        self._join_server = join
+        self._bell = bell
+        self._hand_over = threading.Lock()
+        self._abandoned = False
+        self.done = False
+        self.wire: Wire | None = None
+        self.trouble: str | None = None
+
+    def run(self) -> None:
+        """Try, and ring when it is decided."""
+        wire: Wire | None = None
+        try:
+            wire = self._join_server()
+        except (QwfError, WireLost) as exc:
+            self.trouble = str(exc)
+        except psycopg.Error as exc:
+            self.trouble = str(classify_failure(exc, ""))
+        except Exception as exc:
+            self.trouble = f"{type(exc).__name__}: {exc}"
+            _log.exception("joining failed")
+        with self._hand_over:
+            self.wire, self.done = wire, True
+            unwanted = self._abandoned
+        if not unwanted:
+            self._bell.ring(ARRIVED)
+        elif wire is not None:
+            wire.close()
+
+    def abandon(self) -> None:
+        """Nobody will take the result: whichever side comes second closes it."""
+        with self._hand_over:
+            self._abandoned = True
+            wire = self.wire if self.done else None
+        if wire is not None:
+            wire.close()

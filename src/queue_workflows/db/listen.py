@@ -1,0 +1,379 @@
+"""The LISTEN connection: a loop waits here for work, or for its next poll.
+
+NOTIFY is a hint, never the record; whoever waits here polls as well. What this adds is that the hint is
+seldom missed and that its absence is known.
+
+    off         no LISTEN on this connection (behind a transaction-pooling proxy): poll only
+
+    apart ──try──> joining ──heard its own canary──> listening
+      ^               │ no: again after a growing,       │ the socket ended, an answer was late,
+      │               │ jittered pause                   │ or a canary did not come back
+      └───────────────┴──────────────────────────────────┘
+
+Joining happens in a thread, so that no loop waits for it. On arrival what was advertised is advertised
+again, and the caller is woken once: it may have missed something.
+
+An idle worker *advertises* its queue by a shared advisory lock on this connection, and writers notify only
+where somebody does. A transaction that inserted before the lock was taken sends nothing and may commit at
+any time after. So with the lock held we keep the next transaction id N that the server would hand out:
+whoever inserted before has a smaller one. As long as `pg_snapshot_xmin(pg_current_snapshot()) < N` such a
+transaction may still be running, and the caller must look again; once it is not, one last look sees all of
+them.
+
+N, and not `pg_snapshot_xmax` of a kept snapshot: that is the latest *completed* id + 1, so that the newest
+running transaction stands at or above it and would be taken for ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import random
+import select
+import time
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Literal, Self, TypeVar
+
+import psycopg
+
+from queue_workflows.db.engine import Database
+from queue_workflows.db.failures import PROXY_ADVICE, classify_failure
+from queue_workflows.db.joining import INTERRUPT, Attempt, Bell
+from queue_workflows.db.proxies import is_announced
+from queue_workflows.db.wire import Note, Wire, WireLost
+from queue_workflows.errors import DatabaseError
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# By try only: a writer that probes holds the exclusive lock for a moment, and waiting for it would hold up
+# the loop.
+ADVERTISE: Final = "SELECT pg_try_advisory_lock_shared(qwf_wake_class(), qwf_wake_key($1))"
+WITHDRAW: Final = "SELECT pg_advisory_unlock_shared(qwf_wake_class(), qwf_wake_key($1))"
+# age() counts from an id to the next one that the server will hand out, without using one up.
+NEXT_TRANSACTION: Final = """
+SELECT pg_snapshot_xmax(now)::text::bigint + age(pg_snapshot_xmax(now)::xid) FROM pg_current_snapshot() AS now
+"""
+OLDEST_RUNNING: Final = "SELECT pg_snapshot_xmin(pg_current_snapshot())"
+CANARY: Final = "SELECT pg_notify($1, $2)"
+
+
+@dataclass(frozen=True)
+class Wake:
+    """Why `wait` returned early; after `listening` and `reconnected` poll once, hints may be lost."""
+
+    reason: Literal["notified", "listening", "reconnected", "interrupted"]
+    notes: frozenset[Note] = frozenset()
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often and how patiently, in seconds."""
+
+    canary_every: float = 30.0
+    answer_within: float = 10.0
+    retry_first: float = 0.5
+    retry_most: float = 30.0
+
+    def retry_after(self, failures: int, chance: float) -> float:
+        """The pause before the next try: doubled each time, between half and all of it by chance."""
+        whole = min(self.retry_most, self.retry_first * 2.0 ** min(failures, 30))
+        return whole * (0.5 + chance / 2)
+
+
+class Listener:
+    """One loop's LISTEN connection; every method but `interrupt` belongs to the thread that runs the loop.
+
+    `connect` gives a fresh autocommit connection, None means poll only. With `payloads` only notifications
+    that carry one of them wake the loop.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection[Any]] | None,
+        channels: Sequence[str],
+        *,
+        payloads: Collection[str] | None = None,
+        pace: Pace | None = None,
+        now: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._connect = connect
+        self._channels = [_checked_channel(channel) for channel in channels]
+        self._payloads = None if payloads is None else frozenset(payloads)
+        self._pace = pace or Pace()
+        self._now = now
+        self._chance = chance
+        self._opened_in = os.getpid()
+        self._wire: Wire | None = None
+        self._attempt: Attempt | None = None
+        self._try_at = now()
+        self._failures = 0
+        self._joined_before = False
+        self._owed: Literal["listening", "reconnected"] | None = None
+        self._notes: set[Note] = set()
+        self._canary_channel = f"qwf_canary_{uuid.uuid4().hex}"
+        self._canary_numbers = itertools.count(1)
+        self._canary: Note | None = None
+        self._canary_at = 0.0
+        self._wanted: set[str] = set()
+        self._advertised: set[str] = set()
+        self._mark: int | None = None
+        self.trouble: str | None = None
+        self._bell = Bell()
+
+    @classmethod
+    def on(cls, database: Database, channels: Sequence[str], **more: Any) -> Self:
+        """A listener on the configured database: past a proxy with a direct DSN, else poll-only."""
+        connect = (lambda: database.connect(autocommit=True, direct=True)) if database.can_listen else None
+        return cls(connect, channels, **more)
+
+    @property
+    def state(self) -> Literal["off", "apart", "joining", "listening"]:
+        """Where in the diagram above this listener is."""
+        if self._connect is None:
+            return "off"
+        if self._wire is not None:
+            return "listening"
+        return "joining" if self._attempt is not None else "apart"
+
+    def wait(self, timeout: float) -> Wake | None:
+        """Wait for a reason to look for work, or the timeout; connects and checks on the way."""
+        self._refuse_fork()
+        until = self._now() + timeout
+        while True:
+            self._tend()
+            wake = self._next_wake()
+            if wake is not None:
+                return wake
+            if self._attempt is not None and self._attempt.done:
+                continue  # it arrived after we had looked, and its bell is answered already
+            now = self._now()
+            if now >= until:
+                return None
+            self._sleep(min(until, self._next_duty()) - now)
+
+    def interrupt(self) -> None:
+        """End the current or the next `wait` early; from any thread, and from a signal handler."""
+        self._bell.ring(INTERRUPT)
+
+    def advertise(self, queue: str) -> bool:
+        """Ask writers to notify for this queue; false if that must still come about (then poll)."""
+        self._refuse_fork()
+        self._wanted.add(queue)
+        self._keep_wire(self._advertise_wanted)
+        return queue in self._advertised
+
+    def withdraw(self, queue: str) -> None:
+        """Writers need not notify for this queue any more."""
+        self._refuse_fork()
+        self._wanted.discard(queue)
+        if queue in self._advertised:
+            self._advertised.discard(queue)
+            self._keep_wire(lambda wire: wire.ask(WITHDRAW, queue))
+        if not self._wanted:
+            self._mark = None
+
+    def must_look_again(self) -> bool:
+        """Whether work may come, or have come, without a wake: look once more after each true.
+
+        The call that finds all earlier writers ended says so one last time, because only a look after it
+        sees all.
+        """
+        self._refuse_fork()
+        if not self._wanted and self._wire is not None:
+            return False
+        settled = self._keep_wire(self._settle)
+        return settled is not True
+
+    def close(self) -> None:
+        """Let go of the connection; a forked child lets go without a word, for the socket is its parent's."""
+        ours = os.getpid() == self._opened_in
+        if self._attempt is not None:
+            self._attempt.abandon()
+            self._attempt = None
+        if self._wire is not None and ours:
+            self._wire.close()
+        self._wire = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _refuse_fork(self) -> None:
+        if os.getpid() != self._opened_in:
+            raise DatabaseError(
+                f"this listener belongs to process {self._opened_in}",
+                advice="open another one after the fork",
+            )
+
+    def _tend(self) -> None:
+        """Do what is due: take in what arrived, take over or start a connection, see to the canary."""
+        if self._connect is None:
+            return
+        if self._wire is not None:
+            self._keep_wire(self._take_in)
+            self._keep_wire(self._check_canary)
+        elif self._attempt is not None:
+            if self._attempt.done:
+                self._take_over(self._attempt)
+        elif self._now() >= self._try_at:
+            self._attempt = Attempt(self._join, self._bell)
+            self._attempt.start()
+
+    def _next_duty(self) -> float:
+        """When `_tend` has something to do that no file descriptor announces."""
+        if self._wire is not None:
+            return self._canary_at
+        return self._try_at if self._connect is not None and self._attempt is None else float("inf")
+
+    def _next_wake(self) -> Wake | None:
+        if INTERRUPT in self._bell.answer():
+            return Wake("interrupted")
+        if self._owed is not None:
+            reason, self._owed = self._owed, None
+            # The look that this causes covers what these announce.
+            self._notes.clear()
+            return Wake(reason)
+        if self._notes:
+            notes, self._notes = frozenset(self._notes), set()
+            return Wake("notified", notes)
+        return None
+
+    def _sleep(self, seconds: float) -> None:
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        if self._wire is not None:
+            poll.register(self._wire, select.POLLIN)
+        # A poll is in whole milliseconds; rounding down would spin through the last one.
+        poll.poll(None if seconds == float("inf") else max(0, -int(-seconds * 1000 // 1)))
+
+    def _take_in(self, wire: Wire) -> None:
+        for note in wire.read():
+            if note == self._canary:
+                self._canary = None
+                self._canary_at = self._now() + self._pace.canary_every
+            elif note.channel in self._channels and (
+                self._payloads is None or note.payload in self._payloads
+            ):
+                self._notes.add(note)
+
+    def _check_canary(self, wire: Wire) -> None:
+        if self._now() < self._canary_at:
+            return
+        if self._canary is not None:
+            raise WireLost(f"its own notification did not come back within {self._pace.answer_within:g} s")
+        self._canary = Note(self._canary_channel, str(next(self._canary_numbers)))
+        self._canary_at = self._now() + self._pace.answer_within
+        wire.send(CANARY, *self._canary)
+        # Sending may have taken in what the socket will not announce again.
+        self._take_in(wire)
+
+    def _join(self) -> Wire:
+        """Connect, LISTEN and hear the first canary; runs in a thread and changes nothing of ours."""
+        assert self._connect is not None  # noqa: S101 - `_tend` starts no attempt when LISTEN is off
+        connection = self._connect()
+        wire = self._wired(connection)
+        try:
+            for channel in (*self._channels, self._canary_channel):
+                wire.listen(channel)
+            self._hear_first_canary(wire, connection)
+        except BaseException:
+            wire.close()
+            raise
+        return wire
+
+    def _hear_first_canary(self, wire: Wire, connection: psycopg.Connection[Any]) -> None:
+        """Through a transaction-pooling proxy a session's own notification may arrive, another's does not."""
+        first = Note(self._canary_channel, "0")
+        if is_announced(wire, connection) or self._connect is None:
+            wire.send(CANARY, *first)
+            heard = wire.expect(first)
+        else:
+            with closing(self._connect()) as another:
+                self._wired(another).ask(CANARY, *first)
+                heard = wire.expect(first)
+        if not heard:
+            raise DatabaseError("NOTIFY does not come back on this connection", advice=PROXY_ADVICE)
+
+    def _wired(self, connection: psycopg.Connection[Any]) -> Wire:
+        return Wire(connection, answer_within_s=self._pace.answer_within, now=self._now)
+
+    def _take_over(self, attempt: Attempt) -> None:
+        self._attempt = None
+        if attempt.wire is None:
+            self._failures += 1
+            self._try_at = self._now() + self._pace.retry_after(self._failures - 1, self._chance())
+            self._report(attempt.trouble or "")
+            return
+        self._wire = attempt.wire
+        self._failures = 0
+        self._canary = None
+        self._canary_at = self._now() + self._pace.canary_every
+        self._owed = "reconnected" if self._joined_before else "listening"
+        if self.trouble is not None:
+            _log.info("LISTEN works again")
+        self._joined_before, self.trouble = True, None
+        self._keep_wire(self._advertise_wanted)
+
+    def _keep_wire(self, use: Callable[[Wire], T]) -> T | None:
+        """Use the connection if there is one; if it is lost on the way, there is none afterwards."""
+        if self._wire is None:
+            return None
+        try:
+            return use(self._wire)
+        except WireLost as lost:
+            self._lose(str(lost))
+        except psycopg.Error as exc:
+            raise classify_failure(exc, "") from exc
+        return None
+
+    def _lose(self, why: str) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
+        self._advertised.clear()
+        self._mark = None
+        # Half a pause by chance, so that a restarted server does not meet all its listeners at once.
+        self._try_at = self._now() + self._pace.retry_after(0, self._chance()) * self._chance()
+        self._report(why)
+
+    def _report(self, why: str) -> None:
+        if why != self.trouble:
+            _log.warning("LISTEN does not work, polling meanwhile: %s", why)
+        self.trouble = why
+
+    def _advertise_wanted(self, wire: Wire) -> None:
+        for queue in sorted(self._wanted - self._advertised):
+            if wire.ask(ADVERTISE, queue) == ("t",):
+                # Asked in a statement after the lock's: whoever inserted before the lock was held is below.
+                self._mark = int(wire.ask(NEXT_TRANSACTION)[0] or 0)
+                # Only now: without the mark nobody would look for those writers.
+                self._advertised.add(queue)
+
+    def _settle(self, wire: Wire) -> bool:
+        """Whether everything is advertised and nobody is left who inserted before it was."""
+        self._advertise_wanted(wire)
+        if self._wanted - self._advertised:
+            return False
+        if self._mark is None:
+            return True
+        if int(wire.ask(OLDEST_RUNNING)[0] or 0) >= self._mark:
+            self._mark = None
+        return False
+
+
+def _checked_channel(channel: str) -> str:
+    """Longer names are cut by LISTEN but not by pg_notify, and then never meet."""
+    if not channel or "\0" in channel or len(channel.encode()) > 63:
+        raise ValueError(f"{channel!r} is no channel name")
+    return channel

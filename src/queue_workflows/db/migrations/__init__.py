@@ -1,0 +1,27 @@
+"""The two migration chains and the verbs on them."""
+
+from queue_workflows.db.migrations.adoption import Adoption, adopt
+from queue_workflows.db.migrations.authoring import RevisionInfo, check, history, offline_sql, revision
+from queue_workflows.db.migrations.chains import chain_directory
+from queue_workflows.db.migrations.state import ChainState, current, wait_for_schema
+from queue_workflows.db.migrations.stepping import Progress
+from queue_workflows.db.migrations.verbs import bootstrap, downgrade, downgrade_chain, upgrade
+
+__all__ = [
+    "Adoption",
+    "ChainState",
+    "Progress",
+    "RevisionInfo",
+    "adopt",
+    "bootstrap",
+    "chain_directory",
+    "check",
+    "current",
+    "downgrade",
+    "downgrade_chain",
+    "history",
+    "offline_sql",
+    "revision",
+    "upgrade",
+    "wait_for_schema",
+]

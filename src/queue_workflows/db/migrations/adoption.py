@@ -1,0 +1,149 @@
+"""Taking over a database that the older hand-written SQL chain migrated.
+
+That chain kept a ledger, also named `queue_schema_version`: one row a migration, with its number. Its
+numbers 1 to 9 stand for the same subjects as our first nine revisions, but a ledger is only a claim. So the
+revision that it claims is built next to it, in a scratch schema, and the two are compared; only where the
+database really is what the revision makes does Alembic's version table take the ledger's place. All of it
+is one transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from queue_workflows.config import ENGINE_VERSION_TABLE
+from queue_workflows.db.migrations.catalog import compare_catalogs, read_catalog
+from queue_workflows.db.migrations.chains import LEGACY_LEDGER, Chain, engine_chain, load_script
+from queue_workflows.db.migrations.failures import translated
+from queue_workflows.db.migrations.session import (
+    DEFAULT_TERMS,
+    MigrationSession,
+    Target,
+    Terms,
+    migration_session,
+)
+from queue_workflows.db.migrations.state import read_state, refuse_ahead
+from queue_workflows.db.migrations.stepping import plan_upgrade, run_steps
+from queue_workflows.errors import AccessRefused, MigrationRefused, SchemaDrift
+
+LAST_OF_OLD_CHAIN: Final = 9
+SCRATCH: Final = "qwf_adopt_scratch"
+
+# No migrator of the older chain may write on while its ledger is being judged.
+LOCK_LEDGER: Final = sa.text(f"LOCK TABLE {ENGINE_VERSION_TABLE} IN SHARE ROW EXCLUSIVE MODE")
+LEDGER: Final = sa.text(f"SELECT version FROM {ENGINE_VERSION_TABLE} ORDER BY version")  # noqa: S608
+KEEP_LEDGER: Final = sa.text(f"ALTER TABLE {ENGINE_VERSION_TABLE} RENAME TO {LEGACY_LEDGER}")
+LEGACY_EXISTS: Final = sa.text("SELECT to_regclass(:name) IS NOT NULL")
+MAY_CREATE_SCHEMA: Final = sa.text(
+    "SELECT has_database_privilege(current_database(), 'CREATE'), current_user, current_database(),"
+    " current_schema()"
+)
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """What was done, or would be: the revision that the database is at, and the ledger's new name."""
+
+    revision: str
+    already: bool
+    dry_run: bool
+    ledger: str = LEGACY_LEDGER
+
+
+def adopt(target: Target = None, *, dry_run: bool = False, terms: Terms = DEFAULT_TERMS) -> Adoption:
+    """Replace a hand-made ledger by Alembic's version table, if the revision it claims is really there."""
+    chain = engine_chain()
+    script = load_script(chain)
+    with migration_session(target, terms) as session:
+        state = read_state(session.connection, chain, script)
+        refuse_ahead(state)
+        if state.status == "empty":
+            raise MigrationRefused("there is no hand-made ledger to adopt", advice="run `qwf db upgrade`")
+        if state.status != "hand-made":
+            return Adoption(", ".join(state.current), already=True, dry_run=dry_run)
+        session.watch.begin("the adoption")
+        with translated(session), session.connection.begin() as transaction:
+            revision = _adopt(session, chain, script)
+            if dry_run:
+                transaction.rollback()
+        return Adoption(revision, already=False, dry_run=dry_run)
+
+
+def _adopt(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> str:
+    connection = session.connection
+    schema = _need_rights(connection)
+    if connection.execute(LEGACY_EXISTS, {"name": LEGACY_LEDGER}).scalar_one():
+        raise MigrationRefused(
+            f"{LEGACY_LEDGER} exists already, so the ledger could not be kept under that name",
+            advice="rename or drop the older one",
+        )
+    connection.execute(LOCK_LEDGER)
+    revision = claimed_revision(list(connection.execute(LEDGER).scalars()))
+    expected = _build(session, chain, script, revision)
+    found = compare_catalogs(expected, read_catalog(connection, schema))
+    if found:
+        raise SchemaDrift(
+            f"the ledger claims version {int(revision)}, but the database differs from revision {revision}: "
+            + "; ".join(found),
+            found,
+            advice="alter the tables until `qwf db adopt --dry-run` is content; nothing was changed",
+        )
+    connection.execute(KEEP_LEDGER)
+    context = MigrationContext.configure(connection, opts={"version_table": chain.version_table})
+    context.stamp(script, revision)
+    return revision
+
+
+def claimed_revision(versions: list[int]) -> str:
+    """The revision that a ledger's rows claim; a ledger with holes claims nothing that could be believed."""
+    if not versions:
+        raise MigrationRefused(
+            "the hand-made ledger is empty: it claims no version",
+            advice=f"if nothing was ever migrated, drop {ENGINE_VERSION_TABLE} and run `qwf db upgrade`",
+        )
+    newest = max(versions)
+    if newest > LAST_OF_OLD_CHAIN or min(versions) < 1:
+        raise MigrationRefused(
+            f"the hand-made ledger has version {newest if newest > LAST_OF_OLD_CHAIN else min(versions)}; "
+            f"only 1 to {LAST_OF_OLD_CHAIN} are known",
+            advice="this is not the ledger of the older chain",
+        )
+    missing = sorted(set(range(1, newest + 1)) - set(versions))
+    if missing:
+        raise MigrationRefused(
+            f"the hand-made ledger is at {newest} but has no row for {', '.join(map(str, missing))}",
+            advice="find out whether those ran, and complete the ledger",
+        )
+    return f"{newest:04d}"
+
+
+def _need_rights(connection: sa.Connection) -> str:
+    may_create, role, database, schema = connection.execute(MAY_CREATE_SCHEMA).one()
+    if not may_create:
+        raise AccessRefused(
+            f"role {role} lacks the CREATE right on database {database}, needed for a scratch schema",
+            advice=f"GRANT CREATE ON DATABASE {database} TO {role}, and revoke it after the adoption",
+        )
+    return str(schema)
+
+
+def _build(
+    session: MigrationSession, chain: Chain, script: ScriptDirectory, revision: str
+) -> dict[tuple[str, str], str]:
+    """What `revision` makes in an empty schema; the savepoint takes the schema away again."""
+    connection = session.connection
+    savepoint = connection.begin_nested()
+    try:
+        connection.execute(sa.text(f"CREATE SCHEMA {SCRATCH}"))
+        connection.execute(sa.text("SELECT set_config('search_path', :path, true)"), {"path": SCRATCH})
+        run_steps(session, chain, script, plan_upgrade(script, revision))
+        made = read_catalog(connection, SCRATCH)
+    finally:
+        savepoint.rollback()
+    session.watch.begin("the adoption")
+    return {key: text for key, text in made.items() if key[1].partition(".")[0] != ENGINE_VERSION_TABLE}

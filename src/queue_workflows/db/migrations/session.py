@@ -1,0 +1,272 @@
+"""The connection that migrations run on, alone.
+
+One session-level advisory lock per database makes migrations queue up. It is polled for: a session that
+sits in a blocking lock call holds a snapshot, and a CREATE INDEX CONCURRENTLY of the session in front would
+wait for it for ever. The lock dies with its connection, so a killed migration leaves nothing to clean up.
+
+DDL waits for table locks no longer than `lock_timeout`, because everybody else queues behind a waiting DDL
+statement. Who was in the way is asked over a second connection while the statement waits; afterwards nobody
+knows.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import psycopg
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool, PoolProxiedConnection
+
+from queue_workflows.config import effective_settings
+from queue_workflows.db.engine import Database, classify_failure
+from queue_workflows.errors import ConfigurationError, MigrationBlocked, MigrationRefused, QwfError
+
+Target = str | sa.Engine | sa.Connection | None
+Notify = Callable[[str], None]
+
+LOCK_CLASS: Final = 0x71776600
+LOCK_KEY: Final = 1
+POLL_S: Final = 0.2
+
+TRY_LOCK: Final = sa.text("SELECT pg_try_advisory_lock(:class, :key)")
+UNLOCK: Final = sa.text("SELECT pg_advisory_unlock(:class, :key)")
+
+# Two-key advisory locks show as classid, objid and objsubid 2.
+LOCK_HOLDER: Final = sa.text("""
+    SELECT a.pid, a.application_name
+    FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+    WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+      AND l.classid = CAST(:class AS integer) AND l.objid = CAST(:key AS integer)
+      AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+""")
+
+BLOCKERS: Final = """
+    SELECT a.pid, a.application_name FROM pg_stat_activity a
+    WHERE a.pid = ANY (pg_blocking_pids(%s)) ORDER BY a.pid
+"""
+
+
+def one_target(dsn: str | None, engine: sa.Engine | None, conn: sa.Connection | None) -> Target:
+    """Exactly one way to name the database, or none for what the settings say."""
+    given: list[Target] = [one for one in (dsn, engine, conn) if one is not None]
+    if len(given) > 1:
+        raise ConfigurationError("give one of dsn, engine and conn, not several")
+    return given[0] if given else None
+
+
+@contextmanager
+def connection_to(target: Target, *, for_lock: bool = False) -> Iterator[sa.Connection]:
+    """A connection to what the caller named: a DSN, an engine, a connection, or what the settings say."""
+    if isinstance(target, sa.Connection):
+        if target.in_transaction():
+            raise MigrationRefused(
+                "the connection is inside a transaction",
+                advice="commit it first: each revision runs in a transaction of its own",
+            )
+        yield target
+    elif isinstance(target, sa.Engine):
+        with _connected(target) as connection:
+            yield connection
+    else:
+        with Database.open(target, role="migrate") as database:
+            if for_lock and not database.can_listen:
+                raise ConfigurationError(
+                    "migrations hold a session-level lock, which a transaction-pooling proxy cannot carry",
+                    advice="set QWF_DIRECT_DB_URL to the server itself",
+                )
+            engine = sa.create_engine(
+                "postgresql+psycopg://", creator=lambda: database.connect(direct=True), poolclass=NullPool
+            )
+            try:
+                with engine.connect() as connection:
+                    yield connection
+            finally:
+                engine.dispose()
+
+
+def _connected(engine: sa.Engine) -> sa.Connection:
+    try:
+        return engine.connect()
+    except sa.exc.DBAPIError as error:
+        raise classify_failure(error, engine.url.render_as_string(hide_password=True)) from None
+
+
+@dataclass
+class Watch:
+    """Remembers who was last seen in the way of a backend."""
+
+    pid: int
+    every_s: float
+    doing: str = ""
+    blockers: list[tuple[int, str]] = field(default_factory=list)
+    _done: threading.Event = field(default_factory=threading.Event)
+
+    def begin(self, doing: str) -> None:
+        """A new revision begins: who blocked the one before is of no interest."""
+        self.doing, self.blockers = doing, []
+
+    def describe(self) -> str:
+        """The blockers for a person."""
+        return ", ".join(name_session(*one) for one in self.blockers) or "another session"
+
+    def look(self, connection: psycopg.Connection[Any]) -> None:
+        """Ask until told to stop; a watch that loses its connection only knows less."""
+        with suppress(psycopg.Error):
+            while not self._done.wait(self.every_s):
+                seen = connection.execute(BLOCKERS, [self.pid]).fetchall()
+                if seen:
+                    self.blockers = [(pid, name) for pid, name in seen]
+
+    def stop(self) -> None:
+        self._done.set()
+
+
+@contextmanager
+def watching(connection: sa.Connection, lock_timeout_s: float) -> Iterator[Watch]:
+    """Watch a connection's backend from a second one, opened the same way but outside the caller's pool."""
+    pid = connection.execute(sa.text("SELECT pg_backend_pid()")).scalar_one()
+    connection.commit()
+    watch = Watch(pid, min(POLL_S, lock_timeout_s / 4))
+    pool = connection.engine.pool.recreate()
+    spare: PoolProxiedConnection | None = None
+    with suppress(psycopg.Error, sa.exc.SQLAlchemyError, QwfError):
+        spare = pool.connect()
+    driver = spare.driver_connection if spare else None
+    thread = None
+    if isinstance(driver, psycopg.Connection):
+        driver.autocommit = True
+        thread = threading.Thread(target=watch.look, args=(driver,), name="qwf-migration-watch", daemon=True)
+        thread.start()
+    interrupted = False
+    try:
+        yield watch
+    except BaseException as error:
+        interrupted = not isinstance(error, Exception)
+        raise
+    finally:
+        watch.stop()
+        if thread:
+            thread.join()
+        if interrupted and isinstance(driver, psycopg.Connection):
+            # The statement under way would go on waiting, with all its locks, until the server misses us.
+            with suppress(psycopg.Error):
+                driver.execute("SELECT pg_cancel_backend(%s)", [pid])
+        if spare:
+            spare.invalidate()
+        pool.dispose()
+
+
+def name_session(pid: int, application: str | None) -> str:
+    """A session as an operator can find it."""
+    return f"pid {pid} ({application})" if application else f"pid {pid}"
+
+
+def take_lock(
+    connection: sa.Connection,
+    wait_s: float,
+    notify: Notify,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
+) -> None:
+    """Become the only migration of this database, within `wait_s`."""
+    names = {"class": LOCK_CLASS, "key": LOCK_KEY}
+    deadline = now() + wait_s
+    told = False
+    while not connection.execute(TRY_LOCK, names).scalar_one():
+        found = connection.execute(LOCK_HOLDER, names).all()
+        connection.commit()
+        holders = ", ".join(name_session(pid, name) for pid, name in found) or "a session that just ended"
+        if now() >= deadline:
+            raise MigrationBlocked(
+                f"another migration has been running for more than {wait_s:g} s: {holders}",
+                advice="wait for it, or end that session with pg_terminate_backend",
+            )
+        if found and not told:
+            notify(f"waiting for another migration: {holders}")
+            told = True
+        sleep(POLL_S)
+    connection.commit()
+
+
+def release_lock(connection: sa.Connection) -> None:
+    """Let the next migration begin; a broken connection has done so already."""
+    with suppress(sa.exc.DBAPIError, sa.exc.InvalidRequestError):
+        if connection.in_transaction():
+            connection.rollback()
+        connection.execute(UNLOCK, {"class": LOCK_CLASS, "key": LOCK_KEY})
+        connection.commit()
+
+
+def silent(_thing: Any) -> None:
+    """Library callers read what is returned instead."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How long to wait for a table lock and for another migration (None: as set), and whom to tell."""
+
+    lock_timeout_s: float | None = None
+    wait_s: float | None = None
+    notify: Notify = silent
+
+    def settled(self) -> tuple[float, float]:
+        """Both waits in seconds."""
+        settings = effective_settings()
+        return (
+            settings.migration_lock_timeout_s if self.lock_timeout_s is None else self.lock_timeout_s,
+            settings.migration_wait_s if self.wait_s is None else self.wait_s,
+        )
+
+
+DEFAULT_TERMS: Final = Terms()
+
+
+@dataclass(frozen=True)
+class MigrationSession:
+    """A connection that holds the migration lock, and the watch over it."""
+
+    connection: sa.Connection
+    watch: Watch
+    lock_timeout_s: float
+
+
+@contextmanager
+def migration_session(target: Target = None, terms: Terms = DEFAULT_TERMS) -> Iterator[MigrationSession]:
+    """The only migration of a database: alone under the lock, patient with work, impatient with tables."""
+    lock_timeout_s, wait_s = terms.settled()
+    timeouts = {"lock_timeout": f"{max(1, round(lock_timeout_s * 1000))}ms", "statement_timeout": "0"}
+    with connection_to(target, for_lock=True) as connection:
+        take_lock(connection, wait_s, terms.notify)
+        try:
+            with _settings(connection, timeouts), watching(connection, lock_timeout_s) as watch:
+                yield MigrationSession(connection, watch, lock_timeout_s)
+        finally:
+            release_lock(connection)
+
+
+@contextmanager
+def _settings(connection: sa.Connection, values: dict[str, str]) -> Iterator[None]:
+    before = {
+        name: connection.execute(sa.text("SELECT current_setting(:name)"), {"name": name}).scalar_one()
+        for name in values
+    }
+    _set(connection, values)
+    try:
+        yield
+    finally:
+        with suppress(sa.exc.DBAPIError, sa.exc.InvalidRequestError):
+            if connection.in_transaction():
+                connection.rollback()
+            _set(connection, before)
+
+
+def _set(connection: sa.Connection, values: dict[str, str]) -> None:
+    for name, value in values.items():
+        connection.execute(sa.text("SELECT set_config(:name, :value, false)"), {"name": name, "value": value})
+    connection.commit()

@@ -1,0 +1,198 @@
+"""Every error of the package: one tree, each leaf with its exit code and the data a caller may branch on.
+
+The exit codes are a contract with supervisors and shells; the table in docs/exit-codes.md lists them.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Self
+
+
+class ExitCode(IntEnum):
+    """What a process of ours says when it ends; each code carries the sentence that the docs print."""
+
+    meaning: str
+
+    def __new__(cls, value: int, meaning: str) -> Self:
+        code = int.__new__(cls, value)
+        code._value_ = value
+        code.meaning = meaning
+        return code
+
+    DONE = 0, "Done."
+    FAILED = 1, "The outcome that was asked about is a failure, or something unforeseen went wrong."
+    USAGE = 2, "The command line or a payload is wrong; nothing was changed."
+    UNREACHABLE = 69, "The database cannot be reached, or takes no writes."
+    DEADLINE = 73, "What was waited for did not happen before the deadline."
+    WALL_CLOCK = 75, "A job ran longer than it may; the worker ended itself, and the job counts a failure."
+    STALL = 76, "A job stopped making progress; the worker ended itself, and the job counts a failure."
+    STOPPED = 77, "The operator switched this worker off, and it runs with `--exit-when-off`."
+    CONFIGURATION = 78, "A setting, a file, the host app's wiring or the database's access rules are wrong."
+    SCHEMA = 79, "The database's schema is behind or ahead of this code."
+    LEASE_LOST = 80, "Another attempt owns the job now; nothing was written."
+    INTERRUPTED = 130, "Interrupted (SIGINT, Ctrl-C)."
+    PIPE_CLOSED = 141, "Whoever read the output went away, as `head` does."
+    TERMINATED = 143, "Terminated (SIGTERM)."
+
+
+class QwfError(Exception):
+    """Base of all our errors: one line of message, what to do about it, and the exit code it ends with."""
+
+    exit_code: ExitCode = ExitCode.FAILED
+
+    def __init__(self, message: str, *, advice: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return f"{self.message} — {self.advice}" if self.advice else self.message
+
+
+class ConfigurationError(QwfError):
+    """A setting, a file or the wiring of the host app is wrong."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
+class PayloadError(QwfError, ValueError):
+    """A JSON payload that Postgres or another reader could not take; `path` names the offending place."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, message: str, *, path: str = "$", advice: str | None = None) -> None:
+        super().__init__(message, advice=advice)
+        self.path = path
+
+
+class IllegalTransition(QwfError):
+    """A status change that the table in `states.py` does not allow."""
+
+    def __init__(self, family: str, old: str, new: str) -> None:
+        super().__init__(f"{family}: {old} -> {new} is not a legal transition")
+        self.family, self.old, self.new = family, old, new
+
+
+class DatabaseError(QwfError):
+    """Something about the database connection or server, rather than about a statement."""
+
+    exit_code = ExitCode.UNREACHABLE
+
+
+class DatabaseUnreachable(DatabaseError):
+    """No server answers, or it stopped answering."""
+
+
+class ReadOnlyServer(DatabaseError):
+    """The server answers but takes no writes: a standby, or a read-only database."""
+
+
+class AccessRefused(DatabaseError):
+    """The server refuses this user, password, database or operation."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
+class UnsupportedServer(DatabaseError):
+    """What answers is no Postgres, or one older than we support."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
+class EmbeddedServerError(DatabaseError):
+    """The embedded Postgres could not be prepared or started."""
+
+
+class SchemaError(QwfError):
+    """The database's schema and this code do not fit together."""
+
+    exit_code = ExitCode.SCHEMA
+
+
+class SchemaBehind(SchemaError):
+    """The schema is older than the code needs, or absent."""
+
+    def __init__(self, current: str | None, needed: str, *, advice: str | None = None) -> None:
+        super().__init__(
+            f"the database schema is at {current or 'nothing'}, this needs {needed}",
+            advice=advice or "run `qwf db upgrade`",
+        )
+        self.current, self.needed = current, needed
+
+
+class SchemaAhead(SchemaError):
+    """The schema is at a revision that this code has never heard of."""
+
+    def __init__(self, current: str, newest_known: str) -> None:
+        super().__init__(
+            f"the database schema is at {current}, this code knows revisions up to {newest_known}",
+            advice="install a newer queue-workflows, or downgrade the schema with the version that made it",
+        )
+        self.current, self.newest_known = current, newest_known
+
+
+class SchemaDrift(SchemaError):
+    """The schema differs from what its revision says it is; `differences` lists how."""
+
+    def __init__(self, message: str, differences: list[str], *, advice: str | None = None) -> None:
+        super().__init__(message, advice=advice)
+        self.differences = differences
+
+
+class MigrationRefused(SchemaError):
+    """A migration that would harm something was not started."""
+
+
+class UnknownRevision(QwfError):
+    """A revision was asked for that the chain does not have."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, asked: str, newest_known: str, *, advice: str | None = None) -> None:
+        super().__init__(
+            f"there is no revision {asked!r}; the newest is {newest_known}",
+            advice=advice or "`qwf db history` lists them",
+        )
+        self.asked, self.newest_known = asked, newest_known
+
+
+class MigrationBlocked(QwfError):
+    """A lock that a migration needs was not to be had in time."""
+
+    exit_code = ExitCode.DEADLINE
+
+
+class NodeModuleError(QwfError):
+    """A node module that is there cannot be used; the cause is chained."""
+
+    def __init__(self, message: str, *, module: str, advice: str | None = None) -> None:
+        super().__init__(message, advice=advice)
+        self.module = module
+
+
+class InvokeContextError(QwfError):
+    """What the host app put around its jobs failed, rather than the job; the cause is chained."""
+
+
+class LeaseLost(QwfError):
+    """A fenced write met no row: another attempt owns the job now, so the work stops and writes nothing."""
+
+    exit_code = ExitCode.LEASE_LOST
+
+    def __init__(self, family: str, job_id: int, attempt: int) -> None:
+        super().__init__(f"{family} {job_id}: attempt {attempt} no longer holds the lease")
+        self.family, self.job_id, self.attempt = family, job_id, attempt
+
+
+class Orphaned(QwfError):
+    """The process that started this one is gone, so nobody would end or replace it: it does not run."""
+
+    exit_code = ExitCode.TERMINATED
+
+    def __init__(self, launcher_pid: int, parent_pid: int) -> None:
+        super().__init__(
+            f"process {launcher_pid}, which started this one, is gone; its parent is {parent_pid} now",
+            advice=f"start it again; QWF_LAUNCHER_PID={launcher_pid} must not be set by hand",
+        )
+        self.launcher_pid, self.parent_pid = launcher_pid, parent_pid

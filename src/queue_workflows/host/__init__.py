@@ -1,0 +1,1 @@
+"""This machine: the timer that ends a stuck process, who starts whom, and how a process tree ends."""

@@ -1,0 +1,118 @@
+"""Starting processes of ours: as PID 1 of a container, and as children that a supervisor watches.
+
+Children are started by exec, never by a bare fork, whose child would inherit locked locks, open connections
+and half a program's threads. Each gets a session of its own, so that a terminal's Ctrl-C reaches the
+supervisor alone and the whole of a child can be found by its session; the pid of its launcher, which it
+compares with its parent (see `lifetime`); and a mark in its environment, which its descendants inherit.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import IO, Final
+
+from queue_workflows.host import pid1
+from queue_workflows.host.lifetime import MARK
+from queue_workflows.host.pid1 import LAUNCHER_PID
+
+_Stream = int | IO[bytes] | None
+_ISOLATED: Final = ("-I", "-S")
+
+
+def own_command(arguments: Sequence[str]) -> list[str]:
+    """The command that runs `qwf` with these arguments on the interpreter, and the import rules, of ours."""
+    safe_path = ["-P"] if sys.flags.safe_path else []
+    return [sys.executable, *safe_path, "-m", "queue_workflows", *arguments]
+
+
+def run_as_child_if_pid1(argv: Sequence[str] | None = None) -> None:
+    """Nothing, unless this process is PID 1: then it becomes the launcher, and this call does not return.
+
+    The child runs `qwf` with `argv`, or by default the very command line that this process was started with;
+    there this call returns, as the child is not PID 1. To be called early, before there are threads.
+    """
+    if os.getpid() != 1:
+        return
+    command = [sys.executable, *sys.orig_argv[1:]] if argv is None else own_command(argv)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, pid1.held_signals())
+    try:
+        os.execv(sys.executable, [sys.executable, *_ISOLATED, pid1.__file__, *command])  # noqa: S606
+    finally:  # only reached when the exec failed
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class Child(subprocess.Popen[bytes]):
+    """A started process; `mark` is what `lifetime.kill_tree` finds its descendants by."""
+
+    mark: str
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    pass_launcher: bool = True,
+    cwd: str | os.PathLike[str] | None = None,
+    stdin: _Stream = subprocess.DEVNULL,
+    stdout: _Stream = None,
+    stderr: _Stream = None,
+    pass_fds: Sequence[int] = (),
+) -> Child:
+    """Start a command in a session of its own; `env` replaces our environment.
+
+    To be called from a thread that stays: a child that dies with its parent dies with the thread that spawned
+    it. The child inherits that thread's signal mask, so it must not hold back what a child should hear.
+    `pass_launcher=False` is for commands that are not ours.
+    """
+    environ = dict(os.environ if env is None else env)
+    environ.pop(LAUNCHER_PID, None)
+    if pass_launcher:
+        environ[LAUNCHER_PID] = str(os.getpid())
+    above = environ.get(MARK) or os.environ.get(MARK)
+    environ[MARK] = mark = f"{above}/{uuid.uuid4().hex}" if above else uuid.uuid4().hex
+    child = Child(
+        command,
+        env=environ,
+        cwd=cwd,
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        pass_fds=pass_fds,
+        start_new_session=True,
+    )
+    child.mark = mark
+    return child
+
+
+def watch(child: subprocess.Popen[bytes]) -> int:
+    """A descriptor that becomes readable when the child has ended, for a selector; the caller closes it.
+
+    The child is not waited for yet, so its pid stays its own until `child.poll()`. Where the kernel has no
+    pidfd, a thread waits and closes the other end of a pipe.
+    """
+    if child.returncode is not None:
+        raise ProcessLookupError(f"process {child.pid} has ended and been waited for")
+    try:
+        return os.pidfd_open(child.pid)
+    except (AttributeError, OSError) as exc:
+        if isinstance(exc, ProcessLookupError):
+            raise
+    readable, writable = os.pipe()
+    threading.Thread(target=_close_at_end, args=(child, writable), name="qwf-watch", daemon=True).start()
+    return readable
+
+
+def _close_at_end(child: subprocess.Popen[bytes], writable: int) -> None:
+    try:
+        child.wait()
+    finally:
+        os.close(writable)

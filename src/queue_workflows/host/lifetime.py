@@ -1,0 +1,239 @@
+"""How a process ends with the one that started it, and how a whole process tree is ended.
+
+Down, from parent to child: the child asks the kernel for a signal when its parent dies (PR_SET_PDEATHSIG),
+and then compares its parent with the pid that the launcher handed in, because a parent that died before the
+asking sends nothing. "Parent" is, to the kernel, the *thread* that spawned: when that thread ends the child
+gets the signal, although the process lives on. So children are spawned from a thread that stays, such as the
+main one.
+
+`kill_tree` is the one place where processes are killed. A tree is found anew each time it is looked at, since
+processes start others while they are being ended:
+
+      its root
+    + the children of any member            (also orphans, when a member is a subreaper)
+    + the sessions and groups that members lead      (a child that forked twice and is nobody's child now)
+    + those with the mark in their environment       (that, and its own session: a daemon)
+
+      SIGTERM to all ──grace──> SIGSTOP to all, until they stand still and nobody new is found ──> SIGKILL
+
+Members are stopped before they are killed, so that none can fork while another dies: a dead parent's children
+could not be traced back. The mark is put there by `launcher.spawn`; marks nest, so killing a worker reaches
+the daemons of its jobs. A process that means to outlive its tree drops the mark from its environment and
+moves to a session of its own, as the keeper of the embedded server does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import psutil
+
+from queue_workflows.errors import Orphaned
+from queue_workflows.host.pid1 import LAUNCHER_PID
+
+MARK: Final = "_QWF_TREE"
+_PR_SET_PDEATHSIG: Final = 1
+_TICK_S: Final = 0.02
+_KILL_PATIENCE_S: Final = 5.0  # a process in uninterruptible sleep dies when the kernel lets it
+_FREEZE_PATIENCE_S: Final = 1.0
+_ENDED: Final = frozenset({psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE})
+_STANDING_STILL: Final = _ENDED | {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
+_SHORTEST_MARK: Final = 32  # random enough that nobody else's begins with it
+
+
+def take_launcher_pid(environ: MutableMapping[str, str] = os.environ) -> int | None:
+    """Who started this process, as its launcher told; taken out, as it is not true of our children."""
+    told = environ.pop(LAUNCHER_PID, "")
+    return int(told) if told.isascii() and told.isdigit() else None
+
+
+def die_with_parent(launcher_pid: int | None, *, with_signal: signal.Signals = signal.SIGTERM) -> bool:
+    """Get the signal when our parent dies; whether the kernel promised it, which it does on Linux only.
+
+    None means that nobody of ours started this process (a shell or an init system did): it is on its own. To
+    be called from the main thread, since the promise ends with the thread that asked for it. Raises Orphaned
+    when our parent is not the launcher any more; a parent of 1 is right only where the launcher is PID 1.
+    """
+    if launcher_pid is None:
+        return False
+    promised = sys.platform.startswith("linux")
+    if promised:
+        _prctl(_PR_SET_PDEATHSIG, with_signal)
+    parent = os.getppid()
+    if parent != launcher_pid:
+        raise Orphaned(launcher_pid, parent)
+    return promised
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    unsigned = ctypes.c_ulong
+    if libc.prctl(ctypes.c_int(option), unsigned(value), unsigned(0), unsigned(0), unsigned(0)):
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One process as it was when looked at."""
+
+    process: psutil.Process  # pid and start time: signals meet this process or none
+    parent: int
+    group: int
+    session: int
+    mark: str
+
+
+def kill_tree(
+    pid: int,
+    *,
+    grace_s: float,
+    mark: str | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
+) -> list[int]:
+    """End the process and all that it started: SIGTERM, the grace, SIGKILL; the pids that live all the same.
+
+    The pid must be of a child that nobody has waited for yet, else it may be somebody else's by now; waiting
+    for it stays with the caller. `mark` is `Child.mark`, for what the root started and let go of. A stopped
+    member is not woken for its SIGTERM: it would go on with work that it may have lost.
+    """
+    spared = _ourselves_and_above()
+    if pid <= 1 or pid in spared:
+        raise ValueError(f"process {pid} is not one to kill")
+    if mark is not None and len(mark) < _SHORTEST_MARK:
+        raise ValueError(f"{mark!r} is no mark: too many processes could bear it")
+    tree = _Tree(pid, mark, spared)
+    if grace_s > 0:
+        tree.signal(signal.SIGTERM)
+        _wait(tree.alive, now() + grace_s, sleep, now)
+    tree.freeze(now() + _FREEZE_PATIENCE_S, sleep, now)
+    until = now() + _KILL_PATIENCE_S
+    while True:
+        tree.signal(signal.SIGKILL)
+        left = _wait(tree.alive, until, sleep, now)
+        # Who came into being all the same, as from a thread that was slow to stop, may bear the mark.
+        if not tree.look() or now() >= until:
+            break
+    tree.reap_adopted()
+    return left
+
+
+class _Tree:
+    """The members found so far; those that have ended stay, because of the sessions and groups they led."""
+
+    def __init__(self, root: int, mark: str | None, spared: frozenset[int]) -> None:
+        self._root = root
+        self._mark = mark
+        self._spared = spared
+        self._members: set[psutil.Process] = set()
+        self._leaders = {root}
+        everyone = _everyone()
+        self._grow(everyone, fresh={seen for seen in everyone if seen.process.pid == root})
+
+    def look(self) -> set[psutil.Process]:
+        """Add whom the tree consists of now; returns those that are new.
+
+        The number of a member that has ended names its session and group while there is anybody in them; only
+        after that can a stranger get it. So a number that a stranger has leads nothing any more.
+        """
+        everyone = _everyone()
+        self._leaders -= {seen.process.pid for seen in everyone if seen.process not in self._members}
+        return self._grow(everyone, fresh=set())
+
+    def _grow(self, everyone: set[_Seen], fresh: set[_Seen]) -> set[psutil.Process]:
+        before = frozenset(self._members)
+        rest = {seen for seen in everyone if seen.process not in before}
+        rest = {seen for seen in rest if seen.process.pid not in self._spared}
+        while True:
+            self._members |= {seen.process for seen in fresh}
+            self._leaders |= {seen.process.pid for seen in fresh}
+            rest -= fresh
+            fresh = {seen for seen in rest if self._belongs(seen)}
+            if not fresh:
+                return self._members - before
+
+    def _belongs(self, seen: _Seen) -> bool:
+        marked = self._mark is not None and seen.mark.startswith(self._mark)
+        return marked or not self._leaders.isdisjoint((seen.parent, seen.group, seen.session))
+
+    def freeze(self, until: float, sleep: Callable[[float], None], now: Callable[[], float]) -> None:
+        """Stop all; one that was in the midst of a fork is looked at again once it stands still."""
+        self.look()
+        self.signal(signal.SIGSTOP)
+        while True:
+            _wait(self.moving, until, sleep, now)
+            fresh = self.look()
+            if not fresh or now() >= until:
+                return
+            self.signal(signal.SIGSTOP, fresh)
+
+    def signal(self, number: signal.Signals, to: Iterable[psutil.Process] | None = None) -> None:
+        for process in self._members if to is None else to:
+            # Gone already, or not ours to signal: then it is among those that are reported as alive.
+            with suppress(psutil.Error):
+                process.send_signal(number)
+
+    def alive(self) -> list[int]:
+        return sorted(process.pid for process in self._members if _status(process) not in _ENDED)
+
+    def moving(self) -> list[int]:
+        return [process.pid for process in self._members if _status(process) not in _STANDING_STILL]
+
+    def reap_adopted(self) -> None:
+        """Where we are PID 1 or a subreaper, the tree's orphans have become our children."""
+        for process in self._members:
+            if process.pid != self._root:
+                with suppress(ChildProcessError):
+                    os.waitpid(process.pid, os.WNOHANG)
+
+
+def _ourselves_and_above() -> frozenset[int]:
+    """Whom no mistake of a caller may end: this process, its ancestors, and init."""
+    try:
+        return frozenset({1, os.getpid(), *(parent.pid for parent in psutil.Process().parents())})
+    except psutil.Error:  # one of them has just ended
+        return frozenset({1, os.getpid(), os.getppid()})
+
+
+def _everyone() -> set[_Seen]:
+    found = set()
+    for pid in psutil.pids():
+        with suppress(psutil.Error, OSError):
+            process = psutil.Process(pid)
+            group, session = os.getpgid(pid), os.getsid(pid)
+            found.add(_Seen(process, process.ppid(), group, session, _mark_of(process)))
+    return found
+
+
+def _mark_of(process: psutil.Process) -> str:
+    try:
+        return process.environ().get(MARK, "")
+    except (psutil.Error, OSError):  # another user's, or ended: it has no mark that we could see
+        return ""
+
+
+def _status(process: psutil.Process) -> str:
+    try:
+        return process.status() if process.is_running() else psutil.STATUS_DEAD
+    except psutil.NoSuchProcess:  # also a zombie, which the kernel tells little of
+        return psutil.STATUS_DEAD
+    except psutil.AccessDenied:
+        return psutil.STATUS_RUNNING
+
+
+def _wait(
+    alive: Callable[[], list[int]], until: float, sleep: Callable[[float], None], now: Callable[[], float]
+) -> list[int]:
+    """Until nobody is alive or it is time; who is alive then."""
+    while (left := alive()) and now() < until:
+        sleep(_TICK_S)
+    return left

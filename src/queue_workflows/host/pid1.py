@@ -1,0 +1,105 @@
+"""PID 1 of a PID namespace, as of most containers: starts one command and does what the kernel leaves to it.
+
+The kernel treats the first process of a namespace unlike any other: a signal that it has no handler for is
+dropped, even the dead man's SIGKILL, and it has to wait for every orphan. So `launcher` turns such a
+process, by exec, into this script, which runs the real command as its child.
+
+    PID 1:  qwf worker … ──exec, signals held──> this script ──spawn──> the same `qwf worker …`, not PID 1
+                                                     │
+                     SIGCHLD: reap all; was it the command, end with its status
+                     other:   pass it on to the command, however often it comes
+
+Signals are held (blocked) from before the exec and taken one at a time, so none is lost on the way: one that
+comes before the command exists waits for it, one that meets the command before it has set its handlers ends
+it, as signals do. Only the first milliseconds, until Python has started, are beyond reach. The command gets
+its own process group, in the foreground of a terminal, so that Ctrl-C reaches it once and not twice. When it
+ends, this process does, and the kernel kills what is left in the namespace.
+
+It runs with nothing but the standard library and no site packages, because it stays for the command's life.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+LAUNCHER_PID: Final = "QWF_LAUNCHER_PID"
+
+# The first two cannot be caught; stopping is between the terminal and each process; faults are our own.
+_NOT_HELD: Final = frozenset(
+    {
+        signal.SIGKILL,
+        signal.SIGSTOP,
+        signal.SIGTSTP,
+        signal.SIGTTIN,
+        signal.SIGCONT,
+        signal.SIGABRT,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGSEGV,
+        signal.SIGSYS,
+        signal.SIGTRAP,
+    }
+)
+
+
+def held_signals() -> set[int]:
+    """What is passed on, SIGCHLD, and SIGTTOU, which would stop a process that moves the foreground."""
+    return {int(number) for number in signal.valid_signals() - _NOT_HELD}
+
+
+def shell_status(wait_status: int) -> int:
+    """A wait status as a shell says it: 128 + n for one killed by signal n."""
+    code = os.waitstatus_to_exitcode(wait_status)
+    return code if code >= 0 else 128 - code
+
+
+def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run the command to its end and return its status; signals are held already, or are from here on."""
+    held = held_signals()
+    signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would make statuses vanish
+    child = os.posix_spawn(
+        command[0],
+        list(command),
+        {**environ, LAUNCHER_PID: str(os.getpid())},
+        setpgroup=0,
+        setsigmask=(),
+        setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # the two that Python ignores at its start
+    )
+    with suppress(OSError):  # no terminal, or not ours
+        os.tcsetpgrp(0, child)
+    while True:
+        number = signal.sigwaitinfo(held).si_signo
+        if number != signal.SIGCHLD:
+            _pass_on(child, number)
+        elif (status := _reap(child)) is not None:
+            return shell_status(status)
+
+
+def _pass_on(child: int, number: int) -> None:
+    if number != signal.SIGTTOU:
+        os.kill(child, number)  # not reaped yet, so this pid is still the command's
+
+
+def _reap(child: int) -> int | None:
+    """Wait for all that have ended; the wait status of the command if it is among them."""
+    found = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        if pid == child:
+            found = status
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:], os.environ))

@@ -1,0 +1,1 @@
+"""What runs a claimed job and decides how it ends; the SQL of both lies in `repositories`."""

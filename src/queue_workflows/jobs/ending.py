@@ -1,0 +1,80 @@
+"""From how an attempt ended to what becomes of its row: the one function that every end goes through.
+
+The function's own outcome, a watchdog's verdict, a cancel, an operator's `off`, a worker that stops: each is
+an `Outcome` first and an `Ending` by `ending_of`, whoever then writes it.
+"""
+
+from __future__ import annotations
+
+from queue_workflows.jobs.guards import HeldJob, Verdict
+from queue_workflows.jobs.outcomes import (
+    Abandoned,
+    CancelledOutcome,
+    Completed,
+    Failed,
+    Outcome,
+    Released,
+    RetryLater,
+    Skipped,
+    Stop,
+)
+from queue_workflows.jobs.retries import Backoff
+from queue_workflows.repositories.claimed import ClaimedJob
+from queue_workflows.repositories.ending import Ending, error_entry
+from queue_workflows.states import JobStatus
+
+
+def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float) -> Ending | None:
+    """What to write for an attempt that ended so; None if there is nothing to write, the lease being lost."""
+    fence = job.fence
+    ending: Ending | None
+    match outcome:
+        case Completed():
+            ending = Ending(fence, JobStatus.COMPLETED, result=outcome.result_json)
+        case Skipped():
+            ending = Ending(fence, JobStatus.SKIPPED, error=_note("skipped", outcome.reason))
+        case RetryLater():
+            ending = Ending(fence, JobStatus.SCHEDULED, delay_s=outcome.delay_s)
+        case CancelledOutcome():
+            error = outcome.error or _note("cancelled", outcome.reason)
+            ending = Ending(fence, JobStatus.CANCELLED, error=error)
+        case Released():
+            ending = Ending(fence, JobStatus.QUEUED)
+        case Failed():
+            ending = _failed(outcome, job, backoff, chance)
+        case Abandoned():
+            ending = None
+    return ending
+
+
+def outcome_of(verdict: Verdict, held: HeldJob, now: float) -> Outcome:
+    """How a guard's verdict reads as the attempt's outcome."""
+    match verdict:
+        case Verdict.WALL_CLOCK:
+            return _overrun(
+                verdict, f"it ran for {now - held.started:.1f} s, its limit is {held.budget.wall_s:g} s"
+            )
+        case Verdict.STALL:
+            return _overrun(verdict, f"it said nothing for {held.budget.stall_s:g} s")
+        case Verdict.LEASE:
+            return Abandoned()
+        case Verdict.STOP:
+            if held.ctx.stopping is Stop.CANCEL:
+                return CancelledOutcome(held.ctx.stop_reason)
+            return Released(held.ctx.stop_reason)
+
+
+def _overrun(verdict: Verdict, message: str) -> Failed:
+    return Failed(error_entry(verdict.value, message), retryable=True)
+
+
+def _failed(outcome: Failed, job: ClaimedJob, backoff: Backoff, chance: float) -> Ending:
+    failures = job.failures + 1
+    if outcome.retryable and failures < job.max_attempts:
+        delay_s = backoff.delay_s(failures, job.backoff_s, chance)
+        return Ending(job.fence, JobStatus.SCHEDULED, error=outcome.error, counts=True, delay_s=delay_s)
+    return Ending(job.fence, JobStatus.FAILED, error=outcome.error, counts=True)
+
+
+def _note(kind: str, reason: str) -> str | None:
+    return error_entry(kind, reason) if reason else None

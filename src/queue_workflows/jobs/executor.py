@@ -1,0 +1,281 @@
+"""Runs one claimed job and says how it ended.
+
+    enter the invoke context -> call the function -> check what it returned -> finalize -> leave -> outcome
+
+Whatever is raised on the way becomes an outcome, so that a worker has one thing to write. What is not
+obvious about it:
+
+- A result that cannot be stored, or is of the wrong kind, fails the job without a retry: the work was done,
+  and doing it again would only do it twice.
+- `sys.exit()` in a job is that job's failure, and the worker goes on. So is `KeyboardInterrupt`, because a
+  worker handles SIGINT itself; only where Python's own handler is in force (a test, a shell) it is the
+  user's Ctrl-C, and is passed on.
+- A job that was told to stop and then failed has stopped: it is cancelled or released, whatever exception it
+  came down with. What it returned counts all the same, unless the lease is lost, when nothing counts.
+- Each job runs in a copy of the context variables: what it sets is gone when it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import signal
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
+from typing import Any, Final, Self
+
+from queue_workflows.config import InvokeContext
+from queue_workflows.errors import LeaseLost, PayloadError
+from queue_workflows.jobs.capture import captured
+from queue_workflows.jobs.context import JobContext
+from queue_workflows.jobs.invocation import invocation
+from queue_workflows.jobs.outcomes import (
+    Abandoned,
+    Cancelled,
+    CancelledOutcome,
+    Completed,
+    Discard,
+    Failed,
+    Outcome,
+    Released,
+    RetryAfter,
+    RetryLater,
+    Skip,
+    Skipped,
+    Stop,
+)
+from queue_workflows.jobs.redaction import Redactor
+from queue_workflows.jobs.work import Work
+from queue_workflows.repositories.claimed import ClaimedJob
+from queue_workflows.repositories.ending import ERROR_TEXT
+from queue_workflows.repositories.fields import PayloadLimits
+
+_NO_SECRETS: Final = Redactor()
+_LIMITS: Final = PayloadLimits()
+
+
+class EventLoop:
+    """The event loop of a worker's async jobs, kept between them so that their clients can be kept too."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel what is left on the loop, and close it."""
+        self._runner.close()
+
+    def run(self, execution: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Run one execution to its end.
+
+        `SystemExit` and `KeyboardInterrupt` break out of a loop from any of its tasks; then the execution is
+        cancelled, so that what it holds is let go of, and the exception is passed on.
+        """
+        loop = self._runner.get_loop()
+        task = loop.create_task(execution)
+        try:
+            return loop.run_until_complete(task)
+        except (SystemExit, KeyboardInterrupt):
+            # A task that ended by one of these would not stop a loop that is run until its end.
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    loop.run_until_complete(task)
+            raise
+
+
+def execute(
+    job: ClaimedJob,
+    work: Work,
+    ctx: JobContext,
+    *,
+    invoke_context: InvokeContext | None = None,
+    run: Any = None,
+    loop: EventLoop | None = None,
+    limits: PayloadLimits = _LIMITS,
+    redactor: Redactor = _NO_SECRETS,
+) -> Outcome:
+    """Run a job in this thread; an async one on `loop`, or on a loop of its own."""
+    execution = perform(
+        job, work, ctx, invoke_context=invoke_context, run=run, limits=limits, redactor=redactor
+    )
+    if not work.is_async:
+        return copy_context().run(_without_loop, execution)
+    try:
+        if loop is not None:
+            return loop.run(execution)
+        with EventLoop() as own:
+            return own.run(execution)
+    except (SystemExit, KeyboardInterrupt) as left:
+        if _is_the_users_own(left):
+            raise
+        return _heeding_stop(Failed(captured(left, redactor), retryable=True), ctx, redactor)
+
+
+async def perform(
+    job: ClaimedJob,
+    work: Work,
+    ctx: JobContext,
+    *,
+    invoke_context: InvokeContext | None = None,
+    run: Any = None,
+    limits: PayloadLimits = _LIMITS,
+    redactor: Redactor = _NO_SECRETS,
+) -> Outcome:
+    """What `execute` does, for a worker with an event loop of its own; only async work ever suspends it."""
+    outcome: Outcome
+    try:
+        ctx.raise_if_cancelled()
+        with invocation(invoke_context, job, run) as finalize:
+            value = work.call(job, ctx)
+            if work.is_async:
+                value = await _interruptible(value, ctx)
+            outcome = Completed(_result_json(value, finalize, work, limits))
+    except BaseException as exc:
+        if _is_the_users_own(exc):
+            raise
+        outcome = _outcome_of(exc, job, ctx, redactor)
+    finally:
+        ctx.close()
+    return outcome if ctx.stopping is None else _heeding_stop(outcome, ctx, redactor)
+
+
+def _without_loop(execution: Coroutine[Any, Any, Outcome]) -> Outcome:
+    """Run what never suspends, which needs no event loop."""
+    try:
+        execution.send(None)
+    except StopIteration as ended:
+        outcome: Outcome = ended.value
+        return outcome
+    execution.close()
+    raise RuntimeError("synchronous work suspended its execution")
+
+
+async def _interruptible(body: Awaitable[Any], ctx: JobContext) -> Any:
+    """Await the body; when the attempt has to stop, the task that runs it is cancelled."""
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    is_running = True
+
+    def cancel() -> None:
+        if is_running and task is not None:
+            task.cancel(ctx.stop_reason)
+
+    def interrupt() -> None:
+        # The loop may be closed by now: then there is nothing left to cancel.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(cancel)
+
+    with ctx.interrupted_by(interrupt):
+        try:
+            return await body
+        finally:
+            is_running = False
+
+
+def _result_json(value: Any, finalize: Callable[[Any], Any], work: Work, limits: PayloadLimits) -> str | None:
+    """The JSON text of what the function returned; a node's is a dict, where None is an empty one."""
+    if value is None and work.returns_dict:
+        value = {}
+    _check_kind(value, work)
+    final = finalize(value)
+    if final is not value:
+        _check_kind(final, work)
+    if final is None:
+        return None
+    try:
+        return limits.json(final)
+    except PayloadError as refused:
+        raise _Unusable(
+            f"the result of {work.label} cannot be stored: {refused.message}",
+            path=refused.path,
+            advice=refused.advice,
+        ) from None
+
+
+class _Unusable(PayloadError):
+    """A result that no retry would make any better."""
+
+
+def _check_kind(value: Any, work: Work) -> None:
+    if value is None or type(value) in {dict, list, str, int, float, bool}:
+        is_strange = False
+    else:
+        is_strange = inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)
+    if is_strange:
+        kind = type(value).__name__
+        if inspect.iscoroutine(value) or inspect.isgenerator(value):
+            value.close()
+        raise _Unusable(
+            f"{work.label} returned a {kind}, which nobody runs",
+            advice="an `async def` is awaited if it is registered itself; a generator has to become a value",
+        )
+    if work.returns_dict and not isinstance(value, dict):
+        raise _Unusable(
+            f"{work.label} returned {type(value).__name__}, not a dict",
+            advice="return a dict, whose keys other nodes refer to, or None",
+        )
+
+
+def _outcome_of(exc: BaseException, job: ClaimedJob, ctx: JobContext, redactor: Redactor) -> Outcome:
+    verdict = _verdict_in(exc)
+    match verdict:
+        case Skip():
+            return Skipped(redactor.head(str(verdict.reason), ERROR_TEXT))
+        case RetryAfter():
+            return RetryLater(verdict.delay_s, redactor.head(str(verdict.reason), ERROR_TEXT))
+        case Cancelled():
+            return CancelledOutcome(redactor.head(str(verdict), ERROR_TEXT))
+        case asyncio.CancelledError() if ctx.stopping is not None:
+            return CancelledOutcome(redactor.head(ctx.stop_reason, ERROR_TEXT))
+        case LeaseLost(family=ctx.family, job_id=job.id, attempt=job.attempt):
+            ctx.stop(Stop.LEASE_LOST)
+    return Failed(captured(exc, redactor), retryable=not isinstance(verdict, Discard | _Unusable))
+
+
+def _verdict_in(exc: BaseException) -> BaseException:
+    """The one exception in a group of one, and of several `RetryAfter` the longest: task groups wrap them."""
+    if not isinstance(exc, BaseExceptionGroup):
+        return exc
+    leaves = _leaves(exc)
+    later = [leaf for leaf in leaves if isinstance(leaf, RetryAfter)]
+    if len(later) == len(leaves):
+        return max(later, key=lambda leaf: leaf.delay_s)
+    return leaves[0] if len(leaves) == 1 else exc
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    return [
+        leaf
+        for part in group.exceptions
+        for leaf in (_leaves(part) if isinstance(part, BaseExceptionGroup) else [part])
+    ]
+
+
+def _heeding_stop(outcome: Outcome, ctx: JobContext, redactor: Redactor) -> Outcome:
+    """The outcome of an attempt that was told to stop."""
+    if ctx.stopping is Stop.LEASE_LOST:
+        return Abandoned()
+    ended_by_itself = isinstance(outcome, Completed | Skipped) or (
+        isinstance(outcome, Failed) and not outcome.retryable
+    )
+    if ctx.stopping is None or ended_by_itself:
+        return outcome
+    if ctx.stopping is Stop.RELEASE and isinstance(outcome, RetryLater):
+        return outcome
+    error = outcome.error if isinstance(outcome, Failed | CancelledOutcome) else None
+    reason = redactor.head(ctx.stop_reason, ERROR_TEXT)
+    return CancelledOutcome(reason, error) if ctx.stopping is Stop.CANCEL else Released(reason, error)
+
+
+def _is_the_users_own(exc: BaseException) -> bool:
+    """Whether it is a Ctrl-C that no worker's handler would have seen."""
+    return (
+        isinstance(exc, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )

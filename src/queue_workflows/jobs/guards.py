@@ -1,0 +1,95 @@
+"""What the guards of a running job decide: pure, told the time, tested without waiting.
+
+Four guards bracket a job. Three of them are here and judged by a thread of the worker; the fourth, the kernel
+timer of `host.deadman`, needs no thread of ours and stands under them all.
+
+    wall clock   the job has run longer than its budget                           the process ends (75)
+    stall        after a first progress beat, none for longer than the limit      the process ends (76)
+    stop         cancelled, or its worker has to stop, and its grace is over      the process starts anew
+    lease        a renewal was refused, so another attempt owns the job            the process ends (80)
+
+Code that does not end by itself cannot be taken off a thread, so a verdict ends the process, after the row
+has been ended in the one way in which every attempt ends (`jobs.ending`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from queue_workflows.jobs.context import JobContext
+from queue_workflows.jobs.outcomes import Stop
+from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob
+from queue_workflows.settings import Settings
+
+
+class Verdict(Enum):
+    """Why a job that does not end by itself is ended."""
+
+    WALL_CLOCK = "wall_clock"
+    STALL = "stall"
+    STOP = "stop"
+    LEASE = "lease"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How long a job may run, and how long it may be silent once it has said something."""
+
+    wall_s: float
+    stall_s: float
+
+
+def budget_for(job: ClaimedJob, settings: Settings) -> Budget:
+    """The job's own limits, else its queue's, else the default of its family."""
+    default = (
+        settings.ingest_default_budget_s
+        if isinstance(job, ClaimedIngestJob)
+        else settings.node_default_budget_s
+    )
+    return Budget(
+        wall_s=job.timeout_s or settings.budget_s_by_queue.get(job.queue, default),
+        stall_s=job.stall_timeout_s or settings.stall_timeout_s,
+    )
+
+
+@dataclass(slots=True)
+class HeldJob:
+    """One job in this worker's hands; `lease_until` is on the boot clock, all else on the monotonic one."""
+
+    job: ClaimedJob
+    ctx: JobContext
+    budget: Budget
+    started: float
+    lease_until: float
+    # When it is ended whatever it does, because it was told to stop or its worker has to.
+    end_at: float = math.inf
+
+    def tell(self, why: Stop, reason: str, end_at: float) -> None:
+        """Ask the attempt to stop, and end it if it has not by then."""
+        self.ctx.stop(why, reason)
+        self.finish_by(end_at)
+
+    def finish_by(self, end_at: float) -> None:
+        """Leave the attempt alone until then; told twice, the earlier time counts."""
+        self.end_at = min(self.end_at, end_at)
+
+
+def verdict_on(held: HeldJob, now: float) -> Verdict | None:
+    """What is to be done about a job now; the graver first."""
+    if held.ctx.stopping is Stop.LEASE_LOST:
+        return Verdict.LEASE
+    if now >= held.end_at:
+        return Verdict.STOP
+    if now >= held.started + held.budget.wall_s:
+        return Verdict.WALL_CLOCK
+    if held.ctx.last_beat is not None and now >= held.ctx.last_beat + held.budget.stall_s:
+        return Verdict.STALL
+    return None
+
+
+def next_verdict_at(held: HeldJob) -> float:
+    """When `verdict_on` may have something new to say, if nothing happens before."""
+    silent = math.inf if held.ctx.last_beat is None else held.ctx.last_beat + held.budget.stall_s
+    return min(held.end_at, held.started + held.budget.wall_s, silent)

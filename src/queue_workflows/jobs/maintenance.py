@@ -1,0 +1,59 @@
+"""One maintenance tick: promote what is due, take back what lapsed; in every role, so that none has to exist.
+
+Whoever comes first does it for all: the others find the lock taken and come again later.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.repositories.ingest_jobs import IngestJobRepository
+from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.repositories.sweeping import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE
+from queue_workflows.settings import Settings
+from queue_workflows.states import JobStatus
+
+_log = logging.getLogger(__name__)
+
+# The class of our try-locks beside those of the wake (7714); the tick has one key of it.
+TICK: Final = "SELECT pg_try_advisory_xact_lock(7715, 1)"
+EVERY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a tick did, and when the next one should come."""
+
+    promoted: int = 0
+    reclaimed: int = 0
+    next_in_s: float = EVERY_S
+
+
+def sweep(connection: psycopg.Connection[Any], settings: Settings, *, recovered_s: float | None) -> Swept:
+    """One tick in its own transaction; `recovered_s` is how long ago the caller got through again."""
+    longest = max(settings.lease_s, *settings.lease_s_by_queue.values())
+    promoted = reclaimed = 0
+    full = False
+    with connection.transaction():
+        if not _ours(connection):
+            return Swept()
+        for repository in (NodeJobRepository(connection), IngestJobRepository(connection)):
+            due = repository.promote()
+            taken = repository.reclaim(
+                max_crashes=settings.max_crashes, lease_s=longest, recovered_s=recovered_s
+            )
+            for one in taken:
+                level = logging.ERROR if one.status is JobStatus.FAILED else logging.WARNING
+                _log.log(level, "job %d of lost worker %s is %s", one.id, one.lost_worker, one.status)
+            promoted, reclaimed = promoted + due, reclaimed + len(taken)
+            full = full or due >= PROMOTED_AT_ONCE or len(taken) >= RECLAIMED_AT_ONCE
+    return Swept(promoted, reclaimed, 0.0 if full else EVERY_S)
+
+
+def _ours(connection: psycopg.Connection[Any]) -> bool:
+    row = connection.execute(TICK).fetchone()
+    return bool(row and row[0])

@@ -1,0 +1,117 @@
+"""How one attempt of a job ends: what its function may raise to say so, and what the executor makes of it.
+
+`Skip`, `Discard` and `RetryAfter` are the function's own verdict. The outcomes are plain data for whoever
+writes the end of the attempt; none of them has touched the database.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+LONGEST_DELAY_S: Final = 100 * 365 * 86_400.0
+
+
+class Skip(Exception):
+    """Raise it when there is nothing to do: the job ends as `skipped`."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Discard(Exception):
+    """Raise it when trying again cannot help: the job ends as `failed` at once. `from` keeps the cause."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class RetryAfter(Exception):
+    """Raise it to be run again after a delay (a server said when); nothing is counted against the job."""
+
+    def __init__(self, delay: float | timedelta, reason: str = "") -> None:
+        seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
+        sound = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
+        if not sound or not 0 <= seconds <= LONGEST_DELAY_S:
+            raise ValueError(f"RetryAfter takes seconds or a timedelta, not {delay!r:.80}")
+        super().__init__(delay, reason)
+        self.delay_s = float(seconds)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"again in {self.delay_s:g} s" + (f": {self.reason}" if self.reason else "")
+
+
+class Cancelled(BaseException):
+    """Raised by `ctx.raise_if_cancelled()` and `ctx.sleep()` when this attempt has to stop.
+
+    No `Exception`, so that a task's `except Exception` does not keep a job alive that nobody wants any more.
+    Clean up in `finally`, or catch it by name and raise it again.
+    """
+
+
+class Stop(IntEnum):
+    """Why a running attempt has to stop; a greater one replaces a smaller one, never the other way round."""
+
+    RELEASE = 1
+    CANCEL = 2
+    LEASE_LOST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """The function returned; the JSON text of its result, None for SQL NULL."""
+
+    result_json: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The function found nothing to do."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The attempt failed; `error` is the JSON of a bounded, redacted entry for `errors[]`."""
+
+    error: str
+    retryable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RetryLater:
+    """The function asked for another time; uncounted."""
+
+    delay_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelledOutcome:
+    """The attempt stopped because its job was cancelled; `error` if it went down with one of its own."""
+
+    reason: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The attempt stopped because its worker lets go of it; uncounted, and the job runs again elsewhere."""
+
+    reason: str
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """The lease is lost, so another attempt owns the job: there is nothing to write."""
+
+
+Outcome: TypeAlias = Completed | Skipped | Failed | RetryLater | CancelledOutcome | Released | Abandoned

@@ -1,0 +1,30 @@
+"""The engine's tables, one family a file; importing this package fills `Base.metadata`."""
+
+from queue_workflows.models.base import Base, uuid7
+from queue_workflows.models.hooks import Binary, HookRecord, Machine
+from queue_workflows.models.ingest_jobs import IngestJob
+from queue_workflows.models.limits import ConcurrencyLimit, LimitSlot, RateLimit
+from queue_workflows.models.node_jobs import WorkflowDispatchEvent, WorkflowNodeJob
+from queue_workflows.models.runs import WorkflowInputSubmission, WorkflowRun
+from queue_workflows.models.schedules import Schedule
+from queue_workflows.models.workers import AuditLog, WorkerControl, WorkerHeartbeat
+
+__all__ = [
+    "AuditLog",
+    "Base",
+    "Binary",
+    "ConcurrencyLimit",
+    "HookRecord",
+    "IngestJob",
+    "LimitSlot",
+    "Machine",
+    "RateLimit",
+    "Schedule",
+    "WorkerControl",
+    "WorkerHeartbeat",
+    "WorkflowDispatchEvent",
+    "WorkflowInputSubmission",
+    "WorkflowNodeJob",
+    "WorkflowRun",
+    "uuid7",
+]

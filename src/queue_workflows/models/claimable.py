@@ -1,0 +1,120 @@
+"""What both job families share: the columns that claiming, fencing, retrying and holding work on."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Float, Index, Integer, SmallInteger, func, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from queue_workflows.models.base import one_of
+from queue_workflows.states import JOB_TERMINAL, JobStatus
+
+_TERMINAL = sorted(JOB_TERMINAL)
+
+# Rows change status a few times and are then dead weight: vacuum early, leave room for HOT lease renewals.
+JOB_STORAGE = {
+    "fillfactor": 85,
+    "autovacuum_vacuum_scale_factor": 0.02,
+    "autovacuum_vacuum_threshold": 1000,
+    "autovacuum_vacuum_insert_scale_factor": 0.05,
+    "autovacuum_analyze_scale_factor": 0.05,
+    "autovacuum_vacuum_cost_delay": 1,
+}
+
+
+class Claimable:
+    """Mixin of a job row; `position` is declared by each family because its sequence is its own."""
+
+    queue: Mapped[str]
+    status: Mapped[str] = mapped_column(server_default=JobStatus.QUEUED.value)
+    # Why a claimed row was put aside, and what frees it (a limit's key, a task's name, a lock's name).
+    hold_reason: Mapped[str | None]
+    hold_key: Mapped[str | None]
+    priority: Mapped[int] = mapped_column(SmallInteger, server_default=text("5"))
+    # When a scheduled row becomes claimable; never looked at for a queued one.
+    run_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    # Opened anew only by an operator's retry; dispatch events of an older one are dropped.
+    generation: Mapped[int] = mapped_column(Integer, server_default=text("1"))
+    # The fence: +1 per claim, never reset.
+    attempt: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    # The budget: +1 per exception and watchdog end; releases, holds and crashes are not in it.
+    failures: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    max_attempts: Mapped[int] = mapped_column(SmallInteger, server_default=text("3"))
+    # First retry delay in seconds, doubled each time; NULL takes the engine's default.
+    backoff_s: Mapped[float | None] = mapped_column(Float(53))
+    crash_count: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
+    # Held by a worker that crashed holding several: claimed alone from now on, so that a crash is its own.
+    suspect: Mapped[bool] = mapped_column(server_default=text("false"))
+    # The worker's incarnation; kept after the end to say who ran it, empty while nobody holds the row.
+    claimed_by: Mapped[str | None]
+    # Not indexed, so that renewals stay HOT.
+    lease_expires_at: Mapped[datetime | None]
+    timeout_s: Mapped[float | None] = mapped_column(Float(53))
+    stall_timeout_s: Mapped[float | None] = mapped_column(Float(53))
+    host_lock: Mapped[str | None]
+    limit_key: Mapped[str | None]
+    progress: Mapped[dict[str, Any] | None]
+    # One bounded, redacted entry per failed attempt.
+    errors: Mapped[list[Any]] = mapped_column(JSONB(none_as_null=True), server_default=text("'[]'::jsonb"))
+    cancel_requested_at: Mapped[datetime | None]
+    # W3C trace context of whoever enqueued.
+    traceparent: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    # Start of the current or last attempt.
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+
+def claimable_constraints(statuses: tuple[JobStatus, ...]) -> tuple[CheckConstraint, ...]:
+    """What a job row must look like in each status, whoever writes it."""
+    terminal = one_of("status", _TERMINAL)
+    return (
+        CheckConstraint(one_of("status", statuses), name="status"),
+        CheckConstraint(
+            "status <> 'running'"
+            " OR (claimed_by IS NOT NULL AND lease_expires_at IS NOT NULL AND attempt > 0)",
+            name="running_is_claimed",
+        ),
+        CheckConstraint("status = 'running' OR lease_expires_at IS NULL", name="lease_only_running"),
+        CheckConstraint(
+            "status NOT IN ('queued', 'scheduled') OR claimed_by IS NULL", name="waiting_is_unclaimed"
+        ),
+        CheckConstraint(f"({terminal}) = (finished_at IS NOT NULL)", name="terminal_is_finished"),
+        CheckConstraint("hold_reason IS NULL OR status = 'scheduled'", name="hold_is_scheduled"),
+        CheckConstraint("hold_key IS NULL OR hold_reason IS NOT NULL", name="hold_key_has_reason"),
+        CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
+        CheckConstraint(
+            "generation > 0 AND attempt >= 0 AND failures >= 0 AND crash_count >= 0 AND max_attempts > 0",
+            name="counts",
+        ),
+    )
+
+
+def claimable_indexes(table: str) -> tuple[Index, ...]:
+    """Indexes of a job table; predicates are literal statuses, so that a prepared plan can use them."""
+    return (
+        # Exactly the claim's ORDER BY, over claimable rows only.
+        Index(
+            f"ix_{table}_claim",
+            "queue",
+            text("priority DESC"),
+            "position",
+            postgresql_where=text("status = 'queued'"),
+        ),
+        # Promotion of what is due.
+        Index(f"ix_{table}_due", "run_at", postgresql_where=text("status = 'scheduled'")),
+        # What a freed slot or a starting worker promotes.
+        Index(
+            f"ix_{table}_hold",
+            "hold_reason",
+            "hold_key",
+            postgresql_where=text("status = 'scheduled' AND hold_reason IS NOT NULL"),
+        ),
+        # Reclaim, and what a worker holds.
+        Index(f"ix_{table}_running", "claimed_by", postgresql_where=text("status = 'running'")),
+        # Pruning and history.
+        Index(f"ix_{table}_finished", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
+    )

@@ -1,0 +1,65 @@
+"""Ingest jobs: standalone work on host-defined queues."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Identity, Index, Sequence, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from queue_workflows.models.base import Base, store_with
+from queue_workflows.models.claimable import (
+    JOB_STORAGE,
+    Claimable,
+    claimable_constraints,
+    claimable_indexes,
+)
+from queue_workflows.states import INGEST_STATUSES
+
+INGEST_POSITION = Sequence("ingest_jobs_position_seq", metadata=Base.metadata)
+
+
+class IngestJob(Claimable, Base):
+    """A job without a DAG."""
+
+    __tablename__ = "ingest_jobs"
+
+    id: Mapped[int] = mapped_column(Identity(always=False), primary_key=True)
+    task_name: Mapped[str]
+    # Why it was enqueued, in the caller's words; handed to the task.
+    reason: Mapped[str | None]
+    args: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    # Unique per task while the row exists; pruning keeps such a row for `dedupe_ttl`.
+    dedupe_key: Mapped[str | None]
+    # Order of claims within a priority.
+    position: Mapped[int] = mapped_column(server_default=INGEST_POSITION.next_value())
+    # Whatever JSON the task returned.
+    result: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
+    # The tick this row stands for, so that any number of tickers inserts it once.
+    schedule_name: Mapped[str | None]
+    tick_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        *claimable_constraints(INGEST_STATUSES),
+        CheckConstraint("(schedule_name IS NULL) = (tick_at IS NULL)", name="tick_has_schedule"),
+        Index(
+            "uq_ingest_jobs_dedupe",
+            "task_name",
+            "dedupe_key",
+            unique=True,
+            postgresql_where=text("dedupe_key IS NOT NULL"),
+        ),
+        Index(
+            "uq_ingest_jobs_tick",
+            "schedule_name",
+            "tick_at",
+            unique=True,
+            postgresql_where=text("schedule_name IS NOT NULL"),
+        ),
+        *claimable_indexes("ingest_jobs"),
+    )
+
+
+store_with(IngestJob, **JOB_STORAGE)

@@ -1,0 +1,81 @@
+"""Keyed limits: leased slots and token buckets."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from sqlalchemy import CheckConstraint, Float, Index, Integer, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from queue_workflows.models.base import Base, store_with
+
+
+class ConcurrencyLimit(Base):
+    """How many may hold a key at once; a pattern such as `host:*` is the default of the keys it matches."""
+
+    __tablename__ = "concurrency_limits"
+
+    key_pattern: Mapped[str] = mapped_column(primary_key=True)
+    # 0 closes the key.
+    max_slots: Mapped[int] = mapped_column(Integer)
+    reason: Mapped[str | None]
+    updated_by: Mapped[str | None]
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+    __table_args__ = (CheckConstraint("max_slots >= 0", name="max_slots"),)
+
+
+class LimitSlot(Base):
+    """One taken slot: a leased row and no counter, so that a crash cannot leak one."""
+
+    __tablename__ = "limit_slots"
+
+    limit_key: Mapped[str] = mapped_column(primary_key=True)
+    slot: Mapped[int] = mapped_column(Integer, primary_key=True)
+    # The holder's fence.
+    job_family: Mapped[str]
+    job_id: Mapped[int]
+    attempt: Mapped[int] = mapped_column(Integer)
+    claimed_by: Mapped[str]
+    acquired_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    lease_expires_at: Mapped[datetime]
+
+    __table_args__ = (
+        CheckConstraint("job_family IN ('node', 'ingest')", name="job_family"),
+        CheckConstraint("slot >= 0", name="slot"),
+        Index("ix_limit_slots_job", "job_family", "job_id"),
+    )
+
+
+class RateLimit(Base):
+    """A token bucket that all workers share."""
+
+    __tablename__ = "rate_limits"
+
+    rate_key: Mapped[str] = mapped_column(primary_key=True)
+    tokens_per_s: Mapped[float] = mapped_column(Float(53))
+    burst: Mapped[float] = mapped_column(Float(53))
+    # What was left at `refilled_at`; may be negative when a take was granted in advance.
+    tokens: Mapped[float] = mapped_column(Float(53))
+    refilled_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    # A server asked everybody to wait until then.
+    blocked_until: Mapped[datetime | None]
+
+    __table_args__ = (
+        CheckConstraint("tokens_per_s > 0 AND burst > 0", name="positive"),
+        CheckConstraint("tokens <= burst", name="tokens"),
+    )
+
+
+store_with(
+    LimitSlot,
+    fillfactor=60,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_threshold=1000,
+)
+store_with(
+    RateLimit,
+    fillfactor=50,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_threshold=500,
+)

@@ -1,0 +1,114 @@
+"""Workflow runs, and the answers to their parked nodes."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, SmallInteger, func, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from queue_workflows.models.base import Base, one_of, store_with, uuid7
+from queue_workflows.states import RUN_TERMINAL, RunStatus, SubmissionStatus
+
+
+class WorkflowRun(Base):
+    """One execution of a workflow."""
+
+    __tablename__ = "workflow_runs"
+
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True, default=uuid7)
+    workflow_name: Mapped[str]
+    # 'node' is expanded by our dispatcher; any other mode belongs to the host app.
+    mode: Mapped[str] = mapped_column(server_default="node")
+    # A snapshot, so that a deploy never changes a run in flight; the hash groups runs of one document.
+    spec: Mapped[dict[str, Any]]
+    spec_hash: Mapped[str]
+    inputs: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    outputs: Mapped[dict[str, Any] | None]
+    status: Mapped[str] = mapped_column(server_default=RunStatus.QUEUED.value)
+    priority: Mapped[int] = mapped_column(SmallInteger, server_default=text("5"))
+    parent_run_id: Mapped[uuid.UUID | None] = mapped_column(
+        ForeignKey("workflow_runs.id", ondelete="CASCADE")
+    )
+    # No foreign key: that job is a row of the parent run and goes with it.
+    parent_node_job_id: Mapped[int | None]
+    depth: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
+    # Step barrier of hook pipelines.
+    current_step: Mapped[int | None] = mapped_column(SmallInteger)
+    # The only host that may claim this run's jobs, because they read each other's files.
+    pinned_host: Mapped[str | None]
+    seal_requested_at: Mapped[datetime | None]
+    dedupe_key: Mapped[str | None]
+    labels: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    # The host app's own grouping; opaque to us.
+    parcel_id: Mapped[str | None]
+    error: Mapped[dict[str, Any] | None]
+    cancel_requested_at: Mapped[datetime | None]
+    cancel_reason: Mapped[str | None]
+    # W3C trace context of whoever started the run.
+    traceparent: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        CheckConstraint(one_of("status", RunStatus), name="status"),
+        CheckConstraint(
+            f"({one_of('status', sorted(RUN_TERMINAL))}) = (finished_at IS NOT NULL)",
+            name="terminal_is_finished",
+        ),
+        CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
+        CheckConstraint("depth >= 0", name="depth"),
+        Index(
+            "uq_workflow_runs_dedupe",
+            "workflow_name",
+            "dedupe_key",
+            unique=True,
+            postgresql_where=text("dedupe_key IS NOT NULL"),
+        ),
+        # Expansion order of waiting runs.
+        Index(
+            "ix_workflow_runs_queued",
+            text("priority DESC"),
+            "id",
+            postgresql_where=text("status = 'queued'"),
+        ),
+        Index("ix_workflow_runs_running", "id", postgresql_where=text("status = 'running'")),
+        Index("ix_workflow_runs_parent", "parent_run_id", postgresql_where=text("parent_run_id IS NOT NULL")),
+        Index("ix_workflow_runs_finished", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
+        Index("ix_workflow_runs_labels", "labels", postgresql_using="gin"),
+        Index("ix_workflow_runs_parcel", "parcel_id", postgresql_where=text("parcel_id IS NOT NULL")),
+    )
+
+
+class WorkflowInputSubmission(Base):
+    """An answer to a parked node; a host app may insert these rows by itself."""
+
+    __tablename__ = "workflow_input_submissions"
+
+    id: Mapped[int] = mapped_column(Identity(always=False), primary_key=True)
+    run_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("workflow_runs.id", ondelete="CASCADE"))
+    node_id: Mapped[str]
+    payload: Mapped[dict[str, Any]]
+    submitted_by: Mapped[str | None]
+    status: Mapped[str] = mapped_column(server_default=SubmissionStatus.PENDING.value)
+    error: Mapped[str | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    processed_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        CheckConstraint(one_of("status", SubmissionStatus), name="status"),
+        CheckConstraint("(status = 'pending') = (processed_at IS NULL)", name="pending_is_unprocessed"),
+        Index("ix_workflow_input_submissions_run", "run_id", "node_id"),
+        Index("ix_workflow_input_submissions_pending", "id", postgresql_where=text("status = 'pending'")),
+    )
+
+
+store_with(
+    WorkflowRun,
+    fillfactor=80,
+    autovacuum_vacuum_scale_factor=0.05,
+    autovacuum_analyze_scale_factor=0.05,
+)

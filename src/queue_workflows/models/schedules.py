@@ -1,0 +1,46 @@
+"""Schedules: what the ticker enqueues, and when."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Float, Index, Integer, SmallInteger, func, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from queue_workflows.models.base import Base, one_of
+from queue_workflows.states import CatchUp
+
+
+class Schedule(Base):
+    """A periodic ingest job; each (schedule, tick) is inserted once however many tickers run."""
+
+    __tablename__ = "schedules"
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    cron: Mapped[str]
+    timezone: Mapped[str] = mapped_column(server_default="UTC")
+    catch_up: Mapped[str] = mapped_column(server_default=CatchUp.LATEST.value)
+    # How many missed ticks `all` may make up for.
+    catch_up_cap: Mapped[int] = mapped_column(Integer, server_default=text("100"))
+    jitter_s: Mapped[float] = mapped_column(Float(53), server_default=text("0"))
+    task_name: Mapped[str]
+    queue: Mapped[str]
+    args: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    priority: Mapped[int] = mapped_column(SmallInteger, server_default=text("5"))
+    limit_key: Mapped[str | None]
+    enabled: Mapped[bool] = mapped_column(server_default=text("true"))
+    # Declared in code: synchronised at start-up, and disabled when the code no longer has it.
+    declared: Mapped[bool] = mapped_column(server_default=text("false"))
+    last_tick_at: Mapped[datetime | None]
+    next_tick_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+    __table_args__ = (
+        CheckConstraint(one_of("catch_up", CatchUp), name="catch_up"),
+        CheckConstraint("catch_up_cap > 0", name="catch_up_cap"),
+        CheckConstraint("jitter_s >= 0", name="jitter_s"),
+        CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
+        Index("ix_schedules_due", "next_tick_at", postgresql_where=text("enabled")),
+    )

@@ -1,0 +1,94 @@
+"""Workers as they see themselves, as the operator wants them, and what was done to them by whom."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import CheckConstraint, Identity, Index, Integer, Sequence, func, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import Mapped, mapped_column
+
+from queue_workflows.models.base import Base, one_of, store_with
+from queue_workflows.states import DesiredState, WorkerState
+
+CONTROL_VERSION = Sequence("worker_control_version_seq", metadata=Base.metadata)
+
+
+class WorkerHeartbeat(Base):
+    """The last sign of life of one worker process."""
+
+    __tablename__ = "worker_heartbeats"
+
+    # host:queue:incarnation, so that a reused hostname or pid never inherits anything.
+    worker_id: Mapped[str] = mapped_column(primary_key=True)
+    host_label: Mapped[str]
+    queue: Mapped[str]
+    pid: Mapped[int] = mapped_column(Integer)
+    state: Mapped[str] = mapped_column(server_default=WorkerState.STARTING.value)
+    # Why, where the state needs a word (what quarantined it, who parked it).
+    state_reason: Mapped[str | None]
+    current_job_id: Mapped[int | None]
+    jobs_held: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    current_model: Mapped[str | None]
+    cached_models: Mapped[list[Any]] = mapped_column(
+        JSONB(none_as_null=True), server_default=text("'[]'::jsonb")
+    )
+    # Of the package, of Python, of the host app.
+    versions: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    load: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    # The version of worker_control that it obeys.
+    control_version: Mapped[int] = mapped_column(server_default=text("0"))
+    started_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    last_seen: Mapped[datetime] = mapped_column(server_default=func.now())
+    # Set by whoever found the beat too old; cleared by a fresh beat.
+    last_flagged_dead_at: Mapped[datetime | None]
+
+    __table_args__ = (
+        CheckConstraint(one_of("state", WorkerState), name="state"),
+        Index("ix_worker_heartbeats_host", "host_label", "queue"),
+    )
+
+
+class WorkerControl(Base):
+    """What an operator wants of a queue on a host; `*` stands for any."""
+
+    __tablename__ = "worker_control"
+
+    host_label: Mapped[str] = mapped_column(primary_key=True)
+    queue: Mapped[str] = mapped_column(primary_key=True)
+    desired: Mapped[str]
+    reason: Mapped[str | None]
+    actor: Mapped[str]
+    expires_at: Mapped[datetime | None]
+    # Rises with every change anywhere, so that a heartbeat can say which it obeys.
+    version: Mapped[int] = mapped_column(server_default=CONTROL_VERSION.next_value())
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+    __table_args__ = (CheckConstraint(one_of("desired", DesiredState), name="desired"),)
+
+
+class AuditLog(Base):
+    """Who cancelled, retried, paused, switched off or raised a limit; when; why."""
+
+    __tablename__ = "audit_log"
+
+    id: Mapped[int] = mapped_column(Identity(always=False), primary_key=True)
+    at: Mapped[datetime] = mapped_column(server_default=func.now())
+    actor: Mapped[str]
+    action: Mapped[str]
+    subject_kind: Mapped[str]
+    subject_id: Mapped[str]
+    reason: Mapped[str | None]
+    details: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+
+    __table_args__ = (Index("ix_audit_log_subject", "subject_kind", "subject_id"),)
+
+
+# Beaten every few seconds by every worker: room for HOT updates, vacuumed by count and not by share.
+store_with(
+    WorkerHeartbeat,
+    fillfactor=50,
+    autovacuum_vacuum_scale_factor=0,
+    autovacuum_vacuum_threshold=500,
+)

@@ -1,0 +1,51 @@
+"""The SQL: named constants, then verbs on the caller's connection; they decide nothing and never commit."""
+
+from queue_workflows.repositories.bulk import Enqueued
+from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob, Fence
+from queue_workflows.repositories.claiming import Marks
+from queue_workflows.repositories.dispatch_events import DispatchEventRepository, EventCounts
+from queue_workflows.repositories.ending import Ended, Ending, error_entry
+from queue_workflows.repositories.enqueueing import enqueue_ingest_job, enqueue_many
+from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.heartbeats import HeartbeatRepository
+from queue_workflows.repositories.holding import Control, Watched
+from queue_workflows.repositories.ingest_jobs import IngestJobRepository, NewIngestJob
+from queue_workflows.repositories.input_submissions import InputSubmissionRepository
+from queue_workflows.repositories.limits import LimitRepository
+from queue_workflows.repositories.node_jobs import NewNodeJob, NodeJobRepository
+from queue_workflows.repositories.runs import ParentNode, RunRepository, StartedRun
+from queue_workflows.repositories.schedules import ScheduleRepository
+from queue_workflows.repositories.sweeping import Reclaimed
+from queue_workflows.repositories.worker_control import WorkerControlRepository
+
+__all__ = [
+    "ClaimedIngestJob",
+    "ClaimedJob",
+    "ClaimedNodeJob",
+    "Control",
+    "DispatchEventRepository",
+    "Ended",
+    "Ending",
+    "Enqueued",
+    "EventCounts",
+    "Fence",
+    "HeartbeatRepository",
+    "IngestJobRepository",
+    "InputSubmissionRepository",
+    "LimitRepository",
+    "Marks",
+    "NewIngestJob",
+    "NewNodeJob",
+    "NodeJobRepository",
+    "ParentNode",
+    "PayloadLimits",
+    "Reclaimed",
+    "RunRepository",
+    "ScheduleRepository",
+    "StartedRun",
+    "Watched",
+    "WorkerControlRepository",
+    "enqueue_ingest_job",
+    "enqueue_many",
+    "error_entry",
+]

@@ -1,0 +1,189 @@
+"""Insert rows whose key may be taken already, one or many, and learn each one's id and whether it is new.
+
+The statement inserts what is free (ON CONFLICT DO NOTHING waits for a transaction that holds the key open); a
+second one, with a newer snapshot, finds who has the rest. A row that vanished in between is tried again.
+
+Many go as arrays into one statement per chunk. Not by COPY, which knows neither ON CONFLICT nor pipelines,
+and is no faster with the temporary table that would make up for it; docs/decisions/0004 has the figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from queue_workflows.errors import DatabaseError
+from queue_workflows.repositories.connection import Params, Statements
+from queue_workflows.repositories.fields import Row
+
+# given: the rows in the caller's order, each with its place in the queue, which also tells them apart below.
+# inserted: in the order of their keys, so that two statements with the same keys wait and do not deadlock.
+INSERT_MANY = """
+WITH given AS MATERIALIZED (
+    SELECT nextval('{table}_position_seq') AS position, {arrays}
+    FROM unnest({array_params}) AS given ({arrays})
+), inserted AS (
+    INSERT INTO {table} (position, status, run_at, {columns})
+    SELECT
+        position,
+        CASE WHEN {run_at} > statement_timestamp() THEN 'scheduled' ELSE 'queued' END,
+        COALESCE({run_at}, statement_timestamp()),
+        {values}
+    FROM given
+    {in_order}
+    {on_conflict}
+    RETURNING id, position
+)
+SELECT inserted.id FROM given LEFT JOIN inserted USING (position) ORDER BY position
+"""
+
+CHUNK_ROWS: Final = 2000
+CHUNK_BYTES: Final = 8_388_608
+TRIES: Final = 20
+
+
+class Enqueued(NamedTuple):
+    """The row's id, and whether this call made it; if not, the row that had the key already."""
+
+    id: int
+    created: bool
+
+
+@dataclass(frozen=True)
+class BulkTable:
+    """A job table: its columns with their types, the unique key, and the statement that finds rows by it.
+
+    Two of the columns make one: `run_at`, or else `delay_s` from now by the database's clock.
+    """
+
+    name: str
+    columns: tuple[tuple[str, str], ...]
+    key: tuple[str, ...]
+    key_where: str
+    # Takes an array for each key column, returns (ordinality, id).
+    find: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.columns)
+
+
+def insert_or_find(statements: Statements, insert: str, find: str, params: Params) -> tuple[Any, bool]:
+    """One row: `insert` returns its id unless the key is taken, `find` the id of the row that has it."""
+    for _ in range(TRIES):
+        if rows := statements.rows(insert, params):
+            return rows[0][0], True
+        if rows := statements.rows(find, params):
+            return rows[0][0], False
+    raise _swallowed()
+
+
+def insert_many(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> list[Enqueued]:
+    """Each row's id in the order given; the first of several with one key makes it, the rest point at it."""
+    return [done for chunk in _chunks(table, rows) for done in _insert_chunk(statements, table, chunk)]
+
+
+def _chunks(table: BulkTable, rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+    """Slices that bound what one statement sends, by rows and by their JSON."""
+    start = size = 0
+    text_at = [kind for _, kind in table.columns].index("jsonb")
+    for at, row in enumerate(rows):
+        length = len(row[text_at])
+        if at > start and (at - start == CHUNK_ROWS or size + length > CHUNK_BYTES):
+            yield rows[start:at]
+            start, size = at, 0
+        size += length
+    if rows:
+        yield rows[start:]
+
+
+def _insert_chunk(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> list[Enqueued]:
+    done: dict[int, Enqueued] = {}
+    left = list(range(len(rows)))
+    for _ in range(TRIES):
+        for at, (new_id,) in zip(left, _insert(statements, table, [rows[at] for at in left]), strict=True):
+            if new_id is not None:
+                done[at] = Enqueued(new_id, True)
+        left = [at for at in left if at not in done]
+        if left:
+            for number, found_id in _find(statements, table, [rows[at] for at in left]):
+                done[left[number - 1]] = Enqueued(found_id, False)
+            left = [at for at in left if at not in done]
+        if not left:
+            return [done[at] for at in range(len(rows))]
+    raise _swallowed()
+
+
+def _insert(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> Sequence[Sequence[Any]]:
+    """A column that has one value throughout goes as that value: arrays are a large part of the work."""
+    params: dict[str, Any] = {}
+    arrays = []
+    for name, values in zip(table.names, map(list, zip(*rows, strict=True)), strict=True):
+        if values.count(values[0]) == len(values):
+            params[name] = values[0]
+        else:
+            params[name] = values
+            arrays.append(name)
+    if not arrays:
+        arrays.append(table.key[0])
+        params[table.key[0]] = [params[table.key[0]]] * len(rows)
+    keyed = None not in [params[name] for name in table.key]
+    return statements.rows(_statement(table, tuple(arrays), keyed), params)
+
+
+def _find(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> Sequence[Sequence[Any]]:
+    places = [table.names.index(name) for name in table.key]
+    params = {name: [row[at] for row in rows] for name, at in zip(table.key, places, strict=True)}
+    return statements.rows(table.find, params)
+
+
+@lru_cache(maxsize=256)
+def _statement(table: BulkTable, arrays: tuple[str, ...], keyed: bool) -> str:
+    """INSERT_MANY for the columns that go as arrays; made of the table's own names only.
+
+    Without keys there is no conflict, and preparing for one would cost a tenth of the insert.
+    Arrays are sent in binary (`%(name)b`): escaping texts into an array literal costs as much as the insert.
+    """
+
+    def sent(kind: str) -> str:
+        return "text" if kind == "jsonb" else kind
+
+    def value(name: str) -> str:
+        kind = dict(table.columns)[name]
+        if name not in arrays:
+            return f"%({name})s::{kind}"
+        return f"{name}::jsonb" if kind == "jsonb" else name
+
+    by_key = [
+        f'{name} COLLATE "C"' if kind == "text" else name
+        for name, kind in table.columns
+        if name in table.key and name in arrays
+    ]
+    plain = [name for name in table.names if name not in ("run_at", "delay_s")]
+    on_conflict = f"ON CONFLICT ({', '.join(table.key)}) {table.key_where} DO NOTHING"
+    run_at = f"COALESCE({value('run_at')}, statement_timestamp() + make_interval(secs => {value('delay_s')}))"
+    fragments = {
+        "{table}": table.name,
+        "{arrays}": ", ".join(arrays),
+        "{array_params}": ", ".join(
+            f"%({name})b::{sent(kind)}[]" for name, kind in table.columns if name in arrays
+        ),
+        "{columns}": ", ".join(plain),
+        "{run_at}": run_at,
+        "{values}": ", ".join(map(value, plain)),
+        "{in_order}": f"ORDER BY {', '.join([*by_key, 'position'])}" if by_key else "",
+        "{on_conflict}": on_conflict if keyed else "",
+    }
+    statement = INSERT_MANY
+    for mark, fragment in fragments.items():
+        statement = statement.replace(mark, fragment)
+    return statement
+
+
+def _swallowed() -> DatabaseError:
+    return DatabaseError(
+        f"a row was neither inserted nor found, in {TRIES} tries",
+        advice="look for a trigger, rule or policy of your own on the engine's tables",
+    )

@@ -1,0 +1,315 @@
+"""Claiming, holding, ending and sweeping on the caller's connection: one implementation for both families."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, ClassVar, Generic, TypeVar
+
+from queue_workflows.errors import IllegalTransition, LeaseLost, PayloadError
+from queue_workflows.models.base import Base
+from queue_workflows.repositories import claiming, deciding, ending, holding, sweeping
+from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.claimed import C, Fence, loaded
+from queue_workflows.repositories.claiming import UNMARKED
+from queue_workflows.repositories.ending import (
+    Ended,
+    Ending,
+    end_params,
+    error_entry,
+    fence_params,
+    id_array,
+    texts,
+)
+from queue_workflows.repositories.families import Family
+from queue_workflows.repositories.holding import Control, Watched
+from queue_workflows.repositories.sweeping import Reclaimed
+from queue_workflows.repositories.table import LONGEST_PAGE, Repository
+from queue_workflows.settings import check_queue_name
+from queue_workflows.states import JOB_TERMINAL, DesiredState, JobStatus
+
+M = TypeVar("M", bound=Base)
+
+
+class ClaimableRepository(Repository[M], Generic[M, C]):
+    """What both job repositories can do with a claim.
+
+    `durable=False` lets a commit return before it is on disk, where losing it only means that a job is
+    claimed or renewed again. It is honoured on a psycopg connection in autocommit, as a transaction of the
+    caller's is not ours to relax.
+    """
+
+    _family: ClassVar[Family]
+    _claimed: type[C]
+
+    def claim(
+        self,
+        queue: str,
+        *,
+        worker_id: str,
+        lease_s: float,
+        limit: int = 1,
+        positions: Sequence[int] = UNMARKED,
+        alone: bool = False,
+        durable: bool = True,
+    ) -> list[C]:
+        """Take the next jobs of a queue for `lease_s` seconds, in the order they are to be worked on.
+
+        `positions` are those of a `Marks`. A suspect goes only to a worker that says it is `alone`: it holds
+        no other job and asks for one.
+        """
+        params = _claim_params(
+            queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
+        )
+        return loaded(self._claimed, self._hot(claiming.CLAIM, params, durable))
+
+    def end(self, ending: Ending) -> JobStatus:
+        """End one claim, or raise `LeaseLost` and change nothing; what became of the job."""
+        ended = self.end_many([ending])
+        if ended.lost:
+            raise self._lost(ending.fence)
+        return ended.statuses[ending.fence.job_id]
+
+    def end_many(self, endings: Sequence[Ending]) -> Ended:
+        """End a batch of claims in one statement; those whose lease is lost are named and change nothing."""
+        params = end_params(self._family, endings)
+        if not endings:
+            return Ended()
+        return _ended(endings, self._sql.rows(ending.END[self._family.name], params))
+
+    def end_and_claim(
+        self,
+        endings: Sequence[Ending],
+        queue: str,
+        *,
+        worker_id: str,
+        lease_s: float,
+        limit: int = 1,
+        positions: Sequence[int] = UNMARKED,
+        alone: bool = False,
+    ) -> tuple[Ended, list[C]]:
+        """End a batch and claim the next jobs in one statement; what it gives back it does not take again."""
+        params = end_params(self._family, endings)
+        params |= _claim_params(
+            queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
+        )
+        rows = self._sql.rows(ending.END_AND_CLAIM[self._family.name], params)
+        accepted = zip(rows[0][0] or (), rows[0][1] or (), strict=True)
+        # Without a next job the one row has nothing but what was accepted.
+        jobs = loaded(self._claimed, [row[2:] for row in rows if row[2] is not None])
+        return _ended(endings, list(accepted)), jobs
+
+    def complete(self, job: C, result: Any = None) -> JobStatus:
+        """End a held job with what it returned, or raise `LeaseLost` and change nothing."""
+        return self.end(Ending(job.fence, JobStatus.COMPLETED, result=self.result_text(result)))
+
+    def release(self, job: C) -> JobStatus:
+        """Give a held job back uncounted, at its place, or raise `LeaseLost` and change nothing."""
+        return self.end(Ending(job.fence, JobStatus.QUEUED))
+
+    def hold(self, job: C, reason: str, key: str | None = None, *, delay_s: float) -> JobStatus:
+        """Put a held job aside until something changes, at most for `delay_s`, or raise `LeaseLost`."""
+        ending = Ending(job.fence, JobStatus.SCHEDULED, delay_s=delay_s, hold_reason=reason, hold_key=key)
+        return self.end(ending)
+
+    def result_text(self, result: Any) -> str | None:
+        """A result as the JSON text that an `Ending` takes, or `PayloadError`; None is no result."""
+        if result is None:
+            return None
+        if self._family.emits_events:
+            return self._limits.json_object(self._family.result_column, result)
+        return self._limits.json(result)
+
+    def renew(
+        self, fences: Sequence[Fence], *, lease_s: float, durable: bool = False
+    ) -> dict[int, datetime | None]:
+        """Extend leases: the jobs that are still held, and since when somebody wants each cancelled."""
+        params = _in_order(fences) | {"lease_s": check.seconds("lease_s", lease_s)}
+        if not fences:
+            return {}
+        return {row[0]: row[1] for row in self._hot(holding.RENEW, params, durable)}
+
+    def make_durable(self, fence: Fence, *, lease_s: float) -> datetime | None:
+        """Renew one lease on disk, and with it the claim, so that no crash hands out its attempt again."""
+        renewed = self.renew([fence], lease_s=lease_s, durable=True)
+        if fence.job_id not in renewed:
+            raise self._lost(fence)
+        return renewed[fence.job_id]
+
+    def beat(self, fence: Fence, progress: dict[str, Any], *, durable: bool = False) -> datetime | None:
+        """Store a held job's progress or raise `LeaseLost`; since when somebody wants it cancelled."""
+        heard = self.beat_many([(fence, self._limits.json_object("progress", progress))], durable=durable)
+        if fence.job_id not in heard:
+            raise self._lost(fence)
+        return heard[fence.job_id]
+
+    def beat_many(
+        self, beats: Sequence[tuple[Fence, str]], *, durable: bool = False
+    ) -> dict[int, datetime | None]:
+        """Store the progress of held jobs, given as checked JSON texts; the answer is that of `renew`."""
+        if not beats:
+            return {}
+        ordered = sorted(beats)
+        params = fence_params([fence for fence, _ in ordered]) | {
+            "progress": texts(text for _, text in ordered)
+        }
+        return {row[0]: row[1] for row in self._hot(holding.BEAT, params, durable)}
+
+    def watch(self, fences: Sequence[Fence], *, host_label: str, queue: str) -> Watched:
+        """What a guard has to know about its jobs and its worker, in one statement."""
+        params = _in_order(fences) | {"host_label": host_label, "queue": queue}
+        (row,) = self._sql.rows(holding.WATCH[self._family.name], params)
+        cancelled, lost, desired, *rest = row
+        control = None if desired is None else Control(DesiredState(desired), *rest)
+        return Watched(frozenset(cancelled), frozenset(lost), control)
+
+    def promote(self) -> int:
+        """Queue what is due, at most `PROMOTED_AT_ONCE`; how many, so that the caller knows to come again."""
+        return len(self._sql.rows(sweeping.PROMOTE[self._family.name], {}))
+
+    def promote_held(
+        self, reason: str, keys: Iterable[str], *, queue: str | None = None, limit: int = LONGEST_PAGE
+    ) -> int:
+        """Queue what waits for one of these keys, at its old place, the first in line first; how many."""
+        params = {
+            "reason": check.text("reason", reason),
+            "keys": texts(check.text("key", key, max_bytes=check.KEY_BYTES) for key in keys),
+            "queue": queue,
+            "limit": check.whole("limit", limit, 1, LONGEST_PAGE),
+        }
+        return len(self._sql.rows(sweeping.PROMOTE_HELD[self._family.name], params))
+
+    def reclaim(
+        self, *, max_crashes: int, lease_s: float, recovered_s: float | None = None
+    ) -> list[Reclaimed]:
+        """Take back jobs whose lease lapsed, at most `RECLAIMED_AT_ONCE`.
+
+        `lease_s` is the longest lease in use, by which a lapse is held against the time when the database was
+        away; `recovered_s` says how long ago the caller itself got through again, if it had lost touch.
+        """
+        params = {
+            "max_crashes": check.whole("max_crashes", max_crashes, 1, check.INT_MAX),
+            "lease_s": check.seconds("lease_s", lease_s),
+            "recovered_s": check.seconds_or_none("recovered_s", recovered_s, zero=True),
+        }
+        return _reclaimed(self._sql.rows(sweeping.RECLAIM[self._family.name], params))
+
+    def reclaim_worker(self, worker_id: str, *, max_crashes: int, crashed: bool = True) -> list[Reclaimed]:
+        """Take back what a worker held that is known to be gone, at most `RECLAIMED_AT_ONCE` at a time.
+
+        `crashed` is for a death that its job may have caused, not for an exit that it did not.
+        """
+        params = {
+            "worker_id": check.text("worker_id", worker_id),
+            "max_crashes": check.whole("max_crashes", max_crashes, 1, check.INT_MAX),
+            "crashed": bool(crashed),
+        }
+        return _reclaimed(self._sql.rows(sweeping.RECLAIM_WORKER[self._family.name], params))
+
+    def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> JobStatus | None:
+        """Cancel a job: `cancelled` if it waited, `running` if it is asked to stop, None if it was over."""
+        return self.cancel_many([job_id], actor=actor, reason=reason).get(job_id)
+
+    def cancel_many(
+        self, ids: Iterable[int], *, actor: str | None = None, reason: str | None = None
+    ) -> dict[int, JobStatus]:
+        """Cancel jobs; what each became that was not over yet. An `actor` is written to the audit log."""
+        rows = self._sql.rows(deciding.CANCEL[self._family.name], _decision(ids, actor, reason))
+        return {row[0]: JobStatus(row[1]) for row in rows}
+
+    def retry_many(self, ids: Iterable[int], *, actor: str, reason: str | None = None) -> dict[int, int]:
+        """Open a new generation of jobs that are over; the numbers of those generations, by id."""
+        params = _decision(ids, check.text("actor", actor), reason)
+        return {row[0]: row[1] for row in self._sql.rows(deciding.RETRY[self._family.name], params)}
+
+    def mark_completed(self, job_id: int, result: Any = None, *, fence: Fence | None = None) -> M | None:
+        """End a running or parked job with a result; the row as it is now, None if it was over or never was.
+
+        With a fence only its holder's own attempt may end, else `LeaseLost`.
+        """
+        return self._mark(job_id, JobStatus.COMPLETED, fence, result=self.result_text(result))
+
+    def mark_failed(self, job_id: int, error: str, *, fence: Fence | None = None) -> M | None:
+        """End a running or parked job as failed, without another try; else as `mark_completed`."""
+        entry = error_entry("failed", check.text("error", error, max_bytes=check.TEXT_BYTES))
+        return self._mark(job_id, JobStatus.FAILED, fence, error=entry)
+
+    def mark_awaiting_input(self, job_id: int, *, fence: Fence | None = None) -> M | None:
+        """Park a queued or running node job until somebody answers; else as `mark_completed`."""
+        return self._mark(job_id, JobStatus.AWAITING_INPUT, fence)
+
+    def _mark(
+        self,
+        job_id: int,
+        to: JobStatus,
+        fence: Fence | None,
+        *,
+        result: str | None = None,
+        error: str | None = None,
+    ) -> M | None:
+        if to not in self._family.statuses:
+            raise PayloadError(f"an {self._family.title} cannot become {to}", path="status")
+        if fence is not None and fence.job_id != job_id:
+            raise self._lost(fence)
+        params = {
+            "id": job_id,
+            "to": to.value,
+            "from": deciding.legal_from(self._family.title, to),
+            "result": result or "",
+            "error": error or "",
+            "attempt": fence.attempt if fence else 0,
+            "claimed_by": fence.claimed_by if fence else "",
+        }
+        rows = self._sql.rows(deciding.MARK[self._family.name], params)
+        if not rows or rows[0][0] in JOB_TERMINAL:
+            return None
+        old, _, *row = rows[0]
+        if row[0] is not None:
+            return self._table.load([row])[0]
+        if fence is not None:
+            raise self._lost(fence)
+        raise IllegalTransition(self._family.title, old, to)
+
+    def _hot(self, statements: Any, params: dict[str, Any], durable: bool) -> Any:
+        relaxed = not durable and self._sql.commits_each
+        return self._sql.rows(statements[self._family.name], params | {"relaxed": relaxed})
+
+    def _lost(self, fence: Fence) -> LeaseLost:
+        return LeaseLost(self._family.title, fence.job_id, fence.attempt)
+
+
+def _claim_params(
+    queue: str, *, worker_id: str, lease_s: float, limit: int, positions: Sequence[int], alone: bool
+) -> dict[str, Any]:
+    if alone and limit != 1:
+        raise PayloadError("who claims alone asks for one job", path="limit")
+    return claiming.claim_params(
+        check_queue_name(queue),
+        worker_id=check.text("worker_id", worker_id),
+        lease_s=check.seconds("lease_s", lease_s),
+        limit=check.whole("limit", limit, 1, LONGEST_PAGE),
+        alone=alone,
+        positions=positions,
+    )
+
+
+def _in_order(fences: Sequence[Fence]) -> dict[str, Any]:
+    """By id, so that two statements with the same rows do not deadlock."""
+    return fence_params(sorted(fences))
+
+
+def _ended(endings: Sequence[Ending], rows: Any) -> Ended:
+    statuses = {job_id: JobStatus(status) for job_id, status in rows}
+    return Ended(statuses, [each.fence for each in endings if each.fence.job_id not in statuses])
+
+
+def _reclaimed(rows: Any) -> list[Reclaimed]:
+    return [Reclaimed(row[0], JobStatus(row[1]), *row[2:]) for row in rows]
+
+
+def _decision(ids: Iterable[int], actor: str | None, reason: str | None) -> dict[str, Any]:
+    return {
+        "ids": id_array(ids),
+        "actor": check.text_or_none("actor", actor),
+        "why": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
+    }

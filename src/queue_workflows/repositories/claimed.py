@@ -1,0 +1,124 @@
+"""Jobs that a worker holds: what a claim hands out, and the fence of all that is written for them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+
+
+class Fence(NamedTuple):
+    """Who may write for a job: the holder of this attempt, and nobody once it has ended."""
+
+    job_id: int
+    attempt: int
+    claimed_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    """What both families hand to a worker; the rest is in the two classes below."""
+
+    json_field: ClassVar[str]
+
+    id: int
+    queue: str
+    priority: int
+    position: int
+    run_at: datetime
+    generation: int
+    attempt: int
+    failures: int
+    max_attempts: int
+    backoff_s: float | None
+    crash_count: int
+    suspect: bool
+    claimed_by: str
+    lease_expires_at: datetime
+    timeout_s: float | None
+    stall_timeout_s: float | None
+    host_lock: str | None
+    limit_key: str | None
+    cancel_requested_at: datetime | None
+    traceparent: str | None
+    created_at: datetime
+    started_at: datetime
+
+    @property
+    def worker_id(self) -> str:
+        """Who claimed it."""
+        return self.claimed_by
+
+    @property
+    def fence(self) -> Fence:
+        """What every write for this job has to show."""
+        return Fence(self.id, self.attempt, self.claimed_by)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedNodeJob(ClaimedJob):
+    """A node of a run; its inputs are as written, with refs."""
+
+    json_field: ClassVar[str] = "inputs"
+
+    run_id: uuid.UUID
+    node_id: str
+    map_index: int
+    kind: str
+    node_module: str | None
+    plugin: str | None
+    inputs: dict[str, Any]
+    host_priority: int
+    required_model: str | None
+    step: int | None
+    background: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedIngestJob(ClaimedJob):
+    """A task with its arguments."""
+
+    json_field: ClassVar[str] = "args"
+
+    task_name: str
+    reason: str | None
+    args: dict[str, Any]
+    dedupe_key: str | None
+    schedule_name: str | None
+    tick_at: datetime | None
+
+
+C = TypeVar("C", bound=ClaimedJob)
+
+
+def columns_of(kind: type[ClaimedJob]) -> list[str]:
+    """The columns that make up a claimed job, in the order in which `loaded` takes them."""
+    return [field.name for field in fields(kind)]
+
+
+# Where the JSON stands, reckoned once: it is asked for with every claim.
+_JSON_PLACE: Final = {
+    kind.json_field: columns_of(kind).index(kind.json_field) for kind in (ClaimedNodeJob, ClaimedIngestJob)
+}
+
+
+def returned(kind: type[ClaimedJob]) -> str:
+    """What to return of `job`; JSON as text, so that no loader the caller registered can change it."""
+    return ", ".join(
+        f"job.{name}::text" if name == kind.json_field else f"job.{name}" for name in columns_of(kind)
+    )
+
+
+def loaded(kind: type[C], rows: Sequence[Sequence[Any]]) -> list[C]:
+    """Claimed jobs in the order in which they are to be worked on."""
+    place = _JSON_PLACE[kind.json_field]
+    jobs = []
+    for row in rows:
+        values = list(row)
+        values[place] = json.loads(values[place])
+        jobs.append(kind(*values))
+    jobs.sort(key=lambda job: (-job.priority, job.position))
+    return jobs

@@ -1,0 +1,115 @@
+"""The claim: the next jobs of a queue become one worker's, for the length of a lease.
+
+A worker walks the queue's index, highest priority first, from a low-water mark per priority: what it claimed
+before stands below the mark, and with it the dead entries that a snapshot held open elsewhere keeps alive,
+which would else make every claim dearer than the one before. Late commits and requeued rows stand below the
+mark too, so a claim without marks follows whenever one came up short, and once per poll in any case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob, returned
+from queue_workflows.repositories.families import INGEST, NODE, per_family
+
+PRIORITIES: Final = tuple(range(9, -1, -1))
+UNMARKED: Final = (0,) * len(PRIORITIES)
+
+# next: the first claimable rows that nobody else is claiming. The array's order is that of the priorities,
+# the index's that of the positions, so nothing is sorted and the outer LIMIT stops after the last row that is
+# wanted: no row is locked beyond it. The status is a literal, so that the partial index is usable in a
+# generic plan.
+NEXT: Final = """next AS MATERIALIZED (
+    SELECT job.id
+    FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[], %(marks)s::bigint[]) AS mark (priority, position)
+    CROSS JOIN LATERAL (
+        SELECT id FROM {table}
+        WHERE status = 'queued' AND queue = %(queue)s::text AND priority = mark.priority
+            AND position > mark.position AND (%(alone)s::boolean OR NOT suspect)
+        ORDER BY position
+        LIMIT %(limit)s::bigint
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+    LIMIT %(limit)s::bigint
+)"""
+# The ids go to the UPDATE as an array: joined to a LIMIT that a generic plan does not know, they cost a scan.
+CLAIMING: Final = """UPDATE {table} AS job SET
+    status = 'running', attempt = job.attempt + 1, claimed_by = %(worker_id)s::text, progress = NULL,
+    started_at = statement_timestamp(),
+    lease_expires_at = statement_timestamp() + make_interval(secs => %(lease_s)s::float8)
+WHERE job.id = ANY (ARRAY(SELECT id FROM next))"""
+
+
+def with_claimed(statements: Mapping[str, str]) -> Mapping[str, str]:
+    """Each family's statement with the columns of its claimed jobs."""
+    return {name: sql.replace("{claimed}", returned(KINDS[name])) for name, sql in statements.items()}
+
+
+KINDS: Final[Mapping[str, type[ClaimedJob]]] = {NODE.name: ClaimedNodeJob, INGEST.name: ClaimedIngestJob}
+
+CLAIM: Final = with_claimed(
+    per_family(
+        """
+WITH {next}
+{claiming} AND {asynchronously}
+RETURNING {claimed}
+""",
+        next=NEXT,
+        claiming=CLAIMING,
+    )
+)
+
+
+class Marks:
+    """One worker's low-water marks on one queue; a pure object that is told the time.
+
+    Before a claim ask `positions(now)`, after its answer call `claimed(…)`. `empty` says whether the last
+    claim looked at everything and came up short, which alone makes a worker believe that there is no work.
+    """
+
+    def __init__(self, poll_s: float) -> None:
+        self._poll_s = poll_s
+        self._marks = dict.fromkeys(PRIORITIES, 0)
+        self._looked_at: float | None = None
+        self._short = False
+        self._asked_all = True
+        self.empty = False
+
+    def positions(self, now: float) -> tuple[int, ...]:
+        """What to claim from; nothing but zeros when it is time to look at everything."""
+        self._asked_all = (
+            self._short or self._looked_at is None or not 0 <= now - self._looked_at < self._poll_s
+        )
+        if self._asked_all:
+            self._looked_at = now
+            return UNMARKED
+        return tuple(self._marks.values())
+
+    def claimed(self, jobs: Sequence[ClaimedJob], wanted: int) -> None:
+        """Learn from the answer to the last claim, which asked for `wanted` jobs.
+
+        A claim without marks that found a straggler sets the mark back to it, so that its neighbours follow.
+        """
+        highest: dict[int, int] = {}
+        for job in jobs:
+            highest[job.priority] = max(job.position, highest.get(job.priority, 0))
+        self._marks.update(highest)
+        short = len(jobs) < wanted
+        self.empty = short and self._asked_all
+        self._short = short and not self._asked_all
+
+
+def claim_params(
+    queue: str, *, worker_id: str, lease_s: float, limit: int, alone: bool, positions: Sequence[int]
+) -> dict[str, Any]:
+    """What both statements that claim are given."""
+    return {
+        "queue": queue,
+        "worker_id": worker_id,
+        "lease_s": lease_s,
+        "limit": limit,
+        "alone": alone,
+        "marks": "{" + ",".join(map(str, positions)) + "}",
+    }

@@ -1,0 +1,134 @@
+"""Statements on whatever connection the caller brought, inside the caller's transaction.
+
+A SQLAlchemy Session or Connection runs them as driver SQL, so that its autobegin, events and logging see
+them; a psycopg connection on a cursor of our own, so that its row and cursor factories do not matter.
+Nothing here begins, commits, rolls back or sets a savepoint, and the driver's errors pass as they are: the
+caller's retry logic must see a unique violation, a serialization failure or a lock timeout for what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeAlias
+
+import psycopg
+from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.rows import tuple_row
+from sqlalchemy import Connection, Dialect
+from sqlalchemy.exc import UnboundExecutionError
+from sqlalchemy.orm import Session, scoped_session
+
+from queue_workflows.errors import ConfigurationError
+from queue_workflows.models import Base
+
+Handle: TypeAlias = "Session | scoped_session[Any] | Connection | psycopg.Connection[Any]"
+Params: TypeAlias = Mapping[str, Any]
+Rows: TypeAlias = Sequence[Sequence[Any]]
+
+# psycopg_async is the same driver below an AsyncSession's `run_sync`.
+_DRIVERS: Final = ("psycopg", "psycopg_async")
+_WANTED: Final = (
+    "a SQLAlchemy Session or Connection on postgresql+psycopg, or a psycopg 3 connection; it must be open"
+)
+_ASYNC: Final = "use `await session.run_sync(…)` and hand on the Session or Connection that it gives"
+# A caller may stream: a server-side cursor takes no INSERT.
+_AT_ONCE: Final = {"stream_results": False, "yield_per": None}
+
+
+class Statements:
+    """Runs statements for one repository; `model` finds the database where a Session has several."""
+
+    def __init__(self, handle: Handle, model: type[Base]) -> None:
+        self._handle = handle
+        self._run = _runner(handle, model)
+
+    @property
+    def commits_each(self) -> bool:
+        """Whether each statement is a transaction of its own, which it may then set as it likes.
+
+        In a pipeline it is not: what is sent between two syncs is one transaction.
+        """
+        handle = self._handle
+        return (
+            isinstance(handle, psycopg.Connection)
+            and handle.autocommit
+            and handle.info.transaction_status == TransactionStatus.IDLE
+            and handle.pgconn.pipeline_status == PipelineStatus.OFF
+        )
+
+    def rows(self, sql: str, params: Params) -> Rows:
+        """All rows of one statement in psycopg's `%(name)s` style; one that writes says what by RETURNING.
+
+        Fetching is what makes it real: on a psycopg pipeline an unfetched statement fails later, elsewhere.
+        """
+        return self._run(sql, params)
+
+
+def _runner(handle: object, model: type[Base]) -> Callable[[str, Params], Rows]:
+    if isinstance(handle, scoped_session):
+        handle = handle()
+    if isinstance(handle, Session):
+        return _on_session(handle, model)
+    if isinstance(handle, Connection):
+        return _on_connection(handle)
+    if isinstance(handle, psycopg.Connection):
+        return _on_psycopg(handle)
+    raise _refusal(handle)
+
+
+def _on_session(session: Session, model: type[Base]) -> Callable[[str, Params], Rows]:
+    """On the Session's connection for our tables; asked for each time, as it lasts one transaction."""
+    try:
+        bind = session.get_bind(mapper=model)
+    except UnboundExecutionError as unbound:
+        raise ConfigurationError(
+            "this Session has no database for the engine's tables",
+            advice="bind it to an engine, or add queue_workflows.models.Base to its binds",
+        ) from unbound
+    _check_driver(session, bind.dialect)
+
+    def run(sql: str, params: Params) -> Rows:
+        connection = session.connection(bind_arguments={"mapper": model})
+        return connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
+
+    return run
+
+
+def _on_connection(connection: Connection) -> Callable[[str, Params], Rows]:
+    _check_driver(connection, connection.dialect)
+    _check_open(connection)
+
+    def run(sql: str, params: Params) -> Rows:
+        _check_open(connection)
+        return connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
+
+    return run
+
+
+def _on_psycopg(connection: psycopg.Connection[Any]) -> Callable[[str, Params], Rows]:
+    _check_open(connection)
+
+    def run(sql: str, params: Params) -> Rows:
+        _check_open(connection)
+        with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
+            return cursor.execute(sql.encode(), params).fetchall()
+
+    return run
+
+
+def _check_driver(handle: object, dialect: Dialect) -> None:
+    if dialect.name != "postgresql" or dialect.driver not in _DRIVERS:
+        raise _refusal(handle, f" on {dialect.name}+{dialect.driver}")
+
+
+def _check_open(handle: Connection | psycopg.Connection[Any]) -> None:
+    if handle.closed:
+        raise _refusal(handle, ", closed")
+
+
+def _refusal(handle: object, state: str = "") -> ConfigurationError:
+    kind = type(handle)
+    return ConfigurationError(
+        f"conn is a {kind.__module__}.{kind.__qualname__}{state}; wanted is {_WANTED}",
+        advice=_ASYNC if kind.__module__.startswith("sqlalchemy.ext.asyncio") else None,
+    )

@@ -1,0 +1,207 @@
+"""The end of a claim: every way in which a worker lets go of a job is one row of one statement.
+
+                          ┌─ completed · skipped · failed · cancelled    the end of this generation
+    running ── Ending ────┼─ queued      let go: uncounted, the place is kept
+                          ├─ scheduled   a retry after its delay, or a hold with its reason and key
+                          └─ awaiting_input   node jobs: parked without a worker
+
+The holder of the attempt says what becomes of the row; the row has the last word: a job that somebody asked
+to cancel never waits again, it ends as cancelled. A node's row and its dispatch event are one statement.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from queue_workflows.errors import PayloadError
+from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.claimed import Fence
+from queue_workflows.repositories.claiming import CLAIMING, NEXT, with_claimed
+from queue_workflows.repositories.families import Family, per_family
+from queue_workflows.states import MOVES, JobStatus
+
+ERROR_TEXT: Final = 2_000
+ERROR_TRACE: Final = 8_000
+_WITH_RESULT: Final = frozenset({JobStatus.COMPLETED, JobStatus.SKIPPED, JobStatus.AWAITING_INPUT})
+
+# given: one row per ending; an empty text is none.
+GIVEN: Final = """given AS MATERIALIZED (
+    SELECT * FROM unnest(
+        %(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[], %(statuses)s::text[],
+        %(results)s::text[], %(failures)s::text[], %(counted)s::boolean[], %(delays)s::float8[],
+        %(reasons)s::text[], %(keys)s::text[], %(progress)s::text[]
+    ) AS given (id, attempt, claimed_by, status, result, error, counted, delay_s, reason, key, progress)
+)"""
+# ended: what was still held by who says so. The row keeps its position, and its last errors.
+ENDED: Final = """ended AS (
+    UPDATE {table} AS job SET
+        (status, claimed_by, finished_at, hold_reason, hold_key) = (
+            SELECT what, CASE WHEN what NOT IN ('queued', 'scheduled') THEN job.claimed_by END,
+                CASE WHEN what IN ({terminal}) THEN statement_timestamp() END,
+                CASE WHEN what = 'scheduled' THEN NULLIF(given.reason, '') END,
+                CASE WHEN what = 'scheduled' THEN NULLIF(given.key, '') END
+            FROM (SELECT CASE
+                WHEN job.cancel_requested_at IS NOT NULL
+                    AND given.status IN ('queued', 'scheduled', 'awaiting_input') THEN 'cancelled'
+                ELSE given.status
+            END AS what) AS becomes
+        ),
+        {result} = NULLIF(given.result, '')::jsonb, lease_expires_at = NULL,
+        progress = COALESCE(NULLIF(given.progress, '')::jsonb, job.progress),
+        run_at = COALESCE(statement_timestamp() + make_interval(secs => given.delay_s), job.run_at),
+        failures = job.failures + given.counted::integer,
+        errors = CASE WHEN given.error = '' THEN job.errors ELSE {errors} || (
+            given.error::jsonb || jsonb_build_object(
+                'at', statement_timestamp(), 'attempt', job.attempt, 'worker_id', job.claimed_by)
+        ) END
+    FROM given
+    WHERE {fence}
+    RETURNING {ended}
+){events}"""
+
+END: Final = per_family(
+    """
+WITH {given}, {ending}
+SELECT id, status FROM ended
+""",
+    given=GIVEN,
+    ending=ENDED,
+)
+# claimed: the next jobs, beside the end of the last ones. Both parts see the table as it was before the
+# statement, so what is given back here is not taken again here. accepted: one row, so that it comes back
+# without a job too.
+END_AND_CLAIM: Final = with_claimed(
+    per_family(
+        """
+WITH {given}, {ending}, {next}, claimed AS (
+    {claiming}
+    RETURNING {claimed}
+)
+SELECT accepted.ids, accepted.statuses, claimed.*
+FROM (SELECT array_agg(id) AS ids, array_agg(status) AS statuses FROM ended) AS accepted
+LEFT JOIN claimed ON true
+""",
+        given=GIVEN,
+        ending=ENDED,
+        next=NEXT,
+        claiming=CLAIMING,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What the holder of `fence` wants to become of its job; result, error, progress are checked JSON texts.
+
+    `counts` is for what uses up `max_attempts`; `delay_s` goes with `scheduled`, and so do the hold's words.
+    """
+
+    fence: Fence
+    status: JobStatus
+    result: str | None = None
+    error: str | None = None
+    counts: bool = False
+    delay_s: float | None = None
+    hold_reason: str | None = None
+    hold_key: str | None = None
+    progress: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """What became of a batch: the statuses of those that were accepted, and the fences that do not hold."""
+
+    statuses: dict[int, JobStatus] = field(default_factory=dict)
+    lost: list[Fence] = field(default_factory=list)
+
+
+def error_entry(
+    kind: str,
+    message: str,
+    *,
+    error_type: str | None = None,
+    traceback: str | None = None,
+    **more: str | int | float | bool | None,
+) -> str:
+    """An entry of `errors` as JSON text, bounded; the statement adds when, whose and which attempt."""
+    entry: dict[str, Any] = {"kind": kind, "message": _shortened(message, ERROR_TEXT)}
+    if error_type is not None:
+        entry["type"] = _shortened(error_type, 200)
+    if traceback is not None:
+        # The end of it says what happened.
+        entry["traceback"] = _shortened(traceback, ERROR_TRACE, keep_end=True)
+    for name, value in more.items():
+        if value is not None:
+            entry[name] = _shortened(value, ERROR_TEXT) if isinstance(value, str) else value
+    return json.dumps(entry, ensure_ascii=False, allow_nan=False)
+
+
+def _shortened(text: str, size: int, *, keep_end: bool = False) -> str:
+    """Text of at most `size` characters that Postgres takes, whatever an exception had to say."""
+    clean = text.replace("\x00", "\\0").encode("utf-8", "backslashreplace").decode()
+    if len(clean) <= size:
+        return clean
+    return "…" + clean[1 - size :] if keep_end else clean[: size - 1] + "…"
+
+
+def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
+    """The arrays of a batch, in the order of ids, so that statements with the same rows do not deadlock."""
+    for ending in endings:
+        _check(family, ending)
+    ordered = sorted(endings, key=lambda ending: ending.fence.job_id)
+    if len({ending.fence.job_id for ending in ordered}) < len(ordered):
+        raise PayloadError("a job has two endings in one batch", path="endings", advice="a job ends once")
+    return fence_params([ending.fence for ending in ordered]) | {
+        "statuses": array(ending.status.value for ending in ordered),
+        "results": texts(ending.result or "" for ending in ordered),
+        "failures": texts(ending.error or "" for ending in ordered),
+        "counted": array("t" if ending.counts else "f" for ending in ordered),
+        "delays": array("NULL" if ending.delay_s is None else repr(ending.delay_s) for ending in ordered),
+        "reasons": texts(ending.hold_reason or "" for ending in ordered),
+        "keys": texts(ending.hold_key or "" for ending in ordered),
+        "progress": texts(ending.progress or "" for ending in ordered),
+    }
+
+
+def fence_params(fences: Sequence[Fence]) -> dict[str, Any]:
+    """The arrays of some fences."""
+    return {
+        "ids": array(str(fence.job_id) for fence in fences),
+        "attempts": array(str(fence.attempt) for fence in fences),
+        "workers": texts(fence.claimed_by for fence in fences),
+    }
+
+
+def id_array(ids: Iterable[int]) -> str:
+    """Ids in order, each once."""
+    return array(str(check.whole("id", each, 1, 2**63 - 1)) for each in sorted(set(ids)))
+
+
+def array(words: Iterable[str]) -> str:
+    """An array as the server reads it; the driver would type it by what is in it, a plan for each type."""
+    return "{" + ",".join(words) + "}"
+
+
+def texts(values: Iterable[str]) -> str:
+    """An array of texts as the server reads it."""
+    return array('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values)
+
+
+def _check(family: Family, ending: Ending) -> None:
+    status = ending.status
+    if status not in MOVES[family.title][JobStatus.RUNNING]:
+        raise PayloadError(f"a running {family.title} cannot become {status}", path="status")
+    if (status is JobStatus.SCHEDULED) != (ending.delay_s is not None):
+        raise PayloadError("delay_s goes with `scheduled`, and only with it", path="delay_s")
+    if ending.hold_reason is not None and status is not JobStatus.SCHEDULED:
+        raise PayloadError("only a scheduled job is on hold", path="hold_reason")
+    if ending.hold_key is not None and ending.hold_reason is None:
+        raise PayloadError("hold_key goes with a hold_reason", path="hold_key")
+    if ending.result is not None and status not in _WITH_RESULT:
+        raise PayloadError(f"a job that becomes {status} has no result", path="result")
+    check.seconds_or_none("delay_s", ending.delay_s, zero=True)
+    check.text_or_none("hold_reason", ending.hold_reason)
+    check.text_or_none("hold_key", ending.hold_key, max_bytes=check.KEY_BYTES)

@@ -1,0 +1,130 @@
+"""The two families of jobs, and how one template becomes the SQL of each.
+
+Claiming, fencing, ending and sweeping are the same for node jobs and ingest jobs. A statement is written
+once, with `{marks}` where the families differ, and filled in for both when its module is imported: only with
+the fixed fragments below, so a statement's text never depends on a row or a call, and a connection that
+prepares statements prepares each of them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queue_workflows.models import IngestJob, WorkflowNodeJob
+from queue_workflows.repositories.table import Table
+from queue_workflows.states import INGEST_STATUSES, JOB_TERMINAL, NODE_STATUSES, JobStatus
+
+ERRORS_KEPT: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A job table; `title` is what messages and the table of legal moves call it."""
+
+    name: str
+    title: str
+    model: type[Any]
+    channel: str
+    result_column: str
+    statuses: tuple[JobStatus, ...]
+    emits_events: bool
+
+    @property
+    def table(self) -> str:
+        """The table's name."""
+        return str(self.model.__tablename__)
+
+    @property
+    def sequence(self) -> str:
+        """The sequence of `position`."""
+        return f"{self.table}_position_seq"
+
+
+NODE: Final = Family(
+    name="node",
+    title="node job",
+    model=WorkflowNodeJob,
+    channel="node_job_ready",
+    result_column="context_delta",
+    statuses=NODE_STATUSES,
+    emits_events=True,
+)
+INGEST: Final = Family(
+    name="ingest",
+    title="ingest job",
+    model=IngestJob,
+    channel="ingest_job_ready",
+    result_column="result",
+    statuses=INGEST_STATUSES,
+    emits_events=False,
+)
+FAMILIES: Final = (NODE, INGEST)
+
+# What the CTE `ended` returns, for the events and the caller.
+_ENDED: Final = "job.id, job.status, job.attempt"
+_FOR_EVENTS: Final = ", job.errors -> -1 AS error"
+_ENDED_NODE: Final = f"{_ENDED}, job.run_id, job.generation{_FOR_EVENTS}"
+# events: what the orchestrator has to act on; the row and its event are one statement, so one cannot be
+# without the other. A second event of the same end is the same event.
+_EVENTS: Final = """, events AS (
+    INSERT INTO workflow_dispatch_events (run_id, node_job_id, generation, attempt, kind, payload)
+    SELECT run_id, id, generation, attempt, status,
+        CASE WHEN status = 'failed' THEN jsonb_build_object('error', error) ELSE '{}' END
+    FROM ended WHERE status NOT IN ('queued', 'scheduled', 'running')
+    ON CONFLICT (node_job_id, generation, attempt, kind) DO NOTHING
+)"""
+# Looked up by id and nothing else, whatever the planner believes. The array makes every scan of the table one
+# by its primary key, where a plan made on a small table would read all of a large one. No index serves IS NOT
+# DISTINCT FROM, where `=` would lead to that of the running rows, with the dead entries that a snapshot
+# keeps.
+FENCE: Final = """job.id = ANY (%(ids)s::bigint[]) AND job.id = given.id
+    AND (job.attempt, job.claimed_by, job.status)
+        IS NOT DISTINCT FROM (given.attempt, given.claimed_by, 'running')"""
+# Only where the statement is its own transaction; a setting of the caller's transaction is not ours to make.
+ASYNCHRONOUSLY: Final = """(
+    SELECT CASE
+        WHEN %(relaxed)s::boolean THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE true
+    END
+)"""
+# The last entries and one more.
+_ERRORS: Final = f"jsonb_path_query_array(job.errors, '$[last - {ERRORS_KEPT - 2} to last]')"
+
+
+def per_family(template: str, **fragments: str) -> Mapping[str, str]:
+    """A statement for each family, by its name."""
+    return {family.name: _written(template, family, fragments) for family in FAMILIES}
+
+
+def _written(template: str, family: Family, fragments: Mapping[str, str]) -> str:
+    columns = Table(family.model).columns
+    known = {
+        **fragments,
+        "events": _EVENTS if family.emits_events else "",
+        "ended": _ENDED_NODE if family.emits_events else _ENDED,
+        "for_events": _FOR_EVENTS if family.emits_events else "",
+        "fence": FENCE,
+        "asynchronously": ASYNCHRONOUSLY,
+        "errors": _ERRORS,
+        "columns": columns,
+        "job_columns": columns.replace(f"{family.table}.", "job."),
+        "table": family.table,
+        "other": next(other.table for other in FAMILIES if other is not family),
+        "sequence": family.sequence,
+        "result": family.result_column,
+        "title": family.title,
+        "name": family.name,
+        "terminal": _words(sorted(JOB_TERMINAL)),
+        "open": _words(status for status in family.statuses if status not in JOB_TERMINAL),
+    }
+    # Fragments may hold marks of their own, one deep.
+    for _ in range(2):
+        for mark, fragment in known.items():
+            template = template.replace(f"{{{mark}}}", fragment)
+    # Without the indentation: the driver keeps what it has parsed of a statement of up to 4,096 bytes.
+    return "\n".join(line.strip() for line in template.strip().splitlines())
+
+
+def _words(words: Iterable[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)

@@ -1,0 +1,168 @@
+"""What may go into a column, checked before any statement runs; `payload` checks the JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+
+from queue_workflows.errors import PayloadError
+from queue_workflows.payload import MAX_BYTES, MAX_DEPTH, check_payload
+
+# What is indexed must fit into a btree entry (2,704 bytes), two such columns together.
+NAME_BYTES: Final = 512
+KEY_BYTES: Final = 1024
+TEXT_BYTES: Final = 65_536
+SMALLINT_MAX: Final = 32_767
+INT_MAX: Final = 2_147_483_647
+LONGEST_S: Final = 100 * 365 * 86_400.0
+
+T = TypeVar("T")
+Row: TypeAlias = tuple[Any, ...]
+
+
+class PayloadLimits(NamedTuple):
+    """How large and deep a JSON payload may be; the public face fills it from the settings."""
+
+    max_bytes: int = MAX_BYTES
+    max_depth: int = MAX_DEPTH
+
+    def json(self, value: Any) -> str:
+        """The JSON text to send."""
+        return check_payload(value, max_bytes=self.max_bytes, max_depth=self.max_depth)
+
+    def json_object(self, field: str, value: dict[str, Any] | None) -> str:
+        """The JSON text of a dict; None is an empty one."""
+        if value is None:
+            return "{}"
+        if not isinstance(value, dict):
+            raise PayloadError(f"{field} must be a dict, not {type(value).__name__}", path=field)
+        return self.json(value)
+
+
+def text(field: str, value: str, *, max_bytes: int = NAME_BYTES) -> str:
+    """Text that Postgres can store, and index where it is a name or key."""
+    if not isinstance(value, str):
+        raise PayloadError(f"{field} must be a string, not {type(value).__name__}", path=field)
+    if not value:
+        raise PayloadError(f"{field} is empty", path=field, advice="give a text, or None where there is none")
+    if "\x00" in value:
+        advice = "Postgres cannot store it: remove it"
+        raise PayloadError(f"{field}: NUL (\\u0000)", path=field, advice=advice)
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise PayloadError(
+            f"{field}: a lone surrogate is no character",
+            path=field,
+            advice="decode with errors='replace' instead of 'surrogateescape'",
+        ) from None
+    if size > max_bytes:
+        raise PayloadError(
+            f"{field} has {size:,} bytes, more than {max_bytes:,}",
+            path=field,
+            advice="use a hash of it" if max_bytes <= KEY_BYTES else "shorten it",
+        )
+    return value
+
+
+def text_or_none(field: str, value: str | None, *, max_bytes: int = NAME_BYTES) -> str | None:
+    """Optional text; None stays None, an empty one is refused as the mistake that it is."""
+    return None if value is None else text(field, value, max_bytes=max_bytes)
+
+
+def whole(field: str, value: int, at_least: int, at_most: int) -> int:
+    """A whole number in its range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
+        raise PayloadError(
+            f"{field} must be a whole number from {at_least} to {at_most}, not {value!r:.80}", path=field
+        )
+    return value
+
+
+def seconds_or_none(field: str, value: float | None, *, zero: bool = False) -> float | None:
+    """An optional length of time."""
+    if value is None:
+        return None
+    sound = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not sound or value > LONGEST_S or value < 0 or (value == 0 and not zero):
+        raise PayloadError(f"{field} must be a number of seconds, not {value!r:.80}", path=field)
+    return float(value)
+
+
+def seconds(field: str, value: float) -> float:
+    """A length of time, more than none."""
+    checked = seconds_or_none(field, value)
+    if checked is None:
+        raise PayloadError(f"{field} must be a number of seconds, not None", path=field)
+    return checked
+
+
+def moment_or_none(field: str, value: datetime | None) -> datetime | None:
+    """An optional point in time, which a naive datetime is not."""
+    if value is None:
+        return None
+    if not isinstance(value, datetime):
+        raise PayloadError(f"{field} must be a datetime, not {type(value).__name__}", path=field)
+    if value.utcoffset() is None:
+        raise PayloadError(
+            f"{field} {value.isoformat()} has no time zone",
+            path=field,
+            advice="use an aware datetime, as in datetime.now(UTC)",
+        )
+    return value
+
+
+def delay_or_none(field: str, value: timedelta | float | None) -> float | None:
+    """An optional delay from now, in seconds."""
+    return seconds_or_none(field, value.total_seconds() if isinstance(value, timedelta) else value, zero=True)
+
+
+def due(run_at: datetime | None, delay: timedelta | float | None) -> tuple[datetime | None, float | None]:
+    """When a job becomes claimable: at a point in time, or some seconds from now."""
+    if run_at is not None and delay is not None:
+        raise PayloadError("both run_at and delay are given", path="delay", advice="give one of them")
+    return moment_or_none("run_at", run_at), delay_or_none("delay", delay)
+
+
+def limit_key(key: str) -> str:
+    """The key of a limit; `*` is for the patterns that limits are set by."""
+    if "*" in text("limit_key", key):
+        raise PayloadError(f"limit_key {key!r:.80} contains `*`", path="limit_key", advice="name one key")
+    return text("limit_key", key)
+
+
+def limit_key_or_none(key: str | None) -> str | None:
+    """An optional key of a limit."""
+    return None if key is None else limit_key(key)
+
+
+def each(field: str, items: Iterable[T], checked: Callable[[T], Row]) -> list[Row]:
+    """All items as rows to send, or `PayloadError` that says which one is refused."""
+    rows = []
+    for number, item in enumerate(items):
+        try:
+            rows.append(checked(item))
+        except PayloadError as refused:
+            place = f"{field}[{number}]"
+            raise PayloadError(
+                f"{place}: {refused.message}", path=f"{place}.{refused.path}", advice=refused.advice
+            ) from None
+    return rows
+
+
+def words_or_none(field: str, value: str | Iterable[str] | None, allowed: type[StrEnum]) -> list[str] | None:
+    """One word of an enumeration or several, to filter by; a misspelt one would silently find nothing."""
+    if value is None:
+        return None
+    return [word(field, each, allowed) for each in ([value] if isinstance(value, str) else value)]
+
+
+def word(field: str, value: str, allowed: type[StrEnum]) -> str:
+    """One word of an enumeration."""
+    try:
+        return allowed(value).value
+    except ValueError:
+        raise PayloadError(f"{field} {value!r:.80} is none of {', '.join(allowed)}", path=field) from None

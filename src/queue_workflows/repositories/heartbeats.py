@@ -1,0 +1,157 @@
+"""Signs of life of workers, and who has gone silent with work in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from queue_workflows.models import WorkerHeartbeat
+from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.table import Filters, Repository, Table
+from queue_workflows.settings import check_queue_name
+from queue_workflows.states import WorkerState
+
+_TABLE: Final = Table(WorkerHeartbeat)
+
+# A fresh beat takes a dead flag back: whoever flagged it was wrong, or the worker woke up.
+BEAT: Final = """
+INSERT INTO worker_heartbeats (
+    worker_id, host_label, queue, pid, state, state_reason, current_job_id, jobs_held, current_model,
+    cached_models, versions, load, control_version, started_at, last_seen
+) VALUES (
+    %(worker_id)s::text, %(host_label)s::text, %(queue)s::text, %(pid)s::integer, %(state)s::text,
+    %(state_reason)s::text, %(current_job_id)s::bigint, %(jobs_held)s::integer, %(current_model)s::text,
+    %(cached_models)s::jsonb, %(versions)s::jsonb, %(load)s::jsonb, %(control_version)s::bigint,
+    statement_timestamp(), statement_timestamp()
+)
+ON CONFLICT (worker_id) DO UPDATE SET
+    host_label = EXCLUDED.host_label, queue = EXCLUDED.queue, pid = EXCLUDED.pid, state = EXCLUDED.state,
+    state_reason = EXCLUDED.state_reason, current_job_id = EXCLUDED.current_job_id,
+    jobs_held = EXCLUDED.jobs_held, current_model = EXCLUDED.current_model,
+    cached_models = EXCLUDED.cached_models, versions = EXCLUDED.versions, load = EXCLUDED.load,
+    control_version = EXCLUDED.control_version, last_seen = EXCLUDED.last_seen, last_flagged_dead_at = NULL
+RETURNING worker_id
+"""
+FETCH: Final = _TABLE.sql("SELECT {columns} FROM worker_heartbeats WHERE worker_id = %(worker_id)s::text")
+COUNTS: Final = """
+SELECT queue, state, count(*) FROM worker_heartbeats GROUP BY queue, state ORDER BY queue, state
+"""
+# Only who holds running jobs: an idle worker that went away harms nobody. A flag is set once per silence.
+FLAG_DEAD: Final = _TABLE.sql("""
+UPDATE worker_heartbeats SET last_flagged_dead_at = statement_timestamp()
+WHERE last_seen < statement_timestamp() - make_interval(secs => %(older_than_s)s::float8)
+    AND last_flagged_dead_at IS NULL
+    AND (
+        EXISTS (
+            SELECT FROM workflow_node_jobs AS job
+            WHERE job.claimed_by = worker_heartbeats.worker_id AND job.status = 'running'
+        )
+        OR EXISTS (
+            SELECT FROM ingest_jobs AS job
+            WHERE job.claimed_by = worker_heartbeats.worker_id AND job.status = 'running'
+        )
+    )
+RETURNING {columns}
+""")
+SIGNS: Final = """
+SELECT worker_id, last_seen, last_flagged_dead_at IS NOT NULL FROM worker_heartbeats
+WHERE worker_id = ANY (%(worker_ids)s::text[])
+"""
+HOLDS_JOBS: Final = """
+SELECT EXISTS (SELECT FROM workflow_node_jobs WHERE claimed_by = %(worker_id)s::text AND status = 'running')
+    OR EXISTS (SELECT FROM ingest_jobs WHERE claimed_by = %(worker_id)s::text AND status = 'running')
+"""
+DELETE: Final = "DELETE FROM worker_heartbeats WHERE worker_id = %(worker_id)s::text RETURNING worker_id"
+
+
+class Sign(NamedTuple):
+    """The least that is known of a worker: when it beat last, and whether somebody flagged it dead since."""
+
+    last_seen: datetime
+    flagged: bool
+
+
+class HeartbeatRepository(Repository[WorkerHeartbeat]):
+    """Heartbeats on the caller's connection."""
+
+    _table = _TABLE
+
+    def beat(
+        self,
+        worker_id: str,
+        *,
+        host_label: str,
+        queue: str,
+        pid: int,
+        state: str,
+        state_reason: str | None = None,
+        current_job_id: int | None = None,
+        jobs_held: int = 0,
+        current_model: str | None = None,
+        cached_models: Iterable[str] = (),
+        versions: dict[str, Any] | None = None,
+        load: dict[str, Any] | None = None,
+        control_version: int = 0,
+    ) -> None:
+        """Say that a worker lives and what it does now."""
+        params = {
+            "worker_id": check.text("worker_id", worker_id),
+            "host_label": check.text("host_label", host_label),
+            "queue": check_queue_name(queue),
+            "pid": check.whole("pid", pid, 1, check.INT_MAX),
+            "state": check.word("state", state, WorkerState),
+            "state_reason": check.text_or_none("state_reason", state_reason, max_bytes=check.TEXT_BYTES),
+            "current_job_id": current_job_id,
+            "jobs_held": check.whole("jobs_held", jobs_held, 0, check.INT_MAX),
+            "current_model": check.text_or_none("current_model", current_model),
+            "cached_models": self._limits.json(list(cached_models)),
+            "versions": self._limits.json_object("versions", versions),
+            "load": self._limits.json_object("load", load),
+            "control_version": control_version,
+        }
+        self._sql.rows(BEAT, params)
+
+    def fetch(self, worker_id: str) -> WorkerHeartbeat | None:
+        """One worker's last beat, or None."""
+        return self._first(FETCH, {"worker_id": worker_id})
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many workers there are, by queue and state; the silent ones too."""
+        return self._counts(COUNTS)
+
+    def flag_dead(self, *, older_than_s: float) -> list[WorkerHeartbeat]:
+        """Flag workers that hold running jobs and were not heard of for so long; those flagged now."""
+        return self._all(FLAG_DEAD, {"older_than_s": check.seconds("older_than_s", older_than_s)})
+
+    def signs(self, worker_ids: Iterable[str]) -> dict[str, Sign]:
+        """What is known of these workers; one that never beat is not among them."""
+        rows = self._sql.rows(SIGNS, {"worker_ids": list(worker_ids)})
+        return {worker_id: Sign(last_seen, flagged) for worker_id, last_seen, flagged in rows}
+
+    def holds_jobs(self, worker_id: str) -> bool:
+        """Whether any job is running in a worker's name."""
+        return bool(self._sql.rows(HOLDS_JOBS, {"worker_id": worker_id})[0][0])
+
+    def delete(self, worker_id: str) -> bool:
+        """Forget a worker; whether there was one."""
+        return bool(self._sql.rows(DELETE, {"worker_id": worker_id}))
+
+    # Last, because its name hides the builtin from the annotations below it.
+    def list(
+        self,
+        *,
+        host_label: str | None = None,
+        queue: str | None = None,
+        state: str | Iterable[str] | None = None,
+        flagged_dead: bool | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> list[WorkerHeartbeat]:
+        """Workers by id; `after` is the id that the page before ended with."""
+        filters = Filters()
+        filters.add("host_label = %(host_label)s::text", host_label=host_label)
+        filters.add("queue = %(queue)s::text", queue=queue)
+        filters.add("state = ANY(%(state)s::text[])", state=check.words_or_none("state", state, WorkerState))
+        filters.add("(last_flagged_dead_at IS NOT NULL) = %(flagged)s::boolean", flagged=flagged_dead)
+        return self._page(filters, by="worker_id", after=after, limit=limit, newest_first=False)

@@ -1,0 +1,87 @@
+"""What a worker does for the jobs it holds, and learns about them: renew, beat, watch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from queue_workflows.repositories.families import per_family
+from queue_workflows.repositories.worker_control import HOLDS, STRICTEST_FIRST
+from queue_workflows.states import DesiredState
+
+# given: the fences.
+_GIVEN: Final = """given AS MATERIALIZED (
+    SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[])
+        AS given (id, attempt, claimed_by)
+)"""
+# A renewal learns of a cancel too, and from what is missing in the answer which leases are lost.
+RENEW: Final = per_family(
+    """
+WITH {given}
+UPDATE {table} AS job SET
+    lease_expires_at = statement_timestamp() + make_interval(secs => %(lease_s)s::float8)
+FROM given
+WHERE {fence} AND {asynchronously}
+RETURNING job.id, job.cancel_requested_at
+""",
+    given=_GIVEN,
+)
+# given: the fences with what their jobs report.
+BEAT: Final = per_family(
+    """
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest(
+        %(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[], %(progress)s::text[]
+    ) AS given (id, attempt, claimed_by, progress)
+)
+UPDATE {table} AS job SET progress = given.progress::jsonb
+FROM given
+WHERE {fence} AND {asynchronously}
+RETURNING job.id, job.cancel_requested_at
+"""
+)
+# held: each fence, whether it holds, and whether somebody wants the job cancelled. control: what the operator
+# wants of this worker, by the predicate that every reader of `worker_control` uses. one: a row even where
+# there is none.
+WATCH: Final = per_family(
+    """
+WITH {given}, held AS MATERIALIZED (
+    SELECT given.id, job.id IS NOT NULL AS ours, job.cancel_requested_at IS NOT NULL AS cancelled
+    FROM given LEFT JOIN {table} AS job ON {fence}
+)
+SELECT
+    ARRAY(SELECT id FROM held WHERE cancelled), ARRAY(SELECT id FROM held WHERE NOT ours),
+    control.desired, control.version, control.host_label, control.queue, control.reason, control.actor,
+    control.expires_at
+FROM (VALUES (1)) AS one
+LEFT JOIN LATERAL (
+    SELECT * FROM worker_control WHERE {holds} ORDER BY {strictest_first} LIMIT 1
+) AS control ON true
+""",
+    given=_GIVEN,
+    holds=HOLDS,
+    strictest_first=STRICTEST_FIRST,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What an operator wants of a worker now, with the row that says so."""
+
+    desired: DesiredState
+    version: int
+    host_label: str
+    queue: str
+    reason: str | None
+    actor: str
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The answer to a guard: jobs to cancel, leases that are lost, the operator's wish (None: on)."""
+
+    cancelled: frozenset[int]
+    lost: frozenset[int]
+    control: Control | None

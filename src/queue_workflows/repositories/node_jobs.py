@@ -1,0 +1,183 @@
+"""Node jobs: inserting what a run needs next, once, and reading it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from queue_workflows.models import WorkflowNodeJob
+from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.bulk import BulkTable, Enqueued, insert_many
+from queue_workflows.repositories.claimable import ClaimableRepository
+from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.families import NODE
+from queue_workflows.repositories.table import Filters, Table
+from queue_workflows.settings import check_queue_name
+from queue_workflows.states import JobStatus
+
+_TABLE: Final = Table(WorkflowNodeJob)
+_MAX_ATTEMPTS: Final = int(_TABLE.default("max_attempts"))
+
+FETCH: Final = _TABLE.sql("SELECT {columns} FROM workflow_node_jobs WHERE id = %(id)s::bigint")
+COUNTS: Final = """
+SELECT queue, status, count(*) FROM workflow_node_jobs
+GROUP BY queue, status ORDER BY queue, status
+"""
+COUNTS_OF_RUN: Final = """
+SELECT queue, status, count(*) FROM workflow_node_jobs WHERE run_id = %(run_id)s::uuid
+GROUP BY queue, status ORDER BY queue, status
+"""
+# wanted: the keys that were taken, numbered in the caller's order. taken: who has one; the LIMIT makes it a
+# look-up per key, where without statistics a join would read the whole table.
+FIND_MANY: Final = """
+SELECT wanted.number, taken.id
+FROM unnest(%(run_id)b::uuid[], %(node_id)b::text[], %(map_index)b::integer[])
+    WITH ORDINALITY AS wanted (run_id, node_id, map_index, number)
+CROSS JOIN LATERAL (
+    SELECT id FROM workflow_node_jobs AS job
+    WHERE job.run_id = wanted.run_id AND job.node_id = wanted.node_id AND job.map_index = wanted.map_index
+    LIMIT 1
+) AS taken
+"""
+_BULK: Final = BulkTable(
+    name="workflow_node_jobs",
+    columns=(
+        ("run_id", "uuid"),
+        ("node_id", "text"),
+        ("map_index", "integer"),
+        ("kind", "text"),
+        ("queue", "text"),
+        ("node_module", "text"),
+        ("plugin", "text"),
+        ("inputs", "jsonb"),
+        ("priority", "smallint"),
+        ("host_priority", "smallint"),
+        ("required_model", "text"),
+        ("step", "smallint"),
+        ("background", "boolean"),
+        ("limit_key", "text"),
+        ("max_attempts", "smallint"),
+        ("backoff_s", "float8"),
+        ("timeout_s", "float8"),
+        ("stall_timeout_s", "float8"),
+        ("host_lock", "text"),
+        ("traceparent", "text"),
+        ("run_at", "timestamptz"),
+        ("delay_s", "float8"),
+    ),
+    key=("run_id", "node_id", "map_index"),
+    key_where="",
+    find=FIND_MANY,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewNodeJob:
+    """A job of a run's node; a `for_each` node has one per element, told apart by `map_index`."""
+
+    run_id: uuid.UUID
+    node_id: str
+    queue: str
+    map_index: int = -1
+    kind: str = "task"
+    node_module: str | None = None
+    plugin: str | None = None
+    inputs: dict[str, Any] | None = None
+    priority: int = 5
+    host_priority: int = 0
+    required_model: str | None = None
+    step: int | None = None
+    background: bool = False
+    run_at: datetime | None = None
+    delay: timedelta | float | None = None
+    limit_key: str | None = None
+    max_attempts: int | None = None
+    backoff_s: float | None = None
+    timeout_s: float | None = None
+    stall_timeout_s: float | None = None
+    host_lock: str | None = None
+    traceparent: str | None = None
+
+
+class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
+    """Node jobs on the caller's connection."""
+
+    _table = _TABLE
+    _family = NODE
+    _claimed = ClaimedNodeJob
+
+    def insert_many(self, jobs: Iterable[NewNodeJob]) -> list[Enqueued]:
+        """Insert jobs in few statements; a (run, node, element) that is there already stays as it is.
+
+        All are checked before the first is sent. The answers are in the order of the jobs.
+        """
+        return insert_many(self._sql, _BULK, check.each("jobs", jobs, self._row))
+
+    def fetch(self, job_id: int) -> WorkflowNodeJob | None:
+        """One job, or None."""
+        return self._first(FETCH, {"id": job_id})
+
+    def counts(self, *, run_id: uuid.UUID | None = None) -> dict[str, dict[str, int]]:
+        """How many jobs there are, of a run or at all, by queue and status."""
+        if run_id is None:
+            return self._counts(COUNTS)
+        return self._counts(COUNTS_OF_RUN, {"run_id": run_id})
+
+    def _row(self, job: NewNodeJob) -> check.Row:
+        """The values of `_BULK.columns`, each checked."""
+        attempts = _MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
+        step = None if job.step is None else check.whole("step", job.step, 0, check.SMALLINT_MAX)
+        return (
+            job.run_id,
+            check.text("node_id", job.node_id),
+            check.whole("map_index", job.map_index, -1, check.INT_MAX),
+            check.text("kind", job.kind),
+            check_queue_name(job.queue),
+            check.text_or_none("node_module", job.node_module),
+            check.text_or_none("plugin", job.plugin),
+            self._limits.json_object("inputs", job.inputs),
+            check.whole("priority", job.priority, 0, 9),
+            check.whole("host_priority", job.host_priority, -check.SMALLINT_MAX, check.SMALLINT_MAX),
+            check.text_or_none("required_model", job.required_model),
+            step,
+            bool(job.background),
+            check.limit_key_or_none(job.limit_key),
+            check.whole("max_attempts", attempts, 1, check.SMALLINT_MAX),
+            check.seconds_or_none("backoff_s", job.backoff_s, zero=True),
+            check.seconds_or_none("timeout_s", job.timeout_s),
+            check.seconds_or_none("stall_timeout_s", job.stall_timeout_s),
+            check.text_or_none("host_lock", job.host_lock),
+            check.text_or_none("traceparent", job.traceparent),
+            *check.due(job.run_at, job.delay),
+        )
+
+    # Last, because its name hides the builtin from the annotations below it.
+    def list(
+        self,
+        *,
+        run_id: uuid.UUID | None = None,
+        node_id: str | None = None,
+        queue: str | None = None,
+        status: str | Iterable[str] | None = None,
+        claimed_by: str | None = None,
+        limit_key: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+        after: int | None = None,
+        newest_first: bool = True,
+    ) -> list[WorkflowNodeJob]:
+        """Jobs by id; `after` is the id that the page before ended with."""
+        statuses = check.words_or_none("status", status, JobStatus)
+        filters = Filters()
+        filters.add("run_id = %(run_id)s::uuid", run_id=run_id)
+        filters.add("node_id = %(node_id)s::text", node_id=node_id)
+        filters.add("queue = %(queue)s::text", queue=queue)
+        filters.add("status = ANY(%(status)s::text[])", status=statuses)
+        filters.add("claimed_by = %(claimed_by)s::text", claimed_by=claimed_by)
+        filters.add("limit_key = %(limit_key)s::text", limit_key=limit_key)
+        filters.created(created_from, created_before)
+        return self._page(filters, by="id", after=after, limit=limit, newest_first=newest_first)

@@ -1,0 +1,147 @@
+"""Workflow runs: starting them once, and reading them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from queue_workflows.models import WorkflowRun, uuid7
+from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.bulk import insert_or_find
+from queue_workflows.repositories.table import Filters, Repository, Table
+from queue_workflows.states import RunStatus
+
+_TABLE: Final = Table(WorkflowRun)
+
+# A run that somebody starts. It names no more columns than a producer has a right to.
+INSERT: Final = """
+INSERT INTO workflow_runs (
+    id, workflow_name, mode, spec, spec_hash, inputs, priority, dedupe_key, labels, parcel_id, traceparent
+) VALUES (
+    %(id)s::uuid, %(workflow_name)s::text, %(mode)s::text, %(spec)s::jsonb, %(spec_hash)s::text,
+    %(inputs)s::jsonb, %(priority)s::smallint, %(dedupe_key)s::text, %(labels)s::jsonb, %(parcel_id)s::text,
+    %(traceparent)s::text
+)
+ON CONFLICT (workflow_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+RETURNING id
+"""
+# A run that a node of another run starts.
+INSERT_CHILD: Final = """
+INSERT INTO workflow_runs (
+    id, workflow_name, mode, spec, spec_hash, inputs, priority, dedupe_key, labels, parcel_id, traceparent,
+    parent_run_id, parent_node_job_id, depth
+) VALUES (
+    %(id)s::uuid, %(workflow_name)s::text, %(mode)s::text, %(spec)s::jsonb, %(spec_hash)s::text,
+    %(inputs)s::jsonb, %(priority)s::smallint, %(dedupe_key)s::text, %(labels)s::jsonb, %(parcel_id)s::text,
+    %(traceparent)s::text, %(parent_run_id)s::uuid, %(parent_node_job_id)s::bigint, %(depth)s::smallint
+)
+ON CONFLICT (workflow_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+RETURNING id
+"""
+FIND: Final = """
+SELECT id FROM workflow_runs
+WHERE workflow_name = %(workflow_name)s::text AND dedupe_key = %(dedupe_key)s::text
+"""
+FETCH: Final = _TABLE.sql("SELECT {columns} FROM workflow_runs WHERE id = %(id)s::uuid")
+COUNTS: Final = """
+SELECT workflow_name, status, count(*) FROM workflow_runs
+GROUP BY workflow_name, status ORDER BY workflow_name, status
+"""
+
+
+class StartedRun(NamedTuple):
+    """The run's id, and whether this call made it; if not, the run that had the key already."""
+
+    id: uuid.UUID
+    created: bool
+
+
+class ParentNode(NamedTuple):
+    """The node job that a child run belongs to, and how deep that is; a root run has depth 0."""
+
+    run_id: uuid.UUID
+    node_job_id: int
+    depth: int
+
+
+class RunRepository(Repository[WorkflowRun]):
+    """Runs on the caller's connection."""
+
+    _table = _TABLE
+
+    def insert(
+        self,
+        workflow_name: str,
+        *,
+        spec: dict[str, Any],
+        spec_hash: str,
+        inputs: dict[str, Any] | None = None,
+        mode: str = "node",
+        priority: int = 5,
+        dedupe_key: str | None = None,
+        labels: dict[str, Any] | None = None,
+        parcel_id: str | None = None,
+        traceparent: str | None = None,
+        parent: ParentNode | None = None,
+    ) -> StartedRun:
+        """Insert a run with a snapshot of its document, or find the one that has its `dedupe_key`."""
+        params = {
+            "id": uuid7(),
+            "workflow_name": check.text("workflow_name", workflow_name),
+            "mode": check.text("mode", mode),
+            "spec": self._limits.json_object("spec", spec),
+            "spec_hash": check.text("spec_hash", spec_hash),
+            "inputs": self._limits.json_object("inputs", inputs),
+            "priority": check.whole("priority", priority, 0, 9),
+            "dedupe_key": check.text_or_none("dedupe_key", dedupe_key, max_bytes=check.KEY_BYTES),
+            "labels": self._limits.json_object("labels", labels),
+            "parcel_id": check.text_or_none("parcel_id", parcel_id),
+            "traceparent": check.text_or_none("traceparent", traceparent),
+        }
+        if parent is None:
+            return StartedRun(*insert_or_find(self._sql, INSERT, FIND, params))
+        params["parent_run_id"] = parent.run_id
+        params["parent_node_job_id"] = parent.node_job_id
+        params["depth"] = check.whole("depth", parent.depth, 0, check.SMALLINT_MAX)
+        return StartedRun(*insert_or_find(self._sql, INSERT_CHILD, FIND, params))
+
+    def fetch(self, run_id: uuid.UUID) -> WorkflowRun | None:
+        """One run, or None."""
+        return self._first(FETCH, {"id": run_id})
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many runs there are, by workflow and status."""
+        return self._counts(COUNTS)
+
+    # Last, because its name hides the builtin from the annotations below it.
+    def list(
+        self,
+        *,
+        workflow_name: str | None = None,
+        status: str | Iterable[str] | None = None,
+        labels: dict[str, Any] | None = None,
+        parent_run_id: uuid.UUID | None = None,
+        parcel_id: str | None = None,
+        dedupe_key: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+        after: uuid.UUID | None = None,
+        newest_first: bool = True,
+    ) -> list[WorkflowRun]:
+        """Runs by age; `labels` must all be there, `after` is the id that the page before ended with."""
+        statuses = check.words_or_none("status", status, RunStatus)
+        filters = Filters()
+        filters.add("workflow_name = %(workflow_name)s::text", workflow_name=workflow_name)
+        filters.add("status = ANY(%(status)s::text[])", status=statuses)
+        filters.add(
+            "labels @> %(labels)s::jsonb",
+            labels=None if labels is None else self._limits.json_object("labels", labels),
+        )
+        filters.add("parent_run_id = %(parent_run_id)s::uuid", parent_run_id=parent_run_id)
+        filters.add("parcel_id = %(parcel_id)s::text", parcel_id=parcel_id)
+        filters.add("dedupe_key = %(dedupe_key)s::text", dedupe_key=dedupe_key)
+        filters.created(created_from, created_before)
+        return self._page(filters, by="id", after=after, limit=limit, newest_first=newest_first)

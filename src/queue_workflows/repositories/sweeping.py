@@ -1,0 +1,169 @@
+"""The sweeps that every worker, orchestrator and scheduler runs: promote what is due, reclaim what lapsed.
+
+What a lapse counts. A job is blamed for the death of its worker only if it was alone with it:
+
+    its worker held it alone      crash_count + 1, claimed alone from now on; `failed` at max_crashes
+    its worker held several       nothing, but all of them are suspect: claimed alone from now on
+    the database was away since its last renewal, or the worker ended for a reason of its own     nothing
+
+Whether a worker held several is asked of the rows that are still running, and sweeps may take them apart: one
+lease lapses before another, a batch is full, two sweepers share them, the families have a statement each. So
+who takes a job of several from a worker marks the others as it does, for the attempt that they are in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from queue_workflows.repositories.families import per_family
+from queue_workflows.states import JobStatus
+
+# Literals, so that a generic plan knows how few rows these are.
+PROMOTED_AT_ONCE: Final = 500
+RECLAIMED_AT_ONCE: Final = 200
+
+# due: in the order in which they fell due. placed: the retries among them go to the end of the queue, in that
+# order; what was on hold keeps its place.
+PROMOTE: Final = per_family(
+    """
+WITH due AS MATERIALIZED (
+    SELECT id, hold_reason, position FROM {table}
+    WHERE status = 'scheduled' AND run_at <= statement_timestamp()
+    ORDER BY run_at
+    LIMIT {at_once}
+    FOR NO KEY UPDATE SKIP LOCKED
+), placed AS MATERIALIZED (
+    SELECT id, CASE WHEN hold_reason IS NULL THEN nextval('{sequence}') ELSE position END AS position FROM due
+)
+UPDATE {table} AS job SET status = 'queued', position = placed.position, hold_reason = NULL, hold_key = NULL
+FROM placed
+WHERE job.id = ANY (ARRAY(SELECT id FROM placed)) AND job.id = placed.id
+RETURNING job.id
+""",
+    at_once=str(PROMOTED_AT_ONCE),
+)
+# freed: what waited for one of these keys, in the order in which it would be claimed.
+PROMOTE_HELD: Final = per_family(
+    """
+WITH freed AS MATERIALIZED (
+    SELECT id FROM {table}
+    WHERE status = 'scheduled' AND hold_reason = %(reason)s::text AND hold_key = ANY (%(keys)s::text[])
+        AND (%(queue)s::text IS NULL OR queue = %(queue)s::text)
+    ORDER BY priority DESC, position
+    LIMIT %(limit)s::bigint
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE {table} AS job SET
+    status = 'queued', run_at = statement_timestamp(), hold_reason = NULL, hold_key = NULL
+WHERE job.id = ANY (ARRAY(SELECT id FROM freed))
+RETURNING job.id
+"""
+)
+
+# The mark that a job carries for the attempt in which its worker lost another one.
+_MARK: Final = "jsonb_build_array(jsonb_build_object('kind', 'suspect', 'attempt', attempt))"
+# beside: what else these workers hold. marked: suspect, and in this attempt not to blame.
+_BESIDE: Final = """{which}_beside AS MATERIALIZED (
+    SELECT id FROM {of}
+    WHERE status = 'running' AND claimed_by = ANY (ARRAY(SELECT claimed_by FROM judged WHERE shared))
+        AND id <> ALL ({except}) AND NOT errors @> {mark}
+    FOR NO KEY UPDATE SKIP LOCKED
+), {which}_marked AS (
+    UPDATE {of} AS job SET suspect = true, errors = {errors} || jsonb_build_object(
+        'kind', 'suspect', 'message', 'its worker lost another of its jobs while it ran',
+        'attempt', job.attempt, 'worker_id', job.claimed_by, 'at', statement_timestamp())
+    WHERE job.id = ANY (ARRAY(SELECT id FROM {which}_beside))
+)"""
+# lapsed: rows to take back. workers: how many jobs each of their holders has, of both families. judged: who
+# is to blame, and what becomes of the row. ended: back to its place in the queue, unless it is cancelled or
+# has killed too many workers.
+_RECLAIM: Final = """
+WITH lapsed AS MATERIALIZED (
+    SELECT id, claimed_by, crash_count, cancel_requested_at,
+        errors @> {mark} AS marked, {blameless} AS blameless
+    FROM {table}
+    WHERE status = 'running' AND {lapsed}
+    LIMIT {at_once}
+    FOR NO KEY UPDATE SKIP LOCKED
+), workers AS MATERIALIZED (
+    SELECT claimed_by,
+        (SELECT count(*) FROM {table} AS job
+            WHERE job.status = 'running' AND job.claimed_by = worker.claimed_by)
+        + (SELECT count(*) FROM {other} AS job
+            WHERE job.status = 'running' AND job.claimed_by = worker.claimed_by) AS jobs
+    FROM (SELECT DISTINCT claimed_by FROM lapsed) AS worker
+), judged AS MATERIALIZED (
+    SELECT id, claimed_by, blameless, crash_count + (NOT blameless AND alone)::integer AS crashes,
+        NOT blameless AND alone AS counted, NOT blameless AND NOT alone AS shared,
+        CASE
+            WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
+            WHEN NOT blameless AND alone AND crash_count + 1 >= %(max_crashes)s::integer THEN 'failed'
+            ELSE 'queued'
+        END AS status
+    FROM lapsed JOIN workers USING (claimed_by), LATERAL (SELECT jobs <= 1 AND NOT marked AS alone) AS was
+), {own_beside}, {other_beside}, ended AS (
+    UPDATE {table} AS job SET
+        status = judged.status, lease_expires_at = NULL,
+        claimed_by = CASE WHEN judged.status <> 'queued' THEN job.claimed_by END,
+        finished_at = CASE WHEN judged.status <> 'queued' THEN statement_timestamp() END,
+        crash_count = judged.crashes, suspect = job.suspect OR judged.counted OR judged.shared,
+        errors = {errors} || jsonb_build_object(
+            'kind', 'worker_lost', 'message', CASE
+                WHEN judged.status = 'failed' THEN format(
+                    'it killed its worker %%s times, each time running alone', judged.crashes)
+                WHEN judged.counted THEN 'its worker died while it ran alone'
+                WHEN judged.shared THEN 'its worker died while it held several jobs'
+                ELSE {excuse}
+            END, 'counted', judged.counted, 'at', statement_timestamp(), 'attempt', job.attempt,
+            'worker_id', job.claimed_by)
+    FROM judged
+    WHERE job.id = ANY (ARRAY(SELECT id FROM judged)) AND job.id = judged.id
+    RETURNING {ended}, judged.claimed_by AS lost_worker, judged.counted, job.suspect
+){events}
+SELECT id, status, attempt, lost_worker, counted, suspect FROM ended
+"""
+# When the server came back last: statistics that it threw away say so too, which it does when it recovers
+# from a crash without a new postmaster. And what the sweeper itself saw of an outage.
+_BACK: Final = """(SELECT GREATEST(
+        pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_archiver),
+        statement_timestamp() - make_interval(secs => %(recovered_s)s::float8)
+    ))"""
+_SHARED: Final = {
+    "own_beside": _BESIDE.replace("{which}", "own")
+    .replace("{of}", "{table}")
+    .replace("{except}", "ARRAY(SELECT id FROM lapsed)"),
+    "other_beside": _BESIDE.replace("{which}", "other")
+    .replace("{of}", "{other}")
+    .replace("{except}", "'{}'::bigint[]"),
+    "mark": _MARK,
+    "at_once": str(RECLAIMED_AT_ONCE),
+}
+RECLAIM: Final = per_family(
+    _RECLAIM,
+    lapsed="lease_expires_at < statement_timestamp()",
+    blameless=f"""{_BACK} > GREATEST(
+        started_at, lease_expires_at - make_interval(secs => %(lease_s)s::float8)
+    )""",
+    excuse="'its lease lapsed while the database was away'",
+    **_SHARED,
+)
+RECLAIM_WORKER: Final = per_family(
+    _RECLAIM,
+    lapsed="claimed_by = %(worker_id)s::text",
+    blameless="NOT %(crashed)s::boolean",
+    excuse="'its worker ended without giving it back'",
+    **_SHARED,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """A job taken from a worker that is gone: what became of it, and whether it is blamed for that."""
+
+    id: int
+    status: JobStatus
+    attempt: int
+    lost_worker: str
+    counted: bool
+    suspect: bool

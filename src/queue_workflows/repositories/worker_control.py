@@ -1,0 +1,122 @@
+"""What operators want of workers; every change is written down with who and why in the same statement."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+from queue_workflows.errors import PayloadError
+from queue_workflows.models import WorkerControl
+from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.table import Filters, Repository, Table
+from queue_workflows.states import DesiredState
+
+_TABLE: Final = Table(WorkerControl)
+
+# changed: the row as it is now; a change takes the next version. logged: who changed it and why.
+SET: Final = _TABLE.sql("""
+WITH changed AS (
+    INSERT INTO worker_control (host_label, queue, desired, reason, actor, expires_at)
+    VALUES (
+        %(host_label)s::text, %(queue)s::text, %(desired)s::text, %(reason)s::text, %(actor)s::text,
+        statement_timestamp() + make_interval(secs => %(expires_in_s)s::float8)
+    )
+    ON CONFLICT (host_label, queue) DO UPDATE SET
+        desired = EXCLUDED.desired, reason = EXCLUDED.reason, actor = EXCLUDED.actor,
+        expires_at = EXCLUDED.expires_at, version = EXCLUDED.version, updated_at = statement_timestamp()
+    RETURNING {columns}
+), logged AS (
+    INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
+    SELECT actor, 'workers.' || desired, 'worker_control', host_label || ' ' || queue, reason,
+        jsonb_build_object('expires_at', expires_at, 'version', version)
+    FROM changed
+)
+SELECT {columns} FROM changed AS worker_control
+""")
+# removed: the row that said pause or off. logged: who took it back and why.
+CLEAR: Final = _TABLE.sql("""
+WITH removed AS (
+    DELETE FROM worker_control WHERE host_label = %(host_label)s::text AND queue = %(queue)s::text
+    RETURNING {columns}
+), logged AS (
+    INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
+    SELECT %(actor)s::text, 'workers.on', 'worker_control', host_label || ' ' || queue, %(reason)s::text,
+        jsonb_build_object('was', desired)
+    FROM removed
+)
+SELECT {columns} FROM removed AS worker_control
+""")
+# What holds for a worker now; the strictest first, and of equals the one that names most. A worker that
+# watches its jobs asks by the same words.
+HOLDS: Final = """host_label IN (%(host_label)s::text, '*') AND queue IN (%(queue)s::text, '*')
+    AND (expires_at IS NULL OR expires_at > statement_timestamp())"""
+STRICTEST_FIRST: Final = "array_position(ARRAY['off', 'pause', 'on'], desired), host_label = '*', queue = '*'"
+MATCHING: Final = _TABLE.sql(
+    f"SELECT {{columns}} FROM worker_control WHERE {HOLDS} ORDER BY {STRICTEST_FIRST}"  # noqa: S608
+)
+
+
+class WorkerControlRepository(Repository[WorkerControl]):
+    """Operators' wishes on the caller's connection."""
+
+    _table = _TABLE
+
+    def set(
+        self,
+        host_label: str,
+        queue: str,
+        desired: str,
+        *,
+        actor: str,
+        reason: str | None = None,
+        expires_in: timedelta | float | None = None,
+    ) -> WorkerControl:
+        """Ask for `pause` or `off` of a queue on a host, `*` for any, for good or for a while."""
+        if check.word("desired", desired, DesiredState) == DesiredState.ON:
+            raise PayloadError(
+                "`on` is no wish of its own", path="desired", advice="clear what blocks instead"
+            )
+        params = self._change(host_label, queue, actor, reason)
+        params["desired"] = check.word("desired", desired, DesiredState)
+        params["expires_in_s"] = check.delay_or_none("expires_in", expires_in)
+        return self._all(SET, params)[0]
+
+    def clear(
+        self, host_label: str, queue: str, *, actor: str, reason: str | None = None
+    ) -> WorkerControl | None:
+        """Take back what this very row asked for; other rows may still match, see `matching`."""
+        return self._first(CLEAR, self._change(host_label, queue, actor, reason))
+
+    def matching(self, host_label: str, queue: str) -> list[WorkerControl]:
+        """Everything that holds for a worker now, the strictest first."""
+        return self._all(MATCHING, {"host_label": host_label, "queue": queue})
+
+    def effective(self, host_label: str, queue: str) -> WorkerControl | None:
+        """What a worker has to obey now; None is on."""
+        return next(iter(self.matching(host_label, queue)), None)
+
+    def _change(self, host_label: str, queue: str, actor: str, reason: str | None) -> dict[str, Any]:
+        return {
+            "host_label": check.text("host_label", host_label),
+            "queue": check.text("queue", queue),
+            "actor": check.text("actor", actor),
+            "reason": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
+        }
+
+    # Last, because its name hides the builtin from the annotations below it.
+    def list(
+        self,
+        *,
+        host_label: str | None = None,
+        queue: str | None = None,
+        desired: str | None = None,
+        limit: int = 100,
+        after: int | None = None,
+    ) -> list[WorkerControl]:
+        """Every wish, the latest change first, the lapsed too; `after` is the last page's last version."""
+        wanted = None if desired is None else check.word("desired", desired, DesiredState)
+        filters = Filters()
+        filters.add("host_label = %(host_label)s::text", host_label=host_label)
+        filters.add("queue = %(queue)s::text", queue=queue)
+        filters.add("desired = %(desired)s::text", desired=wanted)
+        return self._page(filters, by="version", after=after, limit=limit, newest_first=True)

@@ -1,0 +1,249 @@
+"""The supervisor's thread at the database, so that a server that is away never keeps it from its children.
+
+Each round it *buries* the workers that have ended (takes back what they held, forgets their heartbeats, in
+short transactions of their own), then *looks* at the signs of life of the others. What it cannot bury now it
+buries later; a job's lease does the same if it never can.
+
+    steady ──a round fails──> away ──a round succeeds──> steady since then
+
+A job is not to blame for the end of its worker when that overlaps with an outage: a worker that cannot renew
+is killed by its own timer. So an end counts as a crash only if the database was steady for a whole lease
+before it. The same goes for a machine that was asleep, where all timers fire at once on its return.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.db.failures import classify_failure
+from queue_workflows.errors import QwfError
+from queue_workflows.host.deadman import boottime
+from queue_workflows.repositories import (
+    HeartbeatRepository,
+    IngestJobRepository,
+    NodeJobRepository,
+    WorkerControlRepository,
+)
+from queue_workflows.roles.vigil import Signs
+from queue_workflows.states import DesiredState
+
+_log = logging.getLogger(__name__)
+
+_FAMILIES: Final = ((NodeJobRepository, "node job"), (IngestJobRepository, "ingest job"))
+_ASLEEP_S: Final = 1.0  # how far the clocks may drift apart while the machine is awake
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to look at: the workers that live, and the queues whose workers wait for the operator."""
+
+    workers: frozenset[str] = frozenset()
+    queues: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Burial:
+    """A worker that has ended; `crashed` if its job may have caused it."""
+
+    worker_id: str
+    ended_at: float
+    lease_s: float
+    crashed: bool
+
+
+@dataclass(frozen=True)
+class Pace:
+    """In seconds: how often to look, how long to wait for an answer, how soon to try again."""
+
+    look_every: float = 1.0
+    answer_within: float = 10.0
+    retry_first: float = 0.1
+    retry_most: float = 5.0
+
+    def retry_after(self, failures: int) -> float:
+        """The pause after so many failures in a row."""
+        return min(self.retry_most, self.retry_first * 2.0 ** min(failures - 1, 30))
+
+
+class Bookkeeper(threading.Thread):
+    """Buries and looks; `connect` gives an autocommit connection, `tell` is called after each round."""
+
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection[Any]],
+        *,
+        host_label: str,
+        max_crashes: int,
+        tell: Callable[[], None],
+        pace: Pace | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name="qwf-bookkeeper", daemon=True)
+        self._connect = connect
+        self._host_label = host_label
+        self._max_crashes = max_crashes
+        self._tell = tell
+        self._pace = pace or Pace()
+        self._now = now
+        self._wake = threading.Event()
+        self._guard = threading.Lock()
+        self._connection: psycopg.Connection[Any] | None = None
+        self._asked_at: float | None = None
+        self._burials: list[Burial] = []
+        self._closing = False
+        self._failures = 0
+        self._away_since: float | None = None
+        self._steady_since = -inf
+        self._slept = boottime() - now()
+        self.wanted = Wanted()
+        self.signs = Signs()
+
+    def bury(self, burial: Burial) -> None:
+        """Take back what this worker held, soon."""
+        with self._guard:
+            self._burials.append(burial)
+        self._wake.set()
+
+    def close(self, *, within_s: float) -> None:
+        """Bury who is left, if that can be done in time."""
+        self._closing = True
+        self._wake.set()
+        until = self._now() + within_s
+        while self.is_alive() and (left_s := until - self._now()) > 0:
+            self.join(min(left_s, 0.2))
+            self.cut_if_stuck()
+        with self._guard:
+            left = [burial.worker_id for burial in self._burials]
+        if left:
+            _log.warning("%s left to their leases: the database is away", ", ".join(left))
+
+    def cut_if_stuck(self) -> None:
+        """End a statement that gets no answer, by its socket: a black hole may acknowledge for ever."""
+        with self._guard:
+            asked_at, connection = self._asked_at, self._connection
+            if asked_at is None or connection is None or connection.closed:
+                return
+            if self._now() - asked_at > self._pace.answer_within:
+                with suppress(OSError), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
+                    line.shutdown(socket.SHUT_RDWR)
+
+    def run(self) -> None:
+        """Rounds, until all is buried after `close`."""
+        try:
+            while True:
+                pause = self._round()
+                self._tell()
+                if self._closing and not self._burials:
+                    return
+                self._wake.wait(pause)
+                self._wake.clear()
+        finally:
+            self._drop_connection()
+
+    def _round(self) -> float:
+        self._notice_sleep()
+        try:
+            if self._away_since is not None:
+                self._reach()
+            left = self._bury_all()
+            self._look()
+        except (psycopg.Error, QwfError, OSError) as exc:
+            return self._lost(exc)
+        self._failures = self._failures + 1 if left else 0
+        return self._pace.retry_after(self._failures) if left else self._pace.look_every
+
+    def _bury_all(self) -> bool:
+        """Bury everybody in the order of their ends; whether somebody has to be seen to again."""
+        with self._guard:
+            waiting = list(self._burials)
+        left = False
+        for burial in waiting:
+            if self._buried(burial):
+                with self._guard:
+                    self._burials.remove(burial)
+            else:
+                left = True
+        return left
+
+    def _buried(self, burial: Burial) -> bool:
+        """Take back what can be had; a session that the dead worker left may still hold a row's lock."""
+        crashed = burial.crashed and burial.ended_at - self._steady_since >= burial.lease_s
+        with self._asking() as connection:
+            for kind, title in _FAMILIES:
+                taken = kind(connection).reclaim_worker(
+                    burial.worker_id, max_crashes=self._max_crashes, crashed=crashed
+                )
+                for job in taken:
+                    counted = ", a crash counted" if job.counted else ""
+                    _log.info("took %s %d of %s: %s%s", title, job.id, burial.worker_id, job.status, counted)
+            heartbeats = HeartbeatRepository(connection)
+            if heartbeats.holds_jobs(burial.worker_id):
+                return False
+            heartbeats.delete(burial.worker_id)
+        return True
+
+    def _look(self) -> None:
+        wanted = self.wanted
+        read_at = self._now()
+        with self._asking() as connection:
+            beats = HeartbeatRepository(connection).signs(wanted.workers)
+            control = WorkerControlRepository(connection)
+            wishes = {queue: control.effective(self._host_label, queue) for queue in wanted.queues}
+        on = frozenset(
+            queue for queue, wish in wishes.items() if wish is None or wish.desired != DesiredState.OFF
+        )
+        self.signs = Signs(read_at, self._steady_since, beats, on)
+
+    @contextmanager
+    def _asking(self) -> Iterator[psycopg.Connection[Any]]:
+        connection = self._connection
+        if connection is None or connection.closed:
+            connection = self._connect()
+        with self._guard:
+            self._connection, self._asked_at = connection, self._now()
+        try:
+            yield connection
+        finally:
+            with self._guard:
+                self._asked_at = None
+
+    def _notice_sleep(self) -> None:
+        slept = boottime() - self._now()
+        if slept - self._slept > _ASLEEP_S:
+            _log.info("this machine was asleep for %.0f s", slept - self._slept)
+            self._steady_since = self._now()
+        self._slept = slept
+
+    def _lost(self, exc: Exception) -> float:
+        self._drop_connection()
+        if self._away_since is None:
+            self._away_since = self._now()
+            _log.warning("workers are not watched for now: %s", classify_failure(exc, ""))
+        self._failures += 1
+        return self._pace.retry_after(self._failures)
+
+    def _reach(self) -> None:
+        """Before anything else, so that who ended meanwhile is judged by it."""
+        away_since = self._away_since or self._now()
+        with self._asking() as connection:
+            connection.execute("SELECT 1")
+        self._steady_since = self._now()
+        _log.info("the database is back after %.1f s", self._steady_since - away_since)
+        self._away_since = None
+
+    def _drop_connection(self) -> None:
+        with self._guard:
+            connection, self._connection, self._asked_at = self._connection, None, None
+            if connection is not None:
+                connection.close()

@@ -1,0 +1,43 @@
+"""How a process of ours goes when a job in it will not: all at once, and with what the job started."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from contextlib import suppress
+from typing import NoReturn
+
+import psutil
+
+from queue_workflows.host.lifetime import kill_tree
+from queue_workflows.host.pid1 import LAUNCHER_PID
+
+
+def leave(status: int) -> NoReturn:
+    """End this process from any thread; no `finally` of the job runs, which may never get that far."""
+    _end_children()
+    _flush()
+    os._exit(status)
+
+
+def execute_anew(launcher_pid: int | None) -> NoReturn:
+    """Replace this process by a fresh one of the same command and pid: nothing that was loaded stays."""
+    _end_children()
+    if launcher_pid is not None:
+        os.environ[LAUNCHER_PID] = str(launcher_pid)
+    _flush()
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
+
+
+def _end_children() -> None:
+    for child in psutil.Process().children():
+        with suppress(psutil.Error, ValueError):
+            kill_tree(child.pid, grace_s=0)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    logging.shutdown()

@@ -1,0 +1,80 @@
+"""What becomes of a worker that has ended: pure decisions from how it ended and how long it lived."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Final
+
+from queue_workflows.errors import ExitCode
+
+# Nothing gets better before somebody changes the command, the configuration or the schema.
+HOPELESS: Final = frozenset({ExitCode.USAGE, ExitCode.CONFIGURATION, ExitCode.SCHEMA})
+# Ends that a worker chose, or that somebody asked it for: no job is to blame for what it could not give back.
+_ORDERLY: Final = HOPELESS | {
+    ExitCode.DONE,
+    ExitCode.UNREACHABLE,
+    ExitCode.DEADLINE,
+    ExitCode.STOPPED,
+    ExitCode.LEASE_LOST,
+    ExitCode.INTERRUPTED,
+    ExitCode.TERMINATED,
+}
+_ORDERED: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+
+def crashed(status: int) -> bool:
+    """Whether the job that a worker was at may have caused this end; a status as Popen gives it."""
+    return -status not in _ORDERED if status < 0 else status not in _ORDERLY
+
+
+def describe(status: int) -> str:
+    """A status in words: the signal, or the code and what it means."""
+    if status < 0:
+        try:
+            return f"killed by {signal.Signals(-status).name}"
+        except ValueError:
+            return f"killed by signal {-status}"
+    meanings = [f" ({code.meaning.rstrip('.')})" for code in ExitCode if code == status]
+    return "".join([f"ended with {status}", *meanings])
+
+
+@dataclass(frozen=True)
+class Next:
+    """What follows: a start after `delay_s`; for None, no more; `parked` waits for the operator besides."""
+
+    delay_s: float | None
+    deaths: int = 0
+    parked: bool = False
+
+
+@dataclass(frozen=True)
+class Restarts:
+    """How soon a worker is started again, in seconds.
+
+    The first death is made good at once, because a job may be waiting; those that follow before a worker has
+    lived `healthy_s` wait from `first_s` on, doubled each time.
+    """
+
+    first_s: float = 1.0
+    most_s: float = 60.0
+    healthy_s: float = 60.0
+
+    def after(self, status: int, *, lived_s: float, deaths: int, finishes: bool, chance: float) -> Next:
+        """What follows this end; `deaths` is how many young ones there were before it, one after the other.
+
+        `finishes` is for a worker that was told to end when its work is done.
+        """
+        if status == ExitCode.DONE and finishes:
+            return Next(None)
+        if status in HOPELESS:
+            return Next(_between_half_and_all(self.most_s, chance))
+        # One that ended well was told to by somebody, or is through with its share: it need not wait.
+        young = lived_s < (self.first_s if status == ExitCode.DONE else self.healthy_s)
+        deaths = deaths + 1 if young else 1
+        whole = 0.0 if deaths == 1 else min(self.most_s, self.first_s * 2.0 ** min(deaths - 2, 30))
+        return Next(_between_half_and_all(whole, chance), deaths, parked=status == ExitCode.STOPPED)
+
+
+def _between_half_and_all(seconds: float, chance: float) -> float:
+    return seconds * (0.5 + chance / 2)

@@ -1,0 +1,392 @@
+"""The supervisor: starts workers by exec, watches them by pidfd, replaces those that end, and buries them.
+
+One slot for each worker that shall be there; a slot has one incarnation after the other:
+
+    waiting ──due──> living ──pidfd──> ended ──its tree is swept, it is waited for──> buried ──┬──> waiting
+       ^               │                 ^                                                     ├──> done
+       │               └─ its tree is killed: flagged dead, silent, or too slow to stop        └──> parked
+       └──────────── the operator switches its queue on ───────────────────────────────────────────────┘
+
+Everything here runs in the main thread, which is permanent: a child dies with the thread that spawned it. It
+never waits for anything but its selector. What takes time is done by others, who ring when they are through:
+the database by the bookkeeper, the end of a process tree by a thread of its own.
+
+A child is not waited for until its tree is swept, so that its pid stays its own meanwhile. The sweep comes
+before the next incarnation, which may need what the leftovers hold, such as a GPU's memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from queue_workflows.db.engine import Database
+from queue_workflows.errors import ExitCode
+from queue_workflows.host.launcher import Child, spawn, watch
+from queue_workflows.host.lifetime import kill_tree
+from queue_workflows.host.systemd import ServiceManager
+from queue_workflows.roles import loop
+from queue_workflows.roles.bookkeeper import Bookkeeper, Burial, Pace, Wanted
+from queue_workflows.roles.identity import INCARNATION
+from queue_workflows.roles.loop import Halt, Urgency, Waiter
+from queue_workflows.roles.restarts import HOPELESS, Next, Restarts, crashed, describe
+from queue_workflows.roles.vigil import Signs, Vigil
+from queue_workflows.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+_LOOK_EVERY_S: Final = 1.0
+_RELEASE_S: Final = 5.0  # beyond the grace, for a worker that has to give back its job
+_AT_ONCE_S: Final = 2.0
+_LAST_BURIALS_S: Final = 5.0
+LONGEST_STOP_S: Final = _RELEASE_S + _LAST_BURIALS_S  # beyond the grace; the examples in docs/ allow for it
+_ENDS_BY_ITSELF: Final = frozenset({"--drain", "--once"})
+
+
+def supervise(
+    specs: Sequence[WorkerSpec],
+    *,
+    command_for: Callable[[WorkerSpec], Sequence[str]],
+    settings: Settings,
+    db_url: str | None = None,
+    pace: Pace | None = None,
+) -> ExitCode:
+    """Supervise in this process, from its main thread, until a signal says otherwise."""
+    manager = ServiceManager.from_environment()
+    with Waiter() as waiter, Database.open(db_url, role="supervisor", settings=settings) as database:
+        halt = Halt(waiter.ring)
+        bookkeeper = Bookkeeper(
+            lambda: database.connect(autocommit=True),
+            host_label=settings.host_label,
+            max_crashes=settings.max_crashes,
+            tell=waiter.ring,
+            pace=pace,
+        )
+        with halt.on_signals():
+            return Supervisor(
+                specs,
+                command_for=command_for,
+                settings=settings,
+                bookkeeper=bookkeeper,
+                waiter=waiter,
+                halt=halt,
+                manager=manager,
+            ).run()
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """One worker that shall be there: its queue, and options of its own."""
+
+    queue: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def finishes(self) -> bool:
+        """Whether it ends when its work is done, and is not to be replaced then."""
+        return not _ENDS_BY_ITSELF.isdisjoint(self.options)
+
+
+class _Sweep(threading.Thread):
+    """The end of one process tree; `over` is set, and the supervisor rung, when it is through."""
+
+    def __init__(self, child: Child, ring: Callable[[], None]) -> None:
+        super().__init__(name="qwf-sweep", daemon=True)
+        self._child = child
+        self._ring = ring
+        self.left: list[int] = []
+        self.over = False
+
+    def run(self) -> None:
+        """Kill the tree; a failure must not leave the slot waiting for ever."""
+        try:
+            self.left = kill_tree(self._child.pid, grace_s=0, mark=self._child.mark)
+        except Exception:
+            _log.exception("the process tree of %d could not be swept", self._child.pid)
+        finally:
+            self.over = True
+            self._ring()
+
+
+@dataclass
+class _Life:
+    """One incarnation; `fd` is None once it has ended."""
+
+    worker_id: str
+    child: Child
+    fd: int | None
+    started_at: float
+    ended_at: float = 0.0
+    sweep: _Sweep | None = None
+    killed: bool = False
+
+
+@dataclass
+class _Slot:
+    """The place of one worker; `start_at` None and no life: done, or parked."""
+
+    name: str
+    spec: WorkerSpec
+    start_at: float | None
+    deaths: int = 0
+    parked_at: float | None = None
+    life: _Life | None = field(default=None, repr=False)
+
+    @property
+    def done(self) -> bool:
+        return self.life is None and self.start_at is None and self.parked_at is None
+
+
+class Supervisor:
+    """Keeps the workers of `specs` running until it is told to stop or all have finished.
+
+    `command_for` says what to exec for a spec; it finds its incarnation, and with it its worker id, in the
+    environment.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[WorkerSpec],
+        *,
+        command_for: Callable[[WorkerSpec], Sequence[str]],
+        settings: Settings,
+        bookkeeper: Bookkeeper,
+        waiter: Waiter,
+        halt: Halt,
+        manager: ServiceManager | None = None,
+        restarts: Restarts | None = None,
+        now: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._command_for = command_for
+        self._settings = settings
+        self._bookkeeper = bookkeeper
+        self._waiter = waiter
+        self._halt = halt
+        self._manager = manager or ServiceManager(None)
+        self._restarts = restarts or Restarts()
+        self._now = now
+        self._chance = chance
+        self._vigil = Vigil(stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
+        self._slots = [_Slot(name, spec, now()) for name, spec in _named(specs)]
+        self._obeyed = Urgency.NONE
+        self._kill_at: float | None = None
+        self._judged = Signs()
+
+    def run(self) -> ExitCode:
+        """From the first start to the last burial."""
+        _log.info("supervising %s", ", ".join(slot.name for slot in self._slots))
+        self._bookkeeper.start()
+        self._start_due()
+        self._manager.tell("READY=1", f"STATUS=workers: {len(self._slots)}")
+        loop.run(self._tick, self._waiter.wait)
+        self._bookkeeper.close(within_s=_LAST_BURIALS_S if self._obeyed < Urgency.AT_ONCE else _AT_ONCE_S)
+        _log.info("every worker has ended")
+        return self._halt.exit_code
+
+    def _tick(self) -> float | None:
+        self._obey()
+        for slot in self._slots:
+            if slot.life is not None:
+                self._see_to_the_end(slot, slot.life)
+        self._judge()
+        self._unpark()
+        self._start_due()
+        self._tell_bookkeeper()
+        self._bookkeeper.cut_if_stuck()
+        if self._manager.watchdog_s is not None:
+            self._manager.tell("WATCHDOG=1")
+        return None if all(slot.done for slot in self._slots) else self._delay()
+
+    def _delay(self) -> float:
+        due = [slot.start_at for slot in self._slots if slot.start_at is not None]
+        due += [self._kill_at] if self._kill_at is not None else []
+        return min(
+            [_LOOK_EVERY_S, self._manager.watchdog_s or _LOOK_EVERY_S, *(at - self._now() for at in due)]
+        )
+
+    # Starting
+
+    def _start_due(self) -> None:
+        for slot in self._slots:
+            if slot.start_at is not None and slot.start_at <= self._now():
+                slot.start_at = None
+                self._start(slot)
+
+    def _start(self, slot: _Slot) -> None:
+        incarnation = secrets.token_hex(6)
+        started_at = self._now()
+        try:
+            child = spawn(self._command_for(slot.spec), env={**os.environ, INCARNATION: incarnation})
+        except OSError as exc:
+            self._follow(slot, _log.error, f"could not be started: {exc}", ExitCode.FAILED, 0)
+            return
+        worker_id = f"{self._settings.host_label}:{slot.spec.queue}:{incarnation}"
+        slot.life = _Life(worker_id, child, None, started_at)
+        try:
+            slot.life.fd = fd = watch(child)
+        except OSError as exc:
+            _log.error("%s: pid %d cannot be watched: %s", slot.name, child.pid, exc)
+            slot.life.ended_at = self._now()
+            self._end(slot.life)
+            return
+        self._waiter.watch(fd, lambda: self._ended(slot))
+        self._vigil.begin(worker_id, started_at)
+        _log.info("%s: started, pid %d, as %s", slot.name, child.pid, worker_id)
+
+    # Ending
+
+    def _ended(self, slot: _Slot) -> None:
+        """Its pidfd is readable."""
+        life = slot.life
+        if life is None or life.fd is None:
+            return
+        self._waiter.forget(life.fd)
+        os.close(life.fd)
+        life.fd = None
+        life.ended_at = self._now()
+        self._vigil.end(life.worker_id)
+        if life.sweep is None or life.sweep.over:
+            self._end(life)
+
+    def _end(self, life: _Life) -> None:
+        life.sweep = _Sweep(life.child, self._waiter.ring)
+        life.sweep.start()
+
+    def _see_to_the_end(self, slot: _Slot, life: _Life) -> None:
+        """Wait for the child once its tree is swept; then what it held can be taken back."""
+        if life.sweep is None or not life.sweep.over:
+            return
+        if life.fd is not None:
+            self._give_up(slot, life, life.sweep, life.fd)
+            return
+        status = life.child.poll()
+        if status is None:
+            return
+        if life.sweep.left:
+            _log.warning("%s: left behind, and not to be killed: %s", slot.name, life.sweep.left)
+        slot.life = None
+        blamed = crashed(status) and self._kill_at is None
+        lease_s = self._settings.lease_for(slot.spec.queue)
+        self._bookkeeper.bury(Burial(life.worker_id, life.ended_at, lease_s, blamed))
+        lived_s = life.ended_at - life.started_at
+        say = _log.info if status == ExitCode.DONE or self._obeyed else _log.warning
+        self._follow(
+            slot, say, f"pid {life.child.pid} {describe(status)} after {lived_s:.1f} s", status, lived_s
+        )
+
+    def _give_up(self, slot: _Slot, life: _Life, sweep: _Sweep, fd: int) -> None:
+        """A child that the kernel has yet to let go of is waited for, but not by one who has to stop."""
+        if self._obeyed and life.child.pid in sweep.left:
+            _log.error("%s: pid %d does not die; left behind", slot.name, life.child.pid)
+            self._waiter.forget(fd)
+            os.close(fd)
+            slot.life = None
+
+    def _follow(self, slot: _Slot, say: Callable[..., None], what: str, status: int, lived_s: float) -> None:
+        """Decide what comes after an end, and say both in one line."""
+        if self._obeyed:
+            say("%s: %s", slot.name, what)
+            return
+        follows = self._restarts.after(
+            status,
+            lived_s=lived_s,
+            deaths=slot.deaths,
+            finishes=slot.spec.finishes,
+            chance=self._chance(),
+        )
+        slot.deaths = follows.deaths
+        if follows.delay_s is None:
+            pass
+        elif follows.parked:
+            slot.parked_at = self._now() + follows.delay_s
+        else:
+            slot.start_at = self._now() + follows.delay_s
+        say("%s: %s; %s", slot.name, what, _in_words(follows, status))
+
+    # Stopping
+
+    def _obey(self) -> None:
+        urgency = self._halt.urgency
+        if urgency > self._obeyed:
+            at_once = urgency is Urgency.AT_ONCE
+            patience = _AT_ONCE_S if at_once else self._settings.grace_s + _RELEASE_S
+            by = self._halt.by.name if self._halt.by else "request"
+            _log.info("%s: stopping%s, for %g s at most", by, " at once" if at_once else "", patience)
+            self._obeyed, self._kill_at = urgency, self._now() + patience
+            self._manager.tell("STOPPING=1", f"STATUS=stopping after {by}")
+            self._ask_all_to_stop()
+        if self._kill_at is not None and self._now() >= self._kill_at:
+            for slot in self._slots:
+                self._kill(slot, "did not stop in time")
+
+    def _ask_all_to_stop(self) -> None:
+        for slot in self._slots:
+            slot.start_at = slot.parked_at = None
+            if slot.life is not None and slot.life.fd is not None:
+                # Not by Popen, which would wait for it.
+                with suppress(ProcessLookupError):
+                    os.kill(slot.life.child.pid, signal.SIGTERM)
+
+    def _judge(self) -> None:
+        """By what the bookkeeper read last; a worker that was told to stop need not beat any more."""
+        signs = self._bookkeeper.signs
+        if self._obeyed or signs is self._judged:
+            return
+        self._judged = signs
+        for worker_id, reason in self._vigil.judge(signs).items():
+            for slot in self._slots:
+                if slot.life is not None and slot.life.worker_id == worker_id:
+                    self._kill(slot, reason)
+
+    def _kill(self, slot: _Slot, reason: str) -> None:
+        life = slot.life
+        if life is None or life.fd is None or life.killed:
+            return
+        _log.warning("%s: killing pid %d: %s", slot.name, life.child.pid, reason)
+        life.killed = True
+        self._vigil.end(life.worker_id)
+        self._end(life)
+
+    # Workers that the operator switched off, and that ended because of it
+
+    def _unpark(self) -> None:
+        signs = self._bookkeeper.signs
+        for slot in self._slots:
+            parked_at = slot.parked_at
+            if parked_at is not None and signs.read_at > parked_at and slot.spec.queue in signs.switched_on:
+                _log.info("%s: switched on again", slot.name)
+                slot.parked_at, slot.start_at = None, self._now()
+
+    def _tell_bookkeeper(self) -> None:
+        lives = frozenset(slot.life.worker_id for slot in self._slots if slot.life is not None)
+        parked = frozenset(slot.spec.queue for slot in self._slots if slot.parked_at is not None)
+        self._bookkeeper.wanted = Wanted(lives, parked)
+
+
+def _named(specs: Sequence[WorkerSpec]) -> list[tuple[str, WorkerSpec]]:
+    """Each with a name for the log: `cpu/1`, `cpu/2`."""
+    counts: dict[str, int] = {}
+    named = []
+    for spec in specs:
+        counts[spec.queue] = counts.get(spec.queue, 0) + 1
+        named.append((f"{spec.queue}/{counts[spec.queue]}", spec))
+    return named
+
+
+def _in_words(follows: Next, status: int) -> str:
+    if follows.delay_s is None:
+        return "its work is done"
+    if follows.parked:
+        return "starts when it is switched on"
+    when = "again at once" if follows.delay_s == 0 else f"again in {follows.delay_s:.1f} s"
+    return f"{when}, though that may not help before somebody acts" if status in HOPELESS else when

@@ -1,0 +1,437 @@
+"""A worker: claims jobs of one queue, one at a time, and sees each to its end.
+
+    start ──> parked <──────────────── pause, off (off: executes itself anew first: nothing stays loaded)
+       │        │ on                        ^
+       └────────┴──> claim ──none──> idle ──┤        idle: advertised, LISTENing, and polling all the same
+                       ^               │    │
+                       └── work <──────┴────┘
+                            │
+                            └─ end of the last job and claim of the next: one statement, one commit
+
+Whatever the database does to a statement, what it may have done is found out before anything else: the end is
+written again (the fence makes that harmless), and a claim whose answer was lost is given back.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Final
+
+import psutil
+import psycopg
+
+from queue_workflows.config import RESERVED_QUEUES, current_config
+from queue_workflows.db import wait_for_schema
+from queue_workflows.db.dsn import secrets_of
+from queue_workflows.db.engine import Database
+from queue_workflows.db.listen import Listener
+from queue_workflows.errors import DatabaseError, ExitCode, LeaseLost
+from queue_workflows.host.deadman import DeadMan, boottime
+from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.jobs.context import JobContext
+from queue_workflows.jobs.ending import ending_of
+from queue_workflows.jobs.executor import EventLoop, execute
+from queue_workflows.jobs.guards import HeldJob, budget_for
+from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
+from queue_workflows.jobs.redaction import Redactor
+from queue_workflows.jobs.retries import Backoff
+from queue_workflows.jobs.tasks import UNKNOWN_TASK, current_tasks
+from queue_workflows.jobs.work import Work
+from queue_workflows.models import WorkflowRun
+from queue_workflows.repositories.claimable import ClaimableRepository
+from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
+from queue_workflows.repositories.claiming import Marks
+from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.families import INGEST, NODE, Family
+from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.holding import Control
+from queue_workflows.repositories.ingest_jobs import IngestJobRepository
+from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.repositories.runs import RunRepository
+from queue_workflows.roles.guardian import Guardian
+from queue_workflows.roles.identity import Identity
+from queue_workflows.settings import Settings
+from queue_workflows.states import DesiredState, JobStatus, WorkerState
+
+_log = logging.getLogger(__name__)
+
+# The revision that brought the last table which a worker uses.
+MIN_SCHEMA: Final = 10
+# How long a job waits that this process does not know how to run; a worker that knows it fetches it at once.
+_UNKNOWN_DELAY_S: Final = 60.0
+_FIRST_LOOK_S: Final = 0.005
+_DATABASE_RETRY_S: Final = 0.5
+_MEMORY_EVERY_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What the command line says of one worker."""
+
+    queue: str
+    drain: bool = False
+    max_jobs: int | None = None
+    grace_s: float | None = None
+    recycle_jobs: int | None = None
+    recycle_mb: int | None = None
+    exit_when_off: bool = False
+    schema_wait_s: float = 60.0
+
+
+def family_of(queue: str) -> Family:
+    """Reserved queues carry node jobs, all others ingest jobs."""
+    return NODE if queue in RESERVED_QUEUES else INGEST
+
+
+def run_worker(database: Database, settings: Settings, options: WorkerOptions) -> ExitCode:
+    """Work until told to stop, drained, or done; the status to end the process with."""
+    launcher_pid = take_launcher_pid()
+    die_with_parent(launcher_pid)
+    wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
+    identity = Identity.take(settings.host_label, options.queue)
+    family = family_of(options.queue)
+    with (
+        DeadMan(enabled=settings.deadman) as deadman,
+        Listener.on(database, [family.channel], payloads=[options.queue]) as listener,
+        EventLoop() as loop,
+    ):
+        if deadman.reason_off:
+            _log.warning("no dead man's timer: %s", deadman.reason_off)
+        repository = NodeJobRepository if family is NODE else IngestJobRepository
+        guardian = Guardian(
+            identity,
+            settings,
+            repository=repository,
+            connect=lambda: database.connect(autocommit=True, hot=True),
+            deadman=deadman,
+            on_news=listener.interrupt,
+            grace_s=settings.grace_s if options.grace_s is None else options.grace_s,
+            launcher_pid=launcher_pid,
+        )
+        guardian.start()
+        try:
+            worker = Worker(
+                database,
+                settings,
+                options,
+                guardian=guardian,
+                listener=listener,
+                repository=repository,
+                loop=loop,
+            )
+            return worker.run()
+        finally:
+            guardian.close()
+
+
+class Worker:
+    """The main thread's loop; what it shares with the guardian is in the guardian."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        options: WorkerOptions,
+        *,
+        guardian: Guardian,
+        listener: Listener,
+        repository: type[ClaimableRepository[Any, Any]],
+        loop: EventLoop,
+    ) -> None:
+        self._database = database
+        self._settings = settings
+        self._options = options
+        self._guardian = guardian
+        self._listener = listener
+        self._kind = repository
+        self._loop = loop
+        self._queue = options.queue
+        self._family = family_of(options.queue)
+        self._worker_id = guardian.identity.worker_id
+        self._lease_s = guardian.lease_s
+        self._marks = Marks(settings.poll_s)
+        self._backoff = Backoff(settings.backoff_s, settings.backoff_jitter_s)
+        self._rng = Random()  # noqa: S311
+        self._tasks = current_tasks()
+        self._modules = ModuleResolver.of(current_config())
+        self._invoke_context = current_config().invoke_context
+        self._limits = PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth)
+        self._redactor = Redactor(secrets_of(database.params))
+        self._memory = psutil.Process().memory_info
+        self._memory_at = 0.0
+        self._jobs_done = 0
+        self._advertised = False
+        self._connection: psycopg.Connection[Any] | None = None
+        self._repository: ClaimableRepository[Any, Any]
+
+    def run(self) -> ExitCode:
+        """Claim and work until there is a reason to stop."""
+        self._connected()
+        self._fetch_what_waited_for_us()
+        while (status := self._reason_to_stop()) is None:
+            if self._guardian.wish is not None:
+                self._park(self._guardian.wish)
+                continue
+            job = self._claim()
+            if job is None and not self._options.drain:
+                job = self._idle()
+            elif job is None and self._marks.empty:
+                return ExitCode.DONE
+            while job is not None:
+                job = self._work(job)
+        return status
+
+    def _reason_to_stop(self) -> ExitCode | None:
+        options, wish = self._options, self._guardian.wish
+        if self._guardian.stopping is not None:
+            return ExitCode.DONE
+        if options.max_jobs is not None and self._jobs_done >= options.max_jobs:
+            return ExitCode.DONE
+        if options.exit_when_off and wish is not None and wish.desired is DesiredState.OFF:
+            return ExitCode.STOPPED
+        if self._is_worn():
+            _log.info("recycled after %d jobs", self._jobs_done)
+            self._guardian.execute_anew()
+        return None
+
+    def _is_worn(self) -> bool:
+        options = self._options
+        if options.recycle_jobs is not None and self._jobs_done >= options.recycle_jobs:
+            return True
+        now = time.monotonic()
+        if options.recycle_mb is None or now < self._memory_at:
+            return False
+        self._memory_at = now + _MEMORY_EVERY_S
+        return self._memory().rss >> 20 >= options.recycle_mb
+
+    def _park(self, wish: Control) -> None:
+        """Wait a turn for the operator; switched off, with nothing loaded."""
+        self._leave_idle()
+        if wish.desired is DesiredState.OFF:
+            if self._jobs_done:
+                self._guardian.execute_anew()
+            self._guardian.doing(WorkerState.PARKED, wish.reason)
+        else:
+            self._guardian.doing(WorkerState.PAUSED, wish.reason)
+        self._listener.wait(self._settings.poll_s)
+
+    # The database, which may go away in the middle of anything.
+
+    def _connected(self) -> ClaimableRepository[Any, Any]:
+        if self._connection is None:
+            self._connection = self._database.connect(autocommit=True, hot=True)
+            self._repository = self._kind(self._connection, payload_limits=self._limits)
+        return self._repository
+
+    def _lost_touch(self, exc: Exception) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+            _log.warning("the worker has no database: %s", " ".join(str(exc).split()))
+        self._listener.wait(_DATABASE_RETRY_S * (0.5 + self._rng.random()))
+
+    def _recover(self, ending: Ending | None) -> None:
+        """After a statement whose answer was lost: write the end again, and give back a claim never read."""
+        while True:
+            try:
+                repository = self._connected()
+                if ending is not None and repository.end_many([ending]).lost:
+                    _log.info(
+                        "job %d: its end was stored before the connection was lost, or its lease was",
+                        ending.fence.job_id,
+                    )
+                repository.reclaim_worker(
+                    self._worker_id, max_crashes=self._settings.max_crashes, crashed=False
+                )
+                return
+            except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseError) as exc:
+                self._lost_touch(exc)
+
+    # Claiming.
+
+    def _claim(self) -> ClaimedJob | None:
+        """The next job, or none."""
+        positions = self._marks.positions(time.monotonic())
+        try:
+            repository = self._connected()
+            with self._guardian.claiming:
+                reading = boottime()
+                self._guardian.bound(reading)
+                jobs = repository.claim(
+                    self._queue,
+                    worker_id=self._worker_id,
+                    lease_s=self._lease_s,
+                    positions=positions,
+                    alone=True,
+                    durable=False,
+                )
+                return self._taken(jobs, reading)
+        except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseError) as exc:
+            self._lost_touch(exc)
+            self._recover(None)
+            return None
+
+    def _taken(self, jobs: list[Any], reading: float) -> ClaimedJob | None:
+        """What a confirmed claim brought; guarded from here on."""
+        self._marks.claimed(jobs, 1)
+        if not jobs:
+            return None
+        (job,) = jobs
+        self._guardian.hold(
+            HeldJob(
+                job,
+                self._context(job),
+                budget_for(job, self._settings),
+                time.monotonic(),
+                reading + self._lease_s,
+            )
+        )
+        return job  # type: ignore[no-any-return]
+
+    def _idle(self) -> ClaimedJob | None:
+        """Wait where a writer's NOTIFY finds us; the job that ended the wait, or none for another reason."""
+        self._guardian.doing(WorkerState.IDLE)
+        if not self._advertised:
+            self._listener.advertise(self._queue)
+            self._advertised = True
+        pause = _FIRST_LOOK_S
+        while self._guardian.stopping is None and self._guardian.wish is None:
+            # A short claim with marks proves nothing: the next one looks at everything.
+            job = self._claim()
+            if job is not None:
+                return job
+            if not self._marks.empty:
+                continue
+            timeout = self._settings.poll_s * (0.75 + self._rng.random() / 2)
+            if self._listener.must_look_again():
+                # Somebody who inserted before we advertised may commit without a wake.
+                timeout, pause = min(timeout, pause), pause * 2
+            if (wake := self._listener.wait(timeout)) is not None and wake.reason != "interrupted":
+                pause = _FIRST_LOOK_S
+        return None
+
+    def _leave_idle(self) -> None:
+        """Writers need not wake us any more: NOTIFY is dear to them."""
+        if self._advertised:
+            self._listener.withdraw(self._queue)
+            self._advertised = False
+
+    # Working.
+
+    def _work(self, job: ClaimedJob) -> ClaimedJob | None:
+        """See one job to its end; the next one, if the end brought one."""
+        held = self._guardian.held(job.id)
+        ending = self._perform(job, held.ctx)
+        if ending is None:
+            # The lease is lost, so the row is another's; the process need not end, as the job has.
+            self._guardian.let_go(job.id)
+            return None
+        last_words = held.ctx.take_progress(now=time.monotonic(), final=True)
+        try:
+            if last_words is not None:
+                self._say(job, last_words)
+            if self._may_claim_more():
+                return self._end_and_claim(job, ending)
+            with self._guardian.claiming:
+                lost = self._connected().end_many([ending]).lost
+                self._guardian.let_go(job.id)
+        except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseError) as exc:
+            self._lost_touch(exc)
+            self._recover(ending)
+            self._guardian.let_go(job.id)
+            return None
+        if lost:
+            self._tell_lost(job)
+        return None
+
+    def _end_and_claim(self, job: ClaimedJob, ending: Ending) -> ClaimedJob | None:
+        positions = self._marks.positions(time.monotonic())
+        with self._guardian.claiming:
+            reading = boottime()
+            ended, jobs = self._connected().end_and_claim(
+                [ending],
+                self._queue,
+                worker_id=self._worker_id,
+                lease_s=self._lease_s,
+                positions=positions,
+                alone=True,
+            )
+            self._guardian.let_go(job.id)
+            following = self._taken(jobs, reading)
+        if ended.lost:
+            self._tell_lost(job)
+        if following is not None:
+            self._leave_idle()
+        return following
+
+    def _may_claim_more(self) -> bool:
+        return (
+            self._guardian.stopping is None
+            and self._guardian.wish is None
+            and (self._options.max_jobs is None or self._jobs_done < self._options.max_jobs)
+            and not self._is_worn()
+        )
+
+    def _say(self, job: ClaimedJob, progress: str) -> None:
+        with suppress(LeaseLost):
+            self._connected().beat(job.fence, json.loads(progress))
+
+    def _tell_lost(self, job: ClaimedJob) -> None:
+        _log.warning("job %d: attempt %d was over before its end could be stored", job.id, job.attempt)
+
+    def _context(self, job: ClaimedJob) -> JobContext:
+        return JobContext(job, family=self._family.title, make_durable=lambda: self._make_durable(job))
+
+    def _make_durable(self, job: ClaimedJob) -> bool:
+        try:
+            self._connected().make_durable(job.fence, lease_s=self._lease_s)
+        except LeaseLost:
+            return False
+        return True
+
+    def _perform(self, job: ClaimedJob, ctx: JobContext) -> Ending | None:
+        """Run the job's function here and now, or put the job aside for who knows it."""
+        work, reason, key = self._look_up(job)
+        if work is None:
+            return Ending(
+                job.fence,
+                JobStatus.SCHEDULED,
+                delay_s=_UNKNOWN_DELAY_S,
+                hold_reason=reason,
+                hold_key=key,
+            )
+        self._jobs_done += 1
+        outcome = execute(
+            job,
+            work,
+            ctx,
+            invoke_context=self._invoke_context,
+            run=self._run_of(job),
+            loop=self._loop,
+            limits=self._limits,
+            redactor=self._redactor,
+        )
+        return ending_of(outcome, job, self._backoff, self._rng.random())
+
+    def _look_up(self, job: ClaimedJob) -> tuple[Work | None, str, str | None]:
+        if isinstance(job, ClaimedIngestJob):
+            return self._tasks.find(job.task_name), UNKNOWN_TASK, job.task_name
+        assert isinstance(job, ClaimedNodeJob)  # noqa: S101 - there are two families
+        return self._modules.find(job.node_module), UNKNOWN_MODULE, job.node_module
+
+    def _run_of(self, job: ClaimedJob) -> WorkflowRun | None:
+        """The run of a node job, for a host app that puts a context around its jobs."""
+        if self._invoke_context is None or not isinstance(job, ClaimedNodeJob):
+            return None
+        self._connected()
+        return RunRepository(self._connection).fetch(job.run_id) if self._connection else None
+
+    def _fetch_what_waited_for_us(self) -> None:
+        """Jobs on hold because nobody knew their task may run now."""
+        if self._family is INGEST and (names := self._tasks.names()):
+            self._connected().promote_held(UNKNOWN_TASK, names, queue=self._queue)

@@ -1,0 +1,126 @@
+"""The statuses of runs and jobs, and the one table of legal moves between them.
+
+CHECK constraints keep what a row looks like in each status; `check_move` keeps the moves. The diagram in
+docs/states.md is drawn from these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from queue_workflows.errors import IllegalTransition
+
+
+class RunStatus(StrEnum):
+    """A run waits to be expanded, runs, and ends."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class JobStatus(StrEnum):
+    """A job of either family; only a node job may be awaiting input."""
+
+    SCHEDULED = "scheduled"
+    QUEUED = "queued"
+    RUNNING = "running"
+    AWAITING_INPUT = "awaiting_input"
+    COMPLETED = "completed"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class SubmissionStatus(StrEnum):
+    """What became of an answer to a parked node."""
+
+    PENDING = "pending"
+    ACCEPTED = "accepted"
+    REJECTED = "rejected"
+
+
+class WorkerState(StrEnum):
+    """What a worker says of itself in its heartbeat."""
+
+    STARTING = "starting"
+    IDLE = "idle"
+    BUSY = "busy"
+    PAUSED = "paused"
+    PARKED = "parked"
+    STOPPING = "stopping"
+    QUARANTINED = "quarantined"
+
+
+class DesiredState(StrEnum):
+    """What an operator wants of a host's queue; the strictest matching row wins."""
+
+    ON = "on"
+    PAUSE = "pause"
+    OFF = "off"
+
+
+class CatchUp(StrEnum):
+    """What a schedule does about ticks that passed while nobody looked."""
+
+    NONE = "none"
+    LATEST = "latest"
+    ALL = "all"
+
+
+class BinaryStatus(StrEnum):
+    """A binary that a plugin needs on one machine."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    INSTALLED = "installed"
+    FAILED = "failed"
+
+
+Moves = Mapping[str, frozenset[str]]
+
+RUN_TERMINAL: Final = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+JOB_TERMINAL: Final = frozenset(
+    {JobStatus.COMPLETED, JobStatus.SKIPPED, JobStatus.FAILED, JobStatus.CANCELLED}
+)
+INGEST_STATUSES: Final = tuple(status for status in JobStatus if status is not JobStatus.AWAITING_INPUT)
+NODE_STATUSES: Final = tuple(JobStatus)
+
+# Terminal -> running again is an operator's `run retry`, which reopens the run and some of its jobs.
+RUN_MOVES: Final[Moves] = {
+    RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.FAILED, RunStatus.CANCELLED}),
+    RunStatus.RUNNING: RUN_TERMINAL,
+    RunStatus.COMPLETED: frozenset({RunStatus.RUNNING}),
+    RunStatus.FAILED: frozenset({RunStatus.RUNNING}),
+    RunStatus.CANCELLED: frozenset({RunStatus.RUNNING}),
+}
+
+# Terminal -> queued is an operator's retry and opens a new generation; nothing else leaves a terminal status.
+INGEST_MOVES: Final[Moves] = {
+    JobStatus.SCHEDULED: frozenset({JobStatus.QUEUED, JobStatus.CANCELLED}),
+    JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.SCHEDULED, JobStatus.CANCELLED}),
+    JobStatus.RUNNING: JOB_TERMINAL | {JobStatus.QUEUED, JobStatus.SCHEDULED},
+    **{status: frozenset({JobStatus.QUEUED}) for status in JOB_TERMINAL},
+}
+
+# A parked node is answered (completed), asked again (queued), expires (failed) or is cancelled.
+NODE_MOVES: Final[Moves] = {
+    **INGEST_MOVES,
+    JobStatus.QUEUED: INGEST_MOVES[JobStatus.QUEUED] | {JobStatus.SKIPPED, JobStatus.AWAITING_INPUT},
+    JobStatus.RUNNING: INGEST_MOVES[JobStatus.RUNNING] | {JobStatus.AWAITING_INPUT},
+    JobStatus.AWAITING_INPUT: frozenset(
+        {JobStatus.COMPLETED, JobStatus.QUEUED, JobStatus.FAILED, JobStatus.CANCELLED}
+    ),
+}
+
+MOVES: Final[Mapping[str, Moves]] = {"run": RUN_MOVES, "node job": NODE_MOVES, "ingest job": INGEST_MOVES}
+
+
+def check_move(family: str, old: str, new: str) -> None:
+    """Refuse a move that the table does not have; `family` is a key of MOVES."""
+    if new not in MOVES[family].get(old, frozenset()):
+        raise IllegalTransition(family, old, new)

@@ -1,0 +1,130 @@
+"""The databases of one test run on a server: a template migrated once, clones of it, and what dead runs left.
+
+Every name holds the run's number and ends in `_test`; nothing else on the server is ever touched. A process
+of a run holds that number as a shared advisory lock for as long as it uses the server, so a run whose lock is
+free is dead, and its databases and roles may go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from queue_workflows.db import bootstrap
+
+# Classes of advisory locks in the maintenance database: "this run lives" and "I make its template".
+_ALIVE, _TEMPLATE = 1_903_655_540, 1_903_655_541
+_MARK = "qwft"
+_NAME = re.compile(rf"_{_MARK}_(?P<run>[0-9a-f]{{7}})_\w+_test$")
+_ROLE = re.compile(rf"_{_MARK}_(?P<run>[0-9a-f]{{7}})_\w+$")
+_STEM_LENGTH = 16
+
+
+class Databases:
+    """Makes and drops the databases of one process of a run; `dsn_of` names a database of the server."""
+
+    def __init__(
+        self,
+        admin: psycopg.Connection[Any],
+        dsn_of: Callable[[str], str],
+        *,
+        stem: str,
+        run_id: str,
+        worker: str,
+    ) -> None:
+        self._admin = admin
+        self._dsn_of = dsn_of
+        self._stem = re.sub(r"[^a-z0-9_]", "_", stem.lower())[:_STEM_LENGTH]
+        self._run = run_id
+        self._worker = worker
+        self._count = 0
+        self._admin.execute("SELECT pg_advisory_lock_shared(%s, %s)", (_ALIVE, int(run_id, 16)))
+
+    @property
+    def role_suffix(self) -> str:
+        """Ends the name of every role that a test makes: roles belong to the server, not to a database."""
+        return f"{_MARK}_{self._run}_{self._worker}"
+
+    def template(self) -> str:
+        """The run's migrated template; made by the first process that asks, while the others wait.
+
+        A template that takes no connections is finished: nobody can get between it and a clone.
+        """
+        name = f"{self._stem}_{_MARK}_{self._run}_template_test"
+        key = (_TEMPLATE, int(self._run, 16))
+        self._admin.execute("SELECT pg_advisory_lock(%s, %s)", key)
+        try:
+            finished = self._admin.execute(
+                "SELECT NOT datallowconn FROM pg_database WHERE datname = %s", (name,)
+            ).fetchone()
+            if finished != (True,):
+                self.drop(name)
+                self._create(name, None)
+                bootstrap(self._dsn_of(name))
+                self._admin.execute(
+                    sql.SQL("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false").format(sql.Identifier(name))
+                )
+        finally:
+            self._admin.execute("SELECT pg_advisory_unlock(%s, %s)", key)
+        return name
+
+    @contextmanager
+    def database(self, template: bool = True) -> Iterator[str]:
+        """The DSN of a database of its own, a clone of the template or empty, dropped at the end."""
+        self._count += 1
+        name = f"{self._stem}_{_MARK}_{self._run}_{self._worker}_{self._count}_test"
+        self._create(name, self.template() if template else None)
+        try:
+            yield self._dsn_of(name)
+        finally:
+            self.drop(name)
+
+    def _create(self, name: str, template: str | None) -> None:
+        parts = (sql.Identifier(name), sql.Identifier(template or "template0"))
+        self._admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*parts))
+
+    def drop(self, name: str) -> None:
+        """Drop a database with whoever is still connected to it."""
+        self._admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
+
+    def drop_roles(self) -> None:
+        """Drop the roles that this process's tests made; one that owns something is left to the next run."""
+        self._drop_roles(lambda name: name.endswith(f"_{self.role_suffix}"))
+
+    def sweep(self) -> None:
+        """Drop what runs that are dead left behind."""
+        for run in sorted(self._runs() - {self._run}):
+            key = (_ALIVE, int(run, 16))
+            if self._admin.execute("SELECT pg_try_advisory_lock(%s, %s)", key).fetchone() != (True,):
+                continue
+            try:
+                # A shared server may hold what another user's run left: that is for them to drop.
+                with suppress(psycopg.errors.InsufficientPrivilege):
+                    self.drop_run(run)
+            finally:
+                self._admin.execute("SELECT pg_advisory_unlock(%s, %s)", key)
+
+    def drop_run(self, run: str) -> None:
+        """Drop all databases and roles of a run."""
+        for name in self._names("SELECT datname FROM pg_database"):
+            if (match := _NAME.search(name)) and match["run"] == run:
+                self.drop(name)
+        self._drop_roles(lambda name: (match := _ROLE.search(name)) is not None and match["run"] == run)
+
+    def _runs(self) -> set[str]:
+        databases = (_NAME.search(name) for name in self._names("SELECT datname FROM pg_database"))
+        roles = (_ROLE.search(name) for name in self._names("SELECT rolname FROM pg_roles"))
+        return {match["run"] for match in (*databases, *roles) if match}
+
+    def _names(self, query: str) -> list[str]:
+        return [name for (name,) in self._admin.execute(query)]
+
+    def _drop_roles(self, ours: Callable[[str], bool]) -> None:
+        for name in filter(ours, self._names("SELECT rolname FROM pg_roles")):
+            with suppress(psycopg.errors.DependentObjectsStillExist):
+                self._admin.execute(sql.SQL("DROP ROLE IF EXISTS {}").format(sql.Identifier(name)))

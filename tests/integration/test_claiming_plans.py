@@ -1,0 +1,297 @@
+"""The plans of the hot statements: by index whatever is stored, prepared once, parsed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
+from support.jobs import Jobs, ending, jobs_of
+from support.plans import as_prepared, explain, nodes
+
+from queue_workflows.db.engine import connect, parse_dsn
+from queue_workflows.db.pins import PLANNER, Timeouts
+from queue_workflows.repositories import Ending, Fence, Marks, RunRepository, claiming, holding, sweeping
+from queue_workflows.repositories import ending as ends
+from queue_workflows.repositories.claiming import UNMARKED, claim_params
+from queue_workflows.repositories.ending import end_params, fence_params, texts
+from queue_workflows.states import JobStatus
+
+FINISHED = 150_000
+QUEUED = 3_000
+WIDE_OFF = ("hashjoin", "mergejoin", "sort", "material", "memoize")
+# How the planner may be led: as it likes, or without what would hide that a plan needs it.
+PINNED = tuple(name.removeprefix("enable_") for name in PLANNER if name.startswith("enable_"))
+SWITCHES = {
+    "all nodes": (),
+    "nested loops only": WIDE_OFF,
+    "no bitmaps": ("bitmapscan",),
+    "as a worker": PINNED,
+}
+STORED = {
+    "node": """
+        INSERT INTO workflow_node_jobs
+            (run_id, node_id, map_index, queue, priority, status, claimed_by, attempt, finished_at,
+             lease_expires_at, hold_reason, hold_key, run_at)
+        SELECT %(run)s, 'n', %(base)s + n, 'cpu', n %% 10, %(status)s, %(worker)s || (n %% 40), 1,
+            CASE WHEN %(status)s = 'completed' THEN now() END,
+            CASE WHEN %(status)s = 'running' THEN now() + interval '1 h' END,
+            %(reason)s, %(key)s || (n %% 50), now() + n * interval '1 s'
+        FROM generate_series(1, %(count)s) AS n
+    """,
+    "ingest": """
+        INSERT INTO ingest_jobs
+            (task_name, queue, priority, status, claimed_by, attempt, finished_at, lease_expires_at,
+             hold_reason, hold_key, run_at)
+        SELECT 'task', 'fetch', n %% 10, %(status)s, %(worker)s || (n %% 40), 1,
+            CASE WHEN %(status)s = 'completed' THEN now() END,
+            CASE WHEN %(status)s = 'running' THEN now() + interval '1 h' END,
+            %(reason)s, %(key)s || (n %% 50), now() + n * interval '1 s'
+        FROM generate_series(1, %(count)s) AS n
+    """,
+}
+
+
+def store(jobs: Jobs, run: Any, base: int, count: int, status: str, **more: Any) -> None:
+    """Many rows of one status at once."""
+    params = {"worker": None, "reason": None, "key": None} | more
+    params |= {"run": run, "base": base, "count": count, "status": status}
+    jobs.connection.execute(STORED[jobs.family], params)
+
+
+def a_run(jobs: Jobs) -> Any:
+    """A run for nodes that come past the repositories."""
+    return RunRepository(jobs.connection).insert("film", spec={}, spec_hash="h").id
+
+
+@pytest.fixture(scope="module", params=["node", "ingest"])
+def family(request: pytest.FixtureRequest) -> str:
+    """Both."""
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["analyzed", "never analyzed"])
+def crowded(family: str, request: pytest.FixtureRequest, qwf_dsn: str) -> Iterator[Jobs]:
+    """150,000 finished jobs beside those that wait, run and are held, with and without statistics."""
+    with jobs_of(family, qwf_dsn) as jobs:
+        jobs.connection.execute(f"ALTER TABLE {jobs.table} SET (autovacuum_enabled = off)")
+        run = a_run(jobs)
+        jobs.connection.execute("SET session_replication_role = replica")
+        store(jobs, run, 0, FINISHED, "completed", worker="w")
+        store(jobs, run, 200_000, QUEUED, "queued")
+        store(jobs, run, 300_000, QUEUED, "scheduled", reason="limit", key="k")
+        store(jobs, run, 400_000, 200, "running", worker="w")
+        jobs.connection.execute("RESET session_replication_role")
+        if request.param == "analyzed":
+            jobs.connection.execute(f"VACUUM ANALYZE {jobs.table}")
+        yield jobs
+        jobs.connection.execute(f"ALTER TABLE {jobs.table} RESET (autovacuum_enabled)")
+
+
+def indexes(plan: list[dict[str, Any]]) -> set[str]:
+    """The indexes that a plan reads."""
+    return {node["Index Name"] for node in plan if "Index Name" in node}
+
+
+def check_by_id_only(jobs: Jobs, plan: list[dict[str, Any]], *also: str) -> None:
+    """The table is read by its primary key, and by the other indexes that are named, never as a whole."""
+    scanned = [
+        node for node in plan if node.get("Relation Name") == jobs.table and "Scan" in node["Node Type"]
+    ]
+    assert all(node["Node Type"] != "Seq Scan" for node in scanned), scanned
+    ours = {name for name in indexes(plan) if jobs.table in name}
+    assert ours <= {f"pk_{jobs.table}", *also}, ours
+
+
+def held_rows(jobs: Jobs, count: int) -> list[Fence]:
+    """Some running rows."""
+    sql = f"SELECT id, attempt, claimed_by FROM {jobs.table} WHERE status = 'running' ORDER BY id LIMIT %s"
+    return [Fence(*row) for row in jobs.connection.execute(sql, [count])]
+
+
+MODES = pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+SWITCHED = pytest.mark.parametrize("off", SWITCHES.values(), ids=SWITCHES.keys())
+
+
+@MODES
+@SWITCHED
+@pytest.mark.parametrize("limit", [1, 50])
+@pytest.mark.slow
+def test_claim(crowded: Jobs, mode: str, off: tuple[str, ...], limit: int) -> None:
+    """A claim walks its partial index in order, locks what it takes, and updates by primary key."""
+    params = claim_params(
+        crowded.queue, worker_id="w", lease_s=30.0, limit=limit, alone=False, positions=UNMARKED
+    ) | {"relaxed": False}
+    plan = explain(crowded.connection, mode, claiming.CLAIM[crowded.family], params, off)
+    check_by_id_only(crowded, plan, f"ix_{crowded.table}_claim")
+    walks = [node for node in plan if node.get("Index Name") == f"ix_{crowded.table}_claim"]
+    assert [node["Node Type"] for node in walks] == ["Index Scan"]
+    assert walks[0].get("Rows Removed by Filter", 0) == 0
+    (locked,) = [node for node in plan if node["Node Type"] == "LockRows"]
+    assert round(locked["Actual Rows"] * locked["Actual Loops"]) == limit
+    assert "Sort" not in {node["Node Type"] for node in plan}
+
+
+@MODES
+@SWITCHED
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.slow
+def test_ends_renewals_and_beats(crowded: Jobs, mode: str, off: tuple[str, ...], count: int) -> None:
+    """What a worker writes for its jobs finds them by id, never by walking what is running."""
+    held = held_rows(crowded, count)
+    claimed = claim_params(
+        crowded.queue, worker_id="w", lease_s=9.0, limit=2, alone=False, positions=UNMARKED
+    )
+    batch = end_params(crowded.repository._family, [Ending(fence, JobStatus.COMPLETED) for fence in held])
+    held_params = fence_params(held)
+    walk = f"ix_{crowded.table}_claim"
+    for sql, params, more in (
+        (ends.END, batch, ()),
+        (ends.END_AND_CLAIM, batch | claimed, (walk,)),
+        (holding.RENEW, held_params | {"lease_s": 9.0, "relaxed": False}, ()),
+        (holding.BEAT, held_params | {"progress": texts(["{}"] * count), "relaxed": False}, ()),
+        (holding.WATCH, held_params | {"host_label": "h", "queue": "q"}, ()),
+    ):
+        plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
+        check_by_id_only(crowded, plan, *more)
+
+
+@MODES
+@SWITCHED
+@pytest.mark.slow
+def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
+    """Promotion reads what is due or freed by its index, and a reclaim no more than what is running."""
+    reclaim = {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None}
+    held = {"reason": "limit", "keys": texts(["k7"]), "queue": None, "limit": 1}
+    of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True}
+    for sql, params, index in (
+        (sweeping.PROMOTE, {}, "due"),
+        (sweeping.PROMOTE_HELD, held, "hold"),
+        (sweeping.RECLAIM, reclaim, "running"),
+        (sweeping.RECLAIM_WORKER, of_worker, "running"),
+    ):
+        plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
+        check_by_id_only(crowded, plan, f"ix_{crowded.table}_{index}")
+        assert f"ix_{crowded.table}_{index}" in indexes(plan)
+        assert sql is not sweeping.PROMOTE or "Sort" not in {node["Node Type"] for node in plan}
+
+
+def test_hot_statements_are_prepared_once_and_parsed_once(qwf_dsn: str, family: str) -> None:
+    """Whatever the values are, small or large, given or not, the server sees one statement with one set of
+    types.
+
+    The driver keeps what it has parsed of a statement up to a length; none of these is longer.
+    """
+    with jobs_of(family, qwf_dsn) as jobs:
+        far = 2**40 + family.count("n") * 2**20
+        sequence = f"SELECT setval(pg_get_serial_sequence('{jobs.table}', 'id'), %s)"
+        for round_ in range(8):
+            if round_ == 1:
+                jobs.connection.execute(sequence, [far])
+            jobs.enqueue(4)
+            marks = UNMARKED if round_ % 2 else (round_,) * 10
+            held = jobs.claim(limit=1 + round_ % 2, positions=marks, durable=bool(round_ % 2))
+            fences = [job.fence for job in held]
+            jobs.repository.renew(fences, lease_s=30)
+            jobs.repository.beat(fences[0], {"n": round_})
+            jobs.repository.watch(fences, host_label="h", queue="q")
+            endings = [
+                ending(held[0], result={"n": 1})
+                if round_ % 2
+                else ending(
+                    held[0], "scheduled", delay_s=1.5, hold_reason="limit", hold_key="k", error={"e": 1}
+                )
+            ]
+            _, claimed = jobs.repository.end_and_claim(
+                endings, jobs.queue, worker_id="w1", lease_s=9, alone=True
+            )
+            jobs.repository.end_many([ending(job) for job in (*held[1:], *claimed)])
+        prepared = [
+            each for (each,) in jobs.connection.execute("SELECT statement FROM pg_prepared_statements")
+        ]
+        for sql in (claiming.CLAIM, ends.END, ends.END_AND_CLAIM, holding.RENEW, holding.BEAT, holding.WATCH):
+            assert prepared.count(as_prepared(sql[family])[0]) == 1
+            assert len(sql[family].encode()) <= MAX_CACHED_STATEMENT_LENGTH
+
+
+def work(jobs: Jobs, rounds: int) -> None:
+    """What a worker with one job at a time sends, over and over."""
+    marks = Marks(3600.0)
+    held = jobs.claim("me")
+    for _ in range(rounds):
+        jobs.repository.renew([job.fence for job in held], lease_s=30)
+        jobs.repository.watch([job.fence for job in held], host_label="h", queue=jobs.queue)
+        where = {"positions": marks.positions(1.0), "worker_id": "me", "lease_s": 30.0}
+        _, held = jobs.repository.end_and_claim([ending(job) for job in held], jobs.queue, **where)
+        marks.claimed(held, 1)
+        assert jobs.repository.promote() == 0
+        assert jobs.repository.reclaim(max_crashes=3, lease_s=30.0) == []
+    jobs.repository.end_many([ending(job, "queued") for job in held])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("made_while", ["new", "tiny and analyzed"])
+def test_a_workers_plans_outlive_the_growth_of_the_table(qwf_dsn: str, family: str, made_while: str) -> None:
+    """What a worker's own connection planned on a small table is by index; nobody has analyzed it since."""
+    with (
+        jobs_of(family, qwf_dsn) as tester,
+        connect(
+            parse_dsn(qwf_dsn), name="worker", timeouts=Timeouts(), autocommit=True, hot=True
+        ) as connection,
+    ):
+        jobs = Jobs(family, connection)
+        tester.connection.execute(f"ALTER TABLE {jobs.table} SET (autovacuum_enabled = off)")
+        tester.enqueue(40)
+        if made_while == "tiny and analyzed":
+            tester.connection.execute(f"VACUUM ANALYZE {jobs.table}")
+        work(jobs, 12)
+        run = a_run(tester)
+        tester.connection.execute("SET session_replication_role = replica")
+        store(tester, run, 0, FINISHED, "completed", worker="w")
+        store(tester, run, 200_000, QUEUED, "queued")
+        store(tester, run, 300_000, 5, "scheduled")
+        store(tester, run, 400_000, 5, "running", worker="dead")
+        tester.connection.execute(f"UPDATE {jobs.table} SET run_at = now() WHERE status = 'scheduled'")
+        tester.connection.execute(
+            f"UPDATE {jobs.table} SET lease_expires_at = now(), started_at = now() WHERE status = 'running'"
+        )
+        (held,) = jobs.claim("me")
+        prepared = "SELECT name, statement FROM pg_prepared_statements WHERE generic_plans >= 6"
+        found = {statement: name for name, statement in connection.execute(prepared)}
+        fences = fence_params([held.fence])
+        once = claim_params(jobs.queue, worker_id="me", lease_s=9.0, limit=1, alone=False, positions=UNMARKED)
+        for sql, params in (
+            (holding.WATCH, fences | {"host_label": "h", "queue": "q"}),
+            (holding.RENEW, fences | {"lease_s": 9.0, "relaxed": False}),
+            (sweeping.PROMOTE, {}),
+            (sweeping.RECLAIM, {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None}),
+            (ends.END_AND_CLAIM, end_params(jobs.repository._family, [ending(held)]) | once),
+        ):
+            statement, order = as_prepared(sql[family])
+            given = f"({', '.join(f'%({param})s' for param in order)})" if order else ""
+            explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {found[statement]} {given}"
+            # Not undone: after a ROLLBACK the driver prepares anew.
+            ((plan,),) = psycopg.ClientCursor(connection).execute(explained, params)
+            others = [f"ix_{jobs.table}_{name}" for name in ("claim", "due", "running")]
+            check_by_id_only(jobs, list(nodes(plan[0]["Plan"])), *others)
+            assert plan[0]["Plan"]["Shared Hit Blocks"] < 200
+        tester.connection.execute(f"ALTER TABLE {jobs.table} RESET (autovacuum_enabled)")
+
+
+def test_an_open_child_insert_does_not_hide_the_row(qwf_dsn: str) -> None:
+    """Whoever writes an event of a job holds a key lock on it; a claim, a renewal and an end pass that by."""
+    with jobs_of("node", qwf_dsn) as jobs, psycopg.connect(qwf_dsn) as other:
+        (job_id,) = jobs.enqueue()
+        other.execute(
+            "INSERT INTO workflow_dispatch_events (run_id, node_job_id, generation, attempt, kind)"
+            " SELECT run_id, id, 1, 0, 'note' FROM workflow_node_jobs WHERE id = %s",
+            [job_id],
+        )
+        jobs.connection.execute("SET lock_timeout = '1s'")
+        job = jobs.one()
+        assert list(jobs.repository.renew([job.fence], lease_s=9)) == [job_id]
+        assert jobs.repository.complete(job) == "completed"
+        other.commit()
+        assert sorted(kind for _, _, kind in jobs.events(job_id)) == ["completed", "note"]

@@ -1,0 +1,118 @@
+"""The embedded server and the accounts of a machine: root, ordinary users, and whom the server runs as."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import psutil
+import pytest
+from support.embedded_users import User, acquire, alive, answers, ordinary_user, processes_below, until
+
+from queue_workflows.db.embedded.binaries import wheel_bindir
+from queue_workflows.errors import EmbeddedServerError
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root: it is about root running the server as another account"
+)
+
+
+def test_root_only_checkout_moves_the_data(passable_dir: Path) -> None:
+    """Where the account cannot follow, data goes elsewhere, a note says where, no mode is touched."""
+    checkout = passable_dir / "checkout"
+    checkout.mkdir(mode=0o700)
+    fallback = passable_dir / "var"
+    with acquire(checkout / ".qwf", fallback=fallback) as server:
+        assert answers(server.dsn())
+        assert server.data_dir.parent == fallback
+        assert server.data_dir.name.startswith("checkout-")
+        home = server.data_dir
+    assert stat.S_IMODE(checkout.stat().st_mode) == 0o700
+    assert (checkout / ".qwf" / "WHERE").read_text().splitlines()[0] == str(home)
+    checkout.chmod(0o755)
+    with acquire(checkout / ".qwf", fallback=fallback) as server:
+        assert server.data_dir == home
+    checkout.rename(passable_dir / "renamed")
+    with pytest.raises(
+        EmbeddedServerError, match="was moved or copied; the data of its embedded Postgres is in"
+    ):
+        acquire(passable_dir / "renamed" / ".qwf", fallback=fallback)
+
+
+def test_root_only_binaries_are_copied(passable_dir: Path, data_dir: Path) -> None:
+    """Binaries that the account cannot run are copied to where it can, once."""
+    real = wheel_bindir()
+    assert real is not None
+    package = real.parent.parent
+    private = passable_dir / "private"
+    private.mkdir(mode=0o700)
+    for name in (package.name, f"{package.name}.libs"):
+        (private / name).symlink_to(package.parent / name)
+    bindir = private / package.name / "pginstall" / "bin"
+    for _ in range(2):
+        with acquire(data_dir, bindir=bindir, fallback=passable_dir / "var") as server:
+            assert server.pid
+            program = Path(f"/proc/{server.pid}/exe").readlink()
+            assert program.is_relative_to(passable_dir / "var")
+    assert len(list((passable_dir / "var").iterdir())) == 1
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+
+
+def test_root_runs_the_server_as_the_wanted_account(passable_dir: Path) -> None:
+    """The server runs as the wanted account, without root's groups; that account must exist."""
+    user = User(passable_dir / "a", run_as="nobody")
+    assert psutil.Process(user.server_pid).username() == "nobody"
+    status = Path(f"/proc/{user.server_pid}/status").read_text()
+    assert next(line for line in status.splitlines() if line.startswith("Groups:")).split()[1:] == []
+    user.release()
+    with pytest.raises(EmbeddedServerError, match="belongs to nobody, so it cannot run as daemon"):
+        acquire(passable_dir / "a", run_as="daemon")
+    with pytest.raises(EmbeddedServerError, match="there is no account no-such-account"):
+        acquire(passable_dir / "b", run_as="no-such-account")
+    with pytest.raises(EmbeddedServerError, match="there is no account root"):
+        acquire(passable_dir / "b", run_as="root")
+
+
+def test_ordinary_user_works_and_root_may_join(passable_dir: Path) -> None:
+    """An ordinary user needs nothing of root; root, coming later, runs the server as that user."""
+    uid, python = ordinary_user()
+    own = passable_dir / "own"
+    own.mkdir()
+    os.chown(own, uid, uid)
+    user = User(own / ".qwf", uid=uid, python=python)
+    assert "error" not in user.report, user.report
+    with acquire(own / ".qwf") as server:
+        assert server.pid == user.server_pid
+        user.release()
+        assert answers(server.dsn())
+    with acquire(own / ".qwf") as server:
+        assert server.pid
+        assert psutil.Process(server.pid).uids().real == uid
+    again = User(own / ".qwf", uid=uid, python=python)
+    assert "error" not in again.report, again.report
+    again.kill()
+    until(lambda: not alive(again.server_pid), "the keeper stops it")
+    until(lambda: processes_below(own) == [], "the keeper ends")
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o700], ids=["in-place", "moved"])
+def test_ordinary_user_meets_roots_directory(passable_dir: Path, mode: int) -> None:
+    """A directory that root's server uses is refused to an ordinary user in one clear sentence."""
+    uid, python = ordinary_user()
+    checkout = passable_dir / "checkout"
+    checkout.mkdir(mode=mode)
+    acquire(checkout / ".qwf", fallback=passable_dir / "var").release()
+    checkout.chmod(0o755)
+    visitor = User(checkout / ".qwf", uid=uid, python=python, fallback=passable_dir / "var")
+    assert "root" in visitor.report["error"]
+    assert "QWF_DATA_DIR" in visitor.report["error"]
+    assert visitor.process.wait(30) == 69
+
+
+def test_ordinary_user_cannot_make_a_directory_of_roots(passable_dir: Path) -> None:
+    """A place that an ordinary user may not write to is refused in one clear sentence."""
+    uid, python = ordinary_user()
+    visitor = User(passable_dir / ".qwf", uid=uid, python=python)
+    assert "cannot make the directory" in visitor.report["error"]
+    assert visitor.process.wait(30) == 69

@@ -1,0 +1,138 @@
+"""`qwf db` as a user meets it: one clear line, the right exit code."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.schemas import catalog, query, qwf, qwf_environment
+
+from queue_workflows.db.migrations.chains import chain_directory
+
+HOST = ("--app", "support.host_app.wiring")
+
+
+def ok(*arguments: str, **environment: str) -> str:
+    """The output of a command that must succeed."""
+    run = qwf(*arguments, **environment)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+def test_upgrade_tells_of_each_revision_and_current_of_the_end(empty: str) -> None:
+    """A line a revision while it runs; afterwards there is nothing to do."""
+    lines = ok("db", "upgrade", QWF_DB_URL=empty).splitlines()
+    assert len(lines) == 13
+    assert lines[3].startswith("0004 ")
+    assert all(line.endswith(" … ok") for line in lines)
+    assert ok("db", "upgrade", QWF_DB_URL=empty) == "nothing to do\n"
+    assert ok("db", "current", QWF_DB_URL=empty) == "engine: 0013 (up to date)\n"
+    assert ok("db", "check", QWF_DB_URL=empty) == "engine: at 0013, no difference to the models\n"
+
+
+def test_json_for_machines(empty: str) -> None:
+    """`current` and `history` print lists of objects."""
+    assert json.loads(ok("db", "current", "--json", QWF_DB_URL=empty)) == [
+        {"chain": "engine", "current": [], "head": "0013", "status": "empty"}
+    ]
+    history = json.loads(ok("db", "history", "--json"))
+    assert history[0]["revision"] == "0001"
+    assert history[-1] | {"subject": ""} == {
+        "chain": "engine",
+        "revision": "0013",
+        "down_revision": "0012",
+        "subject": "",
+        "is_head": True,
+    }
+
+
+def test_the_whole_life_of_a_host_chain(migrated: str, tmp_path: Path) -> None:
+    """The commands of the documentation, in its order."""
+    where = {"QWF_DB_URL": migrated, "HOST_APP_VERSIONS": str(tmp_path)}
+    written = ok(*HOST, "db", "revision", "--chain", "host", "--autogenerate", "-m", "First tables", **where)
+    assert written == f"{tmp_path}/0001_first_tables.py\n"
+    assert ok(*HOST, "db", "upgrade", "--chain", "host", **where) == "host 0001 First tables … ok\n"
+    assert ok(*HOST, "db", "current", **where).splitlines() == [
+        "engine: 0013 (up to date)",
+        "host: 0001 (up to date)",
+    ]
+    assert "host: at 0001, no difference" in ok(*HOST, "db", "check", **where)
+    refused = qwf(*HOST, "db", "downgrade", "base", "--chain", "engine", "--yes", **where)
+    assert refused.returncode == 79
+    assert "downgrade it first" in refused.stderr
+    assert ok(*HOST, "db", "downgrade", "base", "--chain", "host", "--yes", **where) == (
+        "undo host 0001 First tables … ok\n"
+    )
+    assert ("table", "films") not in catalog(migrated)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("db", "upgrade", "0099"), 2, "there is no revision '0099'"),
+        (("db", "upgrade", "--chain", "nonsense"), 2, "'nonsense' is not one of"),
+        (("db", "upgrade", "--chain", "host"), 78, "no host chain is configured"),
+        (("db", "upgrade", "--lock-timeout", "0"), 2, "lock-timeout"),
+        (("db", "revision", "--chain", "engine"), 2, "-m"),
+        (("db", "revision", "--chain", "engine", "-m", "  "), 2, "say what the revision is about"),
+        (("db", "downgrade", "base", "--yes"), 2, "--chain"),
+        (("db", "downgrade", "--chain", "engine", "--yes"), 2, "REVISION"),
+        (("db", "downgrade", "base", "--chain", "engine"), 2, "say --yes"),
+        (("db", "downgrade", "base", "--chain", "engine", "--sql"), 2, "FROM:TO"),
+        (("db", "adopt"), 79, "no hand-made ledger"),
+        (("db", "check"), 79, "at nothing, this needs 0013"),
+        (("--db", "postgresql://127.0.0.1:1/x", "db", "current"), 69, "cannot use"),
+        (("--db", "postgresql://127.0.0.1:1/x", "db", "upgrade"), 69, "cannot use"),
+    ],
+)
+def test_bad_input_is_one_line_and_its_exit_code(
+    empty: str, arguments: tuple[str, ...], status: int, said: str
+) -> None:
+    """No traceback, and nothing is changed."""
+    run = qwf(*arguments, QWF_DB_URL=empty)
+    assert run.returncode == status, run.stderr
+    assert said in run.stderr
+    assert len(run.stderr.splitlines()) == 1, run.stderr
+    assert catalog(empty) == {}
+
+
+def test_url_hides_the_password_unless_asked() -> None:
+    """What goes into a ticket is safe; what goes into psql is complete."""
+    dsn = "postgresql://me:s3cret@127.0.0.1:1/none"
+    shown = qwf("db", "url", QWF_DB_URL=dsn)
+    assert (shown.returncode, "s3cret" in shown.stdout + shown.stderr) == (0, False)
+    assert "QWF_DB_URL" in shown.stderr
+    assert ok("db", "url", "--show-password", QWF_DB_URL=dsn) == f"{dsn}\n"
+
+
+def test_a_revision_belongs_to_one_chain(migrated: str, tmp_path: Path) -> None:
+    """With two chains a revision without --chain could mean either."""
+    run = qwf(*HOST, "db", "upgrade", "0001", QWF_DB_URL=migrated, HOST_APP_VERSIONS=str(tmp_path))
+    assert run.returncode == 2
+    assert "say --chain engine or --chain host" in run.stderr
+
+
+def test_plain_alembic_by_hand_serves_the_engine_chain(empty: str) -> None:
+    """In a checkout `alembic` itself works: the settings name the database, alembic.ini the logging."""
+    ini = chain_directory().parent / "alembic.ini"
+
+    def alembic(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "alembic", "-c", str(ini), *arguments],
+            env=qwf_environment(QWF_DB_URL=empty),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+    up = alembic("upgrade", "head")
+    assert up.returncode == 0, up.stderr
+    assert "Running upgrade 0012 -> 0013" in up.stderr
+    assert query(empty, "SELECT version_num FROM queue_schema_version") == [("0013",)]
+    checked = alembic("check")
+    assert "No new upgrade operations detected" in checked.stdout, checked.stderr
+    offline = alembic("upgrade", "head", "--sql")
+    assert "CREATE TABLE workflow_runs" in offline.stdout

@@ -1,0 +1,216 @@
+"""Two migrations at once, one that is killed, one that is blocked, one that is interrupted."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+import pytest
+from support.postgres_versions import each_version
+from support.schemas import as_user, blocked, catalog, holding, query, sa_engine, start_qwf, until
+
+from queue_workflows.db import bootstrap, migrations
+from queue_workflows.db.migrations.chains import engine_chain
+from queue_workflows.db.migrations.session import LOCK_CLASS, LOCK_KEY, Terms, migration_session
+from queue_workflows.errors import DatabaseUnreachable, MigrationBlocked, MigrationRefused
+
+ENGINE = [engine_chain()]
+HEAD = migrations.history(ENGINE)[-1].revision
+TAKE_LOCK = f"SELECT pg_advisory_lock({LOCK_CLASS}, {LOCK_KEY})"
+LOCK_NODE_JOBS = "LOCK TABLE workflow_node_jobs IN ACCESS SHARE MODE"
+
+
+def at(dsn: str) -> str:
+    """The revision that the database is at."""
+    ((revision,),) = query(dsn, "SELECT version_num FROM queue_schema_version")
+    return revision
+
+
+def connected(dsn: str) -> int:
+    """How many migrations of this database are connected."""
+    ((number,),) = query(
+        dsn,
+        "SELECT count(*) FROM pg_stat_activity"
+        " WHERE application_name LIKE 'qwf:migrate%' AND datname = current_database()",
+    )
+    return number
+
+
+@each_version
+def test_two_processes_upgrade_at_once(empty: str) -> None:
+    """Both are let loose from one lock; one does all the work, the other finds it done, both succeed."""
+    with holding(empty, TAKE_LOCK) as lock:
+        holder = f"pid {lock.info.backend_pid} (the-holder)"
+        processes = [start_qwf("db", "upgrade", QWF_DB_URL=empty) for _ in range(2)]
+        said = [process.stderr.readline() for process in processes if process.stderr]
+        lock.execute("SELECT pg_advisory_unlock_all()")
+        outcomes = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outcomes
+    assert said == [f"waiting for another migration: {holder}\n"] * 2
+    lines = sorted(len(out.splitlines()) for out, _err in outcomes)
+    assert lines == [1, int(HEAD)]
+    assert at(empty) == HEAD
+
+
+def test_threads_of_one_process_may_all_bootstrap(empty: str, second: str) -> None:
+    """Alembic keeps its running environment in module globals; on two databases nobody trips over it."""
+    done: list[int] = []
+    failed: list[BaseException] = []
+    start = threading.Barrier(4)
+
+    def one(dsn: str) -> None:
+        try:
+            start.wait()
+            done.append(len(bootstrap(dsn)))
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=one, args=(dsn,)) for dsn in (empty, second) * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    assert sorted(done) == [0, 0, int(HEAD), int(HEAD)]
+    assert catalog(empty) == catalog(second)
+
+
+@each_version
+def test_a_killed_upgrade_is_completed_by_the_next(empty: str, second: str) -> None:
+    """kill -9 in the middle of a revision leaves the last whole one, and nothing to clean up by hand."""
+    migrations.upgrade(empty, chains=ENGINE, revision="0003")
+    with holding(empty, LOCK_NODE_JOBS) as holder:
+        process = start_qwf("db", "upgrade", "--lock-timeout", "60", QWF_DB_URL=empty)
+        until(lambda: blocked(empty, holder.info.backend_pid), "the upgrade waits for the table")
+        process.kill()
+        process.communicate(timeout=10)
+        assert at(empty) == "0005"
+    bootstrap(empty)
+    bootstrap(second)
+    assert at(empty) == HEAD
+    assert catalog(empty) == catalog(second)
+
+
+@each_version
+def test_a_blocked_revision_names_who_blocks_it(empty: str) -> None:
+    """After lock_timeout the revision is rolled back, and the error says which session to look at."""
+    migrations.upgrade(empty, chains=ENGINE, revision="0003")
+    with holding(empty, LOCK_NODE_JOBS) as holder:
+        pid = holder.info.backend_pid
+        with pytest.raises(MigrationBlocked, match=rf"0006 .*held by pid {pid} \(the-holder\)"):
+            migrations.upgrade(empty, chains=ENGINE, terms=Terms(lock_timeout_s=0.4))
+    assert at(empty) == "0005"
+    assert bootstrap(empty)[0].revision == "0006"
+
+
+def test_waiting_for_another_migration_has_an_end(empty: str) -> None:
+    """Past the bound the error names the session that holds the lock, and nothing was done."""
+    with holding(empty, TAKE_LOCK) as holder:
+        told: list[str] = []
+        with pytest.raises(MigrationBlocked, match=rf"pid {holder.info.backend_pid} \(the-holder\)"):
+            bootstrap(empty, wait_s=0.3, notify=told.append)
+        assert told == [f"waiting for another migration: pid {holder.info.backend_pid} (the-holder)"]
+    assert ("table", "workflow_runs") not in catalog(empty)
+
+
+def test_the_lock_is_polled_for_not_sat_in(empty: str) -> None:
+    """A blocking lock call would hold a snapshot, and a CREATE INDEX CONCURRENTLY in front never end."""
+    with holding(empty, TAKE_LOCK) as holder:
+        process = start_qwf("db", "upgrade", QWF_DB_URL=empty)
+        until(lambda: connected(empty) == 1, "the upgrade polls")
+        assert blocked(empty, holder.info.backend_pid) == []
+        holder.execute("SELECT pg_advisory_unlock_all()")
+        holder.commit()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert out.count("ok\n") == int(HEAD)
+
+
+@pytest.mark.parametrize(("how", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_upgrade_rolls_its_revision_back(empty: str, how: int, status: int) -> None:
+    """Ctrl-C and SIGTERM end the waiting statement, in one line and at once, and the next run goes on."""
+    migrations.upgrade(empty, chains=ENGINE, revision="0003")
+    with holding(empty, LOCK_NODE_JOBS) as holder:
+        process = start_qwf("db", "upgrade", "--lock-timeout", "60", QWF_DB_URL=empty)
+        until(lambda: blocked(empty, holder.info.backend_pid), "the upgrade waits for the table")
+        process.send_signal(how)
+        out, err = process.communicate(timeout=15)
+        until(lambda: not blocked(empty, holder.info.backend_pid), "the server lets go")
+    assert process.returncode == status, err
+    assert out.splitlines()[-1].startswith("0006")
+    assert out.endswith("rolled back\n")
+    assert len(err.splitlines()) == 1
+    assert at(empty) == "0005"
+    bootstrap(empty)
+
+
+def test_a_lost_connection_is_said_so(empty: str) -> None:
+    """A server that ends the session in the middle is no traceback, and the next run goes on."""
+    migrations.upgrade(empty, chains=ENGINE, revision="0003")
+    failure: list[BaseException] = []
+
+    def upgrade() -> None:
+        with pytest.raises(DatabaseUnreachable, match="0006") as caught:
+            migrations.upgrade(empty, chains=ENGINE, terms=Terms(lock_timeout_s=60))
+        failure.append(caught.value)
+
+    with holding(empty, LOCK_NODE_JOBS) as holder:
+        thread = threading.Thread(target=upgrade)
+        thread.start()
+        until(lambda: blocked(empty, holder.info.backend_pid), "the upgrade waits for the table")
+        (pid,) = blocked(empty, holder.info.backend_pid)
+        query(empty, f"SELECT pg_terminate_backend({pid})")
+        thread.join(30)
+    assert len(failure) == 1
+    assert bootstrap(empty)[0].revision == "0006"
+
+
+def test_a_failing_revision_takes_nothing_else_with_it(empty: str) -> None:
+    """Each revision is its own transaction: those before the failing one stand, and are not run again."""
+    query(empty, "CREATE TABLE schedules (mine integer)")
+    seen: list[str] = []
+    with pytest.raises(Exception, match=r"0012 .* failed and was rolled back: .*already exists"):
+        bootstrap(empty, report=lambda step: seen.append(step.revision) if step.done else None)
+    assert seen[-1] == at(empty) == "0011"
+    query(empty, "DROP TABLE schedules")
+    assert [step.revision for step in bootstrap(empty)] == ["0012", "0013"]
+
+
+def test_a_borrowed_connection_comes_back_as_it_was(empty: str) -> None:
+    """Timeouts and locks of a migration do not leak into the caller's session or pool."""
+    engine = sa_engine(empty)
+    with engine.connect() as connection:
+        for name, value in (("lock_timeout", "123ms"), ("statement_timeout", "77s")):
+            connection.exec_driver_sql(f"SET {name} = '{value}'")
+        connection.commit()
+        with migration_session(connection) as session:
+            assert session.connection.exec_driver_sql("SHOW lock_timeout").scalar() == "5s"
+            session.connection.rollback()
+        assert bootstrap(conn=connection)
+        assert connection.exec_driver_sql("SHOW lock_timeout").scalar() == "123ms"
+        assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "77s"
+        held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+        assert connection.exec_driver_sql(held).scalar() == 0
+    assert bootstrap(engine=engine) == []
+
+
+def test_a_connection_inside_a_transaction_is_refused(empty: str) -> None:
+    """A revision cannot commit what the caller has not finished."""
+    with sa_engine(empty).connect() as connection:
+        connection.exec_driver_sql("SELECT 1")
+        with pytest.raises(MigrationRefused, match="inside a transaction"):
+            bootstrap(conn=connection)
+
+
+def test_the_watch_needs_no_second_connection(empty: str, limited_role: str) -> None:
+    """Where the role may connect only once, the upgrade works, and the error names no one."""
+    query(
+        empty, f"ALTER ROLE {limited_role} CONNECTION LIMIT 1; GRANT ALL ON SCHEMA public TO {limited_role}"
+    )
+    dsn = as_user(empty, limited_role)
+    migrations.upgrade(dsn, chains=ENGINE, revision="0003")
+    until(lambda: connected(empty) == 0, "its connection is gone")
+    with holding(empty, LOCK_NODE_JOBS), pytest.raises(MigrationBlocked, match="another session"):
+        migrations.upgrade(dsn, chains=ENGINE, terms=Terms(lock_timeout_s=0.3))
+    until(lambda: connected(empty) == 0, "its connection is gone")
+    assert bootstrap(dsn)

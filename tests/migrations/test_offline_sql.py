@@ -1,0 +1,103 @@
+"""`--sql`: scripts for those who run DDL by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+import pytest
+from support.postgres_versions import each_version
+from support.schemas import catalog, leftovers, query, qwf
+
+from queue_workflows.db import bootstrap, migrations
+from queue_workflows.db.migrations.chains import Chain, engine_chain
+from queue_workflows.errors import UnknownRevision
+
+ENGINE = engine_chain()
+NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
+
+
+def run_script(dsn: str, script: str) -> None:
+    """As psql with ON_ERROR_STOP does: statement by statement, outside a transaction of its own."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(script)
+
+
+@each_version
+def test_the_script_makes_what_an_online_upgrade_makes(empty: str, second: str) -> None:
+    """Run by hand or by us, the schema is the same, and the next upgrade knows where it stands."""
+    run_script(empty, migrations.offline_sql(ENGINE, direction="upgrade"))
+    bootstrap(second)
+    assert catalog(empty) == catalog(second)
+    assert bootstrap(empty) == []
+
+
+@each_version
+def test_a_part_of_the_way_and_the_way_back(empty: str) -> None:
+    """FROM:TO begins where the database is, and a downgrade to base leaves nothing, as online."""
+    before = leftovers(empty)
+    migrations.upgrade(empty, chains=[ENGINE], revision="0005")
+    run_script(empty, migrations.offline_sql(ENGINE, direction="upgrade", revision="0005:head"))
+    assert migrations.check(empty, chain=ENGINE).status == "current"
+    run_script(empty, migrations.offline_sql(ENGINE, direction="downgrade", revision="0013:0005"))
+    assert query(empty, "SELECT version_num FROM queue_schema_version") == [("0005",)]
+    run_script(empty, migrations.offline_sql(ENGINE, direction="downgrade", revision="0005:base"))
+    assert leftovers(empty) == before
+
+
+def test_each_revision_is_a_transaction(empty: str) -> None:
+    """A script that fails in the middle leaves the last whole revision, as an online upgrade does."""
+    script = migrations.offline_sql(ENGINE, direction="upgrade")
+    assert script.count("BEGIN;") == script.count("COMMIT;") == 13
+    query(empty, "CREATE TABLE schedules (mine integer)")
+    with pytest.raises(psycopg.errors.DuplicateTable):
+        run_script(empty, script)
+    assert query(empty, "SELECT version_num FROM queue_schema_version") == [("0011",)]
+
+
+def test_it_needs_no_connection_and_is_the_same_every_time() -> None:
+    """Two runs print the same bytes, with a database configured that nobody could reach."""
+    runs = [qwf("db", "upgrade", "--sql", QWF_DB_URL=NOWHERE, PYTHONHASHSEED=seed) for seed in ("1", "2")]
+    assert [run.returncode for run in runs] == [0, 0], runs[0].stderr
+    assert runs[0].stdout == runs[1].stdout
+    assert runs[0].stdout.startswith("-- queue_workflows: upgrade of the engine chain")
+    assert runs[0].stderr == ""
+
+
+def test_both_chains_in_one_script(empty: str, tmp_path: Path) -> None:
+    """`all` prints the engine's part first; percent signs arrive as they were written."""
+    (tmp_path / "0001_posters.py").write_text(
+        '"""Posters."""\nfrom alembic import op\n'
+        "revision = '0001'\ndown_revision = branch_labels = depends_on = None\n"
+        "def upgrade(): op.execute(\"CREATE TABLE posters (id int, share text DEFAULT '100%')\")\n"
+        "def downgrade(): op.execute('DROP TABLE posters')\n"
+    )
+    run = qwf(
+        "--app",
+        "support.host_app.wiring",
+        "db",
+        "upgrade",
+        "--sql",
+        HOST_APP_VERSIONS=str(tmp_path),
+        QWF_DB_URL=NOWHERE,
+    )
+    assert run.returncode == 0, run.stderr
+    run_script(empty, run.stdout)
+    query(empty, "INSERT INTO posters (id) VALUES (1)")
+    assert query(empty, "SELECT share FROM posters") == [("100%",)]
+    assert query(empty, "SELECT version_num FROM film_schema_version") == [("0001",)]
+
+
+@pytest.mark.parametrize(
+    ("direction", "revision"), [("upgrade", "0099"), ("upgrade", "0098:head"), ("downgrade", "base")]
+)
+def test_a_range_that_makes_no_sense_is_refused(direction: migrations.Direction, revision: str) -> None:
+    """An unknown revision, or a downgrade that does not say from where, is a usage error."""
+    with pytest.raises(UnknownRevision):
+        migrations.offline_sql(ENGINE, direction=direction, revision=revision)
+
+
+def test_only_the_chain_that_was_asked_for() -> None:
+    """The engine's script has no word of a host's version table."""
+    assert isinstance(ENGINE, Chain)
+    assert "film_schema_version" not in migrations.offline_sql(ENGINE, direction="upgrade")

@@ -1,0 +1,32 @@
+"""Servers of both ends of the supported range, for tests of what may differ between them.
+
+PostgreSQL 18 comes from the embedded wheel, 15 from Debian's package; QWF_TEST_PG15_BINDIR and
+QWF_TEST_PG18_BINDIR name others. A version that is not installed here is skipped, by name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from queue_workflows.db.embedded.binaries import wheel_bindir
+
+VERSIONS = ("15", "18")
+each_version = pytest.mark.parametrize("server", VERSIONS, indirect=True)
+
+
+def bindir_of(version: str) -> Path:
+    """Where that version's binaries are on this machine; skips the test if nowhere."""
+    variable = f"QWF_TEST_PG{version}_BINDIR"
+    named = os.environ.get(variable)
+    usual = [Path(f"/usr/lib/postgresql/{version}/bin"), wheel_bindir()]
+    for candidate in [Path(named)] if named else usual:
+        if candidate and (candidate / "postgres").exists():
+            asked = [candidate / "postgres", "--version"]
+            if re.search(rf"\b{version}\.", subprocess.run(asked, capture_output=True, text=True).stdout):
+                return candidate
+    pytest.skip(f"PostgreSQL {version} is not installed here; {variable} may name its binaries")

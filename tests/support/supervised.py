@@ -1,0 +1,162 @@
+"""A supervisor as a real process, over stand-ins or over real workers, and what it and they say."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+TESTS = Path(__file__).parents[1]
+STAND_IN = Path(__file__).with_name("standin_worker.py")
+HOST = "h1"
+
+
+class Supervised:
+    """The process, started; `until` waits for a line of it or of its workers."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        dsn: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        from support.processes import environment
+
+        paths = os.pathsep.join([environment()["PYTHONPATH"], str(TESTS)])
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=cwd,
+            env=environment(
+                {
+                    "PYTHONPATH": paths,
+                    "QWF_DB_URL": dsn,
+                    "QWF_HOST_LABEL": HOST,
+                    "QWF_GRACE_S": "5",
+                    **(env or {}),
+                }
+            ),
+            start_new_session=True,
+        )
+        self.said: list[str] = []
+        self.pids: set[int] = set()
+        self._found: set[int] = set()
+        self._lines: queue.Queue[str | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def until(self, pattern: str, timeout_s: float = 30) -> re.Match[str]:
+        """The first line that matches and did not before; several processes speak, in any order."""
+        deadline = time.monotonic() + timeout_s
+        seen = 0
+        while True:
+            for number, line in enumerate(self.said[seen:], seen):
+                if number not in self._found and (found := re.search(pattern, line)):
+                    self._found.add(number)
+                    return found
+            seen = len(self.said)
+            try:
+                new = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                new = None
+            if new is None:
+                raise AssertionError(f"{pattern!r} was not said, but:\n" + "\n".join(self.said))
+            self._remember(new)
+
+    def _remember(self, line: str) -> None:
+        self.said.append(line)
+        if started := re.search(r"started, pid (\d+)", line):
+            self.pids.add(int(started[1]))
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def status(self, timeout_s: float = 30) -> int:
+        """Its exit status, once everything that it said is read."""
+        status = self.process.wait(timeout_s)
+        while (line := self._lines.get(timeout=10)) is not None:
+            self._remember(line)
+        return status
+
+    def stop(self) -> int:
+        """As an operator or a service manager does."""
+        self.signal(signal.SIGTERM)
+        return self.status()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        family = psutil.Process(self.pid).children(recursive=True) if self.process.poll() is None else []
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
+        orphans = [psutil.Process(pid) for pid in self.pids if psutil.pid_exists(pid)]
+        for process in [*family, *orphans]:
+            try:
+                # A pid that is somebody else's by now has no word of ours on its command line.
+                if any(
+                    word in " ".join(process.cmdline())
+                    for word in ("standin_worker", "queue_workflows", "-c")
+                ):
+                    process.kill()
+            except psutil.Error:
+                pass
+
+
+def over_stand_ins(dsn: str, *workers: str, env: Mapping[str, str] | None = None) -> Supervised:
+    """A supervisor of stand-ins; each `QUEUE[:N] [options of the stand-in]`."""
+    return Supervised([sys.executable, __file__, json.dumps(workers)], dsn, env=env)
+
+
+def main(workers: Sequence[str]) -> int:
+    from queue_workflows.cli.logs import log_to_stderr
+    from queue_workflows.config import effective_settings
+    from queue_workflows.roles.bookkeeper import Pace
+    from queue_workflows.roles.supervisor import WorkerSpec, supervise
+
+    log_to_stderr()
+    specs = []
+    for worker in workers:
+        name, *options = worker.split()
+        queue_name, _, count = name.partition(":")
+        specs += [WorkerSpec(queue_name, tuple(options))] * int(count or 1)
+    settings = effective_settings()
+    return supervise(
+        specs,
+        command_for=lambda spec: [
+            *(sys.executable, str(STAND_IN), "--queue", spec.queue, "--host-label", settings.host_label),
+            *spec.options,
+        ],
+        settings=settings,
+        pace=Pace(look_every=0.2, answer_within=1.0),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -1,0 +1,66 @@
+"""The wiring of a host app whose tasks behave in every way that a worker has to cope with."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from queue_workflows import ingest_task
+
+
+@ingest_task("note")
+def note(reason: str | None) -> dict[str, Any]:
+    return {"reason": reason, "pid": os.getpid()}
+
+
+@ingest_task("wait")
+def wait(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, Any]:
+    """Polite: stops as soon as it is told to."""
+    ctx.progress(0.5, "waiting")
+    ctx.sleep(args["s"])
+    return {"waited": args["s"]}
+
+
+@ingest_task("deaf")
+def deaf(reason: str | None, args: dict[str, Any]) -> None:
+    """Hears nothing, but lets other threads run; ends when a file appears."""
+    until = Path(args["until"]) if "until" in args else None
+    while until is None or not until.exists():
+        time.sleep(0.02)
+
+
+@ingest_task("silent")
+def silent(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Says one thing and then nothing for ever."""
+    ctx.progress(0.1)
+    while True:
+        time.sleep(0.05)
+
+
+@ingest_task("hog")
+def hog(reason: str | None, args: dict[str, Any]) -> None:
+    """C code that never lets go of the GIL."""
+    ctypes.PyDLL(None).sleep(int(args["s"]))
+
+
+@ingest_task("suicide")
+def suicide(reason: str | None) -> None:
+    os.kill(os.getpid(), 9)
+
+
+@ingest_task("parent")
+def parent(reason: str | None, args: dict[str, Any]) -> None:
+    """Starts a process that hears nothing, and waits for it."""
+    import subprocess
+
+    child = subprocess.Popen(["sleep", "1000"])
+    Path(args["pid_file"]).write_text(str(child.pid))
+    child.wait()
+
+
+@ingest_task("fails")
+def fails(reason: str | None) -> None:
+    raise ValueError(f"no use: {reason}")

@@ -1,0 +1,66 @@
+"""Real `qwf worker` processes, and waiting for what they do to the database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+TESTS = Path(__file__).parent.parent
+# Short enough to see leases lapse; everything else is as shipped.
+SHORT = {"QWF_LEASE_S": "2", "QWF_GRACE_S": "20"}
+
+
+def until(look: Callable[[], T], *, within_s: float = 20.0) -> T:
+    """What `look` finds, as soon as it finds something."""
+    deadline = time.monotonic() + within_s
+    while not (found := look()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+    return found
+
+
+def worker_environment(dsn: str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a host app's worker on this database."""
+    paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "QWF_DB_URL": dsn,
+        "QWF_APP": "support.worker_tasks",
+        "QWF_HOST_LABEL": "here",
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        **SHORT,
+        **(extra or {}),
+    }
+
+
+def worker_command(*options: str) -> list[str]:
+    """The shipped command, as a service manager would start it."""
+    return [sys.executable, "-m", "queue_workflows", "worker", "--queue", "fetch", *options]
+
+
+@contextmanager
+def running_worker(
+    dsn: str, *options: str, prefix: tuple[str, ...] = (), **settings: str
+) -> Iterator[subprocess.Popen[str]]:
+    """A worker that nothing of outlives the `with`."""
+    process = subprocess.Popen(
+        [*prefix, *worker_command(*options)],
+        env=worker_environment(dsn, settings),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()

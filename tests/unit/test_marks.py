@@ -1,0 +1,98 @@
+"""The low-water marks of a worker's claims."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from queue_workflows.repositories.claiming import PRIORITIES, UNMARKED, Marks
+
+
+def got(*jobs: tuple[int, int]) -> list[Any]:
+    """Claimed jobs, as (priority, position)."""
+    return [SimpleNamespace(priority=priority, position=position) for priority, position in jobs]
+
+
+def at(marks: Marks, now: float) -> dict[int, int]:
+    """The marks that the next claim is to use, those that are not zero."""
+    positions = dict(zip(PRIORITIES, marks.positions(now), strict=True))
+    return {priority: position for priority, position in positions.items() if position}
+
+
+def test_first_claim_looks_at_everything():
+    """A worker that knows nothing yet has no marks."""
+    assert Marks(1.0).positions(0.0) == UNMARKED
+
+
+def test_marks_follow_what_was_claimed():
+    """Each priority's mark is the highest position that came, the others stay where they were."""
+    marks = Marks(1.0)
+    marks.positions(0.0)
+    marks.claimed(got((9, 4), (5, 70), (5, 60)), 3)
+    assert at(marks, 0.1) == {9: 4, 5: 70}
+    marks.claimed(got((5, 90)), 1)
+    assert at(marks, 0.2) == {9: 4, 5: 90}
+
+
+def test_short_answer_is_not_believed():
+    """A marked claim that came up short is not believed; the next one looks at everything, and is."""
+    marks = Marks(1.0)
+    marks.positions(0.0)
+    marks.claimed(got((5, 7)), 1)
+    assert at(marks, 0.1) == {5: 7}
+    marks.claimed(got(), 1)
+    assert not marks.empty
+    assert marks.positions(0.2) == UNMARKED
+    marks.claimed(got(), 1)
+    assert marks.empty
+
+
+def test_empty_is_for_one_answer():
+    """Work that came makes the belief void."""
+    marks = Marks(1.0)
+    marks.positions(0.0)
+    marks.claimed(got(), 1)
+    assert marks.empty
+    marks.positions(0.5)
+    marks.claimed(got((5, 8)), 1)
+    assert not marks.empty
+
+
+def test_short_but_not_empty_counts_as_short():
+    """Fewer than asked for is short, too: below the marks there may be more."""
+    marks = Marks(10.0)
+    marks.positions(0.0)
+    marks.claimed(got((5, 1), (5, 2)), 2)
+    marks.positions(0.1)
+    marks.claimed(got((5, 3)), 2)
+    assert not marks.empty
+    assert marks.positions(0.2) == UNMARKED
+
+
+def test_once_per_poll_in_any_case():
+    """Under steady load late commits and requeued rows below the mark wait for one poll interval at most."""
+    marks, looked = Marks(1.0), []
+    for tick in range(50):
+        now = tick / 10
+        if marks.positions(now) == UNMARKED:
+            looked.append(now)
+        marks.claimed(got((5, tick + 1)), 1)
+    assert looked == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+def test_straggler_sets_its_mark_back():
+    """What was requeued far below is followed by its neighbours, in order, before the rest."""
+    marks = Marks(1.0)
+    marks.positions(0.0)
+    marks.claimed(got((5, 1000)), 1)
+    marks.positions(1.5)
+    marks.claimed(got((5, 10)), 1)
+    assert at(marks, 1.6) == {5: 10}
+
+
+def test_clock_that_went_back_looks_at_everything():
+    """Whatever the clock does, the marks are not trusted for longer than the poll."""
+    marks = Marks(1.0)
+    marks.positions(100.0)
+    marks.claimed(got((5, 9)), 1)
+    assert marks.positions(40.0) == UNMARKED
