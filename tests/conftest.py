@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-# They wait for real processes on a machine that may be busy. What an invariant says of rows must hold every time;
-# one that also names a time on the clock carries the marker `timed`.
+# They wait for real processes on a machine that may be busy. What an invariant says of rows must hold every
+# time; one that also names a time on the clock carries the marker `timed`.
 MAY_BE_TRIED_TWICE = ("acceptance", "concurrency", "integration", "migrations")
 
 
@@ -25,7 +25,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Try a test of real processes a second time; the run's closing line counts such reruns, its summary names them."""
+    """Try a test of real processes a second time; the run's closing line counts such reruns."""
     for item in items:
         place = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
         if place in MAY_BE_TRIED_TWICE or item.get_closest_marker("timed"):
