@@ -29,8 +29,8 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -170,11 +170,21 @@ class Guardian:
             self._held.pop(job_id, None)
             self._arm()
 
-    def bound(self, statement_from: float) -> None:
-        """Bound a statement of the main thread while nothing is held: no answer within a lease ends us."""
+    @contextmanager
+    def bounded(self) -> Iterator[float]:
+        """A statement of the main thread, from the clock reading given: no answer within a lease ends us.
+
+        Only until the answer: what waits for work, or for the operator, may wait longer than a lease.
+        """
+        reading = boottime()
         with self._lock:
             if not self._held:
-                self._deadman.arm(statement_from + self.lease_s)
+                self._deadman.arm(reading + self.lease_s)
+        try:
+            yield reading
+        finally:
+            with self._lock:
+                self._arm()
 
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""

@@ -240,14 +240,15 @@ class Worker:
         while True:
             try:
                 repository = self._connected()
-                if ending is not None and repository.end_many([ending]).lost:
-                    _log.info(
-                        "job %d: its end was stored before the connection was lost, or its lease was",
-                        ending.fence.job_id,
+                with self._guardian.bounded():
+                    if ending is not None and repository.end_many([ending]).lost:
+                        _log.info(
+                            "job %d: its end was stored before the connection was lost, or its lease was",
+                            ending.fence.job_id,
+                        )
+                    repository.reclaim_worker(
+                        self._worker_id, max_crashes=self._settings.max_crashes, crashed=False
                     )
-                repository.reclaim_worker(
-                    self._worker_id, max_crashes=self._settings.max_crashes, crashed=False
-                )
                 return
             except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseError) as exc:
                 self._lost_touch(exc)
@@ -259,9 +260,7 @@ class Worker:
         positions = self._marks.positions(time.monotonic())
         try:
             repository = self._connected()
-            with self._guardian.claiming:
-                reading = boottime()
-                self._guardian.bound(reading)
+            with self._guardian.claiming, self._guardian.bounded() as reading:
                 jobs = repository.claim(
                     self._queue,
                     worker_id=self._worker_id,
