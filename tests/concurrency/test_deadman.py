@@ -42,27 +42,27 @@ def test_stopped_process_is_killed() -> None:
 
 
 def test_renewals_keep_it_alive_and_their_end_kills() -> None:
-    """Ten deadlines pass while each is moved in time; the one that is not moved is the last."""
+    """Many deadlines pass while each is moved in time; the one that is not moved is the last."""
     status, said = run("""
 deadman = DeadMan()
 began = boottime()
-while boottime() < began + 2:
-    deadman.arm(boottime() + 0.5)
+while boottime() < began + 5:
+    deadman.arm(boottime() + 2)
     time.sleep(0.02)
-say("alive after", round(boottime() - began))
+say("alive")
 time.sleep(60)
 """)
-    assert (status, said) == (KILLED, ["alive after 2"])
+    assert (status, said) == (KILLED, ["alive"])
 
 
 def test_disarmed_process_lives() -> None:
     """Without a lease nothing is due: the old deadline passes, and arming anew works again."""
     status, said = run("""
 deadman = DeadMan()
-deadline = boottime() + 0.3
+deadline = boottime() + 2
 deadman.arm(deadline)
 deadman.disarm()
-time.sleep(0.6)
+time.sleep(2.3)
 say("lives")
 deadman.arm(deadline)
 time.sleep(60)
@@ -113,9 +113,10 @@ time.sleep(60)
 deadman = DeadMan(slack_s=0.2)
 began = boottime()
 for step in range(100):
-    deadman.arm(began + 0.5 + step * 0.02)     # ends at 2.48, so at least 2.28 is armed
-time.sleep(1.5)
+    deadman.arm(began + 5 + step * 0.1)        # ends at 14.9, so at least 14.7 is armed
+time.sleep(5.5)
 say("lives")
+deadman.arm(boottime() - 1)
 time.sleep(60)
 """)
     assert (status, said) == (KILLED, ["lives"])
@@ -126,7 +127,7 @@ def test_forked_child_neither_dies_nor_kills() -> None:
     with Running(
         program("""
 deadman = DeadMan()
-deadman.arm(boottime() + 0.5)
+deadman.arm(boottime() + 2)
 parent = os.getpid()
 if os.fork() == 0:
     deadman.arm(boottime() - 1)
@@ -148,7 +149,7 @@ def test_childs_arming_leaves_the_parent_alone() -> None:
     """The parent's timer does not move when a child that inherited the object disarms, arms and closes it."""
     status, said = run("""
 deadman = DeadMan()
-deadman.arm(boottime() + 1)
+deadman.arm(boottime() + 3)
 if os.fork() == 0:
     deadman.disarm(); deadman.arm(boottime() - 1); deadman.recheck(); deadman.close()
     own = DeadMan()
@@ -186,8 +187,8 @@ os._exit(0)
 def test_exec_leaves_the_timer_behind() -> None:
     """A worker that re-executes itself parked has no lease, and no timer of its former self."""
     status, said = run("""
-DeadMan().arm(boottime() + 0.5)
-os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(1.5); print('parked', flush=True)"])
+DeadMan().arm(boottime() + 2)
+os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(3); print('parked', flush=True)"])
 """)
     assert (status, said) == (0, ["parked"])
 
@@ -210,7 +211,7 @@ deadman = DeadMan(slack_s=0.01)
 until = boottime() + 2
 def renew():
     while boottime() < until:
-        deadman.arm(boottime() + 1)
+        deadman.arm(boottime() + 3)
 threads = [threading.Thread(target=renew) for _ in range(16)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
@@ -239,9 +240,9 @@ def test_closed() -> None:
     assert deadman.reason_off == "closed"
     status, said = run("""
 deadman = DeadMan()
-deadman.arm(boottime() + 0.3)
+deadman.arm(boottime() + 2)
 deadman.close()
-time.sleep(0.6)
+time.sleep(2.3)
 say("lives")
 """)
     assert (status, said) == (0, ["lives"])
@@ -358,12 +359,12 @@ def test_arming_is_quick() -> None:
     """Arming for every job of a busy worker costs well under one per cent of the job."""
     with DeadMan() as deadman:
         rounds = 20_000
-        began = time.perf_counter()
+        began = time.thread_time()
         for _ in range(rounds):
             deadman.arm(boottime() + 600)
-        each_us = (time.perf_counter() - began) / rounds * 1e6
-    # Far above what it takes (under a microsecond), so that a busy machine does not turn this red.
-    assert each_us < 20
+        each_us = (time.thread_time() - began) / rounds * 1e6
+    # Far above what it takes (a microsecond of processor time), so that a slow machine does not turn it red.
+    assert each_us < 50
 
 
 @pytest.mark.skipif(not Path("/proc/self/timers").exists(), reason="this kernel does not list timers")

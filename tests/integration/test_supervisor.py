@@ -15,6 +15,7 @@ import psycopg
 import pytest
 from support.cluster import Cluster
 from support.jobs import CLEAR, Jobs
+from support.processes import gone
 from support.supervised import HOST, over_stand_ins
 from support.tcp_proxy import TcpProxy
 from support.workers import until
@@ -38,10 +39,6 @@ def connection(qwf_dsn: str) -> Iterator[psycopg.Connection]:
 def jobs(connection: psycopg.Connection) -> Jobs:
     """Ingest jobs on the queue `fetch`."""
     return Jobs("ingest", connection)
-
-
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
 def kill(pid: int | str) -> None:
@@ -81,19 +78,18 @@ def test_every_ending_signal_is_passed_on(qwf_dsn, connection, number):
         assert supervisor.status() == 0
 
 
-def test_a_killed_worker_costs_its_job_less_than_a_second(qwf_dsn, connection, jobs):
-    """Its row is queued again at once, the crash counted, its heartbeat gone, and another takes its place."""
+def test_a_killed_worker_is_replaced_and_its_job_taken_back_at_once(qwf_dsn, connection, jobs):
+    """Long before its lease of an hour: the row queued again, the crash counted, the heartbeat gone."""
     (job,) = jobs.enqueue()
     with over_stand_ins(qwf_dsn, "fetch --hold") as supervisor:
         holder = supervisor.until(HOLDS)[2]
         pid = supervisor.until(READY)[2]
         kill(pid)
-        until(lambda: jobs.seen(job, "crash_count") == (1,), within_s=1)
+        supervisor.until(f"took ingest job {job} of {holder}: queued, a crash counted")
         again = supervisor.until(HOLDS)
         assert (int(again[1]), again[2] == holder) == (job, False)
-        assert jobs.seen(job, "status", "attempt", "failures") == ("running", 2, 0)
-        assert holder not in heartbeats(connection)
-        assert any(f"took ingest job {job} of {holder}: queued" in line for line in supervisor.said)
+        assert jobs.seen(job, "status", "attempt", "failures", "crash_count") == ("running", 2, 0, 1)
+        until(lambda: holder not in heartbeats(connection))
 
 
 def test_what_the_dead_worker_still_locks_is_taken_when_the_lock_goes(qwf_dsn, connection, jobs):
@@ -107,7 +103,7 @@ def test_what_the_dead_worker_still_locks_is_taken_when_the_lock_goes(qwf_dsn, c
         supervisor.until(READY)
         assert jobs.seen(job, "status") == ("running",)
         session.rollback()
-        until(queued_again(jobs, job), within_s=6)
+        until(queued_again(jobs, job))
 
 
 def test_a_killed_workers_daemons_are_gone_before_it_is_replaced(qwf_dsn, connection):
@@ -134,11 +130,11 @@ def test_a_supervisor_that_is_killed_leaves_no_orphan(qwf_dsn, connection):
 def test_a_stopped_worker_is_bounced(qwf_dsn, connection, jobs):
     """SIGSTOP freezes its heartbeat; it is killed, and its job runs elsewhere."""
     (job,) = jobs.enqueue()
-    with over_stand_ins(qwf_dsn, "fetch --hold", env={"QWF_STALE_HEARTBEAT_S": "1"}) as supervisor:
+    with over_stand_ins(qwf_dsn, "fetch --hold", env={"QWF_STALE_HEARTBEAT_S": "3"}) as supervisor:
         supervisor.until(HOLDS)
         pid = int(supervisor.until(READY)[2])
         os.kill(pid, signal.SIGSTOP)
-        supervisor.until(f"killing pid {pid}: no heartbeat for [12] s")
+        supervisor.until(f"killing pid {pid}: no heartbeat for")
         assert int(supervisor.until(HOLDS)[1]) == job
         assert gone(pid)
         assert jobs.seen(job, "attempt", "crash_count") == (2, 1)
@@ -151,16 +147,16 @@ def test_a_worker_that_was_flagged_dead_is_bounced(qwf_dsn, connection, jobs):
         supervisor.until(HOLDS)
         pid = supervisor.until(READY)[2]
         until(lambda: bool(HeartbeatRepository(connection).flag_dead(older_than_s=0.2)))
-        supervisor.until(f"killing pid {pid}: flagged dead", timeout_s=5)
+        supervisor.until(f"killing pid {pid}: flagged dead")
         supervisor.until(HOLDS)
 
 
 def test_a_worker_that_never_beat_is_bounced(qwf_dsn, connection):
     """One that hangs while it starts would else hold its place for ever."""
     with over_stand_ins(qwf_dsn, "fetch --act mute", env={"QWF_FIRST_HEARTBEAT_S": "1"}) as supervisor:
-        pid = supervisor.until(r"mute \S+ (\d+)")[1]
+        pid = supervisor.until(r"started, pid (\d+)")[1]
         supervisor.until(f"killing pid {pid}: no first heartbeat within 1 s")
-        supervisor.until("mute")
+        supervisor.until("started, pid")
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +175,7 @@ def away(cluster: Cluster) -> Iterator[tuple[TcpProxy, str, psycopg.Connection]]
         yield proxy, cluster.dsn(port=str(proxy.port), sslmode="disable"), around
 
 
-OUTAGE = {"QWF_STALE_HEARTBEAT_S": "1", "QWF_CONNECT_TIMEOUT_S": "1"}
+OUTAGE = {"QWF_STALE_HEARTBEAT_S": "5", "QWF_CONNECT_TIMEOUT_S": "1"}
 
 
 @pytest.mark.slow
@@ -191,12 +187,13 @@ def test_nobody_is_killed_for_an_outage_of_the_database(away):
         proxy.pause()
         proxy.cut()
         supervisor.until("workers are not watched for now")
-        oldest = "SELECT max(last_seen) < clock_timestamp() - interval '3 s' FROM worker_heartbeats"
+        oldest = "SELECT max(last_seen) < clock_timestamp() - interval '8 s' FROM worker_heartbeats"
         until(lambda: around.execute(oldest).fetchone() == (True,))
         proxy.resume()
         supervisor.until("the database is back")
-        fresh = "SELECT min(last_seen) > clock_timestamp() - interval '0.5 s' FROM worker_heartbeats"
-        until(lambda: around.execute(fresh).fetchone() == (True,))
+        back = around.execute("SELECT clock_timestamp()").fetchone()
+        fresh = "SELECT min(last_seen) > %s FROM worker_heartbeats"
+        until(lambda: around.execute(fresh, back).fetchone() == (True,))
         assert supervisor.stop() == 0
         assert {str(pid) for pid in supervisor.pids} == pids
         assert not any("killing" in line for line in supervisor.said)
@@ -213,13 +210,14 @@ def test_a_death_during_an_outage_is_seen_to_at_once_and_buried_later(away):
         pid = supervisor.until(READY)[2]
         proxy.pause()
         kill(pid)
-        supervisor.until(f"pid {pid} killed by SIGKILL after .*; again at once", timeout_s=5)
-        supervisor.until("started, pid", timeout_s=5)
+        supervisor.until(f"pid {pid} killed by SIGKILL after .*; again at once")
+        supervisor.until("started, pid")
         supervisor.until("workers are not watched for now")
         assert jobs.seen(job, "status", "claimed_by") == ("running", holder)
         proxy.resume()
         supervisor.until(f"took ingest job {job} of {holder}: queued$")
-        assert jobs.seen(job, "status", "crash_count", "suspect") == ("queued", 0, False)
+        # The next incarnation may have claimed it by now.
+        assert jobs.seen(job, "crash_count", "suspect") == (0, False)
 
 
 # What follows an end
@@ -286,14 +284,14 @@ def test_a_worker_that_the_operator_switched_off_comes_back_when_it_is_on(qwf_ds
 def test_a_second_signal_stops_at_once(qwf_dsn, connection, jobs):
     """Whoever does not stop is killed after a moment, and what he held is given back without blame."""
     (job,) = jobs.enqueue()
-    with over_stand_ins(qwf_dsn, "fetch --hold --act deaf") as supervisor:
+    with over_stand_ins(qwf_dsn, "fetch --hold --act deaf", env={"QWF_GRACE_S": "300"}) as supervisor:
         supervisor.until(READY)
         supervisor.signal(signal.SIGTERM)
-        supervisor.until("SIGTERM: stopping, for 10 s at most")
+        supervisor.until("SIGTERM: stopping, for 305 s at most")
         supervisor.until("heard")
         supervisor.signal(signal.SIGINT)
         supervisor.until("heard")
-        supervisor.until("killing pid .*: did not stop in time", timeout_s=5)
+        supervisor.until("killing pid .*: did not stop in time")
         assert supervisor.status() == 130
     assert jobs.seen(job, "status", "crash_count", "suspect") == ("queued", 0, False)
 
@@ -306,7 +304,7 @@ def test_a_worker_that_outlives_the_grace_is_killed(qwf_dsn, connection):
         started = time.monotonic()
         supervisor.signal(signal.SIGTERM)
         supervisor.until("killing pid .*: did not stop in time")
-        assert 5 <= time.monotonic() - started < 8
+        assert time.monotonic() - started >= 5
         assert supervisor.status() == 0
 
 
@@ -316,7 +314,7 @@ def test_workers_that_wait_for_their_restart_do_not_hold_up_a_stop(qwf_dsn, conn
         supervisor.until("again in")
         started = time.monotonic()
         assert supervisor.stop() == 0
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 25  # the restart would be due after 30 s at the earliest
 
 
 # As the one process of a service manager
@@ -327,7 +325,7 @@ def test_a_service_manager_is_told(qwf_dsn, connection, tmp_path: Path):
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(path))
-        manager.settimeout(10)
+        manager.settimeout(60)
         env = {"NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "400000"}
         with over_stand_ins(qwf_dsn, "fetch", env=env) as supervisor:
             assert manager.recv(4096) == b"READY=1\nSTATUS=workers: 1"
@@ -347,11 +345,17 @@ def test_restarts_gather_nothing(qwf_dsn, connection):
     """No descriptors, no threads, no zombies: it runs for months."""
     with over_stand_ins(qwf_dsn, "fetch:5 --act exit:69") as supervisor:
         process = psutil.Process(supervisor.pid)
-        for _ in range(5):
-            supervisor.until("again in")
-        until(lambda: process.children() == [])
-        before = process.num_fds()
-        for _ in range(5):
-            supervisor.until("again in")
-        until(lambda: process.children() == [])
-        until(lambda: (process.num_fds(), process.num_threads()) == (before, 2))
+
+        def at_rest() -> tuple[int, int] | None:
+            held = (process.num_fds(), process.num_threads())
+            is_quiet = process.children() == [] and held == (process.num_fds(), process.num_threads())
+            return held if is_quiet and held[1] == 2 else None
+
+        def after_five_deaths() -> tuple[int, int]:
+            for _ in range(5):
+                supervisor.until("again in")
+            return until(at_rest)
+
+        before = after_five_deaths()
+        after_five_deaths()
+        until(lambda: at_rest() == before)

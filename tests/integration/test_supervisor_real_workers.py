@@ -12,7 +12,7 @@ import psutil
 import psycopg
 import pytest
 from support.jobs import CLEAR
-from support.processes import UNSHARE, pid_namespace
+from support.processes import UNSHARE, gone, pid_namespace
 from support.supervised import HOST, Supervised
 from support.workers import until
 
@@ -67,10 +67,6 @@ def idle(conn: psycopg.Connection, count: int) -> None:
     until(lambda: len(HeartbeatRepository(conn).list(state="idle")) == count)
 
 
-def gone(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-
-
 def test_workers_work_and_stop(qwf_dsn, conn, jobs):
     """Two workers of one queue share its jobs; SIGTERM ends them, and the supervisor with 0."""
     with supervisor_of(qwf_dsn, "--worker", "fetch:2") as supervisor:
@@ -84,14 +80,14 @@ def test_workers_work_and_stop(qwf_dsn, conn, jobs):
     assert HeartbeatRepository(conn).list() == []
 
 
-def test_a_kill_minus_nine_costs_a_job_less_than_a_second(qwf_dsn, conn, jobs):
+def test_a_kill_minus_nine_does_not_wait_for_the_lease(qwf_dsn, conn, jobs):
     """With another worker idle, the job runs there at once, its crash counted."""
-    with supervisor_of(qwf_dsn, "--worker", "fetch:2") as supervisor:
+    with supervisor_of(qwf_dsn, "--worker", "fetch:2", env={"QWF_LEASE_S": "3600"}) as supervisor:
         idle(conn, 2)
         job = enqueue(jobs, "deaf")
         pid = until(lambda: holder(conn, job))
         os.kill(pid, signal.SIGKILL)
-        until(lambda: jobs.fetch(job).attempt == 2, within_s=1)
+        until(lambda: jobs.fetch(job).attempt == 2)
         assert jobs.fetch(job).crash_count == 1
         assert holder(conn, job) != pid
         supervisor.until(f"pid {pid} killed by SIGKILL .*again at once")
@@ -101,7 +97,7 @@ def test_a_job_that_kills_its_workers_ends_as_failed(qwf_dsn, conn, jobs):
     """Three crashes alone, and the reason says so; the workers go on."""
     job = enqueue(jobs, "suicide")
     with supervisor_of(qwf_dsn, "--worker", "fetch:3") as supervisor:
-        until(lambda: jobs.fetch(job).status == "failed", within_s=40)
+        until(lambda: jobs.fetch(job).status == "failed")
         row = jobs.fetch(job)
         assert (row.attempt, row.crash_count, row.failures) == (3, 3, 0)
         assert row.errors[-1]["message"] == "it killed its worker 3 times, each time running alone"
@@ -110,7 +106,7 @@ def test_a_job_that_kills_its_workers_ends_as_failed(qwf_dsn, conn, jobs):
 
 def test_a_stopped_worker_is_bounced(qwf_dsn, conn, jobs):
     """SIGSTOP in the middle of a job, the kernel timer off: the frozen heartbeat is enough."""
-    env = {"QWF_STALE_HEARTBEAT_S": "2", "QWF_DEADMAN": "off"}
+    env = {"QWF_STALE_HEARTBEAT_S": "5", "QWF_DEADMAN": "off"}
     job = enqueue(jobs, "deaf")
     with supervisor_of(qwf_dsn, "--worker", "fetch", env=env) as supervisor:
         pid = until(lambda: holder(conn, job))
@@ -126,8 +122,8 @@ def test_a_worker_deep_in_c_code_is_replaced_when_its_timer_kills_it(qwf_dsn, co
         idle(conn, 2)
         job = enqueue(jobs, "hog", s=60)
         pid = until(lambda: holder(conn, job))
-        supervisor.until(f"pid {pid} killed by SIGKILL", timeout_s=5)
-        until(lambda: jobs.fetch(job).attempt == 2, within_s=2)
+        supervisor.until(f"pid {pid} killed by SIGKILL")
+        until(lambda: jobs.fetch(job).attempt >= 2)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +147,7 @@ def test_a_supervisor_that_is_killed_leaves_no_orphan(qwf_dsn, conn, jobs):
         job = enqueue(jobs, "deaf")
         pid = until(lambda: holder(conn, job))
         os.kill(supervisor.pid, signal.SIGKILL)
-        until(lambda: gone(pid), within_s=10)
+        until(lambda: gone(pid))
         until(lambda: jobs.fetch(job).status == "queued")
         assert (jobs.fetch(job).crash_count, jobs.fetch(job).failures) == (0, 0)
 
@@ -217,8 +213,8 @@ def test_as_the_one_process_of_a_container(qwf_dsn, conn, jobs):
     ) as supervisor:
         idle(conn, 2)
         job = enqueue(jobs, "hog", s=60)
-        until(lambda: jobs.fetch(job).attempt == 2)
-        assert jobs.fetch(job).crash_count == 1
+        row = until(lambda: (row := jobs.fetch(job)).attempt >= 2 and row)
+        assert row.crash_count == row.attempt - 1
         (launcher,) = psutil.Process(supervisor.pid).children()
         launcher.send_signal(signal.SIGTERM)
         assert supervisor.status() == 0

@@ -48,6 +48,14 @@ def program(text: str) -> list[str]:
     return [sys.executable, "-c", PREAMBLE + text]
 
 
+def gone(pid: int) -> bool:
+    """Whether nothing runs any more under this pid."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1", **(extra or {})}
 

@@ -70,7 +70,7 @@ class Supervised:
     def pid(self) -> int:
         return self.process.pid
 
-    def until(self, pattern: str, timeout_s: float = 30) -> re.Match[str]:
+    def until(self, pattern: str, timeout_s: float = 60) -> re.Match[str]:
         """The first line that matches and did not before; several processes speak, in any order."""
         deadline = time.monotonic() + timeout_s
         seen = 0
@@ -96,7 +96,7 @@ class Supervised:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def status(self, timeout_s: float = 30) -> int:
+    def status(self, timeout_s: float = 60) -> int:
         """Its exit status, once everything that it said is read."""
         status = self.process.wait(timeout_s)
         while (line := self._lines.get(timeout=10)) is not None:

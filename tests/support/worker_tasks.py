@@ -52,12 +52,13 @@ def suicide(reason: str | None) -> None:
 
 
 @ingest_task("parent")
-def parent(reason: str | None, args: dict[str, Any]) -> None:
-    """Starts a process that hears nothing, and waits for it."""
+def parent(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Starts a process that hears nothing, says so once, and waits for it."""
     import subprocess
 
     child = subprocess.Popen(["sleep", "1000"])
     Path(args["pid_file"]).write_text(str(child.pid))
+    ctx.progress(0.1)
     child.wait()
 
 

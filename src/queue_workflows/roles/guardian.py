@@ -379,11 +379,11 @@ class Guardian:
         swept = sweep(self._connected(), self.settings, recovered_s=recovered_s)
         self._due.sweep = now + swept.next_in_s * (0.75 + self._rng.random() / 2)
 
-    def _write_progress(self, now: float) -> None:
+    def _write_progress(self, now: float, *, final: bool = False) -> None:
         with self._lock:
             held = list(self._held.values())
         for one in held:
-            text = one.ctx.take_progress(now=now)
+            text = one.ctx.take_progress(now=now, final=final)
             if text is not None:
                 # A lease that is lost is the watch's to find out, who knows whether the job has just ended.
                 with suppress(LeaseLost):
@@ -421,6 +421,7 @@ class Guardian:
         endings = [ending_of(how, one.job, self._backoff, self._rng.random()) for one, how in outcomes]
         _log.error("job %d: %s, so its process ends", held.job.id, verdict.value.replace("_", " "))
         try:
+            self._write_progress(now, final=True)
             self._repository(self._connected()).end_many([each for each in endings if each is not None])
         except (psycopg.Error, QwfError, OSError) as exc:
             _log.warning("its end could not be written, its lease will lapse: %s", " ".join(str(exc).split()))
