@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from support.ledger import Ledger
+
 from queue_workflows import ingest_task
 
 
@@ -30,6 +32,16 @@ def deaf(reason: str | None, args: dict[str, Any]) -> None:
     until = Path(args["until"]) if "until" in args else None
     while until is None or not until.exists():
         time.sleep(0.02)
+
+
+@ingest_task("recorded")
+def recorded(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, Any]:
+    """Writes down outside the database that it began; waits at its gate, if there is one."""
+    ledger = Ledger(Path(args["ledger"]))
+    ledger.record(ctx.id, ctx.attempt)
+    if args["gated"]:
+        ledger.wait_at_the_gate(ctx.id, ctx.attempt)
+    return {"attempt": ctx.attempt, "pid": os.getpid()}
 
 
 @ingest_task("silent")

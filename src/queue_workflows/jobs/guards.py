@@ -65,6 +65,8 @@ class HeldJob:
     lease_until: float
     # When it is ended whatever it does, because it was told to stop or its worker has to.
     end_at: float = math.inf
+    # Its function has ended, and the main thread is writing so: a fence that no longer holds may be its work.
+    is_ending: bool = False
 
     def tell(self, why: Stop, reason: str, end_at: float) -> None:
         """Ask the attempt to stop, and end it if it has not by then."""

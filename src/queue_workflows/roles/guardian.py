@@ -329,7 +329,7 @@ class Guardian:
         try:
             with self._lock:
                 for held in lost:
-                    if self._held.get(held.job.id) is held:
+                    if self._held.get(held.job.id) is held and not held.is_ending:
                         held.tell(Stop.LEASE_LOST, "", time.monotonic())
         finally:
             self.claiming.release()

@@ -330,6 +330,7 @@ class Worker:
             # The lease is lost, so the row is another's; the process need not end, as the job has.
             self._guardian.let_go(job.id)
             return None
+        held.is_ending = True
         last_words = held.ctx.take_progress(now=time.monotonic(), final=True)
         try:
             if last_words is not None:

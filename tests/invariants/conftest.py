@@ -1,0 +1,20 @@
+"""The stage of the tests that break real workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from support.floor import Floor
+from support.jobs import CLEAR
+from support.ledger import Ledger
+
+
+@pytest.fixture
+def floor(qwf_dsn: str, tmp_path: Path) -> Iterator[Floor]:
+    """Empty tables, an empty ledger, and a connection whose every statement is seen at once."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        yield Floor(qwf_dsn, connection, Ledger(tmp_path))

@@ -1,0 +1,137 @@
+"""kill -9 at any moment of a job's life: it ends once, runs again only where it must, and is blamed justly.
+
+The worker speaks to the database through a proxy that holds one statement up: before the server has seen it,
+before its commit, or before the worker has read the answer. There the process is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from support.floor import Floor
+from support.statement_proxy import Moment, StatementProxy
+from support.workers import until
+
+from queue_workflows.repositories.claiming import CLAIM
+from queue_workflows.repositories.ending import END, END_AND_CLAIM
+from queue_workflows.repositories.holding import RENEW, WATCH
+
+STATEMENTS = {
+    "claim": (CLAIM["ingest"],),
+    "end": (END["ingest"], END_AND_CLAIM["ingest"]),
+    "renewal": (RENEW["ingest"],),
+}
+COUNTS = ("status", "attempt", "crash_count", "failures")
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Where a worker is killed, and what has to become of its job and of the one behind it."""
+
+    statement: str
+    moment: Moment
+    left: tuple[str, int]
+    ran: list[int]
+    crashes: int
+    behind: tuple[str, int] = ("queued", 0)
+
+    def __str__(self) -> str:
+        return f"{self.statement} {self.moment.value}"
+
+
+KILLS = [
+    Kill("claim", Moment.UNCOMMITTED, left=("queued", 0), ran=[1], crashes=0),
+    Kill("claim", Moment.UNREAD, left=("running", 1), ran=[2], crashes=1),
+    Kill("end", Moment.UNSENT, left=("running", 1), ran=[1, 2], crashes=1),
+    Kill("end", Moment.UNREAD, left=("completed", 1), ran=[1], crashes=0, behind=("running", 1)),
+    Kill("renewal", Moment.UNCOMMITTED, left=("running", 1), ran=[1, 2], crashes=1),
+]
+MORE_KILLS = [
+    Kill("claim", Moment.UNSENT, left=("queued", 0), ran=[1], crashes=0),
+    Kill("end", Moment.UNCOMMITTED, left=("running", 1), ran=[1, 2], crashes=1),
+    Kill("renewal", Moment.UNSENT, left=("running", 1), ran=[1, 2], crashes=1),
+    Kill("renewal", Moment.UNREAD, left=("running", 1), ran=[1, 2], crashes=1),
+]
+
+
+@pytest.fixture
+def proxy(qwf_dsn: str) -> Iterator[StatementProxy]:
+    with StatementProxy(qwf_dsn) as proxy:
+        yield proxy
+
+
+def is_over(floor: Floor, job: int, *, attempt: int, crashes: int) -> None:
+    """One accepted end, by that attempt; a crash is written down with the attempt that it cost."""
+    assert floor.jobs.seen(job, *COUNTS) == ("completed", attempt, crashes, 0)
+    row = floor.jobs.row(job)
+    assert row["result"]["attempt"] == attempt
+    lost = [(entry["kind"], entry["attempt"], entry["counted"]) for entry in row["errors"]]
+    assert lost == [("worker_lost", n, True) for n in range(1, crashes + 1)]
+
+
+def succeed(floor: Floor, *ids: int) -> None:
+    """What the dead worker held lapses, and another worker sees everything to its end."""
+    floor.jobs.lapse(*(job for job in ids if floor.jobs.seen(job, "status") == ("running",)))
+    with floor.worker():
+        floor.until_completed(*ids)
+
+
+@pytest.mark.parametrize(
+    "kill", [*KILLS, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE_KILLS)], ids=str
+)
+def test_killed_at_a_statement(floor: Floor, proxy: StatementProxy, kill: Kill) -> None:
+    """Before the commit nothing has happened, after it everything has; the lease does the rest."""
+    in_mid_job = kill.statement == "renewal"
+    job, behind = floor.enqueue(gated=in_mid_job), floor.enqueue()
+    trap = proxy.trap(*STATEMENTS[kill.statement], moment=kill.moment)
+    with floor.worker(dsn=proxy.dsn, QWF_RENEW_S="0.2") as victim:
+        trap.sprung()
+        victim.kill()
+        victim.wait()
+    trap.drop()
+    assert floor.jobs.seen(job, *COUNTS) == (*kill.left, 0, 0)
+    assert floor.jobs.seen(behind, *COUNTS) == (*kill.behind, 0, 0)
+    if in_mid_job:
+        floor.ledger.open_gate(job, 2)
+    succeed(floor, job, behind)
+    is_over(floor, job, attempt=kill.ran[-1], crashes=kill.crashes)
+    was_held = kill.behind == ("running", 1)
+    is_over(floor, behind, attempt=1 + was_held, crashes=int(was_held))
+    assert floor.ledger.attempts(job) == kill.ran
+    assert floor.ledger.attempts(behind) == [1 + was_held]
+
+
+def test_killed_in_mid_job(floor: Floor) -> None:
+    """Nothing is on its way to the database: the body runs again, as the second attempt."""
+    job = floor.enqueue(gated=True)
+    with floor.worker() as victim:
+        assert floor.until_begun(job, 1) == victim.pid
+        victim.kill()
+        victim.wait()
+    assert floor.jobs.seen(job, *COUNTS) == ("running", 1, 0, 0)
+    floor.ledger.open_gate(job, 2)
+    succeed(floor, job)
+    is_over(floor, job, attempt=2, crashes=1)
+    assert floor.ledger.attempts(job) == [1, 2]
+
+
+def test_cut_off_from_the_answer_to_an_end(floor: Floor, proxy: StatementProxy) -> None:
+    """Only the line breaks: the worker finds its end stored, gives back the claim it never read, works on."""
+    job, behind = floor.enqueue(), floor.enqueue()
+    trap = proxy.trap(*STATEMENTS["end"], moment=Moment.UNREAD)
+    with floor.worker(dsn=proxy.dsn) as worker:
+        trap.sprung()
+        proxy.refuse()
+        trap.drop()
+        # The guardian, whose line holds, asks about the fence of a job that has ended by now.
+        watched = proxy.passed(WATCH["ingest"])
+        until(lambda: worker.poll() is not None or proxy.passed(WATCH["ingest"]) > watched + 1, within_s=60)
+        assert worker.poll() is None
+        proxy.refuse(False)
+        floor.until_completed(job, behind)
+        assert floor.jobs.row(behind)["result"] == {"attempt": 2, "pid": worker.pid}
+    assert floor.jobs.seen(job, *COUNTS) == ("completed", 1, 0, 0)
+    assert floor.jobs.seen(behind, *COUNTS) == ("completed", 2, 0, 0)
+    assert (floor.ledger.attempts(job), floor.ledger.attempts(behind)) == ([1], [2])

@@ -1,0 +1,47 @@
+"""A queue, real workers on it, and a ledger of what their jobs did: the stage of tests that break things."""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import AbstractContextManager
+from typing import Any
+
+import psycopg
+from support.jobs import Jobs
+from support.ledger import Ledger
+from support.workers import running_worker, until
+
+from queue_workflows.repositories import IngestJobRepository
+
+# Nobody's lease runs out because the machine is busy; tests that want a lease over say so.
+PATIENT = {"QWF_LEASE_S": "30"}
+
+
+class Floor:
+    """The ingest jobs of one database; `row` and `seen` are those of `Jobs`."""
+
+    def __init__(self, dsn: str, connection: psycopg.Connection, ledger: Ledger) -> None:
+        self.dsn, self.connection, self.ledger = dsn, connection, ledger
+        self.jobs = Jobs("ingest", connection)
+        self.repository: IngestJobRepository = self.jobs.repository
+
+    def enqueue(self, *, gated: bool = False, **options: Any) -> int:
+        """A job that writes down each of its attempts, and waits at a gate if it is to."""
+        args = {"ledger": str(self.ledger.directory), "gated": gated}
+        return self.repository.enqueue("recorded", queue="fetch", args=args, **options).id
+
+    def worker(
+        self, *options: str, dsn: str | None = None, **settings: str
+    ) -> AbstractContextManager[subprocess.Popen[str]]:
+        """A real worker, on the database itself or through a proxy."""
+        return running_worker(dsn or self.dsn, *options, **{**PATIENT, **settings})
+
+    def until_begun(self, job_id: int, attempt: int) -> int:
+        """Wait until the body of this attempt runs; the pid of its process."""
+        begun = until(
+            lambda: [each for each in self.ledger.begun(job_id) if each.attempt == attempt], within_s=60
+        )
+        return begun[0].pid
+
+    def until_completed(self, *ids: int) -> None:
+        until(lambda: all(self.jobs.seen(each, "status") == ("completed",) for each in ids), within_s=60)
