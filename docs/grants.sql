@@ -5,8 +5,8 @@ BEGIN;
 
 REVOKE ALL ON
     workflow_runs, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
-    worker_heartbeats, worker_control, audit_log, concurrency_limits, limit_slots, rate_limits, schedules,
-    hook_records, machines, binaries, queue_schema_version
+    worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
+    schedules, hook_records, machines, binaries, queue_schema_version
 FROM qwf_orchestrator, qwf_worker, qwf_producer, qwf_reader;
 REVOKE ALL ON SEQUENCE
     workflow_node_jobs_position_seq, ingest_jobs_position_seq, worker_control_version_seq
@@ -24,8 +24,8 @@ TO qwf_orchestrator, qwf_worker, qwf_producer;
 
 GRANT SELECT ON
     workflow_runs, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
-    worker_heartbeats, worker_control, audit_log, concurrency_limits, limit_slots, rate_limits, schedules,
-    hook_records, machines, binaries
+    worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
+    schedules, hook_records, machines, binaries
 TO qwf_reader;
 
 
@@ -55,7 +55,8 @@ GRANT SELECT, UPDATE (
 ) ON ingest_jobs TO qwf_worker;
 GRANT SELECT, UPDATE (
     status, hold_reason, hold_key, run_at, position, attempt, failures, crash_count, suspect, claimed_by,
-    lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at, context_delta
+    lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at,
+    expires_at, context_delta
 ) ON workflow_node_jobs TO qwf_worker;
 -- A retry that is due goes to the end of its priority.
 GRANT USAGE ON SEQUENCE ingest_jobs_position_seq, workflow_node_jobs_position_seq TO qwf_worker;
@@ -64,7 +65,7 @@ GRANT SELECT, UPDATE (pinned_host) ON workflow_runs TO qwf_worker;
 -- The end of a node and its event are one transaction.
 GRANT INSERT, SELECT ON workflow_dispatch_events TO qwf_worker;
 GRANT SELECT, INSERT, UPDATE, DELETE ON worker_heartbeats, limit_slots TO qwf_worker;
-GRANT SELECT ON worker_control, concurrency_limits TO qwf_worker;
+GRANT SELECT ON worker_control, worker_control_clock, concurrency_limits TO qwf_worker;
 GRANT SELECT, INSERT, UPDATE ON rate_limits, machines, binaries TO qwf_worker;
 GRANT SELECT, INSERT ON hook_records TO qwf_worker;
 
@@ -73,8 +74,8 @@ GRANT SELECT, INSERT ON hook_records TO qwf_worker;
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON
     workflow_runs, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
-    worker_heartbeats, worker_control, concurrency_limits, limit_slots, rate_limits, schedules,
-    hook_records, machines, binaries
+    worker_heartbeats, worker_control, worker_control_clock, concurrency_limits, limit_slots, rate_limits,
+    schedules, hook_records, machines, binaries
 TO qwf_orchestrator;
 -- What was done stays written.
 GRANT SELECT, INSERT ON audit_log TO qwf_orchestrator;

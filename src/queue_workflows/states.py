@@ -36,6 +36,13 @@ class JobStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+class JobFamily(StrEnum):
+    """Which of the two tables a job's id is of."""
+
+    NODE = "node"
+    INGEST = "ingest"
+
+
 class SubmissionStatus(StrEnum):
     """What became of an answer to a parked node."""
 

@@ -16,6 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.embedded_users import SITE_PACKAGES, SOURCE, ordinary_user, processes_below, until
+from support.revisions import HEAD
 
 JOBS = 6
 PATIENCE_S = 60
@@ -95,7 +96,7 @@ def test_the_demo_runs_twice_on_the_embedded_server(directory):
     assert first.returncode == 0, first.stderr
     assert processes_below(directory) == []
     for line in (
-        "schema    engine 0013",
+        f"schema    engine {HEAD}",
         "6 orders and their 6 jobs",
         "0 of them left",
         "late result is refused",

@@ -19,6 +19,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from support.pythons import SUPPORTED, find_python
+from support.revisions import HEAD
 from support.roles import Roles, least_privilege
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -270,7 +271,7 @@ def test_it_runs_from_the_wheel_alone(installed):
 def test_a_host_app_migrates_both_chains_and_makes_the_round_trip(installed, roles):
     """Migrator, producer, worker, reader and orchestrator do their parts as users without other rights."""
     migrator = roles.dsn("migrator")
-    assert "0013" in installed.host("db", "upgrade", "--chain", "engine", dsn=migrator)
+    assert HEAD in installed.host("db", "upgrade", "--chain", "engine", dsn=migrator)
     roles.grant()
     made = installed.host(
         "db", "revision", "--chain", "host", "--autogenerate", "-m", "First tables", dsn=migrator
@@ -282,7 +283,7 @@ def test_a_host_app_migrates_both_chains_and_makes_the_round_trip(installed, rol
         names = {role: roles.name(role) for role in ("producer", "reader")}
         connection.execute(HOST_GRANTS.format(**names))
 
-    assert installed.run(installed.python, "-c", WAIT, dsn=roles.dsn("orchestrator")).strip() == "0013"
+    assert installed.run(installed.python, "-c", WAIT, dsn=roles.dsn("orchestrator")).strip() == HEAD
     told = json.loads(installed.run(installed.python, "-c", ENQUEUE, dsn=roles.dsn("producer")))
     (kept, created), (again, created_again) = told["kept"], told["again"]
     assert (created, created_again, again) == (True, False, kept)

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.errors import CheckViolation, InsufficientPrivilege
+from support.revisions import HEAD
 from support.roles import DOCS, Roles, least_privilege
 
 from queue_workflows import (
@@ -37,7 +38,6 @@ from queue_workflows.states import JobStatus
 TABLES = {*models.Base.metadata.tables, "queue_schema_version"}
 SEQUENCES = set(models.Base.metadata._sequences)
 SPEC = {"spec": {"name": "film"}, "spec_hash": "x"}
-HEAD = "0013"
 
 ADVERTISE = "SELECT pg_advisory_lock_shared(qwf_wake_class(), qwf_wake_key('fetch'))"
 
@@ -102,6 +102,7 @@ REFUSED = {
         "DELETE FROM workflow_dispatch_events",
         "SELECT payload FROM workflow_input_submissions",
         "INSERT INTO worker_control (host_label, queue, desired, actor) VALUES ('*', '*', 'off', 'me')",
+        "INSERT INTO worker_control_clock (version) VALUES (1)",
         "UPDATE concurrency_limits SET max_slots = 100",
         "INSERT INTO audit_log (actor, action, subject_kind, subject_id) VALUES ('me', 'a', 'k', 'i')",
         "UPDATE schedules SET enabled = false",

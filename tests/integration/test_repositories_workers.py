@@ -46,7 +46,15 @@ def test_beat_is_an_upsert(qwf_conn: psycopg.Connection) -> None:
     workers = HeartbeatRepository(qwf_conn)
     beat(workers, "w1", versions={"python": "3.11"}, cached_models=("sdxl",), load={"cpu": 0.5})
     first = workers.fetch("w1")
-    beat(workers, "w1", state="busy", state_reason="why", current_job_id=5, jobs_held=2, control_version=9)
+    beat(
+        workers,
+        "w1",
+        state="busy",
+        state_reason="why",
+        current_job=("node", 5),
+        jobs_held=2,
+        control_version=9,
+    )
     second = workers.fetch("w1")
     assert first is not None
     assert second is not None
@@ -54,11 +62,12 @@ def test_beat_is_an_upsert(qwf_conn: psycopg.Connection) -> None:
     said = (
         second.state,
         second.state_reason,
+        second.current_job_family,
         second.current_job_id,
         second.jobs_held,
         second.control_version,
     )
-    assert said == ("busy", "why", 5, 2, 9)
+    assert said == ("busy", "why", "node", 5, 2, 9)
     assert (second.cached_models, second.load) == ([], {})
     assert second.started_at == first.started_at
     assert second.last_seen > first.last_seen
@@ -152,7 +161,7 @@ def test_every_change_of_control_is_written_down(qwf_conn: psycopg.Connection) -
     assert second.expires_at is not None
     gone = control.clear("h1", "fetch", actor="cid", reason="done")
     assert gone is not None
-    assert (gone.desired, gone.version) == ("off", second.version)
+    assert (gone.was.desired, gone.was.version) == ("off", second.version)
     assert control.clear("h1", "fetch", actor="cid") is None
     assert control.list() == []
     entries = log(qwf_conn)
@@ -162,7 +171,7 @@ def test_every_change_of_control_is_written_down(qwf_conn: psycopg.Connection) -
         ("cid", "workers.on", "h1 fetch", "done"),
     ]
     assert entries[0][4] == {"expires_at": None, "version": first.version}
-    assert entries[2][4] == {"was": "off"}
+    assert entries[2][4] == {"was": "off", "version": gone.version}
 
 
 def test_limits(qwf_conn: psycopg.Connection) -> None:

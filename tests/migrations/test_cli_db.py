@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.revisions import BEFORE_HEAD, HEAD
 from support.schemas import catalog, query, qwf, qwf_environment
 
 from queue_workflows.db.migrations.chains import chain_directory
@@ -29,21 +30,21 @@ def test_upgrade_tells_of_each_revision_and_current_of_the_end(empty: str) -> No
     assert lines[3].startswith("0004 ")
     assert all(line.endswith(" … ok") for line in lines)
     assert ok("db", "upgrade", QWF_DB_URL=empty) == "nothing to do\n"
-    assert ok("db", "current", QWF_DB_URL=empty) == "engine: 0013 (up to date)\n"
-    assert ok("db", "check", QWF_DB_URL=empty) == "engine: at 0013, no difference to the models\n"
+    assert ok("db", "current", QWF_DB_URL=empty) == f"engine: {HEAD} (up to date)\n"
+    assert ok("db", "check", QWF_DB_URL=empty) == f"engine: at {HEAD}, no difference to the models\n"
 
 
 def test_json_for_machines(empty: str) -> None:
     """`current` and `history` print lists of objects."""
     assert json.loads(ok("db", "current", "--json", QWF_DB_URL=empty)) == [
-        {"chain": "engine", "current": [], "head": "0013", "status": "empty"}
+        {"chain": "engine", "current": [], "head": HEAD, "status": "empty"}
     ]
     history = json.loads(ok("db", "history", "--json"))
     assert history[0]["revision"] == "0001"
     assert history[-1] | {"subject": ""} == {
         "chain": "engine",
-        "revision": "0013",
-        "down_revision": "0012",
+        "revision": HEAD,
+        "down_revision": BEFORE_HEAD,
         "subject": "",
         "is_head": True,
     }
@@ -56,7 +57,7 @@ def test_the_whole_life_of_a_host_chain(migrated: str, tmp_path: Path) -> None:
     assert written == f"{tmp_path}/0001_first_tables.py\n"
     assert ok(*HOST, "db", "upgrade", "--chain", "host", **where) == "host 0001 First tables … ok\n"
     assert ok(*HOST, "db", "current", **where).splitlines() == [
-        "engine: 0013 (up to date)",
+        f"engine: {HEAD} (up to date)",
         "host: 0001 (up to date)",
     ]
     assert "host: at 0001, no difference" in ok(*HOST, "db", "check", **where)
@@ -83,7 +84,7 @@ def test_the_whole_life_of_a_host_chain(migrated: str, tmp_path: Path) -> None:
         (("db", "downgrade", "base", "--chain", "engine"), 2, "say --yes"),
         (("db", "downgrade", "base", "--chain", "engine", "--sql"), 2, "FROM:TO"),
         (("db", "adopt"), 79, "no hand-made ledger"),
-        (("db", "check"), 79, "at nothing, this needs 0013"),
+        (("db", "check"), 79, f"at nothing, this needs {HEAD}"),
         (("--db", "postgresql://127.0.0.1:1/x", "db", "current"), 69, "cannot use"),
         (("--db", "postgresql://127.0.0.1:1/x", "db", "upgrade"), 69, "cannot use"),
     ],
@@ -130,8 +131,8 @@ def test_plain_alembic_by_hand_serves_the_engine_chain(empty: str) -> None:
 
     up = alembic("upgrade", "head")
     assert up.returncode == 0, up.stderr
-    assert "Running upgrade 0012 -> 0013" in up.stderr
-    assert query(empty, "SELECT version_num FROM queue_schema_version") == [("0013",)]
+    assert f"Running upgrade {BEFORE_HEAD} -> {HEAD}" in up.stderr
+    assert query(empty, "SELECT version_num FROM queue_schema_version") == [(HEAD,)]
     checked = alembic("check")
     assert "No new upgrade operations detected" in checked.stdout, checked.stderr
     offline = alembic("upgrade", "head", "--sql")

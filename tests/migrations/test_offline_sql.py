@@ -7,6 +7,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from support.postgres_versions import each_version
+from support.revisions import HEAD
 from support.schemas import catalog, leftovers, query, qwf
 
 from queue_workflows.db import bootstrap, migrations
@@ -39,7 +40,7 @@ def test_a_part_of_the_way_and_the_way_back(empty: str) -> None:
     migrations.upgrade(empty, chains=[ENGINE], revision="0005")
     run_script(empty, migrations.offline_sql(ENGINE, direction="upgrade", revision="0005:head"))
     assert migrations.check(empty, chain=ENGINE).status == "current"
-    run_script(empty, migrations.offline_sql(ENGINE, direction="downgrade", revision="0013:0005"))
+    run_script(empty, migrations.offline_sql(ENGINE, direction="downgrade", revision=f"{HEAD}:0005"))
     assert query(empty, "SELECT version_num FROM queue_schema_version") == [("0005",)]
     run_script(empty, migrations.offline_sql(ENGINE, direction="downgrade", revision="0005:base"))
     assert leftovers(empty) == before

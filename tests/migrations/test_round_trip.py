@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 from support.postgres_versions import each_version
+from support.revisions import REVISIONS
 from support.schemas import catalog, leftovers, query, sa_engine
 
 from queue_workflows.db import bootstrap, downgrade, migrations
@@ -13,7 +14,6 @@ from queue_workflows.errors import SchemaDrift
 from queue_workflows.models import Base
 
 ENGINE = engine_chain()
-REVISIONS = [line.revision for line in migrations.history([ENGINE])]
 
 
 @each_version

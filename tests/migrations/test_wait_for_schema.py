@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
+from support.revisions import HEAD
 from support.schemas import as_user, query, sa_engine
 
 from queue_workflows.db import bootstrap, downgrade, migrations, wait_for_schema
@@ -41,9 +42,9 @@ class Clock:
 def test_it_returns_at_once_when_the_schema_is_far_enough(migrated: str) -> None:
     """A number, an id or its meaning as an int: at least that is enough."""
     clock = Clock()
-    for minimum in (8, "0008", 13):
-        assert wait_for_schema(minimum, 0, dsn=migrated, sleep=clock.sleep, now=clock.now) == "0013"
-    assert wait_for_schema(1, 0, engine=sa_engine(migrated)) == "0013"
+    for minimum in (8, "0008", int(HEAD)):
+        assert wait_for_schema(minimum, 0, dsn=migrated, sleep=clock.sleep, now=clock.now) == HEAD
+    assert wait_for_schema(1, 0, engine=sa_engine(migrated)) == HEAD
     assert clock.naps == 0
 
 
@@ -76,14 +77,14 @@ def test_a_timeout_says_where_the_schema_is(empty: str, reached: str | None, sho
         wait_for_schema(8, 5, dsn=empty, sleep=clock.sleep, now=clock.now)
     assert caught.value.exit_code == 79
     assert clock.time == pytest.approx(105)
-    assert bootstrap(empty)[-1].revision == "0013"
+    assert bootstrap(empty)[-1].revision == HEAD
 
 
 def test_a_schema_ahead_is_refused_at_once(migrated: str) -> None:
     """No waiting makes this code newer; upgrade, downgrade and check refuse it too."""
     query(migrated, "UPDATE queue_schema_version SET version_num = '0099'")
     clock = Clock()
-    with pytest.raises(SchemaAhead, match="at 0099, this code knows revisions up to 0013") as caught:
+    with pytest.raises(SchemaAhead, match=f"at 0099, this code knows revisions up to {HEAD}") as caught:
         wait_for_schema(8, 60, dsn=migrated, sleep=clock.sleep, now=clock.now)
     assert (clock.naps, caught.value.exit_code) == (0, 79)
     for attempt in (
@@ -123,7 +124,7 @@ def test_select_is_all_it_needs(migrated: str, limited_role: str) -> None:
 
     # Grants are given after the first migration: the table has to be there.
     clock = Clock({3: grant})
-    assert wait_for_schema(8, 5, dsn=dsn, sleep=clock.sleep, now=clock.now) == "0013"
+    assert wait_for_schema(8, 5, dsn=dsn, sleep=clock.sleep, now=clock.now) == HEAD
     assert clock.naps == 3
 
 

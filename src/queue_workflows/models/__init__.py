@@ -7,7 +7,7 @@ from queue_workflows.models.limits import ConcurrencyLimit, LimitSlot, RateLimit
 from queue_workflows.models.node_jobs import WorkflowDispatchEvent, WorkflowNodeJob
 from queue_workflows.models.runs import WorkflowInputSubmission, WorkflowRun
 from queue_workflows.models.schedules import Schedule
-from queue_workflows.models.workers import AuditLog, WorkerControl, WorkerHeartbeat
+from queue_workflows.models.workers import AuditLog, WorkerControl, WorkerControlClock, WorkerHeartbeat
 
 __all__ = [
     "AuditLog",
@@ -21,6 +21,7 @@ __all__ = [
     "RateLimit",
     "Schedule",
     "WorkerControl",
+    "WorkerControlClock",
     "WorkerHeartbeat",
     "WorkflowDispatchEvent",
     "WorkflowInputSubmission",

@@ -7,7 +7,8 @@ from datetime import datetime
 from sqlalchemy import CheckConstraint, Float, Index, Integer, func
 from sqlalchemy.orm import Mapped, mapped_column
 
-from queue_workflows.models.base import Base, store_with
+from queue_workflows.models.base import Base, one_of, store_with
+from queue_workflows.states import JobFamily
 
 
 class ConcurrencyLimit(Base):
@@ -41,7 +42,7 @@ class LimitSlot(Base):
     lease_expires_at: Mapped[datetime]
 
     __table_args__ = (
-        CheckConstraint("job_family IN ('node', 'ingest')", name="job_family"),
+        CheckConstraint(one_of("job_family", JobFamily), name="job_family"),
         CheckConstraint("slot >= 0", name="slot"),
         Index("ix_limit_slots_job", "job_family", "job_id"),
     )

@@ -58,12 +58,22 @@ class WorkflowNodeJob(Claimable, Base):
     step: Mapped[int | None] = mapped_column(SmallInteger)
     # Outside the worker's concurrency and the step's barrier.
     background: Mapped[bool] = mapped_column(server_default=text("false"))
+    # The only host that may claim it, because it needs files that lie there; NULL is any.
+    pinned_host: Mapped[str | None]
+    # When a node that awaits input gives up waiting; NULL is never.
+    expires_at: Mapped[datetime | None]
 
     __table_args__ = (
         *claimable_constraints(NODE_STATUSES),
         CheckConstraint("map_index >= -1", name="map_index"),
         UniqueConstraint("run_id", "node_id", "map_index", name="uq_workflow_node_jobs_node"),
         *claimable_indexes("workflow_node_jobs"),
+        # Who waits for an answer, and whose time is up.
+        Index(
+            "ix_workflow_node_jobs_awaiting",
+            "expires_at",
+            postgresql_where=text("status = 'awaiting_input'"),
+        ),
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import CheckConstraint, Identity, Index, Integer, Sequence, func, text
+from sqlalchemy import CheckConstraint, Identity, Index, Integer, Sequence, func, text, true
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from queue_workflows.models.base import Base, one_of, store_with
-from queue_workflows.states import DesiredState, WorkerState
+from queue_workflows.states import DesiredState, JobFamily, WorkerState
 
 CONTROL_VERSION = Sequence("worker_control_version_seq", metadata=Base.metadata)
 
@@ -28,6 +28,8 @@ class WorkerHeartbeat(Base):
     state: Mapped[str] = mapped_column(server_default=WorkerState.STARTING.value)
     # Why, where the state needs a word (what quarantined it, who parked it).
     state_reason: Mapped[str | None]
+    # Ids are numbered per family, so that one alone names two jobs.
+    current_job_family: Mapped[str | None]
     current_job_id: Mapped[int | None]
     jobs_held: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     current_model: Mapped[str | None]
@@ -37,7 +39,7 @@ class WorkerHeartbeat(Base):
     # Of the package, of Python, of the host app.
     versions: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     load: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
-    # The version of worker_control that it obeys.
+    # Of worker_control: every change up to this one has been seen by the worker.
     control_version: Mapped[int] = mapped_column(server_default=text("0"))
     started_at: Mapped[datetime] = mapped_column(server_default=func.now())
     last_seen: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -46,6 +48,7 @@ class WorkerHeartbeat(Base):
 
     __table_args__ = (
         CheckConstraint(one_of("state", WorkerState), name="state"),
+        CheckConstraint(one_of("current_job_family", JobFamily), name="current_job_family"),
         Index("ix_worker_heartbeats_host", "host_label", "queue"),
     )
 
@@ -61,11 +64,26 @@ class WorkerControl(Base):
     reason: Mapped[str | None]
     actor: Mapped[str]
     expires_at: Mapped[datetime | None]
-    # Rises with every change anywhere, so that a heartbeat can say which it obeys.
+    # Taken from the clock: rises with every change anywhere.
     version: Mapped[int] = mapped_column(server_default=CONTROL_VERSION.next_value())
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
     __table_args__ = (CheckConstraint(one_of("desired", DesiredState), name="desired"),)
+
+
+class WorkerControlClock(Base):
+    """The version of the last change of worker_control, a removal too; one row, or none before the first.
+
+    Whoever changes worker_control locks it first, so that versions are committed in their order and a reader
+    who sees one has seen all before it.
+    """
+
+    __tablename__ = "worker_control_clock"
+
+    singleton: Mapped[bool] = mapped_column(primary_key=True, server_default=true())
+    version: Mapped[int]
+
+    __table_args__ = (CheckConstraint("singleton", name="singleton"),)
 
 
 class AuditLog(Base):

@@ -16,12 +16,13 @@ from queue_workflows.repositories.node_jobs import NewNodeJob, NodeJobRepository
 from queue_workflows.repositories.runs import ParentNode, RunRepository, StartedRun
 from queue_workflows.repositories.schedules import ScheduleRepository
 from queue_workflows.repositories.sweeping import Reclaimed
-from queue_workflows.repositories.worker_control import WorkerControlRepository
+from queue_workflows.repositories.worker_control import Cleared, WorkerControlRepository
 
 __all__ = [
     "ClaimedIngestJob",
     "ClaimedJob",
     "ClaimedNodeJob",
+    "Cleared",
     "Control",
     "DispatchEventRepository",
     "Ended",

@@ -159,9 +159,9 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         """What a guard has to know about its jobs and its worker, in one statement."""
         params = _in_order(fences) | {"host_label": host_label, "queue": queue}
         (row,) = self._sql.rows(holding.WATCH[self._family.name], params)
-        cancelled, lost, desired, *rest = row
+        cancelled, lost, version, desired, *rest = row
         control = None if desired is None else Control(DesiredState(desired), *rest)
-        return Watched(frozenset(cancelled), frozenset(lost), control)
+        return Watched(frozenset(cancelled), frozenset(lost), version, control)
 
     def promote(self) -> int:
         """Queue what is due, at most `PROMOTED_AT_ONCE`; how many, so that the caller knows to come again."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
 
+from queue_workflows.states import JobFamily
+
 
 class Fence(NamedTuple):
     """Who may write for a job: the holder of this attempt, and nobody once it has ended."""
@@ -22,6 +24,7 @@ class Fence(NamedTuple):
 class ClaimedJob:
     """What both families hand to a worker; the rest is in the two classes below."""
 
+    family: ClassVar[JobFamily]
     json_field: ClassVar[str]
 
     id: int
@@ -62,6 +65,7 @@ class ClaimedJob:
 class ClaimedNodeJob(ClaimedJob):
     """A node of a run; its inputs are as written, with refs."""
 
+    family: ClassVar[JobFamily] = JobFamily.NODE
     json_field: ClassVar[str] = "inputs"
 
     run_id: uuid.UUID
@@ -81,6 +85,7 @@ class ClaimedNodeJob(ClaimedJob):
 class ClaimedIngestJob(ClaimedJob):
     """A task with its arguments."""
 
+    family: ClassVar[JobFamily] = JobFamily.INGEST
     json_field: ClassVar[str] = "args"
 
     task_name: str

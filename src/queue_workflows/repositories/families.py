@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from queue_workflows.models import IngestJob, WorkflowNodeJob
 from queue_workflows.repositories.table import Table
-from queue_workflows.states import INGEST_STATUSES, JOB_TERMINAL, NODE_STATUSES, JobStatus
+from queue_workflows.states import INGEST_STATUSES, JOB_TERMINAL, NODE_STATUSES, JobFamily, JobStatus
 
 ERRORS_KEPT: Final = 10
 
@@ -43,7 +43,7 @@ class Family:
 
 
 NODE: Final = Family(
-    name="node",
+    name=JobFamily.NODE.value,
     title="node job",
     model=WorkflowNodeJob,
     channel="node_job_ready",
@@ -52,7 +52,7 @@ NODE: Final = Family(
     emits_events=True,
 )
 INGEST: Final = Family(
-    name="ingest",
+    name=JobFamily.INGEST.value,
     title="ingest job",
     model=IngestJob,
     channel="ingest_job_ready",

@@ -10,27 +10,28 @@ from queue_workflows.models import WorkerHeartbeat
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.table import Filters, Repository, Table
 from queue_workflows.settings import check_queue_name
-from queue_workflows.states import WorkerState
+from queue_workflows.states import JobFamily, WorkerState
 
 _TABLE: Final = Table(WorkerHeartbeat)
 
 # A fresh beat takes a dead flag back: whoever flagged it was wrong, or the worker woke up.
 BEAT: Final = """
 INSERT INTO worker_heartbeats (
-    worker_id, host_label, queue, pid, state, state_reason, current_job_id, jobs_held, current_model,
-    cached_models, versions, load, control_version, started_at, last_seen
+    worker_id, host_label, queue, pid, state, state_reason, current_job_family, current_job_id, jobs_held,
+    current_model, cached_models, versions, load, control_version, started_at, last_seen
 ) VALUES (
     %(worker_id)s::text, %(host_label)s::text, %(queue)s::text, %(pid)s::integer, %(state)s::text,
-    %(state_reason)s::text, %(current_job_id)s::bigint, %(jobs_held)s::integer, %(current_model)s::text,
-    %(cached_models)s::jsonb, %(versions)s::jsonb, %(load)s::jsonb, %(control_version)s::bigint,
-    statement_timestamp(), statement_timestamp()
+    %(state_reason)s::text, %(current_job_family)s::text, %(current_job_id)s::bigint,
+    %(jobs_held)s::integer, %(current_model)s::text, %(cached_models)s::jsonb, %(versions)s::jsonb,
+    %(load)s::jsonb, %(control_version)s::bigint, statement_timestamp(), statement_timestamp()
 )
 ON CONFLICT (worker_id) DO UPDATE SET
     host_label = EXCLUDED.host_label, queue = EXCLUDED.queue, pid = EXCLUDED.pid, state = EXCLUDED.state,
-    state_reason = EXCLUDED.state_reason, current_job_id = EXCLUDED.current_job_id,
-    jobs_held = EXCLUDED.jobs_held, current_model = EXCLUDED.current_model,
-    cached_models = EXCLUDED.cached_models, versions = EXCLUDED.versions, load = EXCLUDED.load,
-    control_version = EXCLUDED.control_version, last_seen = EXCLUDED.last_seen, last_flagged_dead_at = NULL
+    state_reason = EXCLUDED.state_reason, current_job_family = EXCLUDED.current_job_family,
+    current_job_id = EXCLUDED.current_job_id, jobs_held = EXCLUDED.jobs_held,
+    current_model = EXCLUDED.current_model, cached_models = EXCLUDED.cached_models,
+    versions = EXCLUDED.versions, load = EXCLUDED.load, control_version = EXCLUDED.control_version,
+    last_seen = EXCLUDED.last_seen, last_flagged_dead_at = NULL
 RETURNING worker_id
 """
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM worker_heartbeats WHERE worker_id = %(worker_id)s::text")
@@ -86,7 +87,7 @@ class HeartbeatRepository(Repository[WorkerHeartbeat]):
         pid: int,
         state: str,
         state_reason: str | None = None,
-        current_job_id: int | None = None,
+        current_job: tuple[str, int] | None = None,
         jobs_held: int = 0,
         current_model: str | None = None,
         cached_models: Iterable[str] = (),
@@ -94,7 +95,8 @@ class HeartbeatRepository(Repository[WorkerHeartbeat]):
         load: dict[str, Any] | None = None,
         control_version: int = 0,
     ) -> None:
-        """Say that a worker lives and what it does now."""
+        """Say that a worker lives and what it does now; `current_job` is its family and its id."""
+        family, job_id = (None, None) if current_job is None else current_job
         params = {
             "worker_id": check.text("worker_id", worker_id),
             "host_label": check.text("host_label", host_label),
@@ -102,7 +104,8 @@ class HeartbeatRepository(Repository[WorkerHeartbeat]):
             "pid": check.whole("pid", pid, 1, check.INT_MAX),
             "state": check.word("state", state, WorkerState),
             "state_reason": check.text_or_none("state_reason", state_reason, max_bytes=check.TEXT_BYTES),
-            "current_job_id": current_job_id,
+            "current_job_family": None if family is None else check.word("family", family, JobFamily),
+            "current_job_id": job_id,
             "jobs_held": check.whole("jobs_held", jobs_held, 0, check.INT_MAX),
             "current_model": check.text_or_none("current_model", current_model),
             "cached_models": self._limits.json(list(cached_models)),

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from queue_workflows.repositories.families import per_family
-from queue_workflows.repositories.worker_control import HOLDS, STRICTEST_FIRST
+from queue_workflows.repositories.worker_control import HOLDS, STRICTEST_FIRST, VERSION
 from queue_workflows.states import DesiredState
 
 # given: the fences.
@@ -42,8 +42,8 @@ RETURNING job.id, job.cancel_requested_at
 """
 )
 # held: each fence, whether it holds, and whether somebody wants the job cancelled. control: what the operator
-# wants of this worker, by the predicate that every reader of `worker_control` uses. one: a row even where
-# there is none.
+# wants of this worker, by the predicate that every reader of `worker_control` uses; with the version of all
+# that was looked at. one: a row even where there is none.
 WATCH: Final = per_family(
     """
 WITH {given}, held AS MATERIALIZED (
@@ -51,7 +51,7 @@ WITH {given}, held AS MATERIALIZED (
     FROM given LEFT JOIN {table} AS job ON {fence}
 )
 SELECT
-    ARRAY(SELECT id FROM held WHERE cancelled), ARRAY(SELECT id FROM held WHERE NOT ours),
+    ARRAY(SELECT id FROM held WHERE cancelled), ARRAY(SELECT id FROM held WHERE NOT ours), {version},
     control.desired, control.version, control.host_label, control.queue, control.reason, control.actor,
     control.expires_at
 FROM (VALUES (1)) AS one
@@ -62,6 +62,7 @@ LEFT JOIN LATERAL (
     given=_GIVEN,
     holds=HOLDS,
     strictest_first=STRICTEST_FIRST,
+    version=VERSION,
 )
 
 
@@ -80,8 +81,12 @@ class Control:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The answer to a guard: jobs to cancel, leases that are lost, the operator's wish (None: on)."""
+    """The answer to a guard: jobs to cancel, leases that are lost, the operator's wish (None: on).
+
+    `control_version` is that of the latest change of anybody's wishes that this answer takes into account.
+    """
 
     cancelled: frozenset[int]
     lost: frozenset[int]
+    control_version: int
     control: Control | None

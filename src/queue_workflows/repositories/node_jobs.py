@@ -58,6 +58,7 @@ _BULK: Final = BulkTable(
         ("required_model", "text"),
         ("step", "smallint"),
         ("background", "boolean"),
+        ("pinned_host", "text"),
         ("limit_key", "text"),
         ("max_attempts", "smallint"),
         ("backoff_s", "float8"),
@@ -91,6 +92,7 @@ class NewNodeJob:
     required_model: str | None = None
     step: int | None = None
     background: bool = False
+    pinned_host: str | None = None
     run_at: datetime | None = None
     delay: timedelta | float | None = None
     limit_key: str | None = None
@@ -144,6 +146,7 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
             check.text_or_none("required_model", job.required_model),
             step,
             bool(job.background),
+            check.text_or_none("pinned_host", job.pinned_host),
             check.limit_key_or_none(job.limit_key),
             check.whole("max_attempts", attempts, 1, check.SMALLINT_MAX),
             check.seconds_or_none("backoff_s", job.backoff_s, zero=True),

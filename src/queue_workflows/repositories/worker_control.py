@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.models import WorkerControl
@@ -13,14 +13,23 @@ from queue_workflows.states import DesiredState
 
 _TABLE: Final = Table(WorkerControl)
 
-# changed: the row as it is now; a change takes the next version. logged: who changed it and why.
-SET: Final = _TABLE.sql("""
-WITH changed AS (
-    INSERT INTO worker_control (host_label, queue, desired, reason, actor, expires_at)
-    VALUES (
+# The clock's row is locked before the wish's own, by everybody, so that no two deadlock; the number is taken
+# with the lock in hand.
+_TICK: Final = """INSERT INTO worker_control_clock (version)
+    SELECT nextval('worker_control_version_seq'){where}
+    ON CONFLICT (singleton) DO UPDATE SET version = nextval('worker_control_version_seq')
+    RETURNING version"""
+# tick: the version of this change. changed: the row as it is now. logged: who changed it and why.
+SET: Final = _TABLE.sql(
+    """
+WITH tick AS (
+    {tick}
+), changed AS (
+    INSERT INTO worker_control (host_label, queue, desired, reason, actor, expires_at, version)
+    SELECT
         %(host_label)s::text, %(queue)s::text, %(desired)s::text, %(reason)s::text, %(actor)s::text,
-        statement_timestamp() + make_interval(secs => %(expires_in_s)s::float8)
-    )
+        statement_timestamp() + make_interval(secs => %(expires_in_s)s::float8), version
+    FROM tick
     ON CONFLICT (host_label, queue) DO UPDATE SET
         desired = EXCLUDED.desired, reason = EXCLUDED.reason, actor = EXCLUDED.actor,
         expires_at = EXCLUDED.expires_at, version = EXCLUDED.version, updated_at = statement_timestamp()
@@ -32,20 +41,31 @@ WITH changed AS (
     FROM changed
 )
 SELECT {columns} FROM changed AS worker_control
-""")
-# removed: the row that said pause or off. logged: who took it back and why.
-CLEAR: Final = _TABLE.sql("""
-WITH removed AS (
-    DELETE FROM worker_control WHERE host_label = %(host_label)s::text AND queue = %(queue)s::text
-    RETURNING {columns}
+""".replace("{tick}", _TICK.replace("{where}", ""))
+)
+_THIS: Final = "host_label = %(host_label)s::text AND queue = %(queue)s::text"
+# tick: the version of this change, if there is something to change. removed: the row that said pause or off.
+# logged: who took it back and why.
+CLEAR: Final = _TABLE.sql(
+    """
+WITH tick AS (
+    {tick}
+), removed AS (
+    DELETE FROM worker_control USING tick WHERE {this}
+    RETURNING {columns}, tick.version AS cleared_at
 ), logged AS (
     INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
     SELECT %(actor)s::text, 'workers.on', 'worker_control', host_label || ' ' || queue, %(reason)s::text,
-        jsonb_build_object('was', desired)
+        jsonb_build_object('was', desired, 'version', cleared_at)
     FROM removed
 )
-SELECT {columns} FROM removed AS worker_control
-""")
+SELECT cleared_at, {columns} FROM removed AS worker_control
+""".replace(
+        "{tick}", _TICK.replace("{where}", " WHERE EXISTS (SELECT FROM worker_control WHERE {this})")
+    ).replace("{this}", _THIS)
+)
+# The latest change that is committed; who has read it has seen all before it.
+VERSION: Final = "COALESCE((SELECT version FROM worker_control_clock), 0)"
 # What holds for a worker now; the strictest first, and of equals the one that names most. A worker that
 # watches its jobs asks by the same words.
 HOLDS: Final = """host_label IN (%(host_label)s::text, '*') AND queue IN (%(queue)s::text, '*')
@@ -54,6 +74,13 @@ STRICTEST_FIRST: Final = "array_position(ARRAY['off', 'pause', 'on'], desired), 
 MATCHING: Final = _TABLE.sql(
     f"SELECT {{columns}} FROM worker_control WHERE {HOLDS} ORDER BY {STRICTEST_FIRST}"  # noqa: S608
 )
+
+
+class Cleared(NamedTuple):
+    """A wish that was taken back: the version of that change, and the row as it was."""
+
+    version: int
+    was: WorkerControl
 
 
 class WorkerControlRepository(Repository[WorkerControl]):
@@ -81,11 +108,15 @@ class WorkerControlRepository(Repository[WorkerControl]):
         params["expires_in_s"] = check.delay_or_none("expires_in", expires_in)
         return self._all(SET, params)[0]
 
-    def clear(
-        self, host_label: str, queue: str, *, actor: str, reason: str | None = None
-    ) -> WorkerControl | None:
+    def clear(self, host_label: str, queue: str, *, actor: str, reason: str | None = None) -> Cleared | None:
         """Take back what this very row asked for; other rows may still match, see `matching`."""
-        return self._first(CLEAR, self._change(host_label, queue, actor, reason))
+        for version, *row in self._sql.rows(CLEAR, self._change(host_label, queue, actor, reason)):
+            return Cleared(version, *self._table.load([row]))
+        return None
+
+    def version(self) -> int:
+        """The latest change; a worker whose heartbeat says so much has seen it."""
+        return int(self._sql.rows(f"SELECT {VERSION}", {})[0][0])
 
     def matching(self, host_label: str, queue: str) -> list[WorkerControl]:
         """Everything that holds for a worker now, the strictest first."""

@@ -100,6 +100,7 @@ class Guardian:
         self.claiming = threading.Lock()
         self.stopping: int | None = None
         self.wish: Control | None = None
+        self._control_version = 0
         self._repository = repository
         self._open = connect
         self._deadman = deadman
@@ -315,7 +316,7 @@ class Guardian:
         for job_id in seen.cancelled & held.keys():
             self._cancel(held[job_id])
         self._disown([held[job_id] for job_id in seen.lost & held.keys()])
-        self._heed(seen.control)
+        self._heed(seen.control, seen.control_version)
 
     def _cancel(self, held: HeldJob) -> None:
         if held.ctx.stopping is None or held.ctx.stopping < Stop.CANCEL:
@@ -334,7 +335,10 @@ class Guardian:
         finally:
             self.claiming.release()
 
-    def _heed(self, control: Control | None) -> None:
+    def _heed(self, control: Control | None, version: int) -> None:
+        if version != self._control_version:
+            # Whoever changed something waits for us to say that we know, also where it means nothing to us.
+            self._control_version, self._due.beat = version, 0.0
         if control is not None and control.desired is DesiredState.ON:
             control = None
         before, self.wish = self.wish, control
@@ -357,7 +361,6 @@ class Guardian:
         with self._lock:
             held = list(self._held.values())
         state = self._state if not held or self._state is WorkerState.STOPPING else WorkerState.BUSY
-        wish = self.wish
         with self._process.oneshot():
             load = {"rss_mb": self._process.memory_info().rss >> 20, "threads": self._process.num_threads()}
         HeartbeatRepository(self._connected()).beat(
@@ -367,11 +370,11 @@ class Guardian:
             pid=self.identity.pid,
             state=state,
             state_reason=self._state_reason,
-            current_job_id=held[0].job.id if held else None,
+            current_job=(held[0].job.family, held[0].job.id) if held else None,
             jobs_held=len(held),
             versions=versions(),
             load=load,
-            control_version=wish.version if wish else 0,
+            control_version=self._control_version,
         )
 
     def _sweep(self, now: float) -> None:

@@ -61,7 +61,7 @@ from queue_workflows.states import DesiredState, JobStatus, WorkerState
 _log = logging.getLogger(__name__)
 
 # The revision that brought the last table which a worker uses.
-MIN_SCHEMA: Final = 10
+MIN_SCHEMA: Final = 14
 # How long a job waits that this process does not know how to run; a worker that knows it fetches it at once.
 _UNKNOWN_DELAY_S: Final = 60.0
 _FIRST_LOOK_S: Final = 0.005
