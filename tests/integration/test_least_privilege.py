@@ -323,7 +323,7 @@ def test_an_orchestrator_operates(roles):
     with roles.connect("orchestrator") as orchestrator:
         control = WorkerControlRepository(orchestrator)
         control.set("h", "fetch", "pause", actor="me")
-        assert control.clear("h", "fetch", actor="me").desired == "pause"
+        assert control.clear("h", "fetch", actor="me").was.desired == "pause"
         limits = LimitRepository(orchestrator)
         limits.set("host:*", 4, actor="me")
         assert limits.clear("host:*", actor="me").max_slots == 4

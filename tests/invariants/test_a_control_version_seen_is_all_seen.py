@@ -109,10 +109,12 @@ def test_two_operators_at_one_row_do_not_deadlock(
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(second, WorkerControlRepository(two))
         until(lambda: two.info.backend_pid in blocked(qwf_dsn, one.info.backend_pid), "the wait")
-        pause("h0")(WorkerControlRepository(one))
+        last = pause("h0")(WorkerControlRepository(one))
         one.commit()
-        waiting.result(60)
+        done = waiting.result(60)
     two.commit()
+    # Numbered when it had its turn, not when it began to wait; None if there was nothing left to take back.
+    assert done is None or done.version > last.version
 
 
 def test_a_real_worker_says_that_it_has_seen_on(qwf_dsn, worker) -> None:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.revisions import BEFORE_HEAD, HEAD
+from support.revisions import BEFORE_HEAD, HEAD, REVISIONS
 from support.schemas import catalog, query, qwf, qwf_environment
 
 from queue_workflows.db.migrations.chains import chain_directory
@@ -26,7 +26,7 @@ def ok(*arguments: str, **environment: str) -> str:
 def test_upgrade_tells_of_each_revision_and_current_of_the_end(empty: str) -> None:
     """A line a revision while it runs; afterwards there is nothing to do."""
     lines = ok("db", "upgrade", QWF_DB_URL=empty).splitlines()
-    assert len(lines) == 13
+    assert len(lines) == len(REVISIONS)
     assert lines[3].startswith("0004 ")
     assert all(line.endswith(" … ok") for line in lines)
     assert ok("db", "upgrade", QWF_DB_URL=empty) == "nothing to do\n"
