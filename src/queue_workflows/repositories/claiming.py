@@ -17,6 +17,8 @@ from queue_workflows.repositories.families import INGEST, NODE, per_family
 PRIORITIES: Final = tuple(range(9, -1, -1))
 UNMARKED: Final = (0,) * len(PRIORITIES)
 
+# What a worker of a queue may claim; `qwf explain` asks by the same words. Only who is alone takes a suspect.
+CLAIMABLE: Final = "status = 'queued' AND queue = %(queue)s::text AND (%(alone)s::boolean OR NOT suspect)"
 # next: the first claimable rows that nobody else is claiming. The array's order is that of the priorities,
 # the index's that of the positions, so nothing is sorted and the outer LIMIT stops after the last row that is
 # wanted: no row is locked beyond it. The status is a literal, so that the partial index is usable in a
@@ -26,14 +28,14 @@ NEXT: Final = """next AS MATERIALIZED (
     FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[], %(marks)s::bigint[]) AS mark (priority, position)
     CROSS JOIN LATERAL (
         SELECT id FROM {table}
-        WHERE status = 'queued' AND queue = %(queue)s::text AND priority = mark.priority
-            AND position > mark.position AND (%(alone)s::boolean OR NOT suspect)
+        WHERE {claimable}
+            AND priority = mark.priority AND position > mark.position
         ORDER BY position
         LIMIT %(limit)s::bigint
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
     LIMIT %(limit)s::bigint
-)"""
+)""".replace("{claimable}", CLAIMABLE)
 # The ids go to the UPDATE as an array: joined to a LIMIT that a generic plan does not know, they cost a scan.
 CLAIMING: Final = """UPDATE {table} AS job SET
     status = 'running', attempt = job.attempt + 1, claimed_by = %(worker_id)s::text, progress = NULL,

@@ -23,13 +23,17 @@ from queue_workflows.states import JobStatus
 PROMOTED_AT_ONCE: Final = 500
 RECLAIMED_AT_ONCE: Final = 200
 
+# What the sweeps look for; `qwf explain` asks by the same words.
+DUE: Final = "status = 'scheduled' AND run_at <= statement_timestamp()"
+LAPSED: Final = "lease_expires_at < statement_timestamp()"
+
 # due: in the order in which they fell due. placed: the retries among them go to the end of the queue, in that
 # order; what was on hold keeps its place.
 PROMOTE: Final = per_family(
     """
 WITH due AS MATERIALIZED (
     SELECT id, hold_reason, position FROM {table}
-    WHERE status = 'scheduled' AND run_at <= statement_timestamp()
+    WHERE {due}
     ORDER BY run_at
     LIMIT {at_once}
     FOR NO KEY UPDATE SKIP LOCKED
@@ -41,6 +45,7 @@ FROM placed
 WHERE job.id = ANY (ARRAY(SELECT id FROM placed)) AND job.id = placed.id
 RETURNING job.id
 """,
+    due=DUE,
     at_once=str(PROMOTED_AT_ONCE),
 )
 # freed: what waited for one of these keys, in the order in which it would be claimed.
@@ -141,7 +146,7 @@ _SHARED: Final = {
 }
 RECLAIM: Final = per_family(
     _RECLAIM,
-    lapsed="lease_expires_at < statement_timestamp()",
+    lapsed=LAPSED,
     blameless=f"""{_BACK} > GREATEST(
         started_at, lease_expires_at - make_interval(secs => %(lease_s)s::float8)
     )""",
