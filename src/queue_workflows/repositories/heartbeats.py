@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from queue_workflows.models import WorkerHeartbeat
 from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.standing import STANDING, Standing, standings
 from queue_workflows.repositories.table import Filters, Repository, Table
 from queue_workflows.settings import check_queue_name
 from queue_workflows.states import JobFamily, WorkerState
@@ -122,6 +123,11 @@ class HeartbeatRepository(Repository[WorkerHeartbeat]):
     def counts(self) -> dict[str, dict[str, int]]:
         """How many workers there are, by queue and state; the silent ones too."""
         return self._counts(COUNTS)
+
+    def standing(self, host_label: str = "*", queue: str = "*") -> list[Standing]:
+        """Workers of a host and queue, `*` for any, each with what it has to obey; the silent ones too."""
+        params = {"host_label": check.text("host_label", host_label), "queue": check.text("queue", queue)}
+        return standings(self._sql.rows(STANDING, params))
 
     def flag_dead(self, *, older_than_s: float) -> list[WorkerHeartbeat]:
         """Flag workers that hold running jobs and were not heard of for so long; those flagged now."""

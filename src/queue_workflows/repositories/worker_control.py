@@ -68,12 +68,21 @@ SELECT cleared_at, {columns} FROM removed AS worker_control
 VERSION: Final = "COALESCE((SELECT version FROM worker_control_clock), 0)"
 # What holds for a worker now; the strictest first, and of equals the one that names most. A worker that
 # watches its jobs asks by the same words.
-HOLDS: Final = """host_label IN (%(host_label)s::text, '*') AND queue IN (%(queue)s::text, '*')
-    AND (expires_at IS NULL OR expires_at > statement_timestamp())"""
+_IN_FORCE: Final = "(expires_at IS NULL OR expires_at > statement_timestamp())"
+HOLDS: Final = f"""host_label IN (%(host_label)s::text, '*') AND queue IN (%(queue)s::text, '*')
+    AND {_IN_FORCE}"""
 STRICTEST_FIRST: Final = "array_position(ARRAY['off', 'pause', 'on'], desired), host_label = '*', queue = '*'"
 MATCHING: Final = _TABLE.sql(
     f"SELECT {{columns}} FROM worker_control WHERE {HOLDS} ORDER BY {STRICTEST_FIRST}"  # noqa: S608
 )
+# What holds for any worker of a host and queue, where `*` is any: what keeps some of them from working.
+BLOCKING: Final = _TABLE.sql(f"""
+SELECT {{columns}} FROM worker_control
+WHERE (host_label IN (%(host_label)s::text, '*') OR %(host_label)s::text = '*')
+    AND (queue IN (%(queue)s::text, '*') OR %(queue)s::text = '*')
+    AND desired <> 'on' AND {_IN_FORCE}
+ORDER BY {STRICTEST_FIRST}, host_label, queue
+""")  # noqa: S608
 
 
 class Cleared(NamedTuple):
@@ -121,6 +130,10 @@ class WorkerControlRepository(Repository[WorkerControl]):
     def matching(self, host_label: str, queue: str) -> list[WorkerControl]:
         """Everything that holds for a worker now, the strictest first."""
         return self._all(MATCHING, {"host_label": host_label, "queue": queue})
+
+    def blocking(self, host_label: str = "*", queue: str = "*") -> list[WorkerControl]:
+        """Everything that holds for some worker of a host and queue, `*` for any, the strictest first."""
+        return self._all(BLOCKING, {"host_label": host_label, "queue": queue})
 
     def effective(self, host_label: str, queue: str) -> WorkerControl | None:
         """What a worker has to obey now; None is on."""

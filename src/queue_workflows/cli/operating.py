@@ -1,0 +1,90 @@
+"""What the operators' commands share: a connection, who is asking, and how an answer is printed."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+import psycopg
+
+from queue_workflows.cli import Invocation
+
+
+@contextmanager
+def operators_connection(invocation: Invocation) -> Iterator[psycopg.Connection[Any]]:
+    """An autocommit connection to the configured database: each statement is a transaction."""
+    from queue_workflows.db.engine import Database
+
+    with (
+        Database.open(invocation.db_url, role="cli") as database,
+        closing(database.connect(autocommit=True)) as connection,
+    ):
+        yield connection
+
+
+def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Machines read JSON."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Who and why, for the audit log."""
+    with_reason = click.option("--reason", metavar="TEXT", help="Why, for the audit log and for colleagues.")
+    with_actor = click.option(
+        "--actor", default=_whoever, metavar="NAME", help="Who asks, for the audit log.  [default: USER@HOST]"
+    )
+    return with_reason(with_actor(command))
+
+
+def _whoever() -> str:
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # an account without a name, as containers have them
+        name = f"uid-{os.getuid()}"
+    return f"{name}@{socket.gethostname()}"
+
+
+def say(message: str) -> None:
+    """A remark beside the output."""
+    click.echo(message, err=True)
+
+
+def print_json(value: Any) -> None:
+    """For machines: times in ISO 8601 with their zone."""
+    click.echo(json.dumps(value, indent=2, default=_plain, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns as wide as they need to be; the last one may be ragged."""
+    if not rows:
+        return
+    rows = [[_on_one_line(cell) for cell in row] for row in rows]
+    widths = [max(len(row[place]) for row in [titles, *rows]) for place in range(len(titles))]
+    for row in [titles, *rows]:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        click.echo("  ".join(cells).rstrip())
+
+
+def _on_one_line(text: str) -> str:
+    """A job's own words must neither break the table nor steer the terminal."""
+    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
+
+
+def say_moment(moment: datetime, *, now: datetime | None = None) -> str:
+    """A point in time, in UTC: of today without its date."""
+    now = now or datetime.now(UTC)
+    there = moment.astimezone(UTC)
+    if there.date() == now.astimezone(UTC).date():
+        return f"{there:%H:%M:%S}Z"
+    return f"{there:%Y-%m-%d %H:%M:%S}Z"

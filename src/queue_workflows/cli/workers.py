@@ -1,0 +1,277 @@
+"""`qwf workers`: who works, and telling them to pause, to go off, to go on."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.operating import (
+    audit_options,
+    json_option,
+    operators_connection,
+    print_json,
+    print_table,
+    say,
+    say_moment,
+)
+from queue_workflows.cli.spans import say_span, span
+from queue_workflows.config import effective_settings
+from queue_workflows.errors import ExitCode
+from queue_workflows.models import WorkerControl
+from queue_workflows.repositories.heartbeats import HeartbeatRepository
+from queue_workflows.repositories.holding import Control
+from queue_workflows.repositories.standing import Obedience, Standing
+from queue_workflows.repositories.worker_control import WorkerControlRepository
+from queue_workflows.roles.obeying import Awaited, await_obedience
+from queue_workflows.settings.fields import HOST_LABEL, QUEUE_NAME
+from queue_workflows.states import DesiredState
+
+# A worker that was killed leaves its heartbeat behind; after this long it is history.
+FORGOTTEN_S = 3600.0
+_WORDS = {DesiredState.PAUSE: "paused", DesiredState.OFF: "off"}
+_AHEAD = {Obedience.PENDING: " (not heard yet)", Obedience.HEARD: " (finishing)", Obedience.OBEYED: ""}
+
+
+class _Verb(click.Command):
+    """A command that knows the likeliest slip: a star that the shell has made into names of files."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as refused:
+            if "extra argument" not in refused.message:
+                raise
+            raise click.UsageError(f"{refused.message} A star needs quotes: '*'.", ctx) from None
+
+
+@click.group(no_args_is_help=True)
+def workers() -> None:
+    """See the workers, and tell them what to do.
+
+    HOST is a host label as the list shows it, QUEUE a queue; '*' (in quotes, against the shell) is any. The
+    strictest wish that matches a worker holds. Wishes are rows: they outlive workers, machines and restarts.
+    """
+
+
+@workers.command("list")
+@click.option("--host", default="*", metavar="HOST", help="Only of this host.")
+@click.option("--queue", default="*", metavar="QUEUE", help="Only of this queue.")
+@click.option("--all", "everyone", is_flag=True, help="Also those that were not heard of for an hour.")
+@json_option
+@click.pass_obj
+def list_(invocation: Invocation, *, host: str, queue: str, everyone: bool, as_json: bool) -> None:
+    """Show every worker: what it does, when it was seen, and what was asked of it."""
+    stale_s = effective_settings().stale_heartbeat_s
+    with operators_connection(invocation) as connection:
+        found = HeartbeatRepository(connection).standing(host, queue)
+        wishes = WorkerControlRepository(connection).blocking(host, queue)
+    shown = [one for one in found if everyone or one.age_s <= FORGOTTEN_S]
+    if as_json:
+        print_json({"workers": [_plain(one, stale_s) for one in shown], "control": list(map(_wish, wishes))})
+        return
+    print_table(
+        ["HOST", "QUEUE", "PID", "STATE", "JOB", "UP", "SEEN", "MB", "VERSION", "ASKED"],
+        [_line(one, stale_s) for one in shown],
+    )
+    if not shown:
+        say(
+            "no worker was heard of"
+            if everyone
+            else "no worker was heard of for an hour; --all shows older ones"
+        )
+    for wish in wishes:
+        click.echo(f"{_scope(wish.host_label, wish.queue)} is {_asked(wish)}")
+
+
+def _line(one: Standing, stale_s: float) -> list[str]:
+    silent = one.age_s > stale_s
+    return [
+        one.host_label,
+        one.queue,
+        str(one.pid),
+        f"silent, was {one.state}" if silent else one.state,
+        one.current_job or "-",
+        say_span((one.last_seen - one.started_at).total_seconds() + one.age_s),
+        f"{say_span(one.age_s)} ago",
+        str(one.load.get("rss_mb", "-")),
+        str(one.versions.get("queue_workflows", "-")),
+        "on" if one.control is None else _asked(one.control) + _AHEAD[one.obedience()],
+    ]
+
+
+def _asked(wish: Control | WorkerControl) -> str:
+    until = f" until {say_moment(wish.expires_at)}" if wish.expires_at else ""
+    why = f": {wish.reason}" if wish.reason else ""
+    return f"{_WORDS.get(DesiredState(wish.desired), 'on')} by {wish.actor}{until}{why}"
+
+
+def _scope(host_label: str, queue: str) -> str:
+    return f"({host_label}, {queue})"
+
+
+def _plain(one: Standing, stale_s: float) -> dict[str, Any]:
+    return {
+        "worker_id": one.worker_id,
+        "host_label": one.host_label,
+        "queue": one.queue,
+        "pid": one.pid,
+        "state": one.state,
+        "state_reason": one.state_reason,
+        "silent": one.age_s > stale_s,
+        "flagged_dead": one.flagged_dead,
+        "current_job": one.current_job,
+        "jobs_held": one.jobs_held,
+        "current_model": one.current_model,
+        "cached_models": one.cached_models,
+        "load": one.load,
+        "versions": one.versions,
+        "started_at": one.started_at,
+        "last_seen": one.last_seen,
+        "seen_s_ago": round(one.age_s, 3),
+        "control_version": one.control_version,
+        "control": None if one.control is None else _wish(one.control),
+        "obedience": one.obedience(),
+    }
+
+
+def _wish(wish: Control | WorkerControl) -> dict[str, Any]:
+    names = ("host_label", "queue", "desired", "version", "reason", "actor", "expires_at")
+    return {name: getattr(wish, name) for name in names}
+
+
+def _host(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    return _matching(HOST_LABEL, value, "host label")
+
+
+def _queue(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    return _matching(QUEUE_NAME, value, "queue name")
+
+
+def _matching(pattern: str, value: str, what: str) -> str:
+    if value != "*" and not re.fullmatch(pattern, value):
+        raise click.BadParameter(f"{value!r} is no {what}; '*', in quotes, is any")
+    return value
+
+
+def _wishing(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What the three verbs take."""
+    for decorate in (
+        audit_options,
+        click.option(
+            "--timeout",
+            type=span,
+            metavar="SPAN",
+            default=300.0,
+            show_default="5m",
+            help="How long to --wait.",
+        ),
+        click.option("--wait", is_flag=True, help="Return when every worker that is heard of does so."),
+        click.argument("queue", callback=_queue),
+        click.argument("host", callback=_host),
+    ):
+        command = decorate(command)
+    return command
+
+
+def _for_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option(
+        "--for", "lasting", type=span, metavar="SPAN", help="Only for so long: 90s, 15m, 2h, 1d."
+    )(command)
+
+
+@workers.command(cls=_Verb)
+@_wishing
+@_for_option
+@click.pass_obj
+def pause(invocation: Invocation, /, **asked: Any) -> ExitCode:
+    """Finish the current job, claim nothing more."""
+    return _ask(invocation, DesiredState.PAUSE, **asked)
+
+
+@workers.command(cls=_Verb)
+@_wishing
+@_for_option
+@click.pass_obj
+def off(invocation: Invocation, /, **asked: Any) -> ExitCode:
+    """Stop at once: jobs are given back uncounted, nothing stays loaded."""
+    return _ask(invocation, DesiredState.OFF, **asked)
+
+
+@workers.command(cls=_Verb)
+@_wishing
+@click.pass_obj
+def on(invocation: Invocation, /, **asked: Any) -> ExitCode:
+    """Take back what was asked of HOST and QUEUE, and say what still keeps workers there from working."""
+    return _ask(invocation, DesiredState.ON, lasting=None, **asked)
+
+
+def _ask(
+    invocation: Invocation,
+    desired: DesiredState,
+    *,
+    host: str,
+    queue: str,
+    lasting: float | None,
+    actor: str,
+    reason: str | None,
+    wait: bool,
+    timeout: float,
+) -> ExitCode:
+    stale_s, place = effective_settings().stale_heartbeat_s, _scope(host, queue)
+    with operators_connection(invocation) as connection:
+        control, beats = WorkerControlRepository(connection), HeartbeatRepository(connection)
+        if desired is DesiredState.ON:
+            cleared = control.clear(host, queue, actor=actor, reason=reason)
+            version = cleared.version if cleared else control.version()
+            click.echo(f"{place} is on" if cleared else f"{place}: nothing was asked of it")
+        else:
+            changed = control.set(host, queue, desired, actor=actor, reason=reason, expires_in=lasting)
+            version = changed.version
+            click.echo(f"{place} is {_asked(changed)}")
+        _name_others(control, host, queue, desired)
+        if not any(one.age_s <= stale_s for one in beats.standing(host, queue)):
+            say("no worker is heard of there now; it holds for those that start")
+        elif wait:
+            return _wait(lambda: beats.standing(host, queue), version, stale_s, timeout)
+    return ExitCode.DONE
+
+
+def _name_others(control: WorkerControlRepository, host: str, queue: str, desired: DesiredState) -> None:
+    """What else holds there: after `on` it still blocks, else it is stricter or lasts longer."""
+    for other in control.blocking(host, queue):
+        if (other.host_label, other.queue) != (host, queue):
+            still = "still blocks" if desired is DesiredState.ON else "holds as well"
+            click.echo(f"{_scope(other.host_label, other.queue)} {still}: {_asked(other)}")
+
+
+def _wait(look: Callable[[], Sequence[Standing]], version: int, stale_s: float, timeout_s: float) -> ExitCode:
+    awaited = await_obedience(
+        look,
+        version=version,
+        stale_s=stale_s,
+        timeout_s=timeout_s,
+        now=time.monotonic,
+        sleep=time.sleep,
+        tell=_tell,
+    )
+    if awaited.silent:
+        say(f"not waited for, as nothing is heard of them: {_names(awaited.silent)}")
+    if awaited.behind:
+        say(f"after {say_span(timeout_s)} not there yet: {_names(awaited.behind)}")
+        return ExitCode.DEADLINE
+    click.echo("done by every worker that is heard of")
+    return ExitCode.DONE
+
+
+def _tell(awaited: Awaited) -> None:
+    say(f"waiting for {_names(awaited.behind)}")
+
+
+def _names(workers: Sequence[Standing]) -> str:
+    shown = [f"{one.worker_id} ({one.current_job or one.state})" for one in workers[:5]]
+    return ", ".join(shown) + (f" and {len(workers) - 5} more" if len(workers) > 5 else "")
