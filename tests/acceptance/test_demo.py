@@ -86,7 +86,7 @@ def assert_all_is_told(outcome: dict[str, Any]) -> None:
     priorities = [row["priority"] for row in outcome["jobs"]]
     assert priorities == sorted(priorities, reverse=True)
     assert sorted(row["attempt"] for row in outcome["jobs"]) == [1] * (JOBS - 1) + [2]
-    assert all(row["claimed_by"].startswith("demo:") for row in outcome["jobs"])
+    assert all(":demo:" in row["claimed_by"] for row in outcome["jobs"])
     assert all(len(row["result"]["sha256"]) == 12 for row in outcome["jobs"])
 
 
@@ -129,7 +129,9 @@ def test_the_demo_uses_the_database_it_is_given(directory, qwf_new_database):
         assert connection.execute(STATES).fetchall() == [("completed", 2 * JOBS)]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_an_interrupted_demo_leaves_no_job_claimed(directory, qwf_new_database, number, status):
     """Ctrl-C in the middle of the work gives the jobs in hand back; the next run does them too."""
     dsn = qwf_new_database()
@@ -139,7 +141,8 @@ def test_an_interrupted_demo_leaves_no_job_claimed(directory, qwf_new_database, 
         process = subprocess.Popen(
             [sys.executable, "-m", "queue_workflows", "--db", dsn, "demo"],
             cwd=directory,
-            env=environment(),
+            # The server notices soon that whoever waits at the gate is gone.
+            env={**environment(), "QWF_CLIENT_CONNECTION_CHECK_INTERVAL_S": "0.2"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

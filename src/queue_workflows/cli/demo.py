@@ -28,7 +28,7 @@ def demo(invocation: Invocation, as_json: bool) -> ExitCode:
     """Run the bundled example.
 
     Migrates the database, enqueues a batch of jobs in one transaction with the rows that they belong to,
-    rolls another back, claims and completes the jobs, and shows what happened. Without a database it starts
+    rolls another back, has two workers run the jobs, and shows what happened. Without a database it starts
     an embedded Postgres in .qwf/. May be run as often as you like; it only ever touches its own queue and
     the schema qwf_demo.
     """

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 SCHEMA: Final = "qwf_demo"
+QUEUE: Final = "demo"
 TASK: Final = "describe_order"
 
 # The lock keeps two demos that start together from racing for the same CREATE; it ends with the transaction.
@@ -69,7 +70,7 @@ def next_batch(connection: sa.Connection) -> int:
     return number
 
 
-def describe_order(args: dict[str, Any]) -> dict[str, Any]:
+def describe_order(_reason: str, args: dict[str, Any]) -> dict[str, Any]:
     """The task: what a worker does for one order. It may run twice, and nothing comes of that."""
     text = str(args["text"])
     return {"words": len(text.split()), "sha256": hashlib.sha256(text.encode()).hexdigest()[:12]}

@@ -17,22 +17,14 @@ from sqlalchemy.orm import Session
 
 from queue_workflows.db.engine import Database
 from queue_workflows.db.migrations import Progress, bootstrap
-from queue_workflows.demo.orders import (
-    CATALOGUE,
-    ROLLED_BACK,
-    TASK,
-    Order,
-    describe_order,
-    next_batch,
-    prepare,
-)
+from queue_workflows.demo import crew
+from queue_workflows.demo.orders import CATALOGUE, QUEUE, ROLLED_BACK, TASK, Order, next_batch, prepare
 from queue_workflows.errors import LeaseLost
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories import ClaimedIngestJob, IngestJobRepository, NewIngestJob
 from queue_workflows.repositories.bulk import Enqueued
 from queue_workflows.states import JOB_TERMINAL, JobStatus
 
-QUEUE: Final = "demo"
 LEASE_S: Final = 30.0
 PATIENCE_S: Final = 10.0
 ALONE_S: Final = 0.05
@@ -88,7 +80,7 @@ def run_demo(dsn: str | None, say: Say, *, sleep: Callable[[float], None] = time
         applied = _migrate(dsn, say)
         batch, made, again = _enqueue(database, say)
         left = _roll_back(database, say)
-        refused = _work(database, {one.id for one in made}, say, sleep)
+        refused = _work(database, dsn, {one.id for one in made}, say, sleep)
         rows, counts = _what_happened(database, [one.id for one in made])
         return Outcome(
             database.redacted,
@@ -172,37 +164,20 @@ def _roll_back(database: Database, say: Say) -> int:
     return left
 
 
-def _work(database: Database, ours: set[int], say: Say, sleep: Callable[[float], None]) -> int:
-    """Two workers take turns until our jobs have ended; returns how many late results were refused.
+def _work(
+    database: Database, dsn: str | None, ours: set[int], say: Say, sleep: Callable[[float], None]
+) -> int:
+    """Lose a lease, then let real workers empty the queue; returns how many late results were refused.
 
     The queue is shared with demos that run beside this one or were interrupted: any may do another's jobs.
     """
-    workers = [f"demo:{os.getpid()}:{letter}" for letter in "AB"]
-    refused = _lose_a_lease(database, workers[0], say)
+    refused = _lose_a_lease(database, f"demo:{os.getpid()}", say)
+    say(f"work      {crew.shown()}")
+    crew.work_until_empty(dsn)
     deadline = time.monotonic() + PATIENCE_S
-    done: set[int] = set()
-    while True:
-        claimed = [job for worker in workers for job in _claim_and_complete(database, worker)]
-        done.update(claimed)
-        if not claimed:
-            if not _unfinished(database, ours) or time.monotonic() > deadline:
-                break
-            sleep(ALONE_S)
-    say(f"work      {len(done)} jobs claimed and completed by {' and '.join(workers)}")
-    if done - ours:
-        say(f"          {len(done - ours)} of them of another run of the demo, interrupted or still going on")
+    while _unfinished(database, ours) and time.monotonic() < deadline:
+        sleep(ALONE_S)
     return refused
-
-
-def _claim_and_complete(database: Database, worker: str) -> list[int]:
-    """A claim commits before the work begins; a result commits with whatever else the task writes."""
-    with _held(database, worker, limit=2) as jobs:
-        for job in jobs:
-            result = describe_order(job.args)
-            with Session(database.engine) as session:
-                IngestJobRepository(session).complete(job, result)
-                session.commit()
-        return [job.id for job in jobs]
 
 
 @contextmanager
