@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from support.workers import SHORT, running_worker, until
+from support.workers import SHORT_LEASE, running_worker, until
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
 
-LEASE_S = float(SHORT["QWF_LEASE_S"])
+LEASE_S = float(SHORT_LEASE["QWF_LEASE_S"])
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_idle_and_paused_longer_than_a_lease(qwf_dsn: str, conn: psycopg.Connect
     jobs, beats, control = (
         kind(conn) for kind in (IngestJobRepository, HeartbeatRepository, WorkerControlRepository)
     )
-    with running_worker(qwf_dsn, QWF_POLL_S="600") as worker:
+    with running_worker(qwf_dsn, QWF_POLL_S="600", **SHORT_LEASE) as worker:
         until(lambda: beats.list(state="idle"), within_s=60)
         outlive_a_lease(worker)
         control.set("here", "*", "pause", actor="test")
