@@ -212,9 +212,9 @@ def test_chunks_are_bounded_by_size(jobs: IngestJobRepository) -> None:
     """Large payloads go in statements of a few, never all in one."""
     table = bulk.BulkTable("t", (("args", "jsonb"),), ("args",), "", "")
     rows = [("x" * 3_000_000,)] * 5 + [("y",)] * 3
-    assert [len(chunk) for chunk in bulk._chunks(table, rows)] == [2, 2, 4]
-    assert [len(chunk) for chunk in bulk._chunks(table, [("z" * 20_000_000,)] * 2)] == [1, 1]
-    assert list(bulk._chunks(table, [])) == []
+    assert [len(chunk) for chunk in bulk._chunks(table, rows, range(len(rows)))] == [2, 2, 4]
+    assert [len(chunk) for chunk in bulk._chunks(table, [("z" * 20_000_000,)] * 2, [0, 1])] == [1, 1]
+    assert list(bulk._chunks(table, [], [])) == []
     made = jobs.enqueue_many(
         NewIngestJob(task_name="t", queue="fetch", args={"x": "x" * 3_000_000}) for _ in range(4)
     )

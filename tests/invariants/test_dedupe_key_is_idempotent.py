@@ -10,7 +10,9 @@ import psycopg
 import pytest
 from support.schemas import blocked, until
 
+import queue_workflows.repositories.bulk
 from queue_workflows.repositories import Enqueued, IngestJobRepository, NewIngestJob
+from queue_workflows.repositories.bulk import CHUNK_ROWS
 
 SERIALIZABLE = psycopg.IsolationLevel.SERIALIZABLE
 
@@ -183,25 +185,30 @@ def test_duplicates_in_one_call(pair) -> None:
     assert numbers == [0, 1, 3, 6]
 
 
-def test_two_calls_with_the_same_keys_in_other_orders_do_not_deadlock(qwf_dsn, pair, pool) -> None:
+@pytest.mark.parametrize("count", [100, 2 * CHUNK_ROWS + 1], ids=["one statement", "three statements"])
+def test_two_calls_with_the_same_keys_in_other_orders_do_not_deadlock(qwf_dsn, pair, pool, count) -> None:
     """Rows go in by key, so the second of two calls waits for the first instead of each for the other."""
     one, two = pair
-    keys = [f"k{n:03}" for n in range(100)]
-    bulk(one, "k000")
+    keys = [f"k{n:04}" for n in range(count)]
+    bulk(one, "k0000")
     one.execute("SAVEPOINT only_the_first_key")
     second: Future[list[Enqueued]] = pool.submit(bulk, two, *reversed(keys))
     waits_for(qwf_dsn, one, two)
     # The second call waits for the first key of all, so it holds none that this one needs.
     made = bulk(one, *keys)
-    assert [each.created for each in made] == [False] + [True] * 99
+    assert [each.created for each in made] == [False] + [True] * (count - 1)
     one.commit()
     assert [each.id for each in second.result(30)] == [each.id for each in reversed(made)]
     assert not any(each.created for each in second.result())
 
 
-def test_place_in_the_queue_is_the_order_given(pair) -> None:
+@pytest.mark.parametrize("size", [10, 2], ids=["one statement", "several"])
+def test_place_in_the_queue_is_the_order_given(pair, monkeypatch, size) -> None:
     """Bulk rows are claimed in the order in which they were given, whatever their keys."""
+    monkeypatch.setattr(queue_workflows.repositories.bulk, "CHUNK_ROWS", size)
     one, _ = pair
-    answers = bulk(one, "z", None, "a", "m", None, "b")
+    answers = bulk(one, "z", None, "a", "z", "m", None, "b")
+    assert [each.created for each in answers] == [True] * 3 + [False] + [True] * 3
+    assert answers[3].id == answers[0].id
     claimed = IngestJobRepository(one).claim("fetch", worker_id="w", lease_s=5, limit=10)
-    assert [job.id for job in claimed] == [each.id for each in answers]
+    assert [job.id for job in claimed] == [each.id for each in answers if each.created]

@@ -18,11 +18,12 @@ from queue_workflows.errors import DatabaseError
 from queue_workflows.repositories.connection import Params, Statements
 from queue_workflows.repositories.fields import Row
 
-# given: the rows in the caller's order, each with its place in the queue, which also tells them apart below.
+# given: the rows in the caller's order, each with its place in the queue, which also tells them apart below;
+# taken here, or beforehand where the rows of a call go in several statements.
 # inserted: in the order of their keys, so that two statements with the same keys wait and do not deadlock.
 INSERT_MANY = """
 WITH given AS MATERIALIZED (
-    SELECT nextval('{table}_position_seq') AS position, {arrays}
+    SELECT {position}{arrays}
     FROM unnest({array_params}) AS given ({arrays})
 ), inserted AS (
     INSERT INTO {table} (position, status, run_at, {columns})
@@ -38,6 +39,8 @@ WITH given AS MATERIALIZED (
 )
 SELECT inserted.id FROM given LEFT JOIN inserted USING (position) ORDER BY position
 """
+
+TAKE_PLACES = "SELECT nextval('{table}_position_seq') FROM generate_series(1, %(rows)s::integer)"
 
 CHUNK_ROWS: Final = 2000
 CHUNK_BYTES: Final = 8_388_608
@@ -82,28 +85,53 @@ def insert_or_find(statements: Statements, insert: str, find: str, params: Param
 
 def insert_many(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> list[Enqueued]:
     """Each row's id in the order given; the first of several with one key makes it, the rest point at it."""
-    return [done for chunk in _chunks(table, rows) for done in _insert_chunk(statements, table, chunk)]
+    done: dict[int, Enqueued] = {}
+    places: list[int] | None = None
+    as_given = list(range(len(rows)))
+    chunks = list(_chunks(table, rows, as_given))
+    if len(chunks) > 1 and (by_key := _by_key(table, rows)) != as_given:
+        # By key across all statements too, and for the same reason; so the places are taken beforehand.
+        chunks = list(_chunks(table, rows, by_key))
+        taken = statements.rows(TAKE_PLACES.replace("{table}", table.name), {"rows": len(rows)})
+        places = sorted(place for (place,) in taken)
+    for numbers in map(sorted, chunks):
+        theirs = places and [places[at] for at in numbers]
+        answers = _insert_chunk(statements, table, [rows[at] for at in numbers], theirs)
+        done.update(zip(numbers, answers, strict=True))
+    return [done[at] for at in as_given]
 
 
-def _chunks(table: BulkTable, rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """Slices that bound what one statement sends, by rows and by their JSON."""
+def _by_key(table: BulkTable, rows: Sequence[Row]) -> list[int]:
+    """The rows' numbers in the order in which the server sorts their keys; who has none waits for nobody."""
+    columns = [table.names.index(name) for name in table.key]
+    keys = [tuple(row[at] for at in columns) for row in rows]
+    keyed = sorted((at for at, key in enumerate(keys) if None not in key), key=keys.__getitem__)
+    return keyed + [at for at, key in enumerate(keys) if None in key]
+
+
+def _chunks(table: BulkTable, rows: Sequence[Row], order: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Slices of `order` that bound what one statement sends, by rows and by their JSON."""
     start = size = 0
     text_at = [kind for _, kind in table.columns].index("jsonb")
-    for at, row in enumerate(rows):
-        length = len(row[text_at])
+    for at, number in enumerate(order):
+        length = len(rows[number][text_at])
         if at > start and (at - start == CHUNK_ROWS or size + length > CHUNK_BYTES):
-            yield rows[start:at]
+            yield order[start:at]
             start, size = at, 0
         size += length
-    if rows:
-        yield rows[start:]
+    if order:
+        yield order[start:]
 
 
-def _insert_chunk(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> list[Enqueued]:
+def _insert_chunk(
+    statements: Statements, table: BulkTable, rows: Sequence[Row], places: Sequence[int] | None
+) -> list[Enqueued]:
     done: dict[int, Enqueued] = {}
     left = list(range(len(rows)))
     for _ in range(TRIES):
-        for at, (new_id,) in zip(left, _insert(statements, table, [rows[at] for at in left]), strict=True):
+        theirs = places and [places[at] for at in left]
+        ids = _insert(statements, table, [rows[at] for at in left], theirs)
+        for at, (new_id,) in zip(left, ids, strict=True):
             if new_id is not None:
                 done[at] = Enqueued(new_id, True)
         left = [at for at in left if at not in done]
@@ -116,7 +144,9 @@ def _insert_chunk(statements: Statements, table: BulkTable, rows: Sequence[Row])
     raise _swallowed()
 
 
-def _insert(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> Sequence[Sequence[Any]]:
+def _insert(
+    statements: Statements, table: BulkTable, rows: Sequence[Row], places: Sequence[int] | None
+) -> Sequence[Sequence[Any]]:
     """A column that has one value throughout goes as that value: arrays are a large part of the work."""
     params: dict[str, Any] = {}
     arrays = []
@@ -130,7 +160,9 @@ def _insert(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> Se
         arrays.append(table.key[0])
         params[table.key[0]] = [params[table.key[0]]] * len(rows)
     keyed = None not in [params[name] for name in table.key]
-    return statements.rows(_statement(table, tuple(arrays), keyed), params)
+    if places is not None:
+        params["position"] = places
+    return statements.rows(_statement(table, tuple(arrays), keyed, places is not None), params)
 
 
 def _find(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> Sequence[Sequence[Any]]:
@@ -140,7 +172,7 @@ def _find(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> Sequ
 
 
 @lru_cache(maxsize=256)
-def _statement(table: BulkTable, arrays: tuple[str, ...], keyed: bool) -> str:
+def _statement(table: BulkTable, arrays: tuple[str, ...], keyed: bool, placed: bool) -> str:
     """INSERT_MANY for the columns that go as arrays; made of the table's own names only.
 
     Without keys there is no conflict, and preparing for one would cost a tenth of the insert.
@@ -161,14 +193,19 @@ def _statement(table: BulkTable, arrays: tuple[str, ...], keyed: bool) -> str:
         for name, kind in table.columns
         if name in table.key and name in arrays
     ]
+    columns = table.columns
+    position = f"nextval('{table.name}_position_seq') AS position, "
+    if placed:
+        columns, arrays, position = (("position", "bigint"), *columns), ("position", *arrays), ""
     plain = [name for name in table.names if name not in ("run_at", "delay_s")]
     on_conflict = f"ON CONFLICT ({', '.join(table.key)}) {table.key_where} DO NOTHING"
     run_at = f"COALESCE({value('run_at')}, statement_timestamp() + make_interval(secs => {value('delay_s')}))"
     fragments = {
         "{table}": table.name,
+        "{position}": position,
         "{arrays}": ", ".join(arrays),
         "{array_params}": ", ".join(
-            f"%({name})b::{sent(kind)}[]" for name, kind in table.columns if name in arrays
+            f"%({name})b::{sent(kind)}[]" for name, kind in columns if name in arrays
         ),
         "{columns}": ", ".join(plain),
         "{run_at}": run_at,
