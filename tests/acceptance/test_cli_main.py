@@ -415,12 +415,17 @@ def test_the_claim_worker_script_is_the_worker(qwf: Qwf, tmp_path: Path) -> None
 
 
 def script_on_path(command: list[str], tmp_path: Path) -> str:
-    """A directory with an executable `qwf`, as the completion scripts expect it."""
+    """A directory with the console scripts, as the completion scripts expect them."""
     directory = tmp_path / "bin"
     directory.mkdir()
-    program = directory / "qwf"
-    program.write_text(f'#!/bin/sh\nexec "{command[0]}" "{command[1]}" "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
+    claim_worker = "from queue_workflows.cli.main import claim_worker; claim_worker()"
+    for name, words in (
+        ("qwf", f'"{command[0]}" "{command[1]}"'),
+        ("queue-claim-worker", f"'{sys.executable}' -c '{claim_worker}'"),
+    ):
+        program = directory / name
+        program.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
+        program.chmod(0o755)
     return f"{directory}{os.pathsep}{os.environ['PATH']}"
 
 
@@ -432,16 +437,18 @@ def test_bash_completes_commands_and_options(command: list[str], tmp_path: Path)
     script = """
     set -eu
     eval "$(qwf completion bash)"
-    complete -p qwf
+    complete -p qwf queue-claim-worker
+    complete -p queue-orchestrator queue-scheduler >/dev/null
     ask() {
         COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
-        _qwf_completion qwf
+        _${1//-/_}_completion "$1"
         echo "${COMPREPLY[*]}"
     }
     ask qwf d
     ask qwf --de
     ask qwf completion ""
     ask qwf probe --n
+    ask queue-claim-worker --qu
     """
     ended = subprocess.run(
         [bash, "--norc", "-c", script],
@@ -454,10 +461,12 @@ def test_bash_completes_commands_and_options(command: list[str], tmp_path: Path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.splitlines() == [
         "complete -o nosort -F _qwf_completion qwf",
+        "complete -o nosort -F _queue_claim_worker_completion queue-claim-worker",
         "demo db doctor",
         "--debug",
         "bash zsh fish",
         "--number",
+        "--queue",
     ]
 
 

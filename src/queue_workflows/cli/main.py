@@ -21,6 +21,12 @@ from queue_workflows.cli.lazy import Entry, LazyGroup
 from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
 
 COMPLETION_VARIABLE: Final = "_QWF_COMPLETE"
+# The console scripts that stand for one command each.
+ALIASES: Final = {
+    "queue-orchestrator": "orchestrator",
+    "queue-claim-worker": "worker",
+    "queue-scheduler": "scheduler",
+}
 ASKS_FOR_HELP: Final = "queue_workflows.asks_for_help"
 
 ENTRIES: Final = {
@@ -159,26 +165,33 @@ def _flush_stdout() -> None:
 
 def main() -> NoReturn:
     """The console script `qwf`."""
-    _run_and_exit(sys.argv[1:])
+    _run_and_exit(PROGRAM)
 
 
 def orchestrator() -> NoReturn:
     """The console script `queue-orchestrator`: `qwf orchestrator`."""
-    _run_and_exit(["orchestrator", *sys.argv[1:]])
+    _run_and_exit("queue-orchestrator")
 
 
 def claim_worker() -> NoReturn:
     """The console script `queue-claim-worker`: `qwf worker`."""
-    _run_and_exit(["worker", *sys.argv[1:]])
+    _run_and_exit("queue-claim-worker")
 
 
 def scheduler() -> NoReturn:
     """The console script `queue-scheduler`: `qwf scheduler`."""
-    _run_and_exit(["scheduler", *sys.argv[1:]])
+    _run_and_exit("queue-scheduler")
 
 
-def _run_and_exit(arguments: list[str]) -> NoReturn:
+def _run_and_exit(program: str) -> NoReturn:
     instruction = os.environ.get(COMPLETION_VARIABLE)
     if instruction:
-        sys.exit(shell_complete(cli, {}, PROGRAM, COMPLETION_VARIABLE, instruction))
-    sys.exit(run(arguments))
+        sys.exit(shell_complete(command_of(program), {}, program, COMPLETION_VARIABLE, instruction))
+    command = [ALIASES[program]] if program in ALIASES else []
+    sys.exit(run([*command, *sys.argv[1:]]))
+
+
+def command_of(program: str) -> click.Command:
+    """What the words after a console script's name are words of."""
+    command = cli.get_command(click.Context(cli), ALIASES[program]) if program in ALIASES else None
+    return command or cli
