@@ -175,6 +175,18 @@ class InvokeContextError(QwfError):
     """What the host app put around its jobs failed, rather than the job; the cause is chained."""
 
 
+class UnknownJob(QwfError):
+    """A job was asked about that is not there: it never was, is not committed yet, or was pruned."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, job: str, *, advice: str | None = None) -> None:
+        super().__init__(
+            f"there is no job {job}", advice=advice or "`qwf job list` shows those that there are"
+        )
+        self.job = job
+
+
 class LeaseLost(QwfError):
     """A fenced write met no row: another attempt owns the job now, so the work stops and writes nothing."""
 

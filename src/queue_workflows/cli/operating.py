@@ -29,6 +29,31 @@ def operators_connection(invocation: Invocation) -> Iterator[psycopg.Connection[
         yield connection
 
 
+@contextmanager
+def at_one_moment(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """All statements within see the database as it is now, so that what they tell fits together."""
+    before = connection.isolation_level
+    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+    try:
+        with connection.transaction():
+            yield
+    finally:
+        connection.isolation_level = before
+
+
+def schema_refusal(invocation: Invocation) -> str | None:
+    """Why workers of this version refuse the database's schema; None if they do not."""
+    from queue_workflows.db import wait_for_schema
+    from queue_workflows.errors import SchemaError
+    from queue_workflows.roles.worker import MIN_SCHEMA
+
+    try:
+        wait_for_schema(MIN_SCHEMA, 0, dsn=invocation.db_url)
+    except SchemaError as refused:
+        return str(refused)
+    return None
+
+
 def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Machines read JSON."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
@@ -69,14 +94,14 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Columns as wide as they need to be; the last one may be ragged."""
     if not rows:
         return
-    rows = [[_on_one_line(cell) for cell in row] for row in rows]
+    rows = [[on_one_line(cell) for cell in row] for row in rows]
     widths = [max(len(row[place]) for row in [titles, *rows]) for place in range(len(titles))]
     for row in [titles, *rows]:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         click.echo("  ".join(cells).rstrip())
 
 
-def _on_one_line(text: str) -> str:
+def on_one_line(text: str) -> str:
     """A job's own words must neither break the table nor steer the terminal."""
     return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
 

@@ -1,0 +1,329 @@
+"""Why a job does not run, what it is at, or how it ended: from its circumstances to sentences.
+
+Pure: `repositories.explaining` reads the circumstances, here they are judged. Of all reasons that hold each
+is told, the one that has to go first at the beginning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from queue_workflows.jobs.modules import UNKNOWN_MODULE
+from queue_workflows.jobs.tasks import UNKNOWN_TASK
+from queue_workflows.models import IngestJob, WorkerControl, WorkflowNodeJob
+from queue_workflows.repositories.explaining import COUNTED_AHEAD, Circumstances
+from queue_workflows.repositories.holding import Control
+from queue_workflows.repositories.standing import Standing
+from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, DesiredState, JobStatus, WorkerState
+
+# States in which a worker claims, or will when it is through with its job.
+_WORKING: Final = frozenset({WorkerState.STARTING, WorkerState.IDLE, WorkerState.BUSY})
+_ASKED: Final = {DesiredState.PAUSE: "paused", DesiredState.OFF: "switched off", DesiredState.ON: "on"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One thing that keeps a job from running, or is worth knowing of it; `code` is for programs."""
+
+    code: str
+    text: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a job."""
+
+    at: datetime
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What to tell of a job."""
+
+    headline: str
+    reasons: list[Reason]
+    history: list[Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """What the reasons need beside the circumstances; `schema` is why workers would refuse the schema."""
+
+    stale_s: float
+    poll_s: float
+    schema: str | None = None
+
+
+def explain(there: Circumstances, known: Knowledge) -> Explanation:
+    """The answer to `qwf explain`."""
+    status = JobStatus(there.job.status)
+    tellers: dict[JobStatus, Callable[[Circumstances, Knowledge], Iterator[Reason]]] = {
+        JobStatus.QUEUED: _queued,
+        JobStatus.SCHEDULED: _scheduled,
+        JobStatus.RUNNING: _running,
+        JobStatus.AWAITING_INPUT: _awaiting,
+    }
+    reasons = [*_of_the_run(there), *tellers.get(status, _ended)(there, known)]
+    return Explanation(_headline(there, status), reasons, history(there))
+
+
+def title_of(job: IngestJob | WorkflowNodeJob) -> str:
+    """What a job is called: its task, or its node with the element that it is for."""
+    if isinstance(job, IngestJob):
+        return job.task_name
+    element = "" if job.map_index < 0 else f"[{job.map_index}]"
+    return f"{job.node_id}{element} of run {job.run_id}"
+
+
+def _headline(there: Circumstances, status: JobStatus) -> str:
+    job = there.job
+    since = job.finished_at or (job.started_at if status is JobStatus.RUNNING else None)
+    when = f" since {moment(since)}" if since else ""
+    return f"{there.family.name}:{job.id} {title_of(job)} on {job.queue} is {status}{when}"
+
+
+# Why it waits.
+
+
+def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
+    found = [*_nobody_may(there, known)]
+    yield from found
+    if there.job.suspect:
+        text = "its worker died while it held several jobs: it is claimed alone from now on"
+        yield Reason("suspect", text, {"crash_count": there.job.crash_count})
+    yield from _cold_model(there, known)
+    if there.ahead:
+        count = f"more than {COUNTED_AHEAD:,}" if there.ahead > COUNTED_AHEAD else f"{there.ahead:,}"
+        yield Reason("behind", f"{count} jobs of the queue come before it", {"ahead": there.ahead})
+    elif not found and there.claimable:
+        yield Reason("next", f"it is next: a free worker claims it within its poll ({known.poll_s:g} s)")
+
+
+def _scheduled(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
+    job = there.job
+    if job.hold_reason is not None:
+        yield _held(there)
+    elif job.failures:
+        text = f"failure {job.failures} of {job.max_attempts}: it is tried again {_when(there)}"
+        yield Reason("retry", text, {"run_at": job.run_at, "last_error": _last_message(there)})
+    else:
+        yield Reason("scheduled", f"it is for later: {_when(there)}", {"run_at": job.run_at})
+    if there.due:
+        yield Reason("due", "it is due: any living worker puts it into the queue within about a second")
+    yield from _nobody_may(there, known)
+
+
+def _when(there: Circumstances) -> str:
+    left = (there.job.run_at - there.now).total_seconds()
+    return f"at {moment(there.job.run_at)}" + (f", in {timedelta(seconds=round(left))}" if left > 0 else "")
+
+
+def _held(there: Circumstances) -> Reason:
+    job = there.job
+    reason, key = job.hold_reason or "", job.hold_key
+    data = {"hold_reason": reason, "hold_key": key, "run_at": job.run_at}
+    if reason == UNKNOWN_TASK:
+        text = f"no worker that claimed it knows the task {key!r}: start one that does, it then runs at once"
+        return Reason(reason, text, data)
+    if reason == UNKNOWN_MODULE:
+        text = f"no worker that claimed it knows the node module {key!r}: start one that does"
+        return Reason(reason, text, data)
+    if there.limit is not None:
+        return _full_limit(there, data)
+    named = reason.replace("_", " ") + (f" {key!r}" if key else "")
+    return Reason(reason, f"it is on hold: {named}; looked at again {_when(there)}", data)
+
+
+def _full_limit(there: Circumstances, data: dict[str, Any]) -> Reason:
+    assert there.limit is not None  # noqa: S101 - the caller has looked
+    limit, slots = there.limit.limit, there.limit.slots
+    most = "as many as the engine allows" if limit is None else str(limit.max_slots)
+    holders = [f"{slot.job_family}:{slot.job_id}" for slot in slots]
+    by = (
+        f", held by {', '.join(holders[:5])}" + (" and others" if len(holders) > 5 else "") if holders else ""
+    )
+    text = f"the limit {there.job.hold_key!r} is full: {len(slots)} of {most} slots are taken{by}"
+    return Reason("limit_full", text, data | {"holders": holders})
+
+
+def _of_the_run(there: Circumstances) -> Iterator[Reason]:
+    run = there.run
+    if run is None or there.job.status in JOB_TERMINAL:
+        return
+    if run.status in RUN_TERMINAL:
+        yield Reason("run_over", f"its run is {run.status}", {"run_id": run.id})
+    elif run.cancel_requested_at is not None:
+        why = f": {run.cancel_reason}" if run.cancel_reason else ""
+        yield Reason("run_cancelled", f"its run is being cancelled{why}", {"run_id": run.id})
+
+
+def _nobody_may(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
+    """What keeps every worker of the queue from claiming anything, this job or another."""
+    if known.schema is not None:
+        yield Reason("schema_refused", f"workers of this version refuse the database: {known.schema}")
+    live = [one for one in there.workers if one.age_s <= known.stale_s]
+    pinned = (there.run.pinned_host if there.run else None) or getattr(there.job, "pinned_host", None)
+    if pinned is not None:
+        live = [one for one in live if one.host_label == pinned]
+    free = [one for one in live if one.state in _WORKING and _is_on(one.control)]
+    yield from map(_blocking, there.wishes)
+    if not live:
+        yield _no_worker(there, pinned)
+    elif not free:
+        states = ", ".join(sorted({str(one.state) for one in live}))
+        text = f"none of the {len(live)} workers of the queue claims anything: {states}"
+        yield Reason("no_free_worker", text, {"workers": [one.worker_id for one in live]})
+    elif there.job.status == JobStatus.QUEUED and all(one.jobs_held for one in free):
+        yield _all_busy(there, free)
+
+
+def _no_worker(there: Circumstances, pinned: str | None) -> Reason:
+    where = f" on {pinned}, where its files are" if pinned else ""
+    queue = there.job.queue
+    if there.workers and not pinned:
+        last = min(there.workers, key=lambda one: one.age_s)
+        seen = f"; {last.worker_id} was seen last, {last.age_s:.0f} s ago"
+    else:
+        seen = ""
+    text = f"no live worker serves the queue {queue}{where}: start `qwf worker --queue {queue}`{seen}"
+    return Reason("no_worker", text, {"queue": queue, "host": pinned})
+
+
+def _all_busy(there: Circumstances, free: list[Standing]) -> Reason:
+    names = {one.worker_id for one in free}
+    at_work = [one for one in there.at_work if one.worker_id in names]
+    longest = at_work[0] if at_work else None
+    since = (
+        f", the longest since {moment(longest.since)} at {there.family.name}:{longest.job_id}"
+        if longest
+        else ""
+    )
+    count = "its worker is" if len(free) == 1 else f"all {len(free)} workers of the queue are"
+    jobs = [f"{there.family.name}:{one.job_id}" for one in at_work]
+    return Reason("all_busy", f"{count} busy{since}", {"jobs": jobs})
+
+
+def _blocking(wish: WorkerControl) -> Reason:
+    until = f" until {moment(wish.expires_at)}" if wish.expires_at else ""
+    why = f": {wish.reason}" if wish.reason else ""
+    desired = DesiredState(wish.desired)
+    everybody = "the queue is" if wish.host_label == "*" else f"its workers on {wish.host_label} are"
+    text = (
+        f"{everybody} {_ASKED[desired]} by {wish.actor} since {moment(wish.updated_at)}{until}{why}"
+        f" — `qwf workers on '{wish.host_label}' '{wish.queue}'` takes it back"
+    )
+    data = {"host_label": wish.host_label, "queue": wish.queue, "actor": wish.actor, "reason": wish.reason}
+    return Reason(f"queue_{desired}", text, data | {"expires_at": wish.expires_at})
+
+
+def _is_on(control: Control | None) -> bool:
+    return control is None or control.desired is DesiredState.ON
+
+
+def _cold_model(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
+    model = getattr(there.job, "required_model", None)
+    live = [one for one in there.workers if one.age_s <= known.stale_s]
+    if model and live and not any(model in (one.current_model, *one.cached_models) for one in live):
+        yield Reason(
+            "model_cold", f"it wants the model {model!r}, which no worker has loaded", {"model": model}
+        )
+
+
+# What it is at, and how it ended.
+
+
+def _running(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
+    job = there.job
+    data = {"worker_id": job.claimed_by, "since": job.started_at, "lease_expires_at": job.lease_expires_at}
+    text = f"attempt {job.attempt} runs on {job.claimed_by}"
+    if job.lease_expires_at is not None:
+        text += f", its lease holds until {moment(job.lease_expires_at)}"
+    yield Reason("running", text, data | {"attempt": job.attempt})
+    if job.progress is not None:
+        yield Reason("progress", f"it last said: {_shown(job.progress)}", {"progress": job.progress})
+    if job.cancel_requested_at is not None:
+        yield Reason("cancelling", f"it was asked to stop at {moment(job.cancel_requested_at)}")
+    holder = next((one for one in there.workers if one.worker_id == job.claimed_by), None)
+    if there.lapsed:
+        yield Reason("lease_lapsed", "its lease has lapsed: any living worker takes it back within seconds")
+    elif holder is None or holder.age_s > known.stale_s:
+        seen = "never beat" if holder is None else f"was not heard of for {holder.age_s:.0f} s"
+        yield Reason(
+            "worker_silent", f"its worker {seen}: without a sign it is taken back when its lease lapses"
+        )
+
+
+def _awaiting(there: Circumstances, _known: Knowledge) -> Iterator[Reason]:
+    job = there.job
+    expires_at = getattr(job, "expires_at", None)
+    until = f", until {moment(expires_at)}" if expires_at else ""
+    yield Reason("awaiting_input", f"it waits for somebody's answer{until}: `qwf run submit-input`")
+
+
+def _ended(there: Circumstances, _known: Knowledge) -> Iterator[Reason]:
+    job = there.job
+    count = "attempt" if job.attempt == 1 else "attempts"
+    tried = f"{job.attempt} {count}, {job.failures} of {job.max_attempts} failures, {job.crash_count} crashes"
+    data = {
+        "attempt": job.attempt,
+        "generation": job.generation,
+        "failures": job.failures,
+        "crash_count": job.crash_count,
+        "suspect": job.suspect,
+        "finished_at": job.finished_at,
+    }
+    by = f", the last on {job.claimed_by}" if job.claimed_by else ""
+    yield Reason("ended", f"{job.status} at {moment(job.finished_at)} after {tried}{by}", data)
+    if (message := _last_message(there)) is not None and job.status != JobStatus.COMPLETED:
+        yield Reason("last_error", message, {"error": job.errors[-1]})
+    if job.started_at is not None:
+        took = ((job.finished_at or there.now) - job.started_at).total_seconds()
+        waited = max(
+            0.0, (job.started_at - max(job.created_at, min(job.run_at, job.started_at))).total_seconds()
+        )
+        yield Reason("took", f"its last attempt waited {waited:.1f} s and took {took:.1f} s")
+
+
+def _last_message(there: Circumstances) -> str | None:
+    return _of_error(there.job.errors[-1]) if there.job.errors else None
+
+
+def _of_error(entry: dict[str, Any]) -> str:
+    kind = entry.get("type") or entry.get("kind") or "error"
+    return f"{kind}: {entry.get('message', '')}".rstrip(": ")
+
+
+# Its history.
+
+
+def history(there: Circumstances) -> list[Event]:
+    """What is known to have happened, in order."""
+    job = there.job
+    events = [Event(job.created_at, "enqueued" if there.family.name == "ingest" else "created")]
+    for entry in job.errors:
+        if "at" in entry:
+            what = f"attempt {entry.get('attempt')} on {entry.get('worker_id')}: {_of_error(entry)}"
+            events.append(Event(datetime.fromisoformat(entry["at"]), what))
+    if job.started_at is not None:
+        events.append(Event(job.started_at, f"attempt {job.attempt} claimed"))
+    if job.finished_at is not None:
+        events.append(Event(job.finished_at, str(job.status)))
+    for done in (*there.done_to_it, *there.asked_of_queue):
+        where = f" ({done.subject_id})" if done.subject_kind == "worker_control" else ""
+        why = f": {done.reason}" if done.reason else ""
+        events.append(Event(done.at, f"{done.action}{where} by {done.actor}{why}"))
+    return sorted(events, key=lambda event: event.at)
+
+
+def moment(at: datetime | None) -> str:
+    """A point in time for a sentence, in UTC."""
+    return "-" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def _shown(progress: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in progress.items())

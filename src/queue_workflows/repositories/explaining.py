@@ -1,0 +1,174 @@
+"""Everything that decides whether a job runs, read in one place for `qwf explain`.
+
+Whether a job could be claimed, is due or has lost its lease is asked by the very fragments of the claim and
+the sweeps; who may work and what keeps them from it, by the words in which workers ask themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from queue_workflows.models import (
+    AuditLog,
+    ConcurrencyLimit,
+    IngestJob,
+    LimitSlot,
+    WorkerControl,
+    WorkflowNodeJob,
+    WorkflowRun,
+)
+from queue_workflows.repositories.audit_log import AuditRepository
+from queue_workflows.repositories.claiming import CLAIMABLE, PRIORITIES
+from queue_workflows.repositories.connection import Handle, Statements
+from queue_workflows.repositories.families import INGEST, NODE, Family, per_family
+from queue_workflows.repositories.heartbeats import HeartbeatRepository
+from queue_workflows.repositories.ingest_jobs import IngestJobRepository
+from queue_workflows.repositories.limits import LimitRepository
+from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.repositories.runs import RunRepository
+from queue_workflows.repositories.standing import Standing
+from queue_workflows.repositories.sweeping import DUE, LAPSED
+from queue_workflows.repositories.worker_control import WorkerControlRepository
+
+Job: TypeAlias = "IngestJob | WorkflowNodeJob"
+
+# Beyond this many nobody counts: each is an entry of the claim's index to read.
+COUNTED_AHEAD: Final = 10_000
+# The row against the predicates, for a worker that has nothing else; and the clock that they go by.
+JUDGED: Final = per_family(
+    """
+SELECT {claimable}, {due}, status = 'running' AND {lapsed}, statement_timestamp()
+FROM {table} WHERE id = %(id)s::bigint
+""",
+    claimable=CLAIMABLE,
+    due=DUE,
+    lapsed=LAPSED,
+)
+# mark: each priority, and up to which position what stands there comes first; as the claim walks the index.
+AHEAD: Final = per_family(
+    """
+SELECT count(*) FROM (
+    SELECT FROM unnest(%(priorities)s::smallint[], %(before)s::bigint[]) AS mark (priority, position)
+    CROSS JOIN LATERAL (
+        SELECT FROM {table} WHERE {claimable} AND priority = mark.priority AND position < mark.position
+        LIMIT %(limit)s::bigint
+    ) AS job
+    LIMIT %(limit)s::bigint
+) AS ahead
+""",
+    claimable=CLAIMABLE,
+)
+# What the workers of a queue are at, the oldest first.
+AT_WORK: Final = per_family("""
+SELECT claimed_by, id, started_at FROM {table}
+WHERE status = 'running' AND claimed_by = ANY (%(workers)s::text[])
+ORDER BY started_at
+""")
+_LAST_POSITION: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AtWork:
+    """A job that keeps a worker busy."""
+
+    worker_id: str
+    job_id: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a job's limit key is about: what was set for it, and who holds its slots."""
+
+    limit: ConcurrencyLimit | None
+    slots: list[LimitSlot]
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """A job and all that its fate depends on, as of `now` of the database's clock."""
+
+    family: Family
+    job: Job
+    now: datetime
+    claimable: bool
+    due: bool
+    lapsed: bool
+    ahead: int
+    workers: list[Standing]
+    at_work: list[AtWork]
+    wishes: list[WorkerControl]
+    run: WorkflowRun | None
+    limit: Limit | None
+    done_to_it: list[AuditLog]
+    asked_of_queue: list[AuditLog]
+
+
+class ExplainingRepository:
+    """Reads circumstances on the caller's connection; changes nothing."""
+
+    def __init__(self, conn: Handle) -> None:
+        self._conn = conn
+
+    def circumstances(self, family: Family, job_id: int) -> Circumstances | None:
+        """What there is to know about a job, or None where there is none."""
+        job = self.job(family, job_id)
+        if job is None:
+            return None
+        sql = Statements(self._conn, family.model)
+        judged = sql.rows(JUDGED[family.name], {"id": job_id, "queue": job.queue, "alone": True})
+        if not judged:  # pruned meanwhile
+            return None
+        workers = HeartbeatRepository(self._conn).standing(queue=job.queue)
+        audit = AuditRepository(self._conn)
+        claimable, due, lapsed, now = judged[0]
+        return Circumstances(
+            family=family,
+            job=job,
+            now=now,
+            claimable=claimable,
+            due=due,
+            lapsed=lapsed,
+            ahead=self._ahead(sql, family, job) if claimable else 0,
+            workers=workers,
+            at_work=self._at_work(sql, family, workers),
+            wishes=WorkerControlRepository(self._conn).blocking("*", job.queue),
+            run=self._run(job),
+            limit=self._limit(job.hold_key) if job.hold_key and job.hold_key == job.limit_key else None,
+            done_to_it=audit.of(family.title, str(job_id)),
+            asked_of_queue=audit.of_queue(job.queue, since=job.created_at, until=job.started_at),
+        )
+
+    def job(self, family: Family, job_id: int) -> Job | None:
+        """The row, or None."""
+        if family is INGEST:
+            return IngestJobRepository(self._conn).fetch(job_id)
+        return NodeJobRepository(self._conn).fetch(job_id)
+
+    def families(self, job_id: int) -> list[Family]:
+        """The families that have a job of this id."""
+        return [family for family in (INGEST, NODE) if self.job(family, job_id) is not None]
+
+    def _ahead(self, sql: Statements, family: Family, job: Job) -> int:
+        first = [priority for priority in PRIORITIES if priority >= job.priority]
+        params: dict[str, Any] = {
+            "queue": job.queue,
+            "alone": True,
+            "priorities": first,
+            "before": [_LAST_POSITION] * (len(first) - 1) + [job.position],
+            "limit": COUNTED_AHEAD + 1,
+        }
+        return int(sql.rows(AHEAD[family.name], params)[0][0])
+
+    def _at_work(self, sql: Statements, family: Family, workers: list[Standing]) -> list[AtWork]:
+        ids = [one.worker_id for one in workers]
+        return [AtWork(*row) for row in sql.rows(AT_WORK[family.name], {"workers": ids})]
+
+    def _run(self, job: Job) -> WorkflowRun | None:
+        return RunRepository(self._conn).fetch(job.run_id) if isinstance(job, WorkflowNodeJob) else None
+
+    def _limit(self, key: str) -> Limit:
+        limits = LimitRepository(self._conn)
+        return Limit(limits.effective(key), limits.slots(key))

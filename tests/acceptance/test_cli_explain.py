@@ -1,0 +1,329 @@
+"""`qwf explain`: for each way in which a job can wait, run or end, the reason and its code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support.commands import Said, qwf_here
+from support.jobs import CLEAR, Jobs, ending, jobs_of
+from support.workers import running_worker, until
+
+from queue_workflows.repositories import (
+    HeartbeatRepository,
+    IngestJobRepository,
+    LimitRepository,
+    RunRepository,
+    WorkerControlRepository,
+)
+
+Told = dict[str, Any]
+
+
+@pytest.fixture(params=["node", "ingest"])
+def jobs(request: pytest.FixtureRequest, qwf_dsn: str) -> Iterator[Jobs]:
+    """An empty table of each family, and no worker."""
+    with jobs_of(request.param, qwf_dsn) as jobs:
+        jobs.connection.execute("TRUNCATE worker_heartbeats, concurrency_limits, limit_slots")
+        yield jobs
+
+
+@pytest.fixture
+def explain(jobs: Jobs, qwf_dsn: str) -> Callable[[int], Told]:
+    """What is told of a job, with the reasons by their codes."""
+
+    def ask(job_id: int) -> Told:
+        said = qwf_here("--db", qwf_dsn, "explain", f"{jobs.family}:{job_id}", "--json")
+        told = json.loads(said.stdout)
+        return told | {"reasons": {reason["code"]: reason for reason in told["reasons"]}}
+
+    return ask
+
+
+def beat(jobs: Jobs, worker_id: str = "w1", **more: Any) -> None:
+    HeartbeatRepository(jobs.connection).beat(
+        worker_id, **{"host_label": "h1", "queue": jobs.queue, "pid": 7, "state": "idle"} | more
+    )
+
+
+def codes(told: Told) -> list[str]:
+    return list(told["reasons"])
+
+
+def test_next_in_line(jobs, explain):
+    """With a free worker and nobody ahead there is nothing to wait for."""
+    beat(jobs)
+    (job_id,) = jobs.enqueue()
+    told = explain(job_id)
+    assert (told["status"], codes(told)) == ("queued", ["next"])
+    assert [event["text"] for event in told["history"]] == [
+        {"node": "created", "ingest": "enqueued"}[jobs.family]
+    ]
+
+
+def test_behind_others(jobs, explain):
+    """As many as the claim would take before it."""
+    beat(jobs)
+    ids = jobs.enqueue(priorities=(5, 9, 5, 0))
+    assert explain(ids[2])["reasons"]["behind"]["data"] == {"ahead": 2}
+    assert explain(ids[3])["reasons"]["behind"]["data"] == {"ahead": 3}
+
+
+def test_for_later_and_due(jobs, explain):
+    """When, by the database's clock; once it is due, who will see to it."""
+    beat(jobs)
+    (job_id,) = jobs.enqueue(delay=3600)
+    told = explain(job_id)
+    assert codes(told) == ["scheduled"]
+    assert ", in " in told["reasons"]["scheduled"]["text"]
+    jobs.connection.execute(f"UPDATE {jobs.table} SET run_at = now()")
+    assert codes(explain(job_id)) == ["scheduled", "due"]
+
+
+def test_tried_again_later(jobs, explain):
+    """Which failure it was, of how many, and what went wrong."""
+    beat(jobs)
+    (job_id,) = jobs.enqueue(max_attempts=5)
+    error = {"kind": "exception", "type": "ValueError", "message": "no use"}
+    jobs.repository.end(ending(jobs.one(), "scheduled", error=error, counts=True, delay_s=600.0))
+    told = explain(job_id)
+    assert "failure 1 of 5" in told["reasons"]["retry"]["text"]
+    assert told["reasons"]["retry"]["data"]["last_error"] == "ValueError: no use"
+    assert any("attempt 1 on w1: ValueError: no use" in event["text"] for event in told["history"])
+
+
+@pytest.mark.parametrize("reason", ["unknown_task", "unknown_module"])
+def test_nobody_knows_what_it_is(jobs, explain, reason):
+    """The name, and that a worker which knows it is all that is missing."""
+    beat(jobs)
+    (job_id,) = jobs.enqueue()
+    jobs.repository.hold(jobs.one(), reason, "draw", delay_s=600)
+    told = explain(job_id)
+    assert codes(told) == [reason]
+    assert "'draw'" in told["reasons"][reason]["text"]
+
+
+def test_a_full_limit_and_who_holds_it(jobs, explain):
+    """The limit that was set for the key, and the jobs that have its slots."""
+    beat(jobs)
+    (job_id,) = jobs.enqueue(limit_key="host:example.org")
+    LimitRepository(jobs.connection).set("host:*", 1, actor="ann")
+    jobs.connection.execute(
+        "INSERT INTO limit_slots (limit_key, slot, job_family, job_id, attempt, claimed_by, lease_expires_at)"
+        " VALUES ('host:example.org', 0, 'ingest', 17, 1, 'w9', now() + interval '1 h')"
+    )
+    jobs.repository.hold(jobs.one(), "limit_full", "host:example.org", delay_s=600)
+    reason = explain(job_id)["reasons"]["limit_full"]
+    assert reason["data"]["holders"] == ["ingest:17"]
+    assert "1 of 1 slots are taken, held by ingest:17" in reason["text"]
+
+
+def test_any_other_hold_says_its_own_words(jobs, explain):
+    """Whatever put it aside."""
+    beat(jobs)
+    (job_id,) = jobs.enqueue()
+    jobs.repository.hold(jobs.one(), "host_lock", "scanner", delay_s=600)
+    assert "on hold: host lock 'scanner'" in explain(job_id)["reasons"]["host_lock"]["text"]
+
+
+def test_paused_by_whom_and_why(jobs, explain):
+    """Every wish that keeps workers of the queue from claiming, and how to take it back."""
+    beat(jobs, state="paused")
+    (job_id,) = jobs.enqueue()
+    control = WorkerControlRepository(jobs.connection)
+    control.set("*", jobs.queue, "pause", actor="ann", reason="deploy", expires_in=3600)
+    control.set("h1", "*", "off", actor="bob")
+    told = explain(job_id)
+    assert codes(told) == ["queue_off", "queue_pause", "no_free_worker"]
+    text = told["reasons"]["queue_pause"]["text"]
+    assert text.startswith("the queue is paused by ann since ")
+    assert ": deploy" in text
+    assert f"qwf workers on '*' '{jobs.queue}'" in text
+    assert told["reasons"]["queue_off"]["text"].startswith("its workers on h1 are switched off by bob")
+    assert any("workers.pause" in event["text"] for event in told["history"])
+
+
+def test_no_worker(jobs, explain):
+    """None at all, or none that is heard of any more."""
+    (job_id,) = jobs.enqueue()
+    assert f"qwf worker --queue {jobs.queue}" in explain(job_id)["reasons"]["no_worker"]["text"]
+    beat(jobs, "gone")
+    jobs.connection.execute("UPDATE worker_heartbeats SET last_seen = now() - interval '10 min'")
+    assert "gone was seen last, 6" in explain(job_id)["reasons"]["no_worker"]["text"]
+
+
+def test_all_workers_are_busy(jobs, explain):
+    """With what, and since when."""
+    ids = jobs.enqueue(3)
+    for worker in ("w1", "w2"):
+        held = jobs.one(worker)
+        beat(jobs, worker, state="busy", jobs_held=1, current_job=(jobs.family, held.id))
+    told = explain(ids[2])
+    assert codes(told) == ["all_busy"]
+    assert told["reasons"]["all_busy"]["data"] == {"jobs": [f"{jobs.family}:{one}" for one in ids[:2]]}
+    assert f"at {jobs.family}:{ids[0]}" in told["reasons"]["all_busy"]["text"]
+    beat(jobs, "w3")
+    assert codes(explain(ids[2])) == ["next"]
+
+
+def test_a_suspect_is_claimed_alone(jobs, explain):
+    """And says so."""
+    beat(jobs)
+    (job_id,) = jobs.enqueue()
+    jobs.connection.execute(f"UPDATE {jobs.table} SET suspect = true")
+    assert codes(explain(job_id)) == ["suspect", "next"]
+
+
+def test_what_a_running_job_is_at(jobs, explain):
+    """Who, since when, until when it holds, what it said last, and whether somebody wants it to stop."""
+    (job_id,) = jobs.enqueue()
+    held = jobs.one("w1")
+    beat(jobs, state="busy", jobs_held=1, current_job=(jobs.family, job_id))
+    jobs.repository.beat(held.fence, {"fraction": 0.5})
+    jobs.repository.cancel(job_id, actor="ann", reason="wrong file")
+    told = explain(job_id)
+    assert codes(told) == ["running", "progress", "cancelling"]
+    assert told["reasons"]["running"]["data"]["worker_id"] == "w1"
+    assert "fraction 0.5" in told["reasons"]["progress"]["text"]
+    assert any(event["text"] == "job.cancel by ann: wrong file" for event in told["history"])
+
+
+def test_a_running_job_whose_worker_is_gone(jobs, explain):
+    """Silent first, then out of its lease."""
+    (job_id,) = jobs.enqueue()
+    jobs.one("w1")
+    assert codes(explain(job_id)) == ["running", "worker_silent"]
+    jobs.lapse(job_id)
+    assert codes(explain(job_id)) == ["running", "lease_lapsed"]
+
+
+def test_how_a_past_job_ended(jobs, explain):
+    """Its attempts, failures and crashes, its last error, and how long it waited and ran."""
+    (job_id,) = jobs.enqueue(max_attempts=1)
+    error = {"kind": "exception", "type": "ValueError", "message": "no use"}
+    jobs.repository.end(ending(jobs.one(), "failed", error=error, counts=True))
+    told = explain(job_id)
+    assert codes(told) == ["ended", "last_error", "took"]
+    assert "after 1 attempt, 1 of 1 failures, 0 crashes, the last on w1" in told["reasons"]["ended"]["text"]
+    assert told["reasons"]["last_error"]["text"] == "ValueError: no use"
+    jobs.repository.retry_many([job_id], actor="ann", reason="fixed")
+    assert any(event["text"] == "job.retry by ann: fixed" for event in explain(job_id)["history"])
+
+
+# What only one family has.
+
+
+@pytest.fixture
+def nodes(qwf_dsn: str) -> Iterator[Jobs]:
+    with jobs_of("node", qwf_dsn) as jobs:
+        jobs.connection.execute("TRUNCATE worker_heartbeats")
+        yield jobs
+
+
+def of_node(dsn: str, job_id: int) -> dict[str, Told]:
+    told = json.loads(qwf_here("--db", dsn, "explain", f"node:{job_id}", "--json").stdout)
+    return {reason["code"]: reason for reason in told["reasons"]}
+
+
+def test_a_cancelled_run_and_a_cold_model(nodes, qwf_dsn):
+    """What the run is, and what the node wants that no worker has."""
+    beat(nodes, cached_models=["other"])
+    (job_id,) = nodes.enqueue(required_model="sdxl")
+    assert "'sdxl'" in of_node(qwf_dsn, job_id)["model_cold"]["text"]
+    beat(nodes, cached_models=["sdxl"])
+    assert list(of_node(qwf_dsn, job_id)) == ["next"]
+    nodes.connection.execute("UPDATE workflow_runs SET cancel_requested_at = now(), cancel_reason = 'enough'")
+    assert of_node(qwf_dsn, job_id)["run_cancelled"]["text"] == "its run is being cancelled: enough"
+    run_id = nodes.row(job_id)["run_id"]
+    nodes.connection.execute("UPDATE workflow_runs SET status = 'failed', finished_at = now()")
+    assert RunRepository(nodes.connection).fetch(run_id).status == "failed"
+    assert of_node(qwf_dsn, job_id)["run_over"]["text"] == "its run is failed"
+
+
+def test_pinned_to_a_host_without_workers(nodes, qwf_dsn):
+    """Others do not count."""
+    beat(nodes)
+    (job_id,) = nodes.enqueue(pinned_host="h2")
+    reason = of_node(qwf_dsn, job_id)["no_worker"]
+    assert reason["data"] == {"queue": "cpu", "host": "h2"}
+    beat(nodes, "w2", host_label="h2")
+    assert list(of_node(qwf_dsn, job_id)) == ["next"]
+
+
+def test_a_node_that_waits_for_somebody(nodes, qwf_dsn):
+    """No worker is needed for that."""
+    (job_id,) = nodes.enqueue()
+    nodes.repository.mark_awaiting_input(job_id)
+    assert list(of_node(qwf_dsn, job_id)) == ["awaiting_input"]
+
+
+def test_a_schema_that_workers_refuse(qwf_new_database):
+    """The job is fine, the deployment is not."""
+    dsn = qwf_new_database()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        job_id = IngestJobRepository(connection).enqueue("note", queue="fetch").id
+        connection.execute("UPDATE queue_schema_version SET version_num = '9999'")
+    said = qwf_here("--db", dsn, "explain", str(job_id)).stdout
+    assert "workers of this version refuse the database: the database schema is at 9999" in said
+
+
+def test_with_a_real_worker(qwf_dsn):
+    """Held because the worker does not know the task; done once one does."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        jobs = IngestJobRepository(connection)
+        job_id = jobs.enqueue("note", queue="fetch", reason="test").id
+        with running_worker(qwf_dsn, QWF_APP="support.processes"):
+            until(lambda: jobs.fetch(job_id).hold_reason, within_s=60)
+            said = qwf_here("--db", qwf_dsn, "explain", f"ingest:{job_id}").stdout
+            assert "no worker that claimed it knows the task 'note'" in said
+        with running_worker(qwf_dsn):
+            until(lambda: jobs.fetch(job_id).status == "completed", within_s=60)
+    said = qwf_here("--db", qwf_dsn, "explain", f"ingest:{job_id}").stdout.splitlines()
+    assert said[0].startswith(f"ingest:{job_id} note on fetch is completed since ")
+    assert said[1].startswith("  - completed at ")
+
+
+# Input that is no job.
+
+
+def refused(dsn: str, name: str) -> Said:
+    said = qwf_here("--db", dsn, "explain", name, status=2)
+    assert (said.stdout, said.stderr.count("\n")) == ("", 1)
+    return said
+
+
+@pytest.mark.parametrize("name", ["", "x", "ingest:", "ingest:x", "0", "1.5", "9" * 19, "run:7", "٣"])
+def test_what_is_no_job_is_refused(qwf_dsn, name):
+    """With the forms that are."""
+    assert "write ingest:7, node:7, or 7" in refused(qwf_dsn, name).stderr
+
+
+def test_a_job_that_is_not_there(qwf_dsn):
+    """Named as it was asked for."""
+    for name in ("ingest:999999", "node:999999", "999999"):
+        assert f"there is no job {name} " in refused(qwf_dsn, name).stderr
+
+
+def test_a_number_that_two_jobs_have(nodes, qwf_dsn):
+    """Both are named, and the choice is left to who asks."""
+    (job_id,) = nodes.enqueue()
+    nodes.connection.execute(
+        "INSERT INTO ingest_jobs (id, task_name, queue) VALUES (%s, 'note', 'fetch')", [job_id]
+    )
+    assert f"ingest:{job_id} and node:{job_id}" in refused(qwf_dsn, str(job_id)).stderr
+    nodes.connection.execute("TRUNCATE ingest_jobs")
+    assert qwf_here("--db", qwf_dsn, "explain", str(job_id)).stdout.startswith(f"node:{job_id} ")
+
+
+def test_a_jobs_own_words_stay_words(qwf_dsn, nodes):
+    """Control characters of an error do not reach the terminal."""
+    (job_id,) = nodes.enqueue()
+    error = {"kind": "exception", "message": "a\x1b[2Jb\nc"}
+    nodes.repository.end(ending(nodes.one(), "failed", error=error, counts=True))
+    said = qwf_here("--db", qwf_dsn, "explain", f"node:{job_id}").stdout
+    assert "a?[2Jb c" in said
+    assert "\x1b" not in said
