@@ -163,11 +163,11 @@ def test_ends_renewals_and_beats(crowded: Jobs, mode: str, off: tuple[str, ...],
 @pytest.mark.slow
 def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     """Promotion reads what is due or freed by its index, and a reclaim no more than what is running."""
-    reclaim = {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None}
+    reclaim = {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None, "in_turn": True}
     held = {"reason": "limit", "keys": texts(["k7"]), "queue": None, "limit": 1}
     of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True}
     for sql, params, index in (
-        (sweeping.PROMOTE, {}, "due"),
+        (sweeping.PROMOTE, {"in_turn": True}, "due"),
         (sweeping.PROMOTE_HELD, held, "hold"),
         (sweeping.RECLAIM, reclaim, "running"),
         (sweeping.RECLAIM_WORKER, of_worker, "running"),
@@ -265,8 +265,8 @@ def test_a_workers_plans_outlive_the_growth_of_the_table(qwf_dsn: str, family: s
         for sql, params in (
             (holding.WATCH, fences | {"host_label": "h", "queue": "q"}),
             (holding.RENEW, fences | {"lease_s": 9.0, "relaxed": False}),
-            (sweeping.PROMOTE, {}),
-            (sweeping.RECLAIM, {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None}),
+            (sweeping.PROMOTE, {"in_turn": True}),
+            (sweeping.RECLAIM, {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None, "in_turn": True}),
             (ends.END_AND_CLAIM, end_params(jobs.repository._family, [ending(held)]) | once),
         ):
             statement, order = as_prepared(sql[family])

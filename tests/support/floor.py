@@ -18,16 +18,16 @@ PATIENT = {"QWF_LEASE_S": "30"}
 
 
 class Floor:
-    """The ingest jobs of one database; `row` and `seen` are those of `Jobs`."""
+    """The ingest jobs of one database; `jobs` are the test's own hands and eyes."""
 
     def __init__(self, dsn: str, connection: psycopg.Connection, ledger: Ledger) -> None:
         self.dsn, self.connection, self.ledger = dsn, connection, ledger
         self.jobs = Jobs("ingest", connection)
         self.repository: IngestJobRepository = self.jobs.repository
 
-    def enqueue(self, *, gated: bool = False, **options: Any) -> int:
-        """A job that writes down each of its attempts, and waits at a gate if it is to."""
-        args = {"ledger": str(self.ledger.directory), "gated": gated}
+    def enqueue(self, *, gated: bool = False, stuck: bool = False, **options: Any) -> int:
+        """A job that writes down each of its attempts; each may wait at its gate, the first may get stuck."""
+        args = {"ledger": str(self.ledger.directory), "gated": gated, "stuck": stuck}
         return self.repository.enqueue("recorded", queue="fetch", args=args, **options).id
 
     def worker(
@@ -42,6 +42,12 @@ class Floor:
             lambda: [each for each in self.ledger.begun(job_id) if each.attempt == attempt], within_s=60
         )
         return begun[0].pid
+
+    def row(self, job_id: int) -> dict[str, Any]:
+        """A job as whoever holds it left it: without its lease, which goes on being renewed."""
+        row = self.jobs.row(job_id)
+        del row["lease_expires_at"]
+        return row
 
     def until_completed(self, *ids: int) -> None:
         until(lambda: all(self.jobs.seen(each, "status") == ("completed",) for each in ids), within_s=60)

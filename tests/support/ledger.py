@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,6 +53,26 @@ class Ledger:
         """Hear nothing else until it opens."""
         while not self._gate(job_id, attempt).exists():
             time.sleep(0.01)
+
+    @contextmanager
+    def stuck(self) -> Iterator[None]:
+        """While this is open, whoever gets stuck stays so."""
+        with self._lock_file() as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
+
+    def get_stuck(self) -> None:
+        """Wait in C code that keeps the GIL, so that no other thread of the process runs either."""
+        with self._lock_file() as wanted:
+            ctypes.PyDLL(None).flock(wanted, fcntl.LOCK_EX)
+
+    @contextmanager
+    def _lock_file(self) -> Iterator[int]:
+        descriptor = os.open(self.directory / "stuck", os.O_RDWR | os.O_CREAT)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
     def _gate(self, job_id: int, attempt: int) -> Path:
         return self.directory / f"open-{job_id}-{attempt}"

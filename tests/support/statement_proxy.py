@@ -50,6 +50,10 @@ class Trap:
         """Wait until a statement is held up."""
         assert self._sprung.wait(within_s), f"none of them came by: {self.statements}"
 
+    @property
+    def has_sprung(self) -> bool:
+        return self._sprung.is_set()
+
     def deliver(self) -> None:
         """Let what is held up arrive after all."""
         self._delivers = True
@@ -85,7 +89,7 @@ class _Line:
 
     def _ask(self) -> None:
         with suppress(OSError, EOFError):
-            self._server.sendall(self._startup())
+            self._pass_on(self._startup())
             batch: list[bytes] = []
             while True:
                 kind, body, raw = _message(self._client)
@@ -95,11 +99,15 @@ class _Line:
                     continue
                 trap = self._proxy.trap_for(self._text) if kind == b"S" else None
                 if trap is None:
-                    self._server.sendall(b"".join(batch))
+                    self._pass_on(b"".join(batch))
                 elif not self._held(trap, batch):
                     break
                 batch, self._text = [], ""
         self.close()
+
+    def _pass_on(self, data: bytes) -> None:
+        if not self._proxy.swallowing:
+            self._server.sendall(data)
 
     def _startup(self) -> bytes:
         """The first message, which has no kind."""
@@ -148,11 +156,11 @@ class _Line:
             while True:
                 kind, _, raw = _message(self._server)
                 kept = self._answers
-                if kept is None:
+                if kept is not None:
+                    kept.append(raw)
+                elif not self._proxy.swallowing:
                     with suppress(OSError):
                         self._client.sendall(raw)
-                else:
-                    kept.append(raw)
                 if kind in self._awaited:
                     self._awaited.pop(kind).set()
         self.close()
@@ -170,6 +178,7 @@ class StatementProxy:
         self._passed: Counter[str] = Counter()
         self._lines: list[_Line] = []
         self._refusing = False
+        self.swallowing = False
         self._thread = threading.Thread(target=self._accept, daemon=True)
         self._thread.start()
 
@@ -207,21 +216,30 @@ class StatementProxy:
         with self._lock:
             return self._passed[_without_parameters(statement)]
 
+    def swallow(self) -> None:
+        """From now on a black hole that acknowledges: what arrives is taken in and passed on to nobody."""
+        self.swallowing = True
+
+    def recover(self) -> None:
+        """Pass on again; lines that lost bytes meanwhile are cut, for nothing can mend them."""
+        with self._lock:
+            lines, self._lines = self._lines, []
+        for line in lines:
+            line.close()
+        self.swallowing = False
+
     def refuse(self, refusing: bool = True) -> None:
         """Take no further connection, or take them again; those that are there stay."""
         self._refusing = refusing
 
     def close(self) -> None:
-        with self._lock:
-            lines, self._lines = self._lines, []
         with suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
         self._thread.join(10)
         for trap in self._set:
             trap.drop()
-        for line in lines:
-            line.close()
+        self.recover()
 
     def __enter__(self) -> Self:
         return self

@@ -36,10 +36,12 @@ def deaf(reason: str | None, args: dict[str, Any]) -> None:
 
 @ingest_task("recorded")
 def recorded(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, Any]:
-    """Writes down outside the database that it began; waits at its gate, if there is one."""
+    """Writes down outside the database that it began; may get stuck the first time, or wait at its gate."""
     ledger = Ledger(Path(args["ledger"]))
     ledger.record(ctx.id, ctx.attempt)
-    if args["gated"]:
+    if args["stuck"] and ctx.attempt == 1:
+        ledger.get_stuck()
+    elif args["gated"]:
         ledger.wait_at_the_gate(ctx.id, ctx.attempt)
     return {"attempt": ctx.attempt, "pid": os.getpid()}
 

@@ -1,6 +1,7 @@
 """One maintenance tick: promote what is due, take back what lapsed; in every role, so that none has to exist.
 
-Whoever comes first does it for all: the others find the lock taken and come again later.
+Whoever comes first does it for all: the others find the lock taken and come again later. Each statement is a
+transaction of its own, so that nobody who is stopped or cut off between two of them keeps the others away.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ from queue_workflows.states import JobStatus
 
 _log = logging.getLogger(__name__)
 
-# The class of our try-locks beside those of the wake (7714); the tick has one key of it.
-TICK: Final = "SELECT pg_try_advisory_xact_lock(7715, 1)"
 EVERY_S: Final = 1.0
 
 
@@ -34,26 +33,18 @@ class Swept:
 
 
 def sweep(connection: psycopg.Connection[Any], settings: Settings, *, recovered_s: float | None) -> Swept:
-    """One tick in its own transaction; `recovered_s` is how long ago the caller got through again."""
+    """One tick on a connection in autocommit; `recovered_s` is how long ago the caller got through again."""
     longest = max(settings.lease_s, *settings.lease_s_by_queue.values())
     promoted = reclaimed = 0
     full = False
-    with connection.transaction():
-        if not _ours(connection):
-            return Swept()
-        for repository in (NodeJobRepository(connection), IngestJobRepository(connection)):
-            due = repository.promote()
-            taken = repository.reclaim(
-                max_crashes=settings.max_crashes, lease_s=longest, recovered_s=recovered_s
-            )
-            for one in taken:
-                level = logging.ERROR if one.status is JobStatus.FAILED else logging.WARNING
-                _log.log(level, "job %d of lost worker %s is %s", one.id, one.lost_worker, one.status)
-            promoted, reclaimed = promoted + due, reclaimed + len(taken)
-            full = full or due >= PROMOTED_AT_ONCE or len(taken) >= RECLAIMED_AT_ONCE
+    for repository in (NodeJobRepository(connection), IngestJobRepository(connection)):
+        due = repository.promote(in_turn=True)
+        taken = repository.reclaim(
+            max_crashes=settings.max_crashes, lease_s=longest, recovered_s=recovered_s, in_turn=True
+        )
+        for one in taken:
+            level = logging.ERROR if one.status is JobStatus.FAILED else logging.WARNING
+            _log.log(level, "job %d of lost worker %s is %s", one.id, one.lost_worker, one.status)
+        promoted, reclaimed = promoted + due, reclaimed + len(taken)
+        full = full or due >= PROMOTED_AT_ONCE or len(taken) >= RECLAIMED_AT_ONCE
     return Swept(promoted, reclaimed, 0.0 if full else EVERY_S)
-
-
-def _ours(connection: psycopg.Connection[Any]) -> bool:
-    row = connection.execute(TICK).fetchone()
-    return bool(row and row[0])

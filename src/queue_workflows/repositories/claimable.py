@@ -163,9 +163,12 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         control = None if desired is None else Control(DesiredState(desired), *rest)
         return Watched(frozenset(cancelled), frozenset(lost), version, control)
 
-    def promote(self) -> int:
-        """Queue what is due, at most `PROMOTED_AT_ONCE`; how many, so that the caller knows to come again."""
-        return len(self._sql.rows(sweeping.PROMOTE[self._family.name], {}))
+    def promote(self, *, in_turn: bool = False) -> int:
+        """Queue what is due, at most `PROMOTED_AT_ONCE`; how many, so that the caller knows to come again.
+
+        `in_turn` leaves it to another sweeper that is at it at this moment.
+        """
+        return len(self._sql.rows(sweeping.PROMOTE[self._family.name], {"in_turn": bool(in_turn)}))
 
     def promote_held(
         self, reason: str, keys: Iterable[str], *, queue: str | None = None, limit: int = LONGEST_PAGE
@@ -180,9 +183,9 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         return len(self._sql.rows(sweeping.PROMOTE_HELD[self._family.name], params))
 
     def reclaim(
-        self, *, max_crashes: int, lease_s: float, recovered_s: float | None = None
+        self, *, max_crashes: int, lease_s: float, recovered_s: float | None = None, in_turn: bool = False
     ) -> list[Reclaimed]:
-        """Take back jobs whose lease lapsed, at most `RECLAIMED_AT_ONCE`.
+        """Take back jobs whose lease lapsed, at most `RECLAIMED_AT_ONCE`; `in_turn` as for `promote`.
 
         `lease_s` is the longest lease in use, by which a lapse is held against the time when the database was
         away; `recovered_s` says how long ago the caller itself got through again, if it had lost touch.
@@ -191,6 +194,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
             "max_crashes": check.whole("max_crashes", max_crashes, 1, check.INT_MAX),
             "lease_s": check.seconds("lease_s", lease_s),
             "recovered_s": check.seconds_or_none("recovered_s", recovered_s, zero=True),
+            "in_turn": bool(in_turn),
         }
         return _reclaimed(self._sql.rows(sweeping.RECLAIM[self._family.name], params))
 

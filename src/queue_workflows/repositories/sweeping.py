@@ -27,13 +27,19 @@ RECLAIMED_AT_ONCE: Final = 200
 DUE: Final = "status = 'scheduled' AND run_at <= statement_timestamp()"
 LAPSED: Final = "lease_expires_at < statement_timestamp()"
 
+# Who takes turns leaves it to whoever is at it at this moment. The lock lasts as long as the statement's own
+# transaction: held over several statements, it would stay with a sweeper that is stopped between two of them.
+# Its class stands beside that of the wake's locks, 7714.
+_IN_TURN: Final = """(
+    SELECT CASE WHEN %(in_turn)s::boolean THEN pg_try_advisory_xact_lock(7715, 1) ELSE true END
+)"""
 # due: in the order in which they fell due. placed: the retries among them go to the end of the queue, in that
 # order; what was on hold keeps its place.
 PROMOTE: Final = per_family(
     """
 WITH due AS MATERIALIZED (
     SELECT id, hold_reason, position FROM {table}
-    WHERE {due}
+    WHERE {due} AND {in_turn}
     ORDER BY run_at
     LIMIT {at_once}
     FOR NO KEY UPDATE SKIP LOCKED
@@ -46,6 +52,7 @@ WHERE job.id = ANY (ARRAY(SELECT id FROM placed)) AND job.id = placed.id
 RETURNING job.id
 """,
     due=DUE,
+    in_turn=_IN_TURN,
     at_once=str(PROMOTED_AT_ONCE),
 )
 # freed: what waited for one of these keys, in the order in which it would be claimed.
@@ -146,7 +153,7 @@ _SHARED: Final = {
 }
 RECLAIM: Final = per_family(
     _RECLAIM,
-    lapsed=LAPSED,
+    lapsed=f"{LAPSED} AND {_IN_TURN}",
     blameless=f"""{_BACK} > GREATEST(
         started_at, lease_expires_at - make_interval(secs => %(lease_s)s::float8)
     )""",

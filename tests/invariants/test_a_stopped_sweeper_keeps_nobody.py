@@ -1,0 +1,46 @@
+"""Who stops in the middle of a sweep, stopped, hung or cut off, keeps nobody else from sweeping."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from support.floor import Floor
+from support.jobs import Jobs, jobs_of
+from support.statement_proxy import Moment, StatementProxy
+
+from queue_workflows.repositories.sweeping import PROMOTE, RECLAIM
+
+
+@pytest.mark.parametrize("statement", [PROMOTE["ingest"], RECLAIM["ingest"]], ids=["promotion", "reclaim"])
+def test_another_worker_takes_over(floor: Floor, statement: str) -> None:
+    """Held up between two statements of its sweep, a worker holds nothing: the lapsed job runs elsewhere."""
+    job = floor.enqueue()
+    floor.jobs.claim("gone")
+    floor.jobs.lapse(job)
+    with StatementProxy(floor.dsn) as proxy:
+        trap = proxy.trap(statement, moment=Moment.UNSENT)
+        with floor.worker(dsn=proxy.dsn):
+            trap.sprung()
+            with floor.worker() as worker:
+                floor.until_completed(job)
+                assert floor.jobs.row(job)["result"] == {"attempt": 2, "pid": worker.pid}
+
+
+@pytest.mark.parametrize("family", ["node", "ingest"])
+def test_sweepers_in_turn_do_not_do_it_twice(family: str, qwf_dsn: str) -> None:
+    """While one is at it, those who take turns leave it alone; those who insist skip what it holds."""
+    with jobs_of(family, qwf_dsn) as jobs, psycopg.connect(qwf_dsn) as connection:
+        jobs.enqueue(2)
+        jobs.claim("gone", limit=2)
+        jobs.lapse(*(row["id"] for row in jobs.rows()))
+        first = Jobs(family, connection)
+        how = {"max_crashes": 9, "lease_s": 30.0}
+        assert len(first.repository.reclaim(**how, in_turn=True)) == 2
+        (late,) = jobs.enqueue()
+        jobs.claim("gone")
+        jobs.lapse(late)
+        assert jobs.repository.reclaim(**how, in_turn=True) == []
+        assert jobs.repository.promote(in_turn=True) == 0
+        assert [each.id for each in jobs.repository.reclaim(**how)] == [late]
+        connection.commit()
+        assert jobs.repository.reclaim(**how, in_turn=True) == []
