@@ -127,7 +127,7 @@ def test_cut_off_from_the_answer_to_an_end(floor: Floor, proxy: StatementProxy) 
         trap.drop()
         # The guardian, whose line holds, asks about the fence of a job that has ended by now.
         watched = proxy.passed(WATCH["ingest"])
-        until(lambda: worker.poll() is not None or proxy.passed(WATCH["ingest"]) > watched + 1, within_s=60)
+        until(lambda: worker.poll() is not None or proxy.passed(WATCH["ingest"]) > watched + 1)
         assert worker.poll() is None
         proxy.refuse(False)
         floor.until_completed(job, behind)

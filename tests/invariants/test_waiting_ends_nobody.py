@@ -36,12 +36,12 @@ def test_idle_and_paused_longer_than_a_lease(qwf_dsn: str, conn: psycopg.Connect
         kind(conn) for kind in (IngestJobRepository, HeartbeatRepository, WorkerControlRepository)
     )
     with running_worker(qwf_dsn, QWF_POLL_S="600", **SHORT_LEASE) as worker:
-        until(lambda: beats.list(state="idle"), within_s=60)
+        until(lambda: beats.list(state="idle"))
         outlive_a_lease(worker)
         control.set("here", "*", "pause", actor="test")
-        until(lambda: beats.list(state="paused"), within_s=60)
+        until(lambda: beats.list(state="paused"))
         outlive_a_lease(worker)
         control.clear("here", "*", actor="test")
         job = jobs.enqueue("note", queue="fetch")
-        until(lambda: jobs.fetch(job.id).status == "completed", within_s=60)
+        until(lambda: jobs.fetch(job.id).status == "completed")
         assert jobs.fetch(job.id).result["pid"] == worker.pid

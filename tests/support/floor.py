@@ -13,9 +13,6 @@ from support.workers import running_worker, until
 
 from queue_workflows.repositories import IngestJobRepository
 
-# Nobody's lease runs out because the machine is busy; tests that want a lease over say so.
-PATIENT = {"QWF_LEASE_S": "30"}
-
 
 class Floor:
     """The ingest jobs of one database; `jobs` are the test's own hands and eyes."""
@@ -34,7 +31,7 @@ class Floor:
         self, *options: str, dsn: str | None = None, **settings: str
     ) -> AbstractContextManager[subprocess.Popen[str]]:
         """A real worker, on the database itself or through a proxy."""
-        return running_worker(dsn or self.dsn, *options, **{**PATIENT, **settings})
+        return running_worker(dsn or self.dsn, *options, **settings)
 
     def until_begun(self, job_id: int, attempt: int) -> int:
         """Wait until the body of this attempt runs; the pid of its process."""
@@ -50,4 +47,4 @@ class Floor:
         return row
 
     def until_completed(self, *ids: int) -> None:
-        until(lambda: all(self.jobs.seen(each, "status") == ("completed",) for each in ids), within_s=60)
+        until(lambda: all(self.jobs.seen(each, "status") == ("completed",) for each in ids))

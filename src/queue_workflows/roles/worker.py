@@ -434,4 +434,6 @@ class Worker:
     def _fetch_what_waited_for_us(self) -> None:
         """Jobs on hold because nobody knew their task may run now."""
         if self._family is INGEST and (names := self._tasks.names()):
-            self._connected().promote_held(UNKNOWN_TASK, names, queue=self._queue)
+            repository = self._connected()
+            with self._guardian.bounded():
+                repository.promote_held(UNKNOWN_TASK, names, queue=self._queue)
