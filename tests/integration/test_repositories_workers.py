@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.repositories import (
     HeartbeatRepository,
     IngestJobRepository,
@@ -282,3 +283,48 @@ def test_schedule_switch_and_lists(qwf_conn: psycopg.Connection) -> None:
     assert [row.name for row in schedules.list(enabled=True, queue="fetch")] == ["a", "c"]
     assert [row.name for row in schedules.list(after="a", limit=1)] == ["b"]
     assert [row.name for row in schedules.list(task_name="task-c")] == ["c"]
+
+
+@pytest.mark.parametrize("queue", ["cpu", "GPU", "hooks"])
+def test_schedule_of_a_reserved_queue_is_refused(qwf_conn: psycopg.Connection, queue: str) -> None:
+    """What it would enqueue is an ingest job."""
+    with pytest.raises(ConfigurationError, match="reserved for node jobs"):
+        ScheduleRepository(qwf_conn).upsert(**SCHEDULE | {"queue": queue})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("cron", "every day", "has not five fields"),
+        ("cron", "* * * * * *", "has not five fields"),
+        ("cron", "@daily", "has not five fields"),
+        ("cron", "61 * * * *", "Bad minute"),
+        ("cron", "0 24 * * *", "Bad hour"),
+        ("cron", "0 0 * * funday", "Bad day-of-week"),
+        ("cron", "*/0 * * * *", "Bad minute"),
+        ("cron", "0 0 30 2 *", "Bad day-of-month"),
+        ("timezone", "Mars/Olympus", "no time zone"),
+        ("timezone", "../etc/passwd", "no time zone"),
+        ("timezone", "/etc/localtime", "no time zone"),
+        ("timezone", "Europe", "no time zone"),
+        ("timezone", "x" * 300, "no time zone"),
+    ],
+)
+def test_schedule_that_nobody_could_follow_is_refused(
+    qwf_conn: psycopg.Connection, field: str, value: str, said: str
+) -> None:
+    """Before it is stored: a ticker would meet it at night."""
+    schedules = ScheduleRepository(qwf_conn)
+    with pytest.raises(PayloadError, match=said) as refused:
+        schedules.upsert(**SCHEDULE | {field: value})
+    assert refused.value.path == field
+    assert schedules.list() == []
+
+
+@pytest.mark.parametrize(
+    "cron", ["0 0 29 2 *", "*/5 8-18 * * MON-fri", "0 12 L * *", "15,45 * 1-7 jan,jul 1#2"]
+)
+def test_schedule_takes_what_cron_takes(qwf_conn: psycopg.Connection, cron: str) -> None:
+    """Names, ranges, steps, lists, the last day, the n-th weekday, and a day that comes every four years."""
+    made = ScheduleRepository(qwf_conn).upsert(**SCHEDULE | {"cron": cron, "timezone": "America/St_Johns"})
+    assert (made.cron, made.timezone) == (cron, "America/St_Johns")

@@ -195,7 +195,7 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
         attempts = self._max_attempts if job.max_attempts is None else job.max_attempts
         return (
             check.text("task_name", job.task_name),
-            _ingest_queue(check.text("queue", job.queue)),
+            ingest_queue(job.queue),
             check.text_or_none("reason", job.reason, max_bytes=check.TEXT_BYTES),
             self._limits.json_object("args", job.args),
             check.text_or_none("dedupe_key", job.dedupe_key, max_bytes=check.KEY_BYTES),
@@ -242,9 +242,13 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
         return self._page(filters, by="id", after=after, limit=limit, newest_first=newest_first)
 
 
-@lru_cache(maxsize=256)
-def _ingest_queue(queue: str) -> str:
+def ingest_queue(queue: str) -> str:
     """A queue that ingest jobs may use; which of them this host app has is for the public face to say."""
+    return _unreserved(check.text("queue", queue))
+
+
+@lru_cache(maxsize=256)
+def _unreserved(queue: str) -> str:
     if check_queue_name(queue).lower() in RESERVED_QUEUES:
         raise ConfigurationError(
             f"the queue {queue!r} is reserved for node jobs", advice="use one of the host app's ingest queues"

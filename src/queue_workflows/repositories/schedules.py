@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
+from zoneinfo import ZoneInfo
 
+from cronsim import CronSim, CronSimError
+
+from queue_workflows.errors import PayloadError
 from queue_workflows.models import Schedule
 from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.ingest_jobs import ingest_queue
 from queue_workflows.repositories.table import Filters, Repository, Table
-from queue_workflows.settings import check_queue_name
 from queue_workflows.states import CatchUp
 
 _TABLE: Final = Table(Schedule)
@@ -67,13 +71,13 @@ class ScheduleRepository(Repository[Schedule]):
         """Insert a schedule or replace its words; with no `next_tick_at` the next ticker reckons it."""
         params = {
             "name": check.text("name", name),
-            "cron": check.text("cron", cron),
-            "timezone": check.text("timezone", timezone),
+            "cron": cron_expression(cron),
+            "timezone": time_zone(timezone),
             "catch_up": check.word("catch_up", catch_up, CatchUp),
             "catch_up_cap": check.whole("catch_up_cap", catch_up_cap, 1, check.INT_MAX),
             "jitter_s": check.seconds_or_none("jitter_s", jitter_s, zero=True),
             "task_name": check.text("task_name", task_name),
-            "queue": check_queue_name(queue),
+            "queue": ingest_queue(queue),
             "args": self._limits.json_object("args", args),
             "priority": check.whole("priority", priority, 0, 9),
             "limit_key": check.limit_key_or_none(limit_key),
@@ -106,3 +110,32 @@ class ScheduleRepository(Repository[Schedule]):
         filters.add("queue = %(queue)s::text", queue=queue)
         filters.add("task_name = %(task_name)s::text", task_name=task_name)
         return self._page(filters, by="name", after=after, limit=limit, newest_first=False)
+
+
+def cron_expression(cron: str) -> str:
+    """Five fields as in cron(5), of which some minute to come is one."""
+    advice = "give minute, hour, day of month, month, day of week, as in `30 4 * * mon-fri`"
+    if len(check.text("cron", cron).split()) != 5:
+        raise PayloadError(f"cron {cron!r:.80} has not five fields", path="cron", advice=advice)
+    try:
+        next(CronSim(cron, datetime.now(UTC)))
+    except CronSimError as bad:
+        raise PayloadError(f"cron {cron!r:.80}: {bad}", path="cron", advice=advice) from None
+    except StopIteration:
+        raise PayloadError(f"cron {cron!r:.80} never comes", path="cron", advice=advice) from None
+    return cron
+
+
+def time_zone(name: str) -> str:
+    """A name of the IANA database, as this machine has it."""
+    if check.text("timezone", name) == "UTC":
+        return name
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):
+        raise PayloadError(
+            f"there is no time zone {name!r:.80}",
+            path="timezone",
+            advice="use a name such as Europe/Berlin; where even that is unknown, install `tzdata`",
+        ) from None
+    return name
