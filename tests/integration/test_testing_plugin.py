@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import signal
+import socket
+import sys
+import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -14,6 +23,7 @@ from psycopg import sql
 from support.embedded_users import processes_below, until
 from support.pytest_runs import run_pytest, start_pytest
 
+from queue_workflows.testing import runs
 from queue_workflows.testing.choice import docker_host
 
 WRITE_ONE = """
@@ -219,9 +229,90 @@ def test_an_unreachable_server_is_not_replaced_by_another(tmp_path: Path) -> Non
         tmp_path, {"test_a.py": WRITE_ONE}, QWF_TEST_DB_URL="postgresql://me:s3cret@127.0.0.1:1/app"
     )
     assert status == 1
-    assert "queue_workflows: no usable PostgreSQL from QWF_TEST_DB_URL" in output
+    assert (
+        "queue_workflows: PostgreSQL from QWF_TEST_DB_URL, databases postgresql://me:***@127.0.0.1:1"
+        in output
+    )
     assert "2 errors" in output
+    assert "no Postgres for this test: cannot use" in output
+    assert "Traceback" not in output
     assert "s3cret" not in output
+
+
+def test_a_named_server_is_left_alone_until_a_test_wants_it(tmp_path: Path) -> None:
+    """Nobody connects to it in a run without tests of ours, nor at its end."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"postgresql://me@127.0.0.1:{listening.getsockname()[1]}/app"
+        status, output = run_pytest(
+            tmp_path, {"test_it.py": "def test_plain(): pass\n"}, QWF_TEST_DB_URL=address
+        )
+        listening.settimeout(0)
+        with pytest.raises(BlockingIOError):
+            listening.accept()
+    assert status == 0, output
+    assert "queue_workflows: PostgreSQL from QWF_TEST_DB_URL" in output
+
+
+def test_a_server_that_goes_away_is_told_in_a_line(tmp_path: Path, other_server: str) -> None:
+    """At the end of the run its databases cannot be dropped; the next run does that."""
+    text = """
+import os, psycopg
+
+def test_it(qwf_server, qwf_dsn):
+    with psycopg.connect(os.environ["SUPERUSER"], autocommit=True) as admin:
+        admin.execute(f"ALTER ROLE {qwf_server.params['user']} CONNECTION LIMIT 0")
+"""
+    role = other_server.split("//")[1].split("@", maxsplit=1)[0]
+    superuser = other_server.replace(role, "postgres").replace("precious", "postgres")
+    status, output = run_pytest(
+        tmp_path, {"test_it.py": text}, QWF_TEST_DB_URL=other_server, SUPERUSER=superuser
+    )
+    assert "the next run drops this one's databases: " in output
+    assert "Traceback" not in output
+    assert status == 0, output
+    with psycopg.connect(superuser, autocommit=True) as admin:
+        admin.execute(sql.SQL("ALTER ROLE {} CONNECTION LIMIT -1").format(sql.Identifier(role)))
+    status, output = run_pytest(tmp_path, {"test_it.py": WRITE_ONE}, QWF_TEST_DB_URL=other_server)
+    assert status == 0, output
+    assert not [name for name in names(superuser)[0] if name.startswith("precious_")]
+
+
+def test_the_setting_for_a_proxy_is_no_obstacle(tmp_path: Path) -> None:
+    """QWF_LISTEN=off is about the application's connections: the schema is migrated all the same."""
+    status, output = run_pytest(tmp_path, {"test_a.py": WRITE_ONE}, QWF_LISTEN="off")
+    assert status == 0, output
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/locks")
+def test_a_directory_that_was_swept_before_it_was_locked_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweeping run holds the lock and removes the directory: the new run takes another."""
+    made: list[Path] = []
+
+    def make(**where: Any) -> str:
+        made.append(Path(tempfile.mkdtemp(**where)))
+        if len(made) == 1:
+            sweeper = os.open(made[0] / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+            fcntl.flock(sweeper, fcntl.LOCK_EX)
+            held.append(sweeper)
+        return str(made[-1])
+
+    def waits() -> bool:
+        inode = f":{os.fstat(held[0]).st_ino} "
+        return any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
+
+    held: list[int] = []
+    monkeypatch.setattr(runs, "tempfile", SimpleNamespace(mkdtemp=make, gettempdir=tempfile.gettempdir))
+    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
+        opening = pool.submit(stack.enter_context, runs.new_run())
+        until(lambda: held and waits(), "the new run waits for the sweeper", 30)
+        shutil.rmtree(made[0])
+        os.close(held[0])
+        run = opening.result(60)
+        assert run.directory == made[1]
+        assert (run.directory / "alive").exists()
+    assert not made[1].exists()
 
 
 def test_a_role_without_createdb_is_told(tmp_path: Path, other_server: str) -> None:

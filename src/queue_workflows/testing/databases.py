@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
+from sqlalchemy import NullPool, create_engine
 
 from queue_workflows.db import bootstrap
 
@@ -65,7 +66,7 @@ class Databases:
             if finished != (True,):
                 self.drop(name)
                 self._create(name, None)
-                bootstrap(self._dsn_of(name))
+                self._migrate(name)
                 self._admin.execute(
                     sql.SQL("ALTER DATABASE {} WITH ALLOW_CONNECTIONS false").format(sql.Identifier(name))
                 )
@@ -83,6 +84,13 @@ class Databases:
             yield self._dsn_of(name)
         finally:
             self.drop(name)
+
+    def _migrate(self, name: str) -> None:
+        """By an engine of our own: settings that a test run has for a proxy do not change what this is."""
+        engine = create_engine(
+            "postgresql+psycopg://", creator=lambda: psycopg.connect(self._dsn_of(name)), poolclass=NullPool
+        )
+        bootstrap(engine=engine)
 
     def _create(self, name: str, template: str | None) -> None:
         parts = (sql.Identifier(name), sql.Identifier(template or "template0"))

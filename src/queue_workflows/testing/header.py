@@ -1,6 +1,7 @@
-"""The line of the test run's header: which Postgres the tests use.
+"""The line of the test run's header: which Postgres the tests use, or would use if one wanted it.
 
-Every pytest run of a host app prints it, so the drivers are imported only where a named server is asked.
+Every pytest run of a host app prints it, so nothing is started and no named server is connected to; the
+driver is imported only where one is named, to keep its password off the screen.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from queue_workflows.testing.choice import HOW_TO_GET_ONE, Choice
 
 
 def describe(choice: Choice) -> str:
-    """One line, without starting anything; a named server is asked its version."""
+    """One line, without starting or asking anything."""
     why = f" ({'; '.join(choice.passed_over)})" if choice.passed_over else ""
     try:
         if choice.kind == "url":

@@ -17,6 +17,7 @@ workers.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -90,11 +91,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     run, manager = config.stash.get(_RUN, (None, None))
     if run is None or manager is None:
         return
+    from queue_workflows.errors import QwfError
     from queue_workflows.testing.servers import drop_run
 
     del config.stash[_RUN]
     try:
         drop_run(_choice(config), run)
+    except QwfError as error:
+        print(f"queue_workflows: the next run drops this one's databases: {error}", file=sys.stderr)
     finally:
         manager.__exit__(None, None, None)
 

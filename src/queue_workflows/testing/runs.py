@@ -40,15 +40,28 @@ def new_run() -> Iterator[Run]:
     """A run and its directory, removed at the end with what still runs in it."""
     # As root the server runs as an account that may not be able to follow a TMPDIR of root's own.
     parent = Path("/tmp") if os.geteuid() == 0 else Path(tempfile.gettempdir())  # noqa: S108
-    directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-    directory.chmod(0o755)
-    alive = os.open(directory / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(alive, fcntl.LOCK_EX)
+    directory, alive = _claimed_directory(parent)
     _sweep(parent, directory)
     try:
         yield Run(secrets.token_hex(4)[:7], directory, "main")
     finally:
         _remove(directory)
+        os.close(alive)
+
+
+def _claimed_directory(parent: Path) -> tuple[Path, int]:
+    """A new directory and the lock that says it is in use.
+
+    Another run may sweep it before it is locked, and a lock on a deleted file keeps nobody out.
+    """
+    while True:
+        directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        directory.chmod(0o755)
+        mark = directory / "alive"
+        alive = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(alive, fcntl.LOCK_EX)
+        if keeper.is_current(alive, str(mark)):
+            return directory, alive
         os.close(alive)
 
 

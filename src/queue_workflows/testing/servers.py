@@ -51,8 +51,8 @@ def open_server(choice: Choice, run: Run) -> Iterator[QwfServer]:
     """Use the chosen server; starts it if this is the run's first process to do so."""
     if choice.kind == "url":
         params = parse_dsn(choice.detail)
-        (run.directory / _USED).touch()
         with _opened(params, _stem(params), choice.source, run) as server:
+            (run.directory / _USED).touch()
             yield server
     elif choice.kind == "container":
         with (
@@ -78,12 +78,10 @@ def drop_run(choice: Choice, run: Run) -> None:
 
 
 def describe_named(choice: Choice) -> str:
-    """A named server's version, and where on it the run's databases will be."""
+    """Where on a named server the run's databases will be."""
     params = parse_dsn(choice.detail)
-    with _maintenance(params) as admin:
-        version = _checked_version(admin)
     where = redact_dsn(_dsn(params, f"{_stem(params)}_*_test"))
-    return f"PostgreSQL {version} from {choice.source}, databases {where}"
+    return f"PostgreSQL from {choice.source}, databases {where}"
 
 
 @contextmanager

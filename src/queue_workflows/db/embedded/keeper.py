@@ -79,7 +79,7 @@ def open_beside(place: Place, path: str, flags: int) -> int:
     return fd
 
 
-def _is_current(fd: int, path: str) -> bool:
+def is_current(fd: int, path: str) -> bool:
     """Whether the locked file still is the one at its path: a lock on a deleted file keeps nobody out."""
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
@@ -100,7 +100,7 @@ def try_lock(place: Place, name: str, operation: int) -> int | None:
         except BaseException:
             os.close(fd)
             raise
-        if _is_current(fd, path):
+        if is_current(fd, path):
             return fd
         os.close(fd)
 
@@ -244,7 +244,7 @@ def _keep(place: Place, keeper: int) -> None:
     """
     users = open_beside(place, place.lock("users"), os.O_RDWR)
     fcntl.flock(users, fcntl.LOCK_EX)
-    if _is_current(users, place.lock("users")):  # else the home was deleted: what runs there now is not ours
+    if is_current(users, place.lock("users")):  # else the home was deleted: what runs there now is not ours
         _stop_unused(place, time.monotonic() + 2 * _LISTEN_TIMEOUT_S)
     os.close(keeper)
 
