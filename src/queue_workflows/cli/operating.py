@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
@@ -81,9 +82,19 @@ def say(message: str) -> None:
     click.echo(message, err=True)
 
 
+def confirm(question: str, *, yes: bool) -> bool:
+    """Whether to go on; a script that pipes nothing in must not hang or be taken for a yes."""
+    if yes:
+        return True
+    if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
+        raise click.UsageError("nobody is there to be asked: say --yes, or --dry-run to see what it would be")
+    return click.confirm(question, err=True)
+
+
 def print_json(value: Any) -> None:
-    """For machines: times in ISO 8601 with their zone."""
-    click.echo(json.dumps(value, indent=2, default=_plain, ensure_ascii=False))
+    """For machines: times in ISO 8601 with their zone. A line at a time, as whoever reads may go away."""
+    for line in json.dumps(value, indent=2, default=_plain, ensure_ascii=False).split("\n"):
+        click.echo(line)
 
 
 def _plain(value: Any) -> Any:
@@ -101,9 +112,10 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         click.echo("  ".join(cells).rstrip())
 
 
-def on_one_line(text: str) -> str:
+def on_one_line(text: str, *, squeeze: bool = True) -> str:
     """A job's own words must neither break the table nor steer the terminal."""
-    return "".join(char if char.isprintable() else "?" for char in " ".join(text.split()))
+    line = " ".join(text.split()) if squeeze else text.expandtabs(4)
+    return "".join(char if char.isprintable() else "?" for char in line)
 
 
 def say_moment(moment: datetime, *, now: datetime | None = None) -> str:

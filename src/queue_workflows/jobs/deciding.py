@@ -1,0 +1,91 @@
+"""Operators' verbs over many jobs: page by page, each page one short transaction.
+
+A page's rows are locked before they are decided on, and asked again whether they match: a job that a worker
+claimed, or another operator has just retried, is judged by what it is now.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.repositories.claimable import ClaimableRepository
+from queue_workflows.repositories.families import INGEST, Family
+from queue_workflows.repositories.ingest_jobs import IngestJobRepository
+from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.repositories.selecting import JobFilter, SelectingRepository
+
+PAGE: Final = 500
+
+
+class Verb(StrEnum):
+    """What is done to jobs."""
+
+    CANCEL = "cancel"
+    RETRY = "retry"
+
+
+def decide_named(
+    connection: psycopg.Connection[Any],
+    verb: Verb,
+    jobs: Iterable[tuple[Family, int]],
+    *,
+    actor: str,
+    reason: str | None,
+) -> dict[tuple[str, int], str]:
+    """Decide on jobs by name; what each became, those left out that the verb does not apply to."""
+    by_family: dict[str, tuple[Family, list[int]]] = {}
+    for family, job_id in jobs:
+        by_family.setdefault(family.name, (family, []))[1].append(job_id)
+    became: dict[tuple[str, int], str] = {}
+    with connection.transaction():
+        for name, (family, ids) in by_family.items():
+            for job_id, word in _decide(connection, verb, family, ids, by=(actor, reason)).items():
+                became[name, job_id] = word
+    return became
+
+
+def decide_matching(
+    connection: psycopg.Connection[Any],
+    verb: Verb,
+    wanted: JobFilter,
+    *,
+    actor: str,
+    reason: str | None,
+    page: int = PAGE,
+) -> Iterator[Counter[str]]:
+    """Decide on all jobs that match now, oldest first; how many became what, of each page once committed."""
+    selecting = SelectingRepository(connection)
+    for family in wanted.families():
+        # What is enqueued from now on is not meant: a busy producer would keep this going for ever.
+        last, after = selecting.last_id(family), 0
+        while after < last:
+            with connection.transaction():
+                ids = selecting.lock_page(family, wanted, after=after, limit=page)
+                words = _decide(connection, verb, family, ids, by=(actor, reason))
+            yield Counter(words.values())
+            if len(ids) < page:
+                break
+            after = ids[-1]
+
+
+def _decide(
+    connection: psycopg.Connection[Any],
+    verb: Verb,
+    family: Family,
+    ids: list[int],
+    *,
+    by: tuple[str, str | None],
+) -> Mapping[int, str]:
+    actor, reason = by
+    repository: ClaimableRepository[Any, Any] = (
+        IngestJobRepository(connection) if family is INGEST else NodeJobRepository(connection)
+    )
+    if verb is Verb.CANCEL:
+        became = repository.cancel_many(ids, actor=actor, reason=reason)
+        return {job_id: status.value for job_id, status in became.items()}
+    return dict.fromkeys(repository.retry_many(ids, actor=actor, reason=reason), "retried")
