@@ -22,10 +22,17 @@ class Floor:
         self.jobs = Jobs("ingest", connection)
         self.repository: IngestJobRepository = self.jobs.repository
 
-    def enqueue(self, *, gated: bool = False, stuck: bool = False, **options: Any) -> int:
+    def enqueue(
+        self,
+        *,
+        gated: bool = False,
+        stuck: bool = False,
+        through: IngestJobRepository | None = None,
+        **options: Any,
+    ) -> int:
         """A job that writes down each of its attempts; each may wait at its gate, the first may get stuck."""
         args = {"ledger": str(self.ledger.directory), "gated": gated, "stuck": stuck}
-        return self.repository.enqueue("recorded", queue="fetch", args=args, **options).id
+        return (through or self.repository).enqueue("recorded", queue="fetch", args=args, **options).id
 
     def worker(
         self, *options: str, dsn: str | None = None, **settings: str

@@ -1,0 +1,129 @@
+"""A Postgres that is killed under load and started again: nobody has to do anything, and nothing is lost.
+
+What was committed is there, what was finished stays finished, and no job is blamed for what the outage did.
+Workers go on as they are; one whose lease ran out meanwhile was ended by its timer, and its supervisor has
+started another.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from support.cluster import Cluster
+from support.floor import Floor
+from support.ledger import Ledger
+from support.supervised import Supervised
+from support.workers import until
+
+from queue_workflows.db import bootstrap
+from queue_workflows.repositories import IngestJobRepository
+
+WORKERS = 2
+LOAD = 150
+NOT_OVER = "SELECT count(*) FROM ingest_jobs WHERE status <> 'completed'"
+COMPLETED = "SELECT id, attempt FROM ingest_jobs WHERE status = 'completed'"
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """A migrated server of the test's own."""
+    with Cluster.primary() as cluster:
+        bootstrap(cluster.dsn())
+        yield cluster
+
+
+class Producer(threading.Thread):
+    """Enqueues through whatever happens to the server, and remembers what it was promised."""
+
+    def __init__(self, floor: Floor) -> None:
+        super().__init__(daemon=True)
+        self.promised: list[int] = []
+        self.is_over = threading.Event()
+        self._floor = floor
+        self.start()
+
+    def run(self) -> None:
+        while not self.is_over.is_set():
+            try:
+                with psycopg.connect(self._floor.dsn, autocommit=True) as connection:
+                    while not self.is_over.wait(0.005):
+                        job = self._floor.enqueue(through=IngestJobRepository(connection))
+                        self.promised.append(job)
+            except psycopg.Error:
+                self.is_over.wait(0.05)
+
+    def stop(self) -> list[int]:
+        self.is_over.set()
+        self.join(60)
+        return self.promised
+
+
+def floor_of(connection: psycopg.Connection, cluster: Cluster, directory: Path) -> Floor:
+    return Floor(cluster.dsn(), connection, Ledger(directory))
+
+
+def completed(connection: psycopg.Connection) -> dict[int, int]:
+    return dict(connection.execute(COMPLETED).fetchall())
+
+
+def killed_and_started(cluster: Cluster) -> psycopg.Connection:
+    """`-m immediate` is what kill -9 is to a server: what is not in the log is gone."""
+    cluster.stop("immediate")
+    cluster.start()
+    return cluster.connect()
+
+
+def test_under_load(cluster: Cluster, tmp_path: Path) -> None:
+    """Two producers and two workers meet a restart: all that was promised is done, nothing is blamed."""
+    with ExitStack() as stack:
+        before = stack.enter_context(cluster.connect())
+        floor = floor_of(before, cluster, tmp_path)
+        workers = [stack.enter_context(floor.worker()) for _ in range(WORKERS)]
+        producers = [Producer(floor) for _ in range(2)]
+        until(lambda: len(completed(before)) >= LOAD)
+        done_before = completed(before)
+        after = stack.enter_context(killed_and_started(cluster))
+        up_at = time.monotonic()
+        survived = completed(after)
+        assert done_before.items() <= survived.items()
+        until(lambda: len(completed(after)) > len(survived))
+        print(f"the first job was done {time.monotonic() - up_at:.2f} s after the server was back")
+        until(lambda: len(completed(after)) >= len(survived) + LOAD)
+        promised = {job for producer in producers for job in producer.stop()}
+        until(lambda: after.execute(NOT_OVER).fetchone() == (0,))
+        assert [worker.poll() for worker in workers] == [None] * WORKERS
+        rows = {row["id"]: row for row in Floor(floor.dsn, after, floor.ledger).jobs.rows()}
+    assert promised <= rows.keys()
+    assert {(row["crash_count"], row["failures"], row["suspect"]) for row in rows.values()} == {(0, 0, False)}
+    assert all(row["result"]["attempt"] == row["attempt"] for row in rows.values())
+    assert {each.job_id for each in floor.ledger.begun()} == rows.keys()
+
+
+@pytest.mark.slow
+def test_longer_than_a_lease(cluster: Cluster, tmp_path: Path) -> None:
+    """Who held a job is ended by its timer and replaced; the job runs again, and is not blamed."""
+    command = [sys.executable, "-m", "queue_workflows", "--app", "support.worker_tasks", "supervisor"]
+    with ExitStack() as stack:
+        before = stack.enter_context(cluster.connect())
+        floor = floor_of(before, cluster, tmp_path)
+        job = floor.enqueue(gated=True)
+        floor.ledger.open_gate(job, 2)
+        env = {"QWF_LEASE_S": "2"}
+        stack.enter_context(Supervised([*command, "--worker", "fetch"], floor.dsn, env=env))
+        holder = psutil.Process(floor.until_begun(job, 1))
+        before.execute("CHECKPOINT")  # a claim need not be on disk, and this one shall be
+        cluster.stop("immediate")
+        until(lambda: not holder.is_running())
+        cluster.start()
+        after = Floor(floor.dsn, stack.enter_context(cluster.connect()), floor.ledger)
+        after.until_completed(job)
+        assert after.jobs.seen(job, "attempt", "crash_count", "failures") == (2, 0, 0)
+        assert [entry["counted"] for entry in after.jobs.row(job)["errors"]] == [False]
