@@ -15,12 +15,12 @@ from support.statement_proxy import Moment, StatementProxy
 from support.workers import until
 
 from queue_workflows.repositories.claiming import CLAIM
-from queue_workflows.repositories.ending import END, END_AND_CLAIM
+from queue_workflows.repositories.ending import END, END_ONE_AND_CLAIM
 from queue_workflows.repositories.holding import RENEW, WATCH
 
 STATEMENTS = {
     "claim": (CLAIM["ingest"],),
-    "end": (END["ingest"], END_AND_CLAIM["ingest"]),
+    "end": (END["ingest"], END_ONE_AND_CLAIM["ingest"]),
     "renewal": (RENEW["ingest"],),
 }
 COUNTS = ("status", "attempt", "crash_count", "failures")

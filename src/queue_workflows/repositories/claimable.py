@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar
 
 from queue_workflows.errors import IllegalTransition, LeaseLost, PayloadError
@@ -15,6 +16,7 @@ from queue_workflows.repositories.claiming import UNMARKED
 from queue_workflows.repositories.ending import (
     Ended,
     Ending,
+    end_one_params,
     end_params,
     error_entry,
     fence_params,
@@ -89,11 +91,15 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         alone: bool = False,
     ) -> tuple[Ended, list[C]]:
         """End a batch and claim the next jobs in one statement; what it gives back it does not take again."""
-        params = end_params(self._family, endings)
-        params |= _claim_params(
+        params = _claim_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
         )
-        rows = self._sql.rows(ending.END_AND_CLAIM[self._family.name], params)
+        if len(endings) == 1:
+            params |= end_one_params(self._family, endings[0])
+            rows = self._sql.rows(ending.END_ONE_AND_CLAIM[self._family.name], params)
+        else:
+            params |= end_params(self._family, endings)
+            rows = self._sql.rows(ending.END_AND_CLAIM[self._family.name], params)
         accepted = zip(rows[0][0] or (), rows[0][1] or (), strict=True)
         # Without a next job the one row has nothing but what was accepted.
         jobs = loaded(self._claimed, [row[2:] for row in rows if row[2] is not None])
@@ -285,6 +291,12 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
 def _claim_params(
     queue: str, *, worker_id: str, lease_s: float, limit: int, positions: Sequence[int], alone: bool
 ) -> dict[str, Any]:
+    return _standing(queue, worker_id, lease_s, limit, alone) | {"marks": claiming.marks_text(positions)}
+
+
+@lru_cache(maxsize=64, typed=True)
+def _standing(queue: str, worker_id: str, lease_s: float, limit: int, alone: bool) -> dict[str, Any]:
+    """What a worker says in each of its claims; checked once, as it says it a thousand times a second."""
     if alone and limit != 1:
         raise PayloadError("who claims alone asks for one job", path="limit")
     return claiming.claim_params(
@@ -293,7 +305,7 @@ def _claim_params(
         lease_s=check.seconds("lease_s", lease_s),
         limit=check.whole("limit", limit, 1, LONGEST_PAGE),
         alone=alone,
-        positions=positions,
+        positions=UNMARKED,
     )
 
 

@@ -106,12 +106,17 @@ class Marks:
 def claim_params(
     queue: str, *, worker_id: str, lease_s: float, limit: int, alone: bool, positions: Sequence[int]
 ) -> dict[str, Any]:
-    """What both statements that claim are given."""
+    """What every statement that claims is given."""
     return {
         "queue": queue,
         "worker_id": worker_id,
         "lease_s": lease_s,
         "limit": limit,
         "alone": alone,
-        "marks": "{" + ",".join(map(str, positions)) + "}",
+        "marks": marks_text(positions),
     }
+
+
+def marks_text(positions: Sequence[int]) -> str:
+    """Marks as an array that the server reads."""
+    return "{" + ",".join(map(str, positions)) + "}"

@@ -35,6 +35,14 @@ GIVEN: Final = """given AS MATERIALIZED (
         %(reasons)s::text[], %(keys)s::text[], %(progress)s::text[]
     ) AS given (id, attempt, claimed_by, status, result, error, counted, delay_s, reason, key, progress)
 )"""
+# given, for a worker that ends its one job: plain values, which the planner puts where they are used. As
+# arrays they would cost the server a tenth of the whole statement.
+GIVEN_ONE: Final = """given AS (
+    SELECT %(id)s::bigint AS id, %(attempt)s::integer AS attempt, %(claimed_by)s::text AS claimed_by,
+        %(status)s::text AS status, %(result)s::text AS result, %(error)s::text AS error,
+        %(counted)s::boolean AS counted, %(delay_s)s::float8 AS delay_s, %(reason)s::text AS reason,
+        %(key)s::text AS key, %(progress)s::text AS progress
+)"""
 # ended: what was still held by who says so. The row keeps its position, and its last errors.
 ENDED: Final = """ended AS (
     UPDATE {table} AS job SET
@@ -73,9 +81,7 @@ SELECT id, status FROM ended
 # claimed: the next jobs, beside the end of the last ones. Both parts see the table as it was before the
 # statement, so what is given back here is not taken again here. accepted: one row, so that it comes back
 # without a job too.
-END_AND_CLAIM: Final = with_claimed(
-    per_family(
-        """
+_AND_CLAIM: Final = """
 WITH {given}, {ending}, {next}, claimed AS (
     {claiming}
     RETURNING {claimed}
@@ -83,12 +89,12 @@ WITH {given}, {ending}, {next}, claimed AS (
 SELECT accepted.ids, accepted.statuses, claimed.*
 FROM (SELECT array_agg(id) AS ids, array_agg(status) AS statuses FROM ended) AS accepted
 LEFT JOIN claimed ON true
-""",
-        given=GIVEN,
-        ending=ENDED,
-        next=NEXT,
-        claiming=CLAIMING,
-    )
+"""
+END_AND_CLAIM: Final = with_claimed(
+    per_family(_AND_CLAIM, given=GIVEN, ending=ENDED, next=NEXT, claiming=CLAIMING)
+)
+END_ONE_AND_CLAIM: Final = with_claimed(
+    per_family(_AND_CLAIM, given=GIVEN_ONE, ending=ENDED, next=NEXT, claiming=CLAIMING)
 )
 
 
@@ -163,6 +169,26 @@ def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
         "reasons": texts(ending.hold_reason or "" for ending in ordered),
         "keys": texts(ending.hold_key or "" for ending in ordered),
         "progress": texts(ending.progress or "" for ending in ordered),
+    }
+
+
+def end_one_params(family: Family, ending: Ending) -> dict[str, Any]:
+    """The values of `GIVEN_ONE`; numbers as text, which the driver types the same whatever their size."""
+    _check(family, ending)
+    job_id, attempt, claimed_by = ending.fence
+    return {
+        "ids": f"{{{job_id}}}",
+        "id": str(job_id),
+        "attempt": str(attempt),
+        "claimed_by": claimed_by,
+        "status": ending.status.value,
+        "result": ending.result or "",
+        "error": ending.error or "",
+        "counted": ending.counts,
+        "delay_s": None if ending.delay_s is None else repr(ending.delay_s),
+        "reason": ending.hold_reason or "",
+        "key": ending.hold_key or "",
+        "progress": ending.progress or "",
     }
 
 
