@@ -361,8 +361,9 @@ class Worker:
                 positions=positions,
                 alone=True,
             )
-            self._guardian.let_go(job.id)
+            # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
             following = self._taken(jobs, reading)
+            self._guardian.let_go(job.id)
         if ended.lost:
             self._tell_lost(job)
         if following is not None:
