@@ -98,6 +98,7 @@ class DsnChoice:
     dsn: str | None = field(repr=False)
     source: str
     direct_dsn: str | None = field(default=None, repr=False)
+    direct_source: str = ""
 
 
 _lock = threading.Lock()
@@ -193,7 +194,9 @@ def resolve_dsn(argument: str | None = None) -> DsnChoice:
             )
         return DsnChoice(None, EMBEDDED)
     direct = settings.direct_db_url if direct_layer <= settings.layer_of("db_url") else None
-    return DsnChoice(settings.db_url, settings.source_of("db_url"), direct)
+    return DsnChoice(
+        settings.db_url, settings.source_of("db_url"), direct, settings.source_of("direct_db_url")
+    )
 
 
 def _change(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> EngineConfig:

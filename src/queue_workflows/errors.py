@@ -104,6 +104,12 @@ class EmbeddedServerError(DatabaseError):
     """The embedded Postgres could not be prepared or started."""
 
 
+class EmbeddedSetupError(EmbeddedServerError):
+    """The embedded Postgres is not there, or cannot work with this directory, account or these programs."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
 class SchemaError(QwfError):
     """The database's schema and this code do not fit together."""
 

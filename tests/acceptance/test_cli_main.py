@@ -28,13 +28,38 @@ main.ENTRIES["probe"] = Entry("probe:probe", "Do as told.")
 main.main()
 """
 PROBE = '''
-import signal, sys, time
+import contextlib, gc, signal, sys, time, weakref
 import click
 from queue_workflows.errors import ConfigurationError, ExitCode, SchemaBehind
 
 class Room:
     def __enter__(self): pass
     def __exit__(self, *why): click.echo("left properly")
+
+class Thing:
+    pass
+
+class Grave:
+    def __init__(self, number): self.number = number
+    def __del__(self): signal.raise_signal(self.number)
+
+def swallow(number, where):
+    """Get the signal where Python, or somebody's except, does not let an exception through."""
+    if where == "finalizer":
+        Grave(number)
+    elif where == "reference":
+        thing = Thing()
+        kept = weakref.ref(thing, lambda _: signal.raise_signal(number))
+        del thing
+    elif where == "collector":
+        def collected(phase, _info):
+            if phase == "stop": signal.raise_signal(number)
+        gc.callbacks.append(collected)
+        gc.collect()
+        gc.callbacks.remove(collected)
+    else:
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(number)
 
 @click.command()
 @click.argument("what")
@@ -60,6 +85,25 @@ def probe(ctx, what, number):
         with Room():
             click.echo("in")
             signal.pause()
+    elif what.startswith("swallow"):
+        with Room():
+            click.echo("in")
+            swallow(getattr(signal, what.split()[1]), what.split()[2])
+            signal.pause()
+    elif what == "replace":
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except BaseException as stop:
+            raise ConfigurationError("by the way") from stop
+    elif what == "too late":
+        with contextlib.suppress(BaseException):
+            signal.raise_signal(signal.SIGTERM)
+    elif what == "remark":
+        import logging, warnings
+        from queue_workflows.settings import load_settings
+        for _ in range(2):
+            logging.getLogger("queue_workflows.db.embedded.server").info("using the %s", "one")
+            load_settings(environ={"QWF_LEASE": "5"})
     elif what == "flood":
         for number in range(1_000_000):
             click.echo(f"line {number}")
@@ -267,6 +311,56 @@ def test_a_signal_unwinds_the_command(
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (code, "left properly\n", said)
+
+
+@pytest.mark.parametrize("where", ["finalizer", "reference", "collector", "except"])
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [("SIGTERM", 143, "qwf: terminated\n"), ("SIGINT", 130, "qwf: interrupted\n")],
+)
+def test_a_swallowed_stop_comes_again(qwf: Qwf, number: str, where: str, code: int, said: str) -> None:
+    """Wherever the exception of the signal gets lost, the command ends, properly and without a trace."""
+    ended = qwf("probe", f"swallow {number} {where}")
+    assert (ended.returncode, ended.stderr) == (code, said)
+    assert ended.stdout == "in\nleft properly\n"
+
+
+@pytest.mark.parametrize("what", ["replace", "too late"])
+def test_a_stop_is_a_stop_whatever_the_command_made_of_it(qwf: Qwf, what: str) -> None:
+    """Turned into another error, or lost in the last moment: whoever sent the signal reads 143."""
+    ended = qwf("probe", what)
+    assert (ended.returncode, ended.stderr) == (143, "qwf: terminated\n")
+
+
+def test_remarks_are_one_plain_line_each(qwf: Qwf) -> None:
+    """Which embedded server is used, and a variable that nothing reads: told once, without a source line."""
+    ended = qwf("probe", "remark")
+    assert ended.returncode == 0
+    assert ended.stderr.splitlines() == [
+        "qwf: using the one",
+        "qwf: QWF_LEASE is set but nothing reads it: did you mean QWF_LEASE_S?",
+    ]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+@pytest.mark.parametrize("what", ["say", "print", "flood"])
+def test_an_output_that_cannot_be_written_is_one_line_and_78(
+    command: list[str], tmp_path: Path, what: str
+) -> None:
+    """A full disk under `qwf … > file` is told as such."""
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [*command, "probe", what],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=tmp_path,
+            env=environ(),
+            timeout=60,
+        )
+    assert ended.returncode == ExitCode.CONFIGURATION
+    assert ended.stderr.startswith("qwf: the output could not be written: No space left on device")
+    assert ended.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from support.embedded_users import SITE_PACKAGES, SOURCE, ordinary_user, processes_below, until
+from support.embedded_users import ordinary_user, processes_below, unset_environment, until
 from support.revisions import HEAD
 
 JOBS = 6
@@ -36,32 +33,13 @@ AT_THE_GATE = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND obj
 STATES = "SELECT status, count(*) FROM ingest_jobs GROUP BY status ORDER BY status"
 
 
-@pytest.fixture
-def directory() -> Iterator[Path]:
-    """A short directory that every account may enter; nothing may still run in it when the test ends."""
-    path = Path(tempfile.mkdtemp(prefix="qwf-demo-", dir="/tmp"))
-    path.chmod(0o755)
-    yield path
-    left = processes_below(path)
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    shutil.rmtree(path)
-    assert left == []
-
-
-def environment() -> dict[str, str]:
-    """The user's environment without anything that says where a database is."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("QWF_", "AI_LEADS_", "PG", "PYTEST_"))}
-    return {**kept, "PYTHONPATH": f"{SOURCE}:{SITE_PACKAGES}", "PYTHONDONTWRITEBYTECODE": "1"}
-
-
 def demo(
     directory: Path, *arguments: str, python: str = sys.executable, uid: int | None = None
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [python, "-m", "queue_workflows", *arguments],
         cwd=directory,
-        env=environment(),
+        env=unset_environment(),
         user=uid,
         group=uid,
         extra_groups=[] if uid else None,
@@ -94,7 +72,7 @@ def test_the_demo_runs_twice_on_the_embedded_server(directory):
     """With nothing set up it makes a server, migrates, works; the next run adds a batch; no process stays."""
     first = demo(directory, "demo")
     assert first.returncode == 0, first.stderr
-    assert processes_below(directory) == []
+    until(lambda: processes_below(directory) == [], "all is gone")
     for line in (
         f"schema    engine {HEAD}",
         "6 orders and their 6 jobs",
@@ -108,7 +86,7 @@ def test_the_demo_runs_twice_on_the_embedded_server(directory):
     assert (directory / ".qwf").is_dir()
 
     second = told(demo(directory, "demo", "--json"))
-    assert processes_below(directory) == []
+    until(lambda: processes_below(directory) == [], "all is gone")
     assert_all_is_told(second)
     assert (second["revisions_applied"], second["source"]) == (0, "embedded server")
     assert second["counts"] == {"completed": 2 * JOBS}
@@ -142,7 +120,7 @@ def test_an_interrupted_demo_leaves_no_job_claimed(directory, qwf_new_database, 
             [sys.executable, "-m", "queue_workflows", "--db", dsn, "demo"],
             cwd=directory,
             # The server notices soon that whoever waits at the gate is gone.
-            env={**environment(), "QWF_CLIENT_CONNECTION_CHECK_INTERVAL_S": "0.2"},
+            env={**unset_environment(), "QWF_CLIENT_CONNECTION_CHECK_INTERVAL_S": "0.2"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -166,7 +144,7 @@ def test_two_demos_at_once_do_not_disturb_each_other(directory, qwf_new_database
         subprocess.Popen(
             [sys.executable, "-m", "queue_workflows", "--db", dsn, "demo", "--json"],
             cwd=directory,
-            env=environment(),
+            env=unset_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -187,7 +165,7 @@ def test_an_ordinary_user_can_run_the_demo(directory):
     os.chown(directory, uid, uid)
     outcome = told(demo(directory, "demo", "--json", python=python, uid=uid))
     assert_all_is_told(outcome)
-    assert processes_below(directory) == []
+    until(lambda: processes_below(directory) == [], "all is gone")
     assert (directory / ".qwf").stat().st_uid == uid
 
 

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 from support.cluster import PASSWORD, Cluster
+from support.embedded_users import acquire
 from support.pgbouncer import PgBouncer
 
 from queue_workflows.cli.main import run
@@ -92,6 +93,18 @@ def test_a_wrong_password_is_78(cluster):
     report = examine(cluster.dsn(password="wrong"))
     assert finding(report, "connection").advice
     assert report.exit_code == ExitCode.CONFIGURATION
+
+
+def test_a_server_that_takes_no_writes_is_69_even_when_the_dsn_asks_for_any(cluster, admin):
+    """`target_session_attrs=any` lets a read-only server through; nothing could be enqueued there."""
+    admin.execute("ALTER ROLE app SET default_transaction_read_only = on")
+    try:
+        report = examine(cluster.dsn(target_session_attrs="any"))
+    finally:
+        admin.execute("ALTER ROLE app RESET default_transaction_read_only")
+    assert finding(report, "server").status is Status.FAIL
+    assert "takes no writes" in finding(report, "server").found
+    assert report.exit_code == ExitCode.UNREACHABLE
 
 
 def test_a_database_without_the_schema_is_79(cluster, admin):
@@ -255,6 +268,11 @@ def test_what_the_environment_says_in_vain(cluster, monkeypatch):
 def test_a_server_without_a_dsn_is_the_embedded_one(data_dir, monkeypatch):
     """With nothing configured the embedded server is looked at, and where its data really lies is told."""
     monkeypatch.setenv("QWF_DATA_DIR", str(data_dir))
+    absent = examine()
+    assert "no embedded one" in finding(absent, "database").found
+    assert absent.exit_code == ExitCode.CONFIGURATION
+    assert not data_dir.exists()
+    acquire(data_dir).release()
     report = examine()
     assert finding(report, "database").found == f"embedded server in {data_dir / 'postgres'}"
     assert troubles(report) == ["schema"]

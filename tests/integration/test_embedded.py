@@ -7,8 +7,10 @@ import importlib.util
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -18,7 +20,7 @@ from support.embedded_users import User, acquire, alive, answers, holders, proce
 
 from queue_workflows.db.embedded.binaries import wheel_bindir
 from queue_workflows.db.embedded.server import EmbeddedServer
-from queue_workflows.errors import EmbeddedServerError
+from queue_workflows.errors import EmbeddedServerError, EmbeddedSetupError, ExitCode
 
 ROOT = os.geteuid() == 0
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
@@ -61,7 +63,7 @@ def test_data_outlives_the_server(data_dir: Path) -> None:
             connection.execute("CREATE TABLE note AS SELECT 'kept' AS text")
     assert pid is not None
     assert not alive(pid)
-    assert processes_below(data_dir) == []
+    until(lambda: processes_below(data_dir) == [], "all is gone")
     with acquire(data_dir) as server, psycopg.connect(server.dsn()) as connection:
         assert connection.execute("SELECT text FROM note").fetchone() == ("kept",)
 
@@ -126,7 +128,7 @@ def test_five_processes_share_one_server(data_dir: Path) -> None:
         assert answers(users[-1].report["dsn"])
     users[-1].release()
     assert not alive(pids.pop())
-    assert processes_below(data_dir) == []
+    until(lambda: processes_below(data_dir) == [], "all is gone")
 
 
 def test_all_may_leave_at_once(data_dir: Path) -> None:
@@ -141,7 +143,7 @@ def test_all_may_leave_at_once(data_dir: Path) -> None:
     for user in users:
         user.process.wait(60)
     assert not alive(pid)
-    assert processes_below(data_dir) == []
+    until(lambda: processes_below(data_dir) == [], "all is gone")
 
 
 def test_killed_user_takes_nothing_with_it(data_dir: Path) -> None:
@@ -179,33 +181,88 @@ def test_newcomer_waits_for_the_stopping_server(data_dir: Path) -> None:
     newcomer.release()
 
 
-def test_killed_keeper_is_replaced(data_dir: Path) -> None:
-    """A server whose keeper was killed gets another with its next user."""
-    first = User(data_dir)
-    pid = first.server_pid
-    (keeper,) = holders(data_dir / "postgres" / "keeper.lock")
-    os.kill(keeper, signal.SIGKILL)
-    until(lambda: not alive(keeper), "the keeper is dead")
-    second = User(data_dir)
-    assert second.server_pid == pid
-    assert len(holders(data_dir / "postgres" / "keeper.lock")) == 1
-    first.kill()
-    second.kill()
-    until(lambda: not alive(pid), "the new keeper stops the server")
+def keeper_of(data_dir: Path) -> int:
+    (pid,) = holders(data_dir / "postgres" / "keeper.lock")
+    return pid
 
 
-def test_server_left_alone_is_adopted(data_dir: Path) -> None:
-    """A server whose user and keeper were both killed is taken up, and stopped, by the next user."""
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="PDEATHSIG is Linux's")
+
+
+@on_linux
+def test_a_killed_keeper_takes_its_server_along(data_dir: Path) -> None:
+    """No server is left that nobody would stop; whoever used it can have it again."""
+    with acquire(data_dir) as server:
+        old = server.pid
+        assert old
+        os.kill(keeper_of(data_dir), signal.SIGKILL)
+        until(lambda: not alive(old), "the server ends with its keeper")
+        newcomer = User(data_dir)
+        assert newcomer.server_pid != old
+        newcomer.release()
+        assert answers(server.dsn())
+        last = server.pid
+    assert last
+    assert not alive(last)
+
+
+@on_linux
+def test_a_server_outlives_not_both_its_user_and_its_keeper(data_dir: Path) -> None:
+    """Killed together, as by a `pkill -9 python`, they leave no server until somebody's next command."""
     user = User(data_dir)
     pid = user.server_pid
-    (keeper,) = holders(data_dir / "postgres" / "keeper.lock")
+    keeper = keeper_of(data_dir)
+    user.process.send_signal(signal.SIGKILL)
     os.kill(keeper, signal.SIGKILL)
-    until(lambda: not alive(keeper), "the keeper is dead")
-    user.kill()
-    assert alive(pid)
+    user.process.wait(30)
+    until(lambda: not alive(pid), "the server ends")
+    until(lambda: processes_below(data_dir) == [], "all is gone")
     with acquire(data_dir) as server:
-        assert server.pid == pid
-    assert not alive(pid)
+        assert answers(server.dsn())
+
+
+@on_linux
+def test_who_comes_while_the_server_ends_with_its_keeper_gets_a_fresh_one(data_dir: Path) -> None:
+    """The dying server still listens for a while; it is not taken for one that stays."""
+    user = User(data_dir)
+    old = user.server_pid
+    os.kill(old, signal.SIGSTOP)
+    os.kill(keeper_of(data_dir), signal.SIGKILL)
+    newcomer = User(data_dir)
+    os.kill(old, signal.SIGCONT)
+    assert newcomer.server_pid != old
+    assert answers(newcomer.report["dsn"])
+    newcomer.release()
+    user.kill()
+    until(lambda: processes_below(data_dir) == [], "all is gone")
+
+
+@pytest.mark.parametrize("how", ["released", "killed"])
+def test_a_server_without_its_socket_ends_with_its_last_user(data_dir: Path, how: str) -> None:
+    """Whoever removes the socket directory hides the server from users, not from its keeper."""
+    user = User(data_dir)
+    pid = user.server_pid
+    shutil.rmtree(data_dir / "postgres" / "socket")
+    assert alive(pid)
+    if how == "released":
+        user.release()
+    else:
+        user.kill()
+    until(lambda: not alive(pid), "the keeper stops its child")
+    until(lambda: processes_below(data_dir) == [], "all is gone")
+
+
+def test_a_server_without_its_socket_is_replaced(data_dir: Path) -> None:
+    """Nobody new could use it, so the next user ends it and starts a fresh one on the same data."""
+    user = User(data_dir)
+    old = user.server_pid
+    shutil.rmtree(data_dir / "postgres" / "socket")
+    with acquire(data_dir) as server:
+        assert server.pid != old
+        assert not alive(old)
+        assert answers(server.dsn())
+        user.kill()
+        assert answers(server.dsn())
 
 
 def test_crashed_server_is_started_again(data_dir: Path) -> None:
@@ -340,8 +397,7 @@ def test_deleted_home_harms_nobody_after(data_dir: Path) -> None:
         old.kill()
         until(lambda: not alive(old.process.pid), "the old user is gone")
         assert answers(server.dsn())
-    os.kill(old_pid, signal.SIGINT)  # Postgres itself notices within a minute; no need to wait for that
-    until(lambda: not alive(old_pid), "the old server ends")
+    until(lambda: not alive(old_pid), "its own keeper stops the old server")
 
 
 @pytest.mark.parametrize(
@@ -409,17 +465,89 @@ def test_failed_start_shows_the_log(data_dir: Path) -> None:
     configuration.write_text(sound + "\nshared_buffers = nonsense\n")
     with pytest.raises(EmbeddedServerError, match=r"did not start: .*shared_buffers.*server\.log"):
         acquire(data_dir)
-    assert processes_below(data_dir) == []
+    until(lambda: processes_below(data_dir) == [], "all is gone")
     configuration.write_text(sound)
     with acquire(data_dir) as server:
         assert answers(server.dsn())
 
 
-def test_impossible_directory_is_a_clear_error(passable_dir: Path) -> None:
-    """A data directory that cannot be made is one sentence that names the setting."""
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("file/.qwf", "cannot make the directory"),
+        ("file", "is no directory"),
+        ("/dev/null", "is no directory"),
+        (os.fsdecode(b"odd-\xff"), "no readable text"),
+        ("two\nlines", "no readable text"),
+        ("loop", "cannot make the directory"),
+    ],
+)
+def test_impossible_directory_is_a_clear_error(passable_dir: Path, name: str, says: str) -> None:
+    """A data directory that cannot be is one sentence that names the setting, and 78."""
     (passable_dir / "file").write_text("")
-    with pytest.raises(EmbeddedServerError, match="QWF_DATA_DIR"):
-        acquire(passable_dir / "file" / ".qwf")
+    (passable_dir / "loop").symlink_to("loop")
+    with pytest.raises(EmbeddedSetupError, match=says) as caught:
+        acquire(passable_dir / name)
+    assert "QWF_DATA_DIR" in str(caught.value)
+    assert str(caught.value).isprintable()
+    assert caught.value.exit_code == ExitCode.CONFIGURATION
+
+
+def test_a_home_that_is_a_link_is_refused(passable_dir: Path, data_dir: Path) -> None:
+    """Root in a stranger's directory must not follow a link to change modes and owners at its other end."""
+    target = passable_dir / "target"
+    target.mkdir(mode=0o700)
+    data_dir.mkdir()
+    (data_dir / "postgres").symlink_to(target)
+    with pytest.raises(EmbeddedSetupError, match="is a link"):
+        acquire(data_dir)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o700
+
+
+def test_who_only_looks_makes_nothing(data_dir: Path) -> None:
+    """Without leave to create, an absent server is a clear error and stays absent; a present one is used."""
+    with pytest.raises(EmbeddedSetupError, match=r"there is no embedded one in .* yet — `qwf db upgrade`"):
+        acquire(data_dir, creates=False)
+    assert not data_dir.exists()
+    acquire(data_dir).release()
+    with acquire(data_dir, creates=False) as server:
+        assert answers(server.dsn())
+    shutil.rmtree(data_dir / "postgres" / "data")
+    with pytest.raises(EmbeddedSetupError, match="there is no embedded one"):
+        acquire(data_dir, creates=False)
+    until(lambda: processes_below(data_dir) == [], "all is gone")
+
+
+def test_no_address_of_the_environment_leads_elsewhere(data_dir: Path, monkeypatch) -> None:
+    """PGHOSTADDR would send the very same DSN to another server over TCP."""
+    with acquire(data_dir) as server:
+        monkeypatch.setenv("PGHOSTADDR", "127.0.0.1")
+        monkeypatch.setenv("PGPORT", "1")
+        with psycopg.connect(server.dsn()) as connection:
+            assert connection.info.host == str(server.socket_dir)
+            assert connection.execute("SELECT inet_server_addr()").fetchone() == (None,)
+
+
+def test_squatted_socket_directories_are_refused_before_anybody_connects(passable_dir: Path) -> None:
+    """A link, or a server that somebody else has put there already, gets no client of ours."""
+    deep = passable_dir / ("x" * 120) / ".qwf"
+    with acquire(deep) as server:
+        socket_dir = server.socket_dir
+    elsewhere = passable_dir / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as squatter:
+        squatter.bind(str(elsewhere / ".s.PGSQL.5432"))
+        squatter.listen()
+        for target in (elsewhere, passable_dir / "nowhere", socket_dir):
+            socket_dir.symlink_to(target)
+            try:
+                with pytest.raises(EmbeddedSetupError, match="made by somebody else"):
+                    acquire(deep)
+            finally:
+                socket_dir.unlink()
+        squatter.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            squatter.accept()
 
 
 def test_a_variable_of_the_postgres_client_that_leads_astray_is_named_at_once(data_dir, monkeypatch):

@@ -107,7 +107,7 @@ def test_ordinary_user_meets_roots_directory(passable_dir: Path, mode: int) -> N
     visitor = User(checkout / ".qwf", uid=uid, python=python, fallback=passable_dir / "var")
     assert "root" in visitor.report["error"]
     assert "QWF_DATA_DIR" in visitor.report["error"]
-    assert visitor.process.wait(30) == 69
+    assert visitor.process.wait(30) == 78
 
 
 def test_ordinary_user_cannot_make_a_directory_of_roots(passable_dir: Path) -> None:
@@ -115,4 +115,37 @@ def test_ordinary_user_cannot_make_a_directory_of_roots(passable_dir: Path) -> N
     uid, python = ordinary_user()
     visitor = User(passable_dir / ".qwf", uid=uid, python=python)
     assert "cannot make the directory" in visitor.report["error"]
-    assert visitor.process.wait(30) == 69
+    assert visitor.process.wait(30) == 78
+
+
+def test_an_unreadable_directory_is_a_clear_error(passable_dir: Path) -> None:
+    """A data directory that an ordinary user may not look into is refused in one sentence, with 78."""
+    uid, python = ordinary_user()
+    data_dir = passable_dir / ".qwf"
+    data_dir.mkdir(mode=0o700)
+    visitor = User(data_dir, uid=uid, python=python)
+    assert "cannot use the directory" in visitor.report["error"]
+    assert visitor.process.wait(30) == 78
+
+
+def test_a_uid_without_an_account_is_a_clear_error(passable_dir: Path) -> None:
+    """As in a container with an arbitrary uid: initdb would only say that its user does not exist."""
+    _, python = ordinary_user()
+    own = passable_dir / "own"
+    own.mkdir()
+    os.chown(own, 54321, 54321)
+    visitor = User(own / ".qwf", uid=54321, python=python)
+    assert "uid 54321 has no account" in visitor.report["error"]
+    assert visitor.process.wait(30) == 78
+
+
+def test_an_empty_note_of_where_the_data_is_does_no_harm(passable_dir: Path) -> None:
+    """A disk that was full may have left the note empty; the data is found all the same."""
+    checkout = passable_dir / "checkout"
+    checkout.mkdir(mode=0o700)
+    fallback = passable_dir / "var"
+    with acquire(checkout / ".qwf", fallback=fallback) as server:
+        home = server.data_dir
+    (checkout / ".qwf" / "WHERE").write_text("")
+    with acquire(checkout / ".qwf", fallback=fallback) as server:
+        assert server.data_dir == home

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import time
 
 import psycopg
@@ -9,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from psycopg.conninfo import make_conninfo
 from support.cluster import PASSWORD, Cluster
+from support.embedded_users import alive, until
 from support.odd_servers import hangs_up, says_nothing, serving, speaks_http
 
 from queue_workflows.config import reset_config
@@ -226,10 +228,33 @@ def test_what_is_no_postgres_is_named_within_the_connect_timeout(
     assert PASSWORD not in str(caught.value)
 
 
-def test_an_unreadable_dsn_is_refused_when_it_is_opened():
-    """A DSN that cannot be read is a configuration error before anything is tried."""
-    with pytest.raises(ConfigurationError):
-        Database.open("postgresql://u:s3cr3t/x@h/d", role="test")
+def test_an_unreadable_dsn_is_refused_when_it_is_opened(monkeypatch, tmp_path):
+    """A DSN that cannot be read is refused before anything is tried, and the error says where it stands."""
+    wrong = "postgresql://u:s3cr3t/x@h/d"
+    with pytest.raises(ConfigurationError, match="from argument"):
+        Database.open(wrong, role="test")
+    monkeypatch.setenv("QWF_DB_URL", "postgresql://h/d")
+    monkeypatch.setenv("QWF_DIRECT_DB_URL", wrong)
+    with pytest.raises(ConfigurationError, match="from QWF_DIRECT_DB_URL"):
+        Database.open(role="test")
+    monkeypatch.setenv("QWF_DB_URL", wrong)
+    with pytest.raises(ConfigurationError, match="from QWF_DB_URL"):
+        Database.open(role="test")
+    monkeypatch.delenv("QWF_DB_URL")
+    monkeypatch.delenv("QWF_DIRECT_DB_URL")
+    (tmp_path / "qwf.toml").write_text(f'db_url = "{wrong}"')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"from .*qwf\.toml"):
+        Database.open(role="test")
+
+
+def test_an_unreadable_variable_of_libpq_is_a_configuration_error(cluster, monkeypatch):
+    """PGCONNECT_TIMEOUT=abc is found by the driver, not by a server; it is told apart from a bug of ours."""
+    monkeypatch.setenv("PGCONNECT_TIMEOUT", "abc")
+    with Database.open(cluster.dsn(), role="test") as database, pytest.raises(ConfigurationError) as caught:
+        database.connect()
+    assert "connect_timeout" in str(caught.value)
+    assert "PG* variables" in str(caught.value)
 
 
 def test_the_password_is_in_no_log_and_no_repr(cluster, caplog):
@@ -327,6 +352,19 @@ def test_without_a_dsn_the_embedded_server_lives_as_long_as_the_database(data_di
         params = database.params
     with pytest.raises(psycopg.OperationalError):
         psycopg.connect(**params)
+
+
+def test_an_embedded_server_that_crashed_is_started_again_by_the_next_connection(data_dir, monkeypatch):
+    """On demand also means: again; whoever only asks for a connection need not know."""
+    monkeypatch.setenv("QWF_DATA_DIR", str(data_dir))
+    with Database.open(role="test") as database:
+        with database.connect(autocommit=True) as connection:
+            connection.execute("CREATE TABLE note AS SELECT 'kept' AS text")
+        postmaster = int((data_dir / "postgres" / "data" / "postmaster.pid").read_text().split("\n")[0])
+        os.kill(postmaster, signal.SIGKILL)
+        until(lambda: not alive(postmaster), "the crash")
+        with database.connect() as connection:
+            assert connection.execute("SELECT text FROM note").fetchone() == ("kept",)
 
 
 def test_failures_of_statements_have_their_own_meaning(database):

@@ -150,6 +150,12 @@ def processes_below(directory: Path) -> list[int]:
     return sorted(found)
 
 
+def unset_environment() -> dict[str, str]:
+    """The user's environment without anything that says where a database is."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("QWF_", "AI_LEADS_", "PG", "PYTEST_"))}
+    return {**kept, "PYTHONPATH": f"{SOURCE}:{SITE_PACKAGES}", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def ordinary_user() -> tuple[int, str]:
     """The uid of an unprivileged account and a Python that it can run; skips by name where there is none."""
     if os.geteuid() != 0:

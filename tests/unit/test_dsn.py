@@ -171,3 +171,26 @@ def test_masking_in_a_message():
     """Text of others goes on one line, masked; a password that is also the user name hides nothing."""
     assert mask_secrets(f"bad\n\t{SECRET} there", {"password": SECRET}) == "bad *** there"
     assert mask_secrets('user "app"', {"password": "app", "user": "app"}) == 'user "app"'
+
+
+@pytest.mark.parametrize(
+    ("dsn", "says"),
+    [
+        ("host=db sslmod=require", "an option `sslmod` that libpq does not know — did you mean `sslmode`?"),
+        ("postgresql://u@h/d?frobnicate=1", "an option `frobnicate` that libpq does not know"),
+        ("postgresql+psycopg://u:pw@h/d?sslmod=x", "an option `sslmod` that"),
+    ],
+)
+def test_an_unknown_option_is_named(dsn, says):
+    """Whoever mistyped one is told which."""
+    with pytest.raises(ConfigurationError) as caught:
+        parse_dsn(dsn)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("dsn", ["host=db password=blue zebra=9", "postgresql://u:blue@h/d?x=1&zebra=9"])
+def test_what_may_be_a_piece_of_a_password_is_not_named(dsn):
+    """A blank or an ampersand in a password makes an option of its rest."""
+    with pytest.raises(ConfigurationError) as caught:
+        parse_dsn(dsn)
+    assert "zebra" not in str(caught.value)

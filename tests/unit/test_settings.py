@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -11,7 +12,14 @@ from pathlib import Path
 import pytest
 
 from queue_workflows.errors import ConfigurationError, ExitCode
-from queue_workflows.settings import Layer, Settings, UnknownVariable, load_settings, settings_table
+from queue_workflows.settings import (
+    Layer,
+    Settings,
+    UnknownVariable,
+    load_settings,
+    settings_table,
+    unknown_variables,
+)
 
 ROOT = Path(__file__).parents[2]
 GOOD = {
@@ -218,6 +226,16 @@ def test_unknown_variable_brings_a_warning_with_the_nearest_name():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         load({"QWF_TEST_DB_URL": "x", "AI_LEADS_ANYTHING": "x", "HOME": "/"})
+
+
+def test_variables_that_our_scripts_and_plugin_read_bring_no_warning():
+    """What scripts/ and the pytest plugin read is no typing error."""
+    root = Path(__file__).resolve().parents[2]
+    readers = [*(root / "scripts").iterdir(), *(root / "src/queue_workflows/testing").glob("*.py")]
+    text = "".join(path.read_text(encoding="utf-8") for path in readers if path.is_file())
+    names = set(re.findall(r"\bQWF_[A-Z_]*[A-Z]\b(?!…)", text))
+    assert {"QWF_PYTHON", "QWF_DISABLE_EMBEDDED", "QWF_DISABLE_TESTCONTAINERS"} <= names
+    assert unknown_variables(dict.fromkeys(names, "1")) == {}
 
 
 def test_renamed_dsn_variable_replaces_both_names():

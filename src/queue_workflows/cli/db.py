@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.serve import serve
 from queue_workflows.db import migrations
 from queue_workflows.db.dsn import redact_dsn
 from queue_workflows.db.engine import Database
@@ -227,9 +228,13 @@ def revision(invocation: Invocation, message: str, chain: str, autogenerate: boo
 @click.pass_obj
 def url(invocation: Invocation, show_password: bool) -> None:
     """Print which database this set-up uses; where that was said goes to stderr."""
-    with Database.open(invocation.db_url, role="cli") as database:
+    with Database.open(invocation.db_url, role="cli", creates=False) as database:
         click.echo(database.dsn if show_password else redact_dsn(database.dsn))
-        say(f"from {database.source}")
+        fleeting = ", which runs only while something uses it: `qwf db serve` keeps it up"
+        say(f"from {database.source}{fleeting if database.data_dir else ''}")
+
+
+db.add_command(serve)
 
 
 @db.command()

@@ -16,11 +16,19 @@ from queue_workflows.errors import ExitCode, QwfError
 PROGRAM: Final = "qwf"
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, as an exception, so that every `with` on the way out is left properly.
+class Stopped(KeyboardInterrupt):
+    """A signal, as an exception, so that every `with` on the way out is left properly.
 
     A kind of interrupt, because on one of those the driver cancels the statement that the server is at.
     """
+
+
+class Terminated(Stopped):
+    """SIGTERM."""
+
+
+class Interrupted(Stopped):
+    """SIGINT, Ctrl-C."""
 
 
 def report(exc: BaseException, invocation: Invocation) -> int:
@@ -28,12 +36,27 @@ def report(exc: BaseException, invocation: Invocation) -> int:
     if isinstance(exc, BrokenPipeError):
         _silence_stdout()
         return ExitCode.PIPE_CLOSED
-    text, status = _verdict(exc, invocation)
+    lost = _lost_output(exc)
+    text, status = lost or _verdict(exc, invocation)
+    if lost:
+        _silence_stdout()
     with suppress(OSError):
         if invocation.debug:
             traceback.print_exception(exc, file=sys.stderr)
         print(text, file=sys.stderr, flush=True)
     return status
+
+
+def _lost_output(exc: BaseException) -> tuple[str, int] | None:
+    """What could not be printed is still in stdout's buffer: trying again tells whether that was it."""
+    if not isinstance(exc, OSError) or sys.stdout is None or sys.stdout.closed:
+        return None
+    try:
+        sys.stdout.flush()
+    except OSError as failure:
+        words = f"{PROGRAM}: the output could not be written: {failure.strerror}"
+        return f"{words} — make room, or send it elsewhere", ExitCode.CONFIGURATION
+    return None
 
 
 def in_one_line(exc: BaseException) -> str:

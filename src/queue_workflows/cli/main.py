@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from importlib import import_module
-from types import FrameType
 from typing import Final, NoReturn
 
 import click
 from click.shell_completion import shell_complete
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.ending import PROGRAM, Terminated, in_one_line, report
+from queue_workflows.cli.ending import PROGRAM, in_one_line, report
 from queue_workflows.cli.lazy import Entry, LazyGroup
+from queue_workflows.cli.notices import notices_on_stderr
+from queue_workflows.cli.stopping import Stops
 from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
 
 COMPLETION_VARIABLE: Final = "_QWF_COMPLETE"
@@ -120,29 +118,12 @@ def import_app(module: str) -> None:
         ) from exc
 
 
-@contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    """Make SIGTERM unwind a short command; the roles install their own handling over this."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def unwind(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one need not be so polite
-        raise Terminated
-
-    before = signal.signal(signal.SIGTERM, unwind)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit status; never raises what a user could have caused."""
     context: click.Context | None = None
+    stops = Stops()
     try:
-        with _sigterm_raises():
+        with stops, notices_on_stderr():
             try:
                 context = cli.make_context(PROGRAM, list(arguments))
                 with context:
@@ -153,11 +134,13 @@ def run(arguments: Sequence[str]) -> int:
                 status = exit_.exit_code
             # Here, where a closed pipe can still be dealt with, rather than at interpreter exit.
             _flush_stdout()
+        if stops.asked is None:
             return status
+        raise stops.asked
     except SystemExit:
         raise
     except BaseException as exc:
-        return report(exc, (context and context.obj) or Invocation())
+        return report(stops.instead_of(exc), (context and context.obj) or Invocation())
 
 
 def _flush_stdout() -> None:

@@ -23,6 +23,8 @@ from queue_workflows.errors import ConfigurationError
 
 _SCHEME = re.compile(r"([a-z][a-z0-9.+-]*)://", re.IGNORECASE)
 _LIBPQ_DRIVERS = frozenset({"psycopg", "psycopg_async", "psycopg2", "psycopg2cffi", "psycopgbinary"})
+_WORD = re.compile(r"[A-Za-z_]{2,40}")
+_MAY_HOLD_SECRET = re.compile(r"://[^/]*:.*@|pass|secret|key", re.IGNORECASE)
 _QUOTED = re.compile(r'"([^"]*)"')
 _KEYWORDS = {option.keyword.decode(): option.dispchar for option in pq.Conninfo.get_defaults()}
 _SECRETS = frozenset({word for word, shown in _KEYWORDS.items() if shown == b"*"}) | {
@@ -121,7 +123,7 @@ def _parse_libpq(text: str, *, is_url: bool) -> dict[str, str]:
     try:
         return {word: str(value) for word, value in conninfo_to_dict(text).items()}
     except psycopg.Error as exc:
-        raise _unreadable(str(exc)) from None
+        raise _unreadable(str(exc), text) from None
 
 
 def _parse_sqlalchemy_url(text: str) -> dict[str, str]:
@@ -137,19 +139,30 @@ def _parse_sqlalchemy_url(text: str) -> dict[str, str]:
     try:
         return {word: str(value) for word, value in conninfo_to_dict(make_conninfo("", **given)).items()}
     except psycopg.Error as exc:
-        raise _unreadable(str(exc)) from None
+        raise _unreadable(str(exc), text) from None
 
 
-def _unreadable(complaint: str) -> ConfigurationError:
+def _unreadable(complaint: str, text: str) -> ConfigurationError:
     if "invalid connection option" in complaint or "invalid URI query parameter" in complaint:
-        quoted = _QUOTED.search(complaint)
-        near = difflib.get_close_matches(quoted.group(1) if quoted else "", _KEYWORDS, n=1)
-        meant = f"did you mean `{near[0]}`?" if near else "it takes libpq's options only, such as `sslmode`"
-        return ConfigurationError("the database DSN has an option that libpq does not know", advice=meant)
+        return _unknown_option(complaint, text)
     for part, what, advice in _COMPLAINTS:
         if part in complaint:
             return ConfigurationError(f"the database DSN cannot be read: {what}", advice=advice)
     return ConfigurationError("the database DSN cannot be read", advice=_SHAPE)
+
+
+def _unknown_option(complaint: str, text: str) -> ConfigurationError:
+    """It is named if it can be no piece of a badly quoted password: there is none, or it is a near miss."""
+    quoted = _QUOTED.search(complaint)
+    option = quoted.group(1) if quoted else ""
+    near = difflib.get_close_matches(option, _KEYWORDS, n=1)
+    safe = _WORD.fullmatch(option) and (near or not _MAY_HOLD_SECRET.search(text))
+    named = f" `{option}`" if safe else ""
+    meant = f"did you mean `{near[0]}`?" if near else "it takes libpq's options only, such as `sslmode`"
+    return ConfigurationError(
+        f"the database DSN has an option{named} that libpq does not know",
+        advice=meant,
+    )
 
 
 def _refuse_misread(params: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,13 +22,13 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from queue_workflows.config import DsnChoice, effective_settings, resolve_dsn
 from queue_workflows.db.dsn import parse_dsn, redact_dsn
 from queue_workflows.db.embedded.server import EmbeddedServer
-from queue_workflows.db.failures import OLDEST_MAJOR, classify_failure
+from queue_workflows.db.failures import OLDEST_MAJOR, classify_failure, unusable
 from queue_workflows.db.pins import Timeouts, application_name, pin
 from queue_workflows.db.wire import absorb
-from queue_workflows.errors import UnsupportedServer
+from queue_workflows.errors import ConfigurationError, DatabaseUnreachable, UnsupportedServer
 from queue_workflows.settings import Settings
 
-__all__ = ["Database", "classify_failure", "connect", "parse_dsn", "redact_dsn"]
+__all__ = ["Database", "acquire_embedded", "classify_failure", "connect", "parse_dsn", "redact_dsn"]
 
 PROBE_AFTER_S = 30.0
 
@@ -45,6 +46,8 @@ def connect(
     pinned: dict[str, Any] = dict(pin(params, name=name, timeouts=timeouts, pooled=pooled, hot=hot))
     try:
         connection = psycopg.connect(autocommit=autocommit, prepare_threshold=None if pooled else 5, **pinned)
+    except psycopg.ProgrammingError as exc:
+        raise unusable(exc, params) from None
     except (psycopg.Error, OSError) as exc:
         # From None: the driver's text may quote what the DSN says.
         raise classify_failure(exc, params) from None
@@ -75,8 +78,8 @@ class Database:
         self.redacted = redact_dsn(self.dsn)
         self.role = role
         self.pooled = not settings.listen
-        self.params = parse_dsn(self.dsn)
-        self._direct_params = parse_dsn(self.direct_dsn) if self.direct_dsn else None
+        self.params = _parsed(self.dsn, self.source)
+        self._direct_params = _parsed(self.direct_dsn, choice.direct_source) if self.direct_dsn else None
         self._name = application_name(role, settings.host_label)
         self._timeouts = Timeouts.from_settings(settings)
         # Where an embedded server keeps its data, which need not be below the configured directory.
@@ -87,16 +90,23 @@ class Database:
 
     @classmethod
     def open(
-        cls, dsn: str | None = None, *, role: str, settings: Settings | None = None, pool_size: int = 5
+        cls,
+        dsn: str | None = None,
+        *,
+        role: str,
+        settings: Settings | None = None,
+        pool_size: int = 5,
+        creates: bool = True,
     ) -> Self:
-        """Open what argument, `configure()`, environment or file name, else the embedded server."""
+        """Open what argument, `configure()`, environment or file name, else the embedded server.
+
+        Who only looks says so (`creates=False`) and makes no embedded server where there is none yet.
+        """
         settings = settings or effective_settings()
         choice = resolve_dsn(dsn)
         if choice.dsn is not None:
             return cls(choice, role=role, settings=settings, pool_size=pool_size)
-        server = EmbeddedServer.acquire(
-            settings.data_dir, bindir=settings.pg_bindir, run_as=settings.embedded_user
-        )
+        server = acquire_embedded(settings, creates=creates)
         try:
             return cls(choice, role=role, settings=settings, pool_size=pool_size, embedded=server)
         except BaseException:
@@ -116,15 +126,23 @@ class Database:
         `hot` is for a worker's claims and ends: the planner plans each prepared statement once, by index.
         """
         past_proxy = direct and self._direct_params is not None
-        params = self._direct_params if past_proxy and self._direct_params else self.params
-        return connect(
-            params,
+        connect_once = partial(
+            connect,
+            self._direct_params if past_proxy and self._direct_params else self.params,
             name=self._name,
             timeouts=self._timeouts,
             pooled=self.pooled and not past_proxy,
             autocommit=autocommit,
             hot=hot,
         )
+        try:
+            return connect_once()
+        except DatabaseUnreachable:
+            if self._embedded is None or os.getpid() != self._opened_in:
+                raise
+            # On demand also means: again after a crash.
+            self._embedded.ensure_running()
+            return connect_once()
 
     def close(self) -> None:
         """Close the pool and let go of the embedded server; a forked child closes nothing of its parent's."""
@@ -161,6 +179,20 @@ class Database:
         event.listen(engine, "checkout", _refuse_dead)
         event.listen(engine, "checkin", _remember_use)
         return engine
+
+
+def acquire_embedded(settings: Settings, *, creates: bool = True) -> EmbeddedServer:
+    """The embedded server of these settings, for as long as it is held."""
+    return EmbeddedServer.acquire(
+        settings.data_dir, bindir=settings.pg_bindir, run_as=settings.embedded_user, creates=creates
+    )
+
+
+def _parsed(dsn: str, source: str) -> dict[str, str]:
+    try:
+        return parse_dsn(dsn)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error.message} (from {source})", advice=error.advice) from None
 
 
 def _needed(server: EmbeddedServer | None) -> EmbeddedServer:

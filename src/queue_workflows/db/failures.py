@@ -202,6 +202,14 @@ def classify_failure(exc: BaseException, dsn: str | Mapping[str, str]) -> QwfErr
     return QwfError(mask_secrets(f"{type(cause).__name__}: {cause}", params))
 
 
+def unusable(exc: psycopg.ProgrammingError, params: Mapping[str, str]) -> ConfigurationError:
+    """The driver cannot read what it is to connect with; no server was asked."""
+    return ConfigurationError(
+        f"cannot use {place_of(params)}: {_first_line(str(exc), params)}",
+        advice="check the options of the DSN and the PG* variables, which the Postgres client reads",
+    )
+
+
 def _of_state(state: str, cause: BaseException, params: Mapping[str, str]) -> QwfError:
     text = _first_line(str(cause), params)
     for prefix, kind, advice in _STATES:

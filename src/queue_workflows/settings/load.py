@@ -33,7 +33,16 @@ from queue_workflows.settings.fields import (
 
 OLDER_PREFIX: Final = "AI_LEADS_"
 TEST_PREFIX: Final = "QWF_TEST_"
-TOLD_TO_CHILDREN: Final = frozenset({"QWF_LAUNCHER_PID"})  # set by our processes for those they start
+# Set by our processes for those they start, or read by the scripts of a checkout and the pytest plugin.
+READ_ELSEWHERE: Final = frozenset(
+    {
+        "QWF_LAUNCHER_PID",
+        "QWF_PYTHON",
+        "QWF_DISABLE_DB_URL",
+        "QWF_DISABLE_EMBEDDED",
+        "QWF_DISABLE_TESTCONTAINERS",
+    }
+)
 CONFIGURE: Final = Source(Layer.CONFIGURE, "configure()")
 ARGUMENT: Final = Source(Layer.ARGUMENT, "argument")
 
@@ -92,7 +101,7 @@ def unknown_variables(environ: Mapping[str, str], db_url_env: str | None = None)
         if name.startswith(PREFIX)
         and not name.startswith(TEST_PREFIX)
         and name not in known
-        and name not in TOLD_TO_CHILDREN
+        and name not in READ_ELSEWHERE
         and name != db_url_env
     )
     return {name: next(iter(difflib.get_close_matches(name, known, n=1)), None) for name in strangers}

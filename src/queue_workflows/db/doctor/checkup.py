@@ -17,7 +17,7 @@ from queue_workflows.db.migrations.chains import host_chain, select_chains
 from queue_workflows.db.migrations.state import ChainState, behind, read_state, refuse_ahead
 from queue_workflows.db.proxies import Proxy, find_proxy, notify_round_trip
 from queue_workflows.db.wire import WireLost
-from queue_workflows.errors import ExitCode, QwfError, SchemaError
+from queue_workflows.errors import ExitCode, QwfError, ReadOnlyServer, SchemaError
 
 CLOCK_WARN_S: Final = 2.0
 OLD_TRANSACTION_S: Final = 300.0
@@ -57,6 +57,7 @@ SELECT current_setting('max_connections')::int - current_setting('superuser_rese
            AS database_limit,
        (SELECT numbackends FROM pg_stat_database WHERE datname = current_database()) AS database_used
 """
+READ_ONLY: Final = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::bool AS read_only"
 SETTINGS: Final = """
 SELECT name, current_setting(name) AS value, source, pending_restart FROM pg_settings
 WHERE name = ANY (%s) OR pending_restart ORDER BY name
@@ -111,6 +112,11 @@ def _check_server(patient: Patient) -> Check:
     version = patient.connection.info.parameter_status("server_version") or ""
     encoding = patient.row("SELECT current_setting('server_encoding') AS encoding")["encoding"]
     data = {"version": version, "encoding": encoding}
+    if patient.row(READ_ONLY)["read_only"]:
+        raise ReadOnlyServer(
+            f"PostgreSQL {version}, which takes no writes",
+            advice="name the primary in the DSN, and leave target_session_attrs to us",
+        )
     if encoding != "UTF8":
         return Check(
             "server",

@@ -22,7 +22,7 @@ def examine(dsn: str | None = None, *, clock: Callable[[], float] = time.time) -
     """Look at everything; never raises for what is wrong with the database or the configuration."""
     try:
         settings = effective_settings()
-        database = Database.open(dsn, role="doctor", settings=settings)
+        database = Database.open(dsn, role="doctor", settings=settings, creates=False)
         where = _check_where(dsn, settings, database)
     except QwfError as exc:
         name = "database" if isinstance(exc, DatabaseError) else "configuration"

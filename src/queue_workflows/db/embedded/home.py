@@ -7,6 +7,7 @@ server runs as an account that already exists, and where that account cannot fol
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import pwd
@@ -19,14 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from queue_workflows.db.embedded.keeper import PORT, Place
-from queue_workflows.errors import EmbeddedServerError
+from queue_workflows.errors import EmbeddedServerError, EmbeddedSetupError
 
 FALLBACK = Path("/var/lib/queue_workflows")
 POINTER = "WHERE"
 _SHORT_SOCKET_PARENT = Path("/tmp")  # noqa: S108 - a fixed name, because processes may disagree about TMPDIR
 _SOCKET_PATH_LIMIT = 107 if sys.platform == "linux" else 103
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_./-]+")
+_UNREADABLE = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _DEFAULT_ACCOUNTS = ("postgres", "nobody")
+_ELSEWHERE = "name another directory with QWF_DATA_DIR, or use a server of your own with QWF_DB_URL"
+# What time or a bigger disk mends, as against what only another configuration does.
+_PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 @dataclass(frozen=True)
@@ -67,10 +72,48 @@ def run_as(account: Account | None, command: list[str], **options: Any) -> subpr
     )
 
 
-def settle(data_dir: Path, run_as_name: str | None, fallback: Path) -> tuple[Place, Account | None]:
-    """Choose home, socket directory and account for the server of `data_dir`, and make them."""
-    data_dir = _prepared(data_dir)
+def cannot(do: str, error: OSError, advice: str = _ELSEWHERE) -> EmbeddedServerError:
+    """What a refusal of the operating system means."""
+    kind = EmbeddedServerError if error.errno in _PASSING else EmbeddedSetupError
+    return kind(f"cannot {do} for the embedded Postgres: {error.strerror or error}", advice=advice)
+
+
+def absent(place: Path) -> EmbeddedSetupError:
+    """There is no embedded database yet, and who asks would only look at it."""
+    return EmbeddedSetupError(
+        f"no database is named, and there is no embedded one in {place} yet",
+        advice="`qwf db upgrade` makes it; QWF_DB_URL names a database of your own",
+    )
+
+
+def settle(
+    data_dir: Path, run_as_name: str | None, fallback: Path, *, creates: bool = True
+) -> tuple[Place, Account | None]:
+    """Choose home, socket directory and account for the server of `data_dir`, and make them if `creates`."""
+    _refuse_unreadable_name(data_dir)
+    try:
+        return _settled(data_dir, run_as_name, fallback, creates)
+    except OSError as error:
+        raise cannot(f"use the directory {data_dir}", error) from error
+
+
+def _refuse_unreadable_name(data_dir: Path) -> None:
+    """Bytes that are no text cannot be logged, printed or put into a URL."""
+    full = os.path.realpath(data_dir)
+    if _UNREADABLE.search(full):
+        raise EmbeddedSetupError(
+            f"the directory {full!a} for the embedded Postgres has a name that is no readable text",
+            advice=_ELSEWHERE,
+        )
+
+
+def _settled(
+    data_dir: Path, run_as_name: str | None, fallback: Path, creates: bool
+) -> tuple[Place, Account | None]:
+    data_dir = _prepared(data_dir, creates)
     home = _existing_home(data_dir, fallback)
+    if home is None and not creates:
+        raise absent(_in_place(data_dir))
     if home is None:
         account = _account(run_as_name, None)
         home = _in_place(data_dir)
@@ -79,7 +122,7 @@ def settle(data_dir: Path, run_as_name: str | None, fallback: Path) -> tuple[Pla
     else:
         account = _account(run_as_name, home)
         if account is not None and not _reaches(account, home):
-            raise EmbeddedServerError(
+            raise EmbeddedSetupError(
                 f"the account {account.name} can no longer reach the embedded Postgres's data in {home}",
                 advice="restore the execute permission for others on the directories above it",
             )
@@ -96,20 +139,23 @@ def _fallback_home(data_dir: Path, fallback: Path) -> Path:
     return fallback / f"{name}-{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]}"
 
 
-def _prepared(data_dir: Path) -> Path:
+def _prepared(data_dir: Path, creates: bool) -> Path:
     """The resolved directory; one that we make is open to pass through, and ignored by git."""
     data_dir = Path(os.path.realpath(data_dir))
     try:
         if not data_dir.exists():
+            if not creates:
+                raise absent(_in_place(data_dir))
             data_dir.mkdir(parents=True, exist_ok=True)
             if os.geteuid() == 0:
                 data_dir.chmod(0o755)
             (data_dir / ".gitignore").write_text("*\n")
     except OSError as error:
-        raise EmbeddedServerError(
-            f"cannot make the directory {data_dir} for the embedded Postgres: {error.strerror}",
-            advice="name another one with QWF_DATA_DIR, or use a server of your own with QWF_DB_URL",
-        ) from error
+        raise cannot(f"make the directory {data_dir}", error) from error
+    if not data_dir.is_dir():
+        raise EmbeddedSetupError(
+            f"{data_dir} is no directory, so the embedded Postgres cannot live in it", advice=_ELSEWHERE
+        )
     return data_dir
 
 
@@ -118,32 +164,45 @@ def _existing_home(data_dir: Path, fallback: Path) -> Path | None:
     home = _in_place(data_dir)
     pointer = data_dir / POINTER
     elsewhere = _fallback_home(data_dir, fallback)
-    if pointer.exists():
-        said = pointer.read_text(errors="replace").splitlines()[0]
+    said = _said_by(pointer)
+    if said:
         if os.geteuid() != 0:
-            raise EmbeddedServerError(
+            raise EmbeddedSetupError(
                 f"root made the embedded Postgres of {data_dir} and keeps its data in {said}",
                 advice="run as root, or name a directory of your own with QWF_DATA_DIR",
             )
         if not Path(said).exists():
             pointer.unlink()  # whoever deleted the data there wants to start afresh
         elif said != str(elsewhere):
-            raise EmbeddedServerError(
+            raise EmbeddedSetupError(
                 f"{data_dir} was moved or copied; the data of its embedded Postgres is in {said}",
                 advice=f"move that to {elsewhere} to go on with it, or delete {pointer} to start afresh",
             )
         else:
             return elsewhere
+    if home.is_symlink():
+        raise EmbeddedSetupError(
+            f"{home} is a link; the embedded Postgres follows none",
+            advice="name its target with QWF_DATA_DIR",
+        )
     if not home.exists():
         return elsewhere if os.geteuid() == 0 and elsewhere.exists() else None
     owner = home.stat().st_uid
     if os.geteuid() not in (0, owner):
-        raise EmbeddedServerError(
+        raise EmbeddedSetupError(
             f"the embedded Postgres in {home} belongs to {_user_name(owner)}, and this process runs as"
             f" {_user_name(os.geteuid())}",
             advice="run as its owner, or name a directory of your own with QWF_DATA_DIR",
         )
     return home
+
+
+def _said_by(pointer: Path) -> str:
+    """The first line of the pointer; empty where there is none, or one that a full disk left empty."""
+    try:
+        return next(iter(pointer.read_text(errors="replace").splitlines()), "").replace("\0", "")
+    except FileNotFoundError:
+        return ""
 
 
 def _user_name(uid: int) -> str:
@@ -157,13 +216,13 @@ def _account(name: str | None, home: Path | None) -> Account | None:
     """As root: who owns the data already, else the wanted account, else one that exists."""
     if os.geteuid() != 0:
         if name is not None and name != _user_name(os.geteuid()):
-            raise EmbeddedServerError(f"only root can run the embedded Postgres as {name}")
+            raise EmbeddedSetupError(f"only root can run the embedded Postgres as {name}")
         return None
     owner = _data_owner(home) if home is not None else 0
     if owner:
         name, wanted = _user_name(owner), name
         if wanted is not None and wanted != name:
-            raise EmbeddedServerError(
+            raise EmbeddedSetupError(
                 f"the embedded Postgres's data in {home} belongs to {name}, so it cannot run as {wanted}",
                 advice=f"run it as {name}, or move the data away",
             )
@@ -175,7 +234,7 @@ def _account(name: str | None, home: Path | None) -> Account | None:
             continue
         if entry.pw_uid != 0:
             return Account(candidate, entry.pw_uid, entry.pw_gid)
-    raise EmbeddedServerError(
+    raise EmbeddedSetupError(
         f"Postgres refuses to run as root, and there is no account {name or ' or '.join(_DEFAULT_ACCOUNTS)}"
         " to run it as",
         advice="make one, run as an ordinary user, or use a server of your own with QWF_DB_URL",
@@ -199,7 +258,7 @@ def _reaches(account: Account, directory: Path) -> bool:
     try:
         return run_as(account, ["/bin/sh", "-c", 'test -x "$1"', "sh", str(directory)]).returncode == 0
     except (PermissionError, subprocess.SubprocessError) as error:
-        raise EmbeddedServerError(
+        raise EmbeddedSetupError(
             f"this process may not run programs as {account.name}, and Postgres refuses to run as root",
             advice="run as an ordinary user, or use a server of your own with QWF_DB_URL",
         ) from error
@@ -209,11 +268,13 @@ def _relocated(data_dir: Path, fallback: Path, account: Account) -> Path:
     """A home below /var/lib, and a note in the data directory that says so."""
     home = _fallback_home(data_dir, fallback)
     make_fallback(fallback, account)
-    (data_dir / POINTER).write_text(
+    draft = data_dir / f".{POINTER}-{os.getpid()}"
+    draft.write_text(
         f"{home}\n\n"
         f"The embedded Postgres of {data_dir} keeps its data there: it was first started by root, runs as"
         f" the account {account.name}, and that account cannot reach this directory.\n"
     )
+    draft.replace(data_dir / POINTER)
     return home
 
 
@@ -224,12 +285,10 @@ def make_fallback(fallback: Path, account: Account) -> None:
             fallback.chmod(0o755)
         entry = fallback.lstat()
     except OSError as error:
-        raise EmbeddedServerError(
-            f"cannot make {fallback} for the embedded Postgres: {error.strerror}",
-            advice="make it, run as an ordinary user, or use a server of your own with QWF_DB_URL",
-        ) from error
+        advice = "make it, run as an ordinary user, or use a server of your own with QWF_DB_URL"
+        raise cannot(f"make {fallback}", error, advice) from error
     if not stat.S_ISDIR(entry.st_mode) or entry.st_uid != 0 or not _reaches(account, fallback):
-        raise EmbeddedServerError(
+        raise EmbeddedSetupError(
             f"{fallback} must be a directory of root's that {account.name} can pass through",
             advice="remove it, or use a server of your own with QWF_DB_URL",
         )
@@ -241,10 +300,7 @@ def _make_home(home: Path) -> None:
         if home.stat().st_uid == 0 == os.geteuid():
             home.chmod(0o711)  # ours alone, and mkdir's mode was subject to the umask
     except OSError as error:
-        raise EmbeddedServerError(
-            f"cannot make {home} for the embedded Postgres: {error.strerror}",
-            advice="name another directory with QWF_DATA_DIR, or use a server of your own with QWF_DB_URL",
-        ) from error
+        raise cannot(f"make {home}", error) from error
 
 
 def _socket_dir(home: Path, account: Account | None) -> Path:
@@ -259,20 +315,29 @@ def _socket_dir(home: Path, account: Account | None) -> Path:
 
 def make_private(directory: Path, account: Account | None) -> None:
     """A 0700 directory of the server's account; one that somebody else made is refused, whatever it holds."""
-    uid = account.uid if account else os.geteuid()
     try:
         directory.mkdir(mode=0o700, exist_ok=True)
         entry = directory.lstat()
         if account is not None and stat.S_ISDIR(entry.st_mode) and entry.st_uid == 0:
             os.chown(directory, account.uid, account.gid, follow_symlinks=False)
-            entry = directory.lstat()
+    except FileExistsError:
+        pass  # a file or a link that leads nowhere: refused below
     except OSError as error:
-        raise EmbeddedServerError(
-            f"cannot make {directory} for the embedded Postgres: {error.strerror}",
-            advice="name another directory with QWF_DATA_DIR, or use a server of your own with QWF_DB_URL",
-        ) from error
+        raise cannot(f"make {directory}", error) from error
+    refuse_squatted(directory, account)
+
+
+def refuse_squatted(directory: Path, account: Account | None) -> None:
+    """Whoever made a predictable name first must not serve our clients; nothing there is fine."""
+    uid = account.uid if account else os.geteuid()
+    try:
+        entry = directory.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if stat.S_ISDIR(entry.st_mode) and account is not None and entry.st_uid == 0:
+        return  # ours, made a moment ago for the account
     if not stat.S_ISDIR(entry.st_mode) or entry.st_uid != uid or stat.S_IMODE(entry.st_mode) & 0o077:
-        raise EmbeddedServerError(
+        raise EmbeddedSetupError(
             f"{directory} was made by somebody else, or is open to others",
             advice="look who made it and remove it",
         )

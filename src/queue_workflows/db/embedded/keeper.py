@@ -6,7 +6,7 @@ after `kill -9`, so lock files below the server's home are the whole truth.
     users   SHARED by every process that uses the server, for as long as it does; EXCLUSIVE is the right
             to stop it, to be had only when nobody uses it
     start   EXCLUSIVE while the server is initialised or started; always taken after `users`, never before
-    keeper  EXCLUSIVE by the one keeper process
+    keeper  EXCLUSIVE by the keeper, the server's parent, from before the server starts until it has ended
     leave   EXCLUSIVE by the one process that is leaving, so that two that leave at once do not mistake each
             other for users
 
@@ -17,10 +17,12 @@ after `kill -9`, so lock files below the server's home are the whole truth.
          └───── SIGINT (fast shutdown), wait <──── whoever gets users EXCLUSIVE: a leaving user or the keeper
 
 A newcomer that meets the stopping server waits for its shared lock and then starts the server afresh. Who
-dies half-way leaves nothing undecided: `initdb` and the starter inherit the start lock, so it stays held
-until they are through, also when their user was killed; a server without a keeper gets one from the next
-user. Whether a server runs is asked of its socket, which only it can listen on, and the kernel names the
-listener's pid; pid files are never believed.
+dies half-way leaves nothing undecided: `initdb` and the keeper inherit the start lock, so it stays held
+until they are through, also when their user was killed. The keeper ends with its server; and should the
+keeper be killed, Linux stops the server in the same moment (PDEATHSIG), so that a server never outlives
+both its users and its keeper. Elsewhere it gets another keeper from its next user. Whether a server runs is
+asked of its socket, which only it can listen on, and the kernel names the listener's pid; its keeper knows
+the pid of its child even when somebody removed the socket.
 
 The keeper runs this file as a script with nothing but the standard library, so that it starts in
 milliseconds and keeps no application code in memory.
@@ -37,14 +39,17 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from types import FrameType
+from typing import Any, NoReturn
 
 PORT = 5432
 _TICK_S = 0.02
 _BUSY_PATIENCE_S = 5.0
 _LISTEN_TIMEOUT_S = 60.0
+_UP, _ENDED = "up", "ended"
 
 
 @dataclass(frozen=True)
@@ -122,11 +127,11 @@ def listening_pid(path: str) -> int | None:
             client.settimeout(5)
             try:
                 client.connect(path)
-            except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
-                return None
             except (BlockingIOError, TimeoutError):
                 time.sleep(_TICK_S)  # its backlog is full: alive, and busy
                 continue
+            except OSError:
+                return None
             if hasattr(socket, "SO_PEERCRED"):
                 credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
                 return int(struct.unpack("3i", credentials)[0])
@@ -152,28 +157,35 @@ def _is_stopped(place: Place, pid: int) -> bool:
     return not os.path.exists(os.path.join(place.data, "postmaster.pid")) or not pid_alive(pid)
 
 
-def stop_server(place: Place) -> None:
-    """Stop the server and wait; the caller holds users and start. Harsher signals are for one that hangs."""
-    pid = listening_pid(place.socket)
+def stop_server(place: Place, server: subprocess.Popen[bytes] | None = None) -> None:
+    """Stop the server and wait; the caller holds users and start. `server` is for its keeper, its parent."""
+    pid = server.pid if server is not None else listening_pid(place.socket)
     if not pid:
         return
+    end(pid, lambda: server.poll() is not None if server is not None else _is_stopped(place, pid))
+    with suppress(OSError):
+        os.rmdir(place.socket_dir)
+
+
+def end(pid: int, has_ended: Callable[[], bool]) -> None:
+    """A fast shutdown; the harsher signals are for a server that hangs."""
     for fast_immediate_kill, patience_s in ((signal.SIGINT, 60), (signal.SIGQUIT, 10), (signal.SIGKILL, 10)):
+        if has_ended():
+            return
         with suppress(ProcessLookupError):
             os.kill(pid, fast_immediate_kill)
         until = time.monotonic() + patience_s
         while time.monotonic() < until:
-            if _is_stopped(place, pid):
-                with suppress(OSError):
-                    os.rmdir(place.socket_dir)
+            if has_ended():
                 return
             time.sleep(_TICK_S)
 
 
-def _stop_unused(place: Place, deadline: float) -> None:
+def _stop_unused(place: Place, deadline: float, server: subprocess.Popen[bytes] | None = None) -> None:
     """Stop the server under an exclusive users lock, but let an orphaned starter get through first."""
     start = wait_lock(place, "start", fcntl.LOCK_EX, deadline)
     try:
-        stop_server(place)
+        stop_server(place, server)
     finally:
         os.close(start)
 
@@ -207,10 +219,31 @@ def _left(place: Place, deadline: float) -> bool:
         os.close(users)
 
 
-def _start(place: Place, command: list[str], account: list[int] | None, environment: dict[str, str]) -> int:
-    """Run the server and wait until it listens; 1 when it ended before, what it said is in the log."""
+def _dying_with_us() -> Callable[[], None] | None:
+    """What makes the server end with its keeper, to be run in its process once that is its account's.
+
+    Loaded here, while we are still ourselves: the server's account may not be able to read our Python.
+    """
+    if sys.platform != "linux":
+        return None
+    import ctypes
+
+    prctl, ourselves, pr_set_pdeathsig = ctypes.CDLL(None).prctl, os.getpid(), 1
+
+    def promise() -> None:
+        prctl(pr_set_pdeathsig, int(signal.SIGINT), 0, 0, 0)
+        if os.getppid() != ourselves:
+            os._exit(1)
+
+    return promise
+
+
+def _start(
+    place: Place, command: list[str], account: list[int] | None, environment: dict[str, str]
+) -> subprocess.Popen[bytes] | None:
+    """Run the server and wait until it listens; None when it ended before, what it said is in the log."""
     log = open_beside(place, place.log, os.O_WRONLY | os.O_APPEND)
-    child = subprocess.Popen(
+    server = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=log,
@@ -222,54 +255,91 @@ def _start(place: Place, command: list[str], account: list[int] | None, environm
         user=account[0] if account else None,
         group=account[1] if account else None,
         extra_groups=[] if account else None,
+        preexec_fn=_dying_with_us(),  # noqa: PLW1509 - safe, for the keeper has one thread
     )
     os.close(log)
     until = time.monotonic() + _LISTEN_TIMEOUT_S
     while time.monotonic() < until:
-        if child.poll() is not None:
-            return 1
+        if server.poll() is not None:
+            return None
         if listening_pid(place.socket) is not None:
-            return 0
+            return server
         time.sleep(_TICK_S)
-    child.kill()
-    child.wait()
-    return 1
+    server.kill()
+    server.wait()
+    return None
 
 
-def _keep(place: Place, keeper: int) -> None:
-    """Wait until nobody uses the server, then stop it.
+class _ServerEnded(Exception):
+    """The keeper's child is gone, so there is nothing left to keep."""
+
+
+def _keep(place: Place, keeper: int, server: subprocess.Popen[bytes] | None) -> None:
+    """Wait until nobody uses the server, or it ends by itself; then stop it.
 
     The keeper's lock goes before the exclusive users lock does, so that a newcomer never takes a keeper that
     is already leaving for one that will look after the server it starts.
     """
-    users = open_beside(place, place.lock("users"), os.O_RDWR)
-    fcntl.flock(users, fcntl.LOCK_EX)
-    if is_current(users, place.lock("users")):  # else the home was deleted: what runs there now is not ours
-        _stop_unused(place, time.monotonic() + 2 * _LISTEN_TIMEOUT_S)
+
+    def look(_number: int, _frame: FrameType | None) -> None:
+        if server is not None and server.poll() is not None:
+            raise _ServerEnded
+
+    with suppress(_ServerEnded):
+        signal.signal(signal.SIGCHLD, look)
+        look(signal.SIGCHLD, None)
+        users = open_beside(place, place.lock("users"), os.O_RDWR)
+        fcntl.flock(users, fcntl.LOCK_EX)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        if is_current(users, place.lock("users")):
+            _stop_unused(place, time.monotonic() + 2 * _LISTEN_TIMEOUT_S, server)
+        elif server is not None:  # the home was deleted: what runs there now is not ours, but our child is
+            stop_server(place, server)
     os.close(keeper)
 
 
-def main() -> NoReturn:
-    """Start the server if none listens, then stay as the keeper if there is none; stdin holds the order."""
-    order = json.load(sys.stdin)
+def _become_keeper(order: dict[str, Any], tell: int) -> None:
+    """Start the server if none listens and tell the starter how that went; then keep it to its end."""
     place = Place(**order["place"])
-    if listening_pid(place.socket) is None:
-        status = _start(place, order["command"], order["account"], order["environment"])
-        if status:
-            sys.exit(status)
-    keeper = try_lock(place, "keeper", fcntl.LOCK_EX)
-    if keeper is None or os.fork():
-        os._exit(0)
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(null, standard)
-    os.close(order["start_fd"])
     os.chdir("/")
+    server = None
     try:
-        _keep(place, keeper)
-    finally:
-        os._exit(0)
+        # The keeper of a server that has just ended may still be about to leave.
+        keeper = wait_lock(place, "keeper", fcntl.LOCK_EX, time.monotonic() + _LISTEN_TIMEOUT_S)
+        if order["command"]:
+            server = _start(place, order["command"], order["account"], order["environment"])
+        up = server is not None or not order["command"]
+        said = _UP if up else _ENDED
+    except Exception as error:
+        up, said = False, f"{type(error).__name__}: {error}"
+    with suppress(BrokenPipeError):
+        os.write(tell, said.encode(errors="replace"))
+    os.close(tell)
+    os.close(order["start_fd"])
+    if up:
+        _keep(place, keeper, server)
+
+
+def main() -> NoReturn:
+    """Have a keeper start the server, or look after one that has none; stdin holds the order."""
+    order = json.load(sys.stdin)
+    heard, tell = os.pipe()
+    if os.fork() == 0:
+        os.close(heard)
+        try:
+            _become_keeper(order, tell)
+        finally:
+            os._exit(0)
+    os.close(tell)
+    with os.fdopen(heard, errors="replace") as pipe:
+        said = pipe.read()
+    if said not in (_UP, _ENDED):
+        print(said or "it was killed")
+    sys.exit(0 if said == _UP else 1)
 
 
 if __name__ == "__main__":

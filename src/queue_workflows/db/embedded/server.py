@@ -8,26 +8,39 @@ Postgres itself.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
+import logging
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from urllib.parse import quote
 
-import psutil
 import psycopg
 from psycopg.rows import TupleRow
 
-from queue_workflows.db.embedded import keeper
-from queue_workflows.db.embedded.binaries import Binaries, find_binaries
-from queue_workflows.db.embedded.home import FALLBACK, Account, environment, make_private, run_as, settle
-from queue_workflows.errors import EmbeddedServerError
+from queue_workflows.db.embedded import data, keeper
+from queue_workflows.db.embedded.binaries import Binaries, find_binaries, wheel_bindir
+from queue_workflows.db.embedded.home import (
+    FALLBACK,
+    Account,
+    absent,
+    cannot,
+    environment,
+    make_private,
+    refuse_squatted,
+    settle,
+)
+from queue_workflows.errors import EmbeddedServerError, EmbeddedSetupError
+
+_log = logging.getLogger(__name__)
 
 DATABASE = "qwf"
 _START_TIMEOUT_S = 120.0
@@ -37,15 +50,6 @@ _LOG_LIMIT = 16 * 1024 * 1024
 # What a server says, or the kernel for it, that will take connections in a moment.
 _PASSING = ("starting up", "not yet accepting", "recovery", "shutting down", "refused", "reset")
 _TICK_S = 0.02
-
-# What a fresh cluster gets beside Postgres's defaults; postgresql.conf is the developer's to edit afterwards.
-_CONFIGURATION = """
-# Written once by queue_workflows; yours to change.
-max_connections = 200
-timezone = 'UTC'
-log_timezone = 'UTC'
-log_line_prefix = '%m [%p] %q%a '
-"""
 
 # A server dies of these when the one before it, killed, has not quite let go; they pass.
 _PASSING_FAILURES = ('lock file "postmaster.pid" already exists', "pre-existing shared memory block")
@@ -62,12 +66,14 @@ class EmbeddedServer:
         bindir: Path | None = None,
         server_settings: Mapping[str, str] | None = None,
         fallback: Path = FALLBACK,
+        creates: bool = True,
     ) -> None:
         self._place = place
         self._account = account
         self._bindir = bindir
         self._settings = dict(server_settings or {})
         self._fallback = fallback
+        self._creates = creates
         self._users: int | None = None
         self.version = ""
 
@@ -80,16 +86,28 @@ class EmbeddedServer:
         run_as: str | None = None,
         server_settings: Mapping[str, str] | None = None,
         fallback: Path = FALLBACK,
+        creates: bool = True,
         timeout_s: float = _START_TIMEOUT_S,
     ) -> Self:
         """Use the server of `data_dir`, making and starting it as needed.
 
         `run_as` names the account for when we are root. `server_settings` are parameters for a server that
         this call starts; one that runs already is taken as it is. `fallback` is where data goes that the
-        account could not reach in `data_dir`.
+        account could not reach in `data_dir`. Without `creates` a server that was never made stays unmade.
         """
-        place, account = settle(Path(data_dir), run_as, fallback)
-        server = cls(place, account, bindir=bindir, server_settings=server_settings, fallback=fallback)
+        place, account = settle(Path(data_dir), run_as, fallback, creates=creates)
+        server = cls(
+            place,
+            account,
+            bindir=bindir,
+            server_settings=server_settings,
+            fallback=fallback,
+            creates=creates,
+        )
+        made = data.is_made(place)
+        doing = "using the" if made else "making an"
+        if made or creates:
+            _log.info("%s embedded Postgres in %s; QWF_DB_URL names another database", doing, place.home)
         deadline = time.monotonic() + timeout_s
         server._users = server._wait_lock("users", fcntl.LOCK_SH, deadline)
         try:
@@ -125,9 +143,15 @@ class EmbeddedServer:
         """The server's pid, None when it does not run."""
         return keeper.listening_pid(self._place.socket)
 
+    def program(self, name: str) -> str:
+        """Where one of Postgres's programs is, or its bare name where it did not come with the server."""
+        bindir = self._bindir or wheel_bindir()
+        path = bindir / name if bindir else None
+        return str(path) if path and os.access(path, os.X_OK) else name
+
     def dsn(self, dbname: str = DATABASE) -> str:
-        """A libpq URI. It names the port, so that no PGPORT of the environment can lead it astray."""
-        where = f"host={self._place.socket_dir}&port={keeper.PORT}"
+        """A libpq URI. It names port and address, so that no PGPORT or PGHOSTADDR can lead it astray."""
+        where = f"host={self._place.socket_dir}&hostaddr=&port={keeper.PORT}"
         return f"postgresql://postgres@/{quote(dbname, safe='')}?{where}"
 
     def release(self, timeout_s: float = _STOP_TIMEOUT_S) -> None:
@@ -138,8 +162,9 @@ class EmbeddedServer:
         os.close(self._users)
         self._users = None
         try:
+            refuse_squatted(self.socket_dir, self._account)  # else we would stop somebody else's process
             keeper.leave(self._place, time.monotonic() + timeout_s)
-        except (FileNotFoundError, TimeoutError):
+        except (EmbeddedSetupError, FileNotFoundError, TimeoutError):
             return  # the home was deleted, or others are leaving too and see to it
 
     def ensure_running(self, timeout_s: float = _START_TIMEOUT_S) -> None:
@@ -147,15 +172,24 @@ class EmbeddedServer:
         deadline = time.monotonic() + timeout_s
         start = self._wait_lock("start", fcntl.LOCK_EX, deadline)
         try:
-            for attempt in range(sys.maxsize):
-                logged = self._log_size()
-                if self._start(start) and self._becomes_ready(deadline):
-                    return
-                if not self._failure_passes(logged, attempt, deadline):
-                    raise self._start_error(logged)
-                time.sleep(0.1)
+            self._ensure_running(start, deadline)
+        except OSError as error:
+            raise cannot(f"work in {self.data_dir}", error) from error
         finally:
             os.close(start)
+
+    def _ensure_running(self, start: int, deadline: float) -> None:
+        for attempt in itertools.count():
+            refuse_squatted(self.socket_dir, self._account)
+            logged = self._log_size()
+            ran_before = self.pid is not None
+            up = self._keep_running(start) if ran_before else self._start(start, deadline)
+            if up and self._becomes_ready(deadline):
+                return
+            # One that ran before was just ending: the next round starts a fresh one.
+            if time.monotonic() > deadline or not (ran_before or self._failure_passes(logged, attempt)):
+                raise self._start_error(logged)
+            time.sleep(0.1)
 
     def _wait_lock(self, name: str, operation: int, deadline: float) -> int:
         try:
@@ -166,27 +200,43 @@ class EmbeddedServer:
                 advice=f"wait for it, or see {self._place.log}",
             ) from error
         except OSError as error:
-            raise EmbeddedServerError(
-                f"cannot lock {self._place.lock(name)}: {error.strerror}",
-                advice="QWF_DATA_DIR must name a directory on a local filesystem that you own",
-            ) from error
+            advice = "QWF_DATA_DIR must name a directory on a local filesystem that you own"
+            raise cannot(f"lock {self._place.lock(name)}", error, advice) from error
 
-    def _start(self, start: int) -> bool:
-        """See to a server and a keeper; False when the server ended before it listened."""
-        command: list[str] = []
-        if self.pid is None:
-            binaries = find_binaries(self._bindir, self._account, self._fallback)
-            self._initialise(binaries, start)
-            self._refuse_other_major(binaries)
-            self._forget_stale_pids()
-            self._rotate_log()
-            make_private(self.socket_dir, self._account)
-            command = self._command(binaries)
-        else:
-            watched = keeper.try_lock(self._place, "keeper", fcntl.LOCK_EX)
-            if watched is None:
-                return True
-            os.close(watched)
+    def _keep_running(self, start: int) -> bool:
+        """A server that runs already has a keeper; where Linux did not end it with that, it gets another."""
+        watched = keeper.try_lock(self._place, "keeper", fcntl.LOCK_EX)
+        if watched is None:
+            return True
+        os.close(watched)
+        return self._run_keeper([], start)
+
+    def _start(self, start: int, deadline: float) -> bool:
+        """Start the server and its keeper; False when the server ended before it listened."""
+        self._end_unreachable(deadline)
+        if not self._creates and not data.is_made(self._place):
+            raise absent(self.data_dir)
+        binaries = find_binaries(self._bindir, self._account, self._fallback)
+        sync = self._settings.get("fsync") != "off"
+        data.initialise(self._place, self._account, binaries, start, sync=sync)
+        data.refuse_other_major(self._place, binaries)
+        data.forget_stale_pids(self._place)
+        self._rotate_log()
+        make_private(self.socket_dir, self._account)
+        return self._run_keeper(self._command(binaries), start)
+
+    def _end_unreachable(self, deadline: float) -> None:
+        """End a server that has our data and no socket any more: nobody new could ever use it."""
+        process = data.server_in(self._place)
+        if process is None:
+            return
+        _log.info("the embedded Postgres in %s lost its socket: restarting it", self.data_dir)
+        keeper.end(process.pid, lambda: data.server_in(self._place) is None)
+        with suppress(TimeoutError):
+            os.close(keeper.wait_lock(self._place, "keeper", fcntl.LOCK_EX, deadline))
+
+    def _run_keeper(self, command: list[str], start: int) -> bool:
+        """Run the keeper's file; it inherits the start lock, so our death leaves nothing half-started."""
         order = {
             "place": {"home": self._place.home, "socket_dir": self._place.socket_dir},
             "command": command,
@@ -194,14 +244,10 @@ class EmbeddedServer:
             "environment": environment(),
             "start_fd": start,
         }
-        return self._run_keeper(order, start)
-
-    def _run_keeper(self, order: dict[str, Any], start: int) -> bool:
-        """Run the keeper's file; it inherits the start lock, so our death leaves nothing half-started."""
         python = sys.executable or shutil.which("python3")
         if not python:
             raise EmbeddedServerError("no Python interpreter was found to run the embedded Postgres's keeper")
-        # Interrupted, we leave the starter alone: it becomes the keeper, finds nobody, and stops the server.
+        # Interrupted, we leave it alone: the keeper finds that nobody is there, and stops the server.
         starter = subprocess.Popen(
             [python, "-I", "-S", keeper.__file__],
             stdin=subprocess.PIPE,
@@ -230,68 +276,6 @@ class EmbeddedServer:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [str(binaries.bindir / "postgres"), "-D", self._place.data, *options]
 
-    def _initialise(self, binaries: Binaries, start: int) -> None:
-        """Make the cluster beside its place and move it there whole, so that a kill never leaves half of one.
-
-        The start lock goes along: if we are killed, nobody sweeps away what an orphaned initdb still writes.
-        """
-        data, scratch = Path(self._place.data), self.data_dir / "init"
-        if (data / "PG_VERSION").exists():
-            return
-        if data.exists():
-            raise EmbeddedServerError(f"{data} is not a Postgres data directory", advice="move it away")
-        shutil.rmtree(scratch, ignore_errors=True)
-        make_private(scratch, self._account)
-        locale = ["--locale=C"]
-        if binaries.major >= 17:
-            locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
-        ran = run_as(
-            self._account,
-            [
-                *(
-                    str(binaries.bindir / "initdb"),
-                    "-D",
-                    str(scratch),
-                    "--username=postgres",
-                    "--encoding=UTF8",
-                ),
-                *locale,
-                *("--auth-local=trust", "--auth-host=reject", "--no-instructions"),
-                *(["--no-sync"] if self._settings.get("fsync") == "off" else []),
-            ],
-            pass_fds=(start,),
-        )
-        if ran.returncode != 0:
-            said = " | ".join(ran.stdout.strip().splitlines()[-5:])
-            raise EmbeddedServerError(f"could not initialise a Postgres in {self.data_dir}: {said}")
-        configuration = os.open(scratch / "postgresql.conf", os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW)
-        with os.fdopen(configuration, "w") as file:
-            file.write(_CONFIGURATION)
-        scratch.rename(data)
-
-    def _refuse_other_major(self, binaries: Binaries) -> None:
-        made_by = (Path(self._place.data) / "PG_VERSION").read_text().strip()
-        if made_by != str(binaries.major):
-            raise EmbeddedServerError(
-                f"the data in {self.data_dir} was made by PostgreSQL {made_by}, the binaries in"
-                f" {binaries.bindir} are {binaries.version}",
-                advice=f"let QWF_PG_BINDIR name binaries of PostgreSQL {made_by},"
-                f" or move {self.data_dir} away to start afresh",
-            )
-
-    def _forget_stale_pids(self) -> None:
-        """Remove lock files whose pid is a zombie or another process by now: Postgres would not dare."""
-        for path in (os.path.join(self._place.data, "postmaster.pid"), self._place.socket + ".lock"):
-            try:
-                pid = int(Path(path).read_text().split("\n", 1)[0])
-                process = psutil.Process(pid)
-                alive = process.status() != psutil.STATUS_ZOMBIE
-                if alive and process.cwd() == os.path.realpath(self._place.data):
-                    continue
-            except (OSError, ValueError, psutil.Error):
-                continue  # no such process: Postgres sees that itself
-            Path(path).unlink(missing_ok=True)
-
     def _rotate_log(self) -> None:
         if self._log_size() > _LOG_LIMIT:
             os.replace(self._place.log, self._place.log + ".1")
@@ -310,16 +294,15 @@ class EmbeddedServer:
         except FileNotFoundError:
             return ""
 
-    def _failure_passes(self, logged: int, attempt: int, deadline: float) -> bool:
+    def _failure_passes(self, logged: int, attempt: int) -> bool:
         said = self._log_since(logged)
-        passing = any(words in said for words in _PASSING_FAILURES)
-        return passing and attempt < 50 and time.monotonic() < deadline
+        return attempt < 50 and any(words in said for words in _PASSING_FAILURES)
 
     def _start_error(self, logged: int) -> EmbeddedServerError:
         lines = self._log_since(logged).strip().splitlines()[-6:]
         return EmbeddedServerError(
             f"the embedded Postgres in {self.data_dir} did not start: {' | '.join(lines) or 'no log'}",
-            advice=f"the whole log is {self._place.log}",
+            advice=data.room_left(self._place) or f"the whole log is {self._place.log}",
         )
 
     def _see_to_database(self, connection: psycopg.Connection[TupleRow]) -> None:
@@ -334,12 +317,12 @@ class EmbeddedServer:
                 with psycopg.connect(self.dsn("postgres"), autocommit=True, connect_timeout=10) as connection:
                     self._see_to_database(connection)
                 return True
-            except psycopg.OperationalError as error:
+            except psycopg.Error as error:
                 if self.pid is None:
                     return False
                 meddling = sorted(name for name in os.environ if name.startswith("PG"))
                 if meddling and not any(word in str(error) for word in _PASSING):
-                    raise EmbeddedServerError(
+                    raise EmbeddedSetupError(
                         f"the embedded Postgres cannot be reached: {' '.join(str(error).split())}",
                         advice=f"unset {', '.join(meddling)}: the Postgres client reads it",
                     ) from error

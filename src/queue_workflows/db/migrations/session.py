@@ -73,7 +73,7 @@ def connection_to(target: Target, *, for_lock: bool = False) -> Iterator[sa.Conn
         with _connected(target) as connection:
             yield connection
     else:
-        with Database.open(target, role="migrate") as database:
+        with Database.open(target, role="migrate", creates=for_lock) as database:
             if for_lock and not database.can_listen:
                 raise ConfigurationError(
                     "migrations hold a session-level lock, which a transaction-pooling proxy cannot carry",

@@ -1,0 +1,138 @@
+"""Commands without a database of the user's: what is told, what is made, and how to look into it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from support.embedded_users import alive, answers, processes_below, unset_environment, until
+
+PATIENCE_S = 100
+
+
+def qwf(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "queue_workflows", *arguments],
+        cwd=directory,
+        env={**unset_environment(), **environ},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
+@contextmanager
+def serving(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """`qwf db serve` under way, and the URL that it printed."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "queue_workflows", "db", "serve"],
+        cwd=directory,
+        env=unset_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            assert process.stdout
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_the_embedded_server_is_told_in_one_line(directory: Path) -> None:
+    """That one is made the first time, and used the next; the output itself stays clean."""
+    home = f"{directory}/.qwf/postgres"
+    first = qwf(directory, "db", "upgrade")
+    assert first.returncode == 0, first.stderr
+    assert first.stderr == f"qwf: making an embedded Postgres in {home}; QWF_DB_URL names another database\n"
+    second = qwf(directory, "db", "current")
+    assert (second.returncode, second.stdout.count("up to date")) == (0, 1)
+    assert second.stderr == f"qwf: using the embedded Postgres in {home}; QWF_DB_URL names another database\n"
+    until(lambda: processes_below(directory) == [], "all is gone")
+
+
+@pytest.mark.parametrize("command", ["doctor", "db current", "db check", "db url"])
+def test_looking_makes_no_database(directory: Path, command: str) -> None:
+    """What only looks says that there is none yet, what makes it, and leaves nothing behind."""
+    ended = qwf(directory, *command.split())
+    assert ended.returncode == 78
+    told = ended.stdout + ended.stderr
+    assert f"no database is named, and there is no embedded one in {directory}/.qwf/postgres yet" in told
+    assert "`qwf db upgrade`" in told
+    assert list(directory.iterdir()) == []
+
+
+def test_the_history_needs_no_database(directory: Path) -> None:
+    """It is about the code."""
+    ended = qwf(directory, "db", "history")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert list(directory.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_keeps_the_database_up_until_it_is_stopped(directory: Path, number: signal.Signals) -> None:
+    """The URL works for other programs for as long as it runs, and leads nowhere afterwards."""
+    with serving(directory) as (process, url):
+        assert answers(url)
+        printed = qwf(directory, "db", "url")
+        assert printed.stdout.strip() == url
+        assert "`qwf db serve` keeps it up" in printed.stderr
+        assert answers(url)
+        process.send_signal(number)
+        _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert "up until Ctrl-C; look into it with: " in told
+    until(lambda: processes_below(directory) == [], "all is gone")
+    with pytest.raises(psycopg.OperationalError):
+        answers(url)
+
+
+def test_serve_brings_a_crashed_server_back(directory: Path) -> None:
+    """Whoever wanted it up gets it up."""
+    with serving(directory) as (process, url):
+        (running,) = (directory / ".qwf").rglob("postmaster.pid")
+        postmaster = int(running.read_text().splitlines()[0])
+        os.kill(postmaster, signal.SIGKILL)
+        until(lambda: not alive(postmaster), "the crash")
+
+        def is_back() -> bool:
+            try:
+                return answers(url)
+            except psycopg.OperationalError:
+                return False
+
+        until(is_back, "it is back", patience_s=60)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+
+
+def test_serve_is_for_the_embedded_database(directory: Path) -> None:
+    """A named one is up, or not, without us."""
+    ended = qwf(directory, "db", "serve", QWF_DB_URL="postgresql://127.0.0.1:1/none")
+    assert ended.returncode == 78
+    assert "a database is named (from QWF_DB_URL)" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("environ", "says"),
+    [
+        ({"QWF_DATA_DIR": "/dev/null"}, "/dev/null is no directory"),
+        ({"QWF_PG_BINDIR": "/nope"}, "/nope holds no Postgres server"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_and_78(directory: Path, environ: dict[str, str], says: str) -> None:
+    """Nothing that a restart would mend."""
+    ended = qwf(directory, "db", "upgrade", **environ)
+    assert ended.returncode == 78
+    line = ended.stderr.splitlines()[-1]
+    assert says in line
+    assert "--debug" not in line
