@@ -18,6 +18,11 @@ def note(reason: str | None) -> dict[str, Any]:
     return {"reason": reason, "pid": os.getpid()}
 
 
+@ingest_task("clock")
+def clock(reason: str | None) -> float:
+    return time.time()
+
+
 @ingest_task("wait")
 def wait(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Polite: stops as soon as it is told to."""
