@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.jobs import jobs_of
+from support.jobs import Jobs, jobs_of
+from support.plans import explain
 
 from queue_workflows.repositories import Marks
+from queue_workflows.repositories.claiming import CLAIM, UNMARKED, claim_params
 
 
 @pytest.mark.parametrize("family", ["node", "ingest"])
@@ -41,3 +43,37 @@ def test_a_thousand_on_hold_cost_a_claim_nothing(family: str, qwf_dsn: str) -> N
         jobs.connection.execute(flush)
         (after,) = jobs.connection.execute(walked).fetchone()
         assert after - before <= 2
+
+
+def pages_of_a_claim(jobs: Jobs) -> int:
+    """How many pages of tables and indexes a claim touches."""
+    params = claim_params("fetch", worker_id="w1", lease_s=30, limit=1, alone=True, positions=UNMARKED)
+    # Once for the hint bits that the first reader of fresh rows sets.
+    for _ in range(2):
+        plan = explain(
+            jobs.connection, "force_generic_plan", CLAIM["ingest"], {**params, "relaxed": True}, ("seqscan",)
+        )
+    return int(plan[0]["Shared Hit Blocks"] + plan[0]["Shared Read Blocks"])
+
+
+@pytest.mark.parametrize("behind", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
+def test_what_stands_behind_a_held_head_costs_a_claim_nothing(qwf_dsn: str, behind: int) -> None:
+    """With the head on hold, a claim touches as many pages before a crowd as before a handful."""
+    with jobs_of("ingest", qwf_dsn) as jobs:
+        (head,) = jobs.enqueue()
+        jobs.repository.hold(jobs.one(), "host_lock", "gpu0", delay_s=3600)
+        (second,) = jobs.enqueue()
+        pages = []
+        for count in (100, behind):
+            jobs.connection.execute(
+                "INSERT INTO ingest_jobs (task_name, queue)"
+                " SELECT 'task', 'fetch' FROM generate_series(1, %s)",
+                [count],
+            )
+            jobs.connection.execute("VACUUM ANALYZE ingest_jobs")
+            pages.append(pages_of_a_claim(jobs))
+        print(f"{pages[0]} pages with 100 behind, {pages[1]} with {behind:,}")
+        # A level more in each index that is walked, for each of the ten priorities, and nothing else.
+        assert pages[1] <= pages[0] + 30
+        assert jobs.seen(head, "status") == ("scheduled",)
+        assert jobs.one().id == second

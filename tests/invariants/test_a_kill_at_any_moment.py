@@ -117,6 +117,29 @@ def test_killed_in_mid_job(floor: Floor) -> None:
     assert floor.ledger.attempts(job) == [1, 2]
 
 
+@pytest.mark.slow
+@pytest.mark.timed
+def test_under_default_settings(floor: Floor) -> None:
+    """The lease of 30 s and a sweep later the job runs at a worker that was idle, and not before."""
+    with floor.worker() as one, floor.worker() as other:
+        job = floor.enqueue(gated=True)
+        holder = {worker.pid: worker for worker in (one, other)}[floor.until_begun(job, 1)]
+        holder.kill()
+        holder.wait()
+        (lapses_at,) = floor.jobs.seen(job, "lease_expires_at")
+        floor.ledger.open_gate(job, 2)
+        floor.until_completed(job)
+    late_s, from_start_s = floor.connection.execute(
+        "SELECT extract(epoch FROM started_at - %s::timestamptz)::float8,"
+        " extract(epoch FROM started_at - created_at)::float8 FROM ingest_jobs WHERE id = %s",
+        [lapses_at, job],
+    ).fetchone()
+    print(f"it ran again {from_start_s:.1f} s after its start, {late_s:.2f} s after the lease")
+    # A sweep is due every 1.25 s at the latest; the rest is for a machine that is busy.
+    assert 0 <= late_s < 10
+    is_over(floor, job, attempt=2, crashes=1)
+
+
 def test_cut_off_from_the_answer_to_an_end(floor: Floor, proxy: StatementProxy) -> None:
     """Only the line breaks: the worker finds its end stored, gives back the claim it never read, works on."""
     job, behind = floor.enqueue(), floor.enqueue()

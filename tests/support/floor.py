@@ -53,5 +53,9 @@ class Floor:
         del row["lease_expires_at"]
         return row
 
+    def until_in(self, status: str, *ids: int) -> None:
+        """Wait until all of these jobs are in a status."""
+        until(lambda: all(self.jobs.seen(each, "status") == (status,) for each in ids))
+
     def until_completed(self, *ids: int) -> None:
-        until(lambda: all(self.jobs.seen(each, "status") == ("completed",) for each in ids))
+        self.until_in("completed", *ids)
