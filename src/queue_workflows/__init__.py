@@ -20,14 +20,20 @@ if TYPE_CHECKING:
     from queue_workflows.errors import (
         ConfigurationError,
         DatabaseError,
+        JobCancelled,
+        JobFailed,
+        JobNotCompleted,
         LeaseLost,
         PayloadError,
         QwfError,
         SchemaError,
+        UnknownJob,
+        WaitTimeout,
     )
     from queue_workflows.jobs.context import JobContext
     from queue_workflows.jobs.outcomes import Cancelled, Discard, RetryAfter, Skip
     from queue_workflows.jobs.tasks import IngestTask, ingest_task, register_ingest_task
+    from queue_workflows.jobs.waiting import wait_for
     from queue_workflows.repositories import (
         DispatchEventRepository,
         Enqueued,
@@ -58,7 +64,10 @@ __all__ = [
     "IngestJobRepository",
     "IngestTask",
     "InputSubmissionRepository",
+    "JobCancelled",
     "JobContext",
+    "JobFailed",
+    "JobNotCompleted",
     "LeaseLost",
     "LimitRepository",
     "NewIngestJob",
@@ -70,6 +79,8 @@ __all__ = [
     "ScheduleRepository",
     "SchemaError",
     "Skip",
+    "UnknownJob",
+    "WaitTimeout",
     "WorkerControlRepository",
     "__version__",
     "configure",
@@ -81,6 +92,7 @@ __all__ = [
     "set_invoke_context",
     "set_node_module_package",
     "set_node_resolver",
+    "wait_for",
 ]
 
 _HOMES: Final = {
@@ -94,14 +106,20 @@ _HOMES: Final = {
     "errors": (
         "ConfigurationError",
         "DatabaseError",
+        "JobCancelled",
+        "JobFailed",
+        "JobNotCompleted",
         "LeaseLost",
         "PayloadError",
         "QwfError",
         "SchemaError",
+        "UnknownJob",
+        "WaitTimeout",
     ),
     "jobs.context": ("JobContext",),
     "jobs.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),
     "jobs.tasks": ("IngestTask", "ingest_task", "register_ingest_task"),
+    "jobs.waiting": ("wait_for",),
     "repositories": (
         "DispatchEventRepository",
         "Enqueued",

@@ -6,7 +6,7 @@ The exit codes are a contract with supervisors and shells; the table in docs/exi
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Self
+from typing import Any, ClassVar, Self
 
 
 class ExitCode(IntEnum):
@@ -186,11 +186,46 @@ class UnknownJob(QwfError):
 
     exit_code = ExitCode.USAGE
 
-    def __init__(self, job: str, *, advice: str | None = None) -> None:
-        super().__init__(
-            f"there is no job {job}", advice=advice or "`qwf job list` shows those that there are"
-        )
+    def __init__(self, job: str) -> None:
+        super().__init__(f"there is no job {job}", advice="it never was, is not committed yet, or was pruned")
         self.job = job
+
+
+class JobNotCompleted(QwfError):
+    """A job that somebody waited for is over and has no result; `error` is its last entry, if it has one."""
+
+    def __init__(self, job: str, error: dict[str, Any] | None) -> None:
+        said = "" if error is None else str(error.get("message") or error.get("kind") or "")
+        kind = "" if error is None or "type" not in error else f"{error['type']}: "
+        super().__init__(f"{job} {self.became}" + (f": {kind}{said}" if said else ""))
+        self.job, self.error = job, error
+
+    became: ClassVar[str] = "is over"
+
+
+class JobFailed(JobNotCompleted):
+    """It failed, and will not be tried again by itself."""
+
+    became = "failed"
+
+
+class JobCancelled(JobNotCompleted):
+    """Somebody cancelled it."""
+
+    became = "was cancelled"
+
+
+class WaitTimeout(QwfError, TimeoutError):
+    """A job is not over yet; it goes on all the same. `status` is None while the database is away."""
+
+    exit_code = ExitCode.DEADLINE
+
+    def __init__(self, job: str, waited_s: float, status: str | None) -> None:
+        state = f"it is {status}" if status else "the database is away"
+        super().__init__(
+            f"{job} was not over within {waited_s:.1f} s: {state}", advice=f"`qwf explain {job}`"
+        )
+        self.job, self.status = job, status
 
 
 class LeaseLost(QwfError):

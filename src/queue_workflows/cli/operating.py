@@ -93,11 +93,12 @@ def confirm(question: str, *, yes: bool) -> bool:
 
 def print_json(value: Any) -> None:
     """For machines: times in ISO 8601 with their zone. A line at a time, as whoever reads may go away."""
-    for line in json.dumps(value, indent=2, default=_plain, ensure_ascii=False).split("\n"):
+    for line in json.dumps(value, indent=2, default=plain, ensure_ascii=False).split("\n"):
         click.echo(line)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What JSON does not know, for `json.dumps`."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 

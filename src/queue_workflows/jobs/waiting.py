@@ -1,0 +1,166 @@
+"""Waiting for one job's result, for callers who cannot do without it.
+
+There is no NOTIFY at a job's end: every job would pay for the few that somebody waits for. So this looks, by
+primary key: often at first, then after a tenth of what it has waited, and once a second at the least. The
+answer comes at most that much late. The job outlives an outage of the database, and so does the wait.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from queue_workflows.db.engine import Database
+from queue_workflows.errors import (
+    DatabaseUnreachable,
+    JobCancelled,
+    JobFailed,
+    PayloadError,
+    UnknownJob,
+    WaitTimeout,
+)
+from queue_workflows.repositories.bulk import Enqueued
+from queue_workflows.repositories.connection import Handle, Statements
+from queue_workflows.repositories.families import FAMILIES, Family, per_family
+from queue_workflows.repositories.fields import seconds_or_none, whole
+from queue_workflows.states import JOB_TERMINAL, JobFamily, JobStatus
+
+SOONEST_S: Final = 0.01
+LATEST_S: Final = 1.0
+_NAME: Final = re.compile(r"(node|ingest):([0-9]{1,19})")
+_FAMILY_OF: Final = {family.name: family for family in FAMILIES}
+
+LOOK: Final = per_family(
+    "SELECT status, {result}::text, (errors -> -1)::text FROM {table} WHERE id = %(id)s::bigint"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    status: JobStatus
+    result: Any
+    error: dict[str, Any] | None
+
+
+def wait_for(
+    job: Enqueued | int | str,
+    timeout: float | None = None,
+    *,
+    family: str = JobFamily.INGEST,
+    engine: Engine | None = None,
+    db_url: str | None = None,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Any:
+    """The result of a job, as soon as it is over; commit before you wait, or no worker can see it.
+
+    `job` is what enqueueing returned, an id of `family`, or a name such as `node:7`. With `engine` each look
+    borrows a connection of yours for a moment; else one of our own is open meanwhile. Raises `JobFailed`,
+    `JobCancelled`, `WaitTimeout`, or `UnknownJob`. A skipped job has no result, so that is None.
+    """
+    where, job_id = _named(job, family)
+    name = f"{where.name}:{job_id}"
+    patience = seconds_or_none("timeout", timeout, zero=True)
+    started = now()
+    with _looks(where, job_id, engine, db_url) as look:
+        seen: _Seen | None = look()
+        while True:
+            if seen is not None and seen.status in JOB_TERMINAL:
+                return _outcome(name, seen)
+            waited = now() - started
+            if patience is not None and waited >= patience:
+                raise WaitTimeout(name, waited, seen.status if seen else None)
+            pause = min(LATEST_S, max(SOONEST_S, waited / 10))
+            sleep(pause if patience is None else min(pause, patience - waited))
+            seen = _look_again(look)
+
+
+def _look_again(look: Callable[[], _Seen]) -> _Seen | None:
+    """None while the database is away; the first look, which finds out whether it can be had, raises."""
+    try:
+        return look()
+    except (psycopg.OperationalError, DatabaseUnreachable):
+        return None
+    except DBAPIError as error:
+        if not isinstance(error.orig, psycopg.OperationalError):
+            raise
+        return None
+
+
+def _outcome(name: str, seen: _Seen) -> Any:
+    if seen.status is JobStatus.FAILED:
+        raise JobFailed(name, seen.error)
+    if seen.status is JobStatus.CANCELLED:
+        raise JobCancelled(name, seen.error)
+    return seen.result
+
+
+def _named(job: Enqueued | int | str, family: str) -> tuple[Family, int]:
+    if isinstance(job, str):
+        found = _NAME.fullmatch(job)
+        if found is None:
+            raise PayloadError(f"{job!r:.80} is no job", path="job", advice="write ingest:7 or node:7")
+        family, job = found[1], int(found[2])
+    if family not in _FAMILY_OF:
+        raise PayloadError(f"family {family!r:.80} is none of ingest, node", path="family")
+    job_id = job.id if isinstance(job, Enqueued) else job
+    return _FAMILY_OF[family], whole("job", job_id, 1, 2**63 - 1)
+
+
+@contextmanager
+def _looks(
+    family: Family, job_id: int, engine: Engine | None, db_url: str | None
+) -> Iterator[Callable[[], _Seen]]:
+    """How to look: each look is a transaction of its own, and holds nothing afterwards."""
+    if engine is not None:
+
+        def borrow() -> _Seen:
+            with engine.connect() as connection:
+                return _look(connection, family, job_id)
+
+        yield borrow
+        return
+    with Database.open(db_url, role="waiter", pool_size=1) as database, _Kept(database) as kept:
+        yield lambda: _look(kept.connection(), family, job_id)
+
+
+class _Kept:
+    """One connection of our own, opened again when it is lost."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def connection(self) -> psycopg.Connection[Any]:
+        """One that is open as far as anybody knows."""
+        if self._connection is None or self._connection.closed:
+            self._connection = self._database.connect(autocommit=True)
+        return self._connection
+
+    def __enter__(self) -> _Kept:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+
+def _look(handle: Handle, family: Family, job_id: int) -> _Seen:
+    rows = Statements(handle, family.model).rows(LOOK[family.name], {"id": job_id})
+    if not rows:
+        raise UnknownJob(f"{family.name}:{job_id}")
+    status, result, error = rows[0]
+    return _Seen(JobStatus(status), _loaded(result), _loaded(error))
+
+
+def _loaded(text: str | None) -> Any:
+    return None if text is None else json.loads(text)
