@@ -10,11 +10,14 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.embedded_users import until
 
+PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ["bash", "cat", "cmp", "cp", "dirname", "env", "flock", "grep", "id", "mkdir", "mv", "rm", "sleep"]
 
@@ -22,13 +25,19 @@ PYTHON = """#!/bin/bash
 case "$*" in
   "-c import sys"*) echo "${STUB_VERSION:-3.11}" ;;
   "-c import ensurepip, venv") exit "${STUB_NO_ENSUREPIP:-0}" ;;
-  "-m venv --clear "*) echo venv >>"$STUB_LOG"; rm -rf "$4"; mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
+  "-c import runpy"*" venv --clear "*)
+    echo venv >>"$STUB_LOG"
+    rm -rf "${!#}"
+    mkdir -p "${!#}/bin"
+    cp "$0" "${!#}/bin/python"
+    if [ -n "${STUB_VENV_GATE:-}" ]; then cat "$STUB_VENV_GATE"; fi
+    exit "${STUB_VENV_STATUS:-0}" ;;
   "-m pip --version") exit 0 ;;
-  "-m pip install "*--require-hashes*)
+  "-c import runpy"*" pip install "*--require-hashes*)
     echo packages >>"$STUB_LOG"
     if [ -n "${STUB_GATE:-}" ]; then cat "$STUB_GATE"; fi
     exit "${STUB_PIP_STATUS:-0}" ;;
-  "-m pip install "*--editable*) echo ourselves >>"$STUB_LOG" ;;
+  "-c import runpy"*" pip install "*--editable*) echo ourselves >>"$STUB_LOG" ;;
   *) echo "unexpected: $*" >&2; exit 99 ;;
 esac
 """
@@ -193,6 +202,37 @@ def test_a_registry_that_does_not_answer_is_told_and_retried(checkout: Checkout)
     checkout.did()
     assert checkout.run()[0] == 0
     assert checkout.did() == ["packages", "ourselves"]
+
+
+@pytest.mark.parametrize(
+    ("gate", "status"), [("STUB_VENV_GATE", "STUB_VENV_STATUS"), ("STUB_GATE", "STUB_PIP_STATUS")]
+)
+def test_ctrl_c_is_130_and_quiet(checkout: Checkout, gate: str, status: str) -> None:
+    """While the environment is made, or the packages are installed: no word about what then failed."""
+    pipe = checkout.root.parent / "gate"
+    os.mkfifo(pipe)
+    process = checkout.start(**{gate: str(pipe), status: "1"})
+    # Opening the gate for writing returns only once the step is under way.
+    with pipe.open("w", encoding="utf-8"):
+        os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "could not" not in said
+    checkout.did()
+    assert checkout.run()[0] == 0
+    assert checkout.did()[-1] == "ourselves"
+
+
+def test_ctrl_c_shows_no_traceback_of_a_real_python(bare: Checkout) -> None:
+    """In the middle of making the environment."""
+    process = bare.start(QWF_PYTHON=sys.executable)
+    cfg = bare.root / ".venv/pyvenv.cfg"
+    until(lambda: cfg.exists() or process.poll() is not None, "the environment is being made", patience_s=100)
+    assert process.poll() is None
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 130
+    assert said.splitlines() == [f"setup: making .venv with {sys.executable} (Python {PYTHON_VERSION})"]
 
 
 @pytest.mark.parametrize(
