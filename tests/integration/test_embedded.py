@@ -212,9 +212,10 @@ def test_a_server_outlives_not_both_its_user_and_its_keeper(data_dir: Path) -> N
     user = User(data_dir)
     pid = user.server_pid
     keeper = keeper_of(data_dir)
-    user.process.send_signal(signal.SIGKILL)
+    os.kill(keeper, signal.SIGSTOP)  # so that it cannot stop the server in the moment between the two
+    user.kill()
+    assert alive(pid)
     os.kill(keeper, signal.SIGKILL)
-    user.process.wait(30)
     until(lambda: not alive(pid), "the server ends")
     until(lambda: processes_below(data_dir) == [], "all is gone")
     with acquire(data_dir) as server:
