@@ -154,10 +154,10 @@ def test_a_supervisor_that_is_killed_leaves_no_orphan(qwf_dsn, conn, jobs):
 
 def test_a_stop_within_the_grace_lets_the_job_finish(qwf_dsn, conn, jobs, tmp_path: Path):
     """The supervisor waits for as long as its workers may take."""
-    go = tmp_path / "go"
-    job = enqueue(jobs, "deaf", until=str(go))
-    with supervisor_of(qwf_dsn, "--worker", "fetch", "--grace", "30") as supervisor:
-        until(lambda: holder(conn, job))
+    go, begun = tmp_path / "go", tmp_path / "begun"
+    job = enqueue(jobs, "deaf", until=str(go), begun=str(begun))
+    with supervisor_of(qwf_dsn, "--worker", "fetch", "--grace", "300") as supervisor:
+        until(begun.exists)
         supervisor.signal(signal.SIGTERM)
         until(lambda: [beat for beat in HeartbeatRepository(conn).list() if beat.state == "stopping"])
         go.touch()

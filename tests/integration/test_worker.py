@@ -35,6 +35,16 @@ def is_in(jobs, job_id, status):
     return lambda: jobs.fetch(job_id).status == status
 
 
+def begin(jobs, tmp_path, **options):
+    """A job that goes on until `go` appears, and a look at whether its attempt, the first or another, runs.
+
+    That its row is claimed does not say so: a stop may come before its worker has begun it.
+    """
+    begun = tmp_path / "begun"
+    job = enqueue(jobs, "deaf", {"until": str(tmp_path / "go"), "begun": str(begun)}, **options)
+    return job, lambda attempt=1: begun.exists() and begun.read_text() == str(attempt)
+
+
 def a_worker_is(conn, state):
     return lambda: HeartbeatRepository(conn).list(state=state)
 
@@ -109,9 +119,10 @@ def test_silence_after_a_beat_ends_the_process_with_76(qwf_dsn, jobs):
 
 def test_a_stop_lets_the_job_finish(qwf_dsn, conn, jobs, tmp_path):
     """SIGTERM: nothing more is claimed, the current job ends as it would have, and the status is 0."""
-    job, other = enqueue(jobs, "deaf", {"until": str(tmp_path / "go")}), enqueue(jobs, "note")
+    job, has_begun = begin(jobs, tmp_path)
+    other = enqueue(jobs, "note")
     with running_worker(qwf_dsn) as worker:
-        until(is_in(jobs, job, "running"))
+        until(has_begun)
         worker.terminate()
         until(a_worker_is(conn, "stopping"))
         (tmp_path / "go").touch()
@@ -121,12 +132,12 @@ def test_a_stop_lets_the_job_finish(qwf_dsn, conn, jobs, tmp_path):
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_beyond_the_grace_the_job_is_given_back_uncounted(qwf_dsn, jobs, number, status):
+def test_beyond_the_grace_the_job_is_given_back_uncounted(qwf_dsn, jobs, tmp_path, number, status):
     """A job that does not end in time goes back to its place: no failure, no crash, no error."""
-    job = enqueue(jobs, "deaf")
+    job, has_begun = begin(jobs, tmp_path)
     place = jobs.fetch(job).position
     with running_worker(qwf_dsn, "--grace", "0.3") as worker:
-        until(is_in(jobs, job, "running"))
+        until(has_begun)
         worker.send_signal(number)
         assert worker.wait(60) == status
     row = jobs.fetch(job)
@@ -134,11 +145,11 @@ def test_beyond_the_grace_the_job_is_given_back_uncounted(qwf_dsn, jobs, number,
     assert (row.position, row.errors, row.claimed_by) == (place, [], None)
 
 
-def test_a_second_signal_does_not_wait(qwf_dsn, conn, jobs):
+def test_a_second_signal_does_not_wait(qwf_dsn, conn, jobs, tmp_path):
     """Whoever asks twice means now."""
-    job = enqueue(jobs, "deaf")
+    job, has_begun = begin(jobs, tmp_path)
     with running_worker(qwf_dsn, "--grace", "600") as worker:
-        until(is_in(jobs, job, "running"))
+        until(has_begun)
         worker.terminate()
         until(a_worker_is(conn, "stopping"))
         worker.terminate()
@@ -146,12 +157,12 @@ def test_a_second_signal_does_not_wait(qwf_dsn, conn, jobs):
     assert jobs.fetch(job).status == "queued"
 
 
-def test_three_deploys_in_a_row_use_up_nothing(qwf_dsn, jobs):
+def test_three_deploys_in_a_row_use_up_nothing(qwf_dsn, jobs, tmp_path):
     """Stops are not the job's fault, however many there are."""
-    job = enqueue(jobs, "deaf", max_attempts=1)
-    for _ in range(3):
+    job, has_begun = begin(jobs, tmp_path, max_attempts=1)
+    for attempt in (1, 2, 3):
         with running_worker(qwf_dsn, "--grace", "0") as worker:
-            until(is_in(jobs, job, "running"))
+            until(lambda attempt=attempt: has_begun(attempt))
             worker.terminate()
             assert worker.wait(60) == 143
     row = jobs.fetch(job)
@@ -184,9 +195,10 @@ def test_exit_when_off_ends_with_77(qwf_dsn, conn):
 def test_a_pause_waits_for_the_job(qwf_dsn, conn, jobs, tmp_path):
     """Pause: the current job ends by itself, the next is not claimed until on."""
     control, beats = WorkerControlRepository(conn), HeartbeatRepository(conn)
-    job, following = enqueue(jobs, "deaf", {"until": str(tmp_path / "go")}), enqueue(jobs, "note")
+    job, has_begun = begin(jobs, tmp_path)
+    following = enqueue(jobs, "note")
     with running_worker(qwf_dsn):
-        until(is_in(jobs, job, "running"))
+        until(has_begun)
         row = control.set("here", "*", "pause", actor="test")
         until(lambda: [beat for beat in beats.list() if beat.control_version == row.version])
         (tmp_path / "go").touch()
@@ -313,9 +325,9 @@ def test_an_unknown_task_waits_for_a_worker_that_knows_it(qwf_dsn, jobs):
 
 def test_a_lost_connection_in_mid_job_costs_nothing(qwf_dsn, conn, jobs, tmp_path):
     """Every backend of the worker is terminated: the result is stored all the same, by the same attempt."""
-    job = enqueue(jobs, "deaf", {"until": str(tmp_path / "go")})
+    job, has_begun = begin(jobs, tmp_path)
     with running_worker(qwf_dsn) as worker:
-        until(is_in(jobs, job, "running"))
+        until(has_begun)
         conn.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
             " WHERE application_name LIKE 'qwf:worker%' AND datname = current_database()"

@@ -32,8 +32,10 @@ def wait(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, Any]:
 
 
 @ingest_task("deaf")
-def deaf(reason: str | None, args: dict[str, Any]) -> None:
-    """Hears nothing, but lets other threads run; ends when a file appears."""
+def deaf(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Hears nothing, but lets other threads run; says that it has begun, ends when a file appears."""
+    if "begun" in args:
+        Path(args["begun"]).write_text(str(ctx.attempt))
     until = Path(args["until"]) if "until" in args else None
     while until is None or not until.exists():
         time.sleep(0.02)
@@ -84,3 +86,26 @@ def parent(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
 @ingest_task("fails")
 def fails(reason: str | None) -> None:
     raise ValueError(f"no use: {reason}")
+
+
+@ingest_task("forks")
+def forks(reason: str | None) -> dict[str, Any]:
+    """Ends a forked child of its own the way multiprocessing does."""
+    import multiprocessing
+
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    child.terminate()
+    child.join()
+    return {"exitcode": child.exitcode}
+
+
+_KEPT: list[bytes] = []
+
+
+@ingest_task("keep")
+def keep(reason: str | None, args: dict[str, Any]) -> dict[str, Any]:
+    """Leaves memory behind, and counts what it left in this process."""
+    _KEPT.append(b"x" * (int(args.get("mb", 0)) << 20))
+    told = [name for name in os.environ if name.startswith("_QWF_") and name != "_QWF_TREE"]
+    return {"kept": len(_KEPT), "pid": os.getpid(), "told": told}

@@ -51,7 +51,8 @@ def worker(
     from queue_workflows.config import effective_settings
     from queue_workflows.db.engine import Database
     from queue_workflows.host.launcher import run_as_child_if_pid1
-    from queue_workflows.roles.worker import WorkerOptions, run_worker
+    from queue_workflows.roles.worker import WorkerOptions
+    from queue_workflows.roles.worker_process import run_worker
     from queue_workflows.settings import check_queue_name
 
     run_as_child_if_pid1()

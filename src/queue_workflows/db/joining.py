@@ -41,6 +41,11 @@ class Bell:
         """The descriptor to wait on."""
         return self._reader
 
+    @property
+    def writer(self) -> int:
+        """The descriptor to ring by, for who can only write to one."""
+        return self._writer
+
     def ring(self, what: bytes) -> None:
         """Never blocks; a full pipe rings already."""
         with contextlib.suppress(BlockingIOError):

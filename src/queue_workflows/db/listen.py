@@ -31,6 +31,7 @@ import logging
 import os
 import random
 import select
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -87,7 +88,7 @@ class Pace:
 
 
 class Listener:
-    """One loop's LISTEN connection; every method but `interrupt` belongs to the thread that runs the loop.
+    """One loop's LISTEN connection; all but `interrupt` and `absorb` belong to the thread that runs the loop.
 
     `connect` gives a fresh autocommit connection, None means poll only. With `payloads` only notifications
     that carry one of them wake the loop.
@@ -126,6 +127,7 @@ class Listener:
         self._mark: int | None = None
         self.trouble: str | None = None
         self._bell = Bell()
+        self._in_use = threading.RLock()
 
     @classmethod
     def on(cls, database: Database, channels: Sequence[str], **more: Any) -> Self:
@@ -146,17 +148,18 @@ class Listener:
         """Wait for a reason to look for work, or the timeout; connects and checks on the way."""
         self._refuse_fork()
         until = self._now() + timeout
-        while True:
-            self._tend()
-            wake = self._next_wake()
-            if wake is not None:
-                return wake
-            if self._attempt is not None and self._attempt.done:
-                continue  # it arrived after we had looked, and its bell is answered already
-            now = self._now()
-            if now >= until:
-                return None
-            self._sleep(min(until, self._next_duty()) - now)
+        with self._in_use:
+            while True:
+                self._tend()
+                wake = self._next_wake()
+                if wake is not None:
+                    return wake
+                if self._attempt is not None and self._attempt.done:
+                    continue  # it arrived after we had looked, and its bell is answered already
+                now = self._now()
+                if now >= until:
+                    return None
+                self._sleep(min(until, self._next_duty()) - now)
 
     def interrupt(self) -> None:
         """End the current or the next `wait` early; from any thread, and from a signal handler."""
@@ -165,19 +168,44 @@ class Listener:
     def advertise(self, queue: str) -> bool:
         """Ask writers to notify for this queue; false if that must still come about (then poll)."""
         self._refuse_fork()
-        self._wanted.add(queue)
-        self._keep_wire(self._advertise_wanted)
-        return queue in self._advertised
+        with self._in_use:
+            self._wanted.add(queue)
+            self._keep_wire(self._advertise_wanted)
+            return queue in self._advertised
+
+    def is_wanted(self, queue: str) -> bool:
+        """Whether this queue is advertised, or is to be as soon as that can be done."""
+        return queue in self._wanted
 
     def withdraw(self, queue: str) -> None:
         """Writers need not notify for this queue any more."""
         self._refuse_fork()
-        self._wanted.discard(queue)
-        if queue in self._advertised:
-            self._advertised.discard(queue)
-            self._keep_wire(lambda wire: wire.ask(WITHDRAW, queue))
-        if not self._wanted:
-            self._mark = None
+        with self._in_use:
+            self._wanted.discard(queue)
+            if queue in self._advertised:
+                self._advertised.discard(queue)
+                self._keep_wire(lambda wire: wire.ask(WITHDRAW, queue))
+            if not self._wanted:
+                self._mark = None
+
+    def absorb(self, *, withdraw: bool = False) -> bool:
+        """Take in what has arrived, for a loop that is busy elsewhere; whether there was anything.
+
+        From any thread, and without waiting. What nobody reads the server has to keep, for all listeners of
+        all databases. `withdraw` takes back what is advertised as well: the loop will be busy for longer.
+        """
+        if os.getpid() != self._opened_in or not self._in_use.acquire(blocking=False):
+            return False  # the loop is in here itself
+        try:
+            taken = bool(self._keep_wire(self._take_in))
+            if withdraw and self._wanted and self._canary is None:
+                self._keep_wire(self._withdraw_all)
+                self._wanted.clear()
+                self._advertised.clear()
+                self._mark = None
+            return taken
+        finally:
+            self._in_use.release()
 
     def must_look_again(self) -> bool:
         """Whether work may come, or have come, without a wake: look once more after each true.
@@ -186,10 +214,11 @@ class Listener:
         sees all.
         """
         self._refuse_fork()
-        if not self._wanted and self._wire is not None:
-            return False
-        settled = self._keep_wire(self._settle)
-        return settled is not True
+        with self._in_use:
+            if not self._wanted and self._wire is not None:
+                return False
+            settled = self._keep_wire(self._settle)
+            return settled is not True
 
     def close(self) -> None:
         """Let go of the connection; a forked child lets go without a word, for the socket is its parent's."""
@@ -257,8 +286,9 @@ class Listener:
         # A poll is in whole milliseconds; rounding down would spin through the last one.
         poll.poll(None if seconds == float("inf") else max(0, -int(-seconds * 1000 // 1)))
 
-    def _take_in(self, wire: Wire) -> None:
-        for note in wire.read():
+    def _take_in(self, wire: Wire) -> int:
+        arrived = wire.read()
+        for note in arrived:
             if note == self._canary:
                 self._canary = None
                 self._canary_at = self._now() + self._pace.canary_every
@@ -266,6 +296,7 @@ class Listener:
                 self._payloads is None or note.payload in self._payloads
             ):
                 self._notes.add(note)
+        return len(arrived)
 
     def _check_canary(self, wire: Wire) -> None:
         if self._now() < self._canary_at:
@@ -359,6 +390,11 @@ class Listener:
                 self._mark = int(wire.ask(NEXT_TRANSACTION)[0] or 0)
                 # Only now: without the mark nobody would look for those writers.
                 self._advertised.add(queue)
+
+    def _withdraw_all(self, wire: Wire) -> None:
+        """Without waiting for the answer: whoever asks next takes that first."""
+        for queue in sorted(self._advertised):
+            wire.send(WITHDRAW, queue)
 
     def _settle(self, wire: Wire) -> bool:
         """Whether everything is advertised and nobody is left who inserted before it was."""

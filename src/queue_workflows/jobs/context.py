@@ -135,7 +135,7 @@ class JobContext:
         `LeaseLost` if another attempt owns the job by now.
         """
         with self._fence_lock:
-            if self._stop is Stop.LEASE_LOST:
+            if self._stop is Stop.LEASE_LOST or (self._closed and self._fence is None):
                 raise self._lease_lost()
             if self._fence is None:
                 if not self._make_durable():

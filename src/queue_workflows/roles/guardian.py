@@ -12,25 +12,19 @@ The job runs in the main thread, so a verdict cannot take it off there: the proc
 Ending a row and claiming the next are one statement of the main thread. Before the guardian ends a row it
 takes the lock under which that statement is sent; else the process could die with a claim that it never read.
 
-The dead man's timer is armed here, after each confirmed claim and renewal, from a clock read before it was
-sent. A guardian that cannot renew (no database, or no GIL) leaves it alone, and the kernel ends the process.
-
-Signals arrive by a descriptor that C writes to: a handler in Python would wait for the main thread, which may
-be deep in C code for as long as the job likes.
+While the database is away nothing here waits for it but the next try to connect.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import random
-import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -47,20 +41,28 @@ from queue_workflows.jobs.retries import Backoff
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.holding import Control
+from queue_workflows.roles.hearing import Hearing
+from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.identity import Identity, versions
 from queue_workflows.roles.leaving import execute_anew, leave
+from queue_workflows.roles.loop import exit_code_of
 from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState, WorkerState
 
 _log = logging.getLogger(__name__)
 
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _WATCH_EVERY_S: Final = 1.0
 _LONGEST_ROUND_S: Final = 1.0
+_SHORTEST_ROUND_S: Final = 0.005
+_ABSORB_AGAIN_S: Final = 0.02
 _RECONNECT_EVERY_S: Final = 0.5
 # How long a job that an operator switches off may take to stop by itself: `off` is obeyed within two seconds.
 _OFF_GRACE_S: Final = 0.5
+# A job that lasts so long is named in a heartbeat at once, and so is its end.
+_LASTING_S: Final = 1.0
 _MAIN_PATIENCE_S: Final = 0.2
+# How long the end of the process waits for a statement of this thread that gets no answer.
+_LAST_ROUND_S: Final = 5.0
 _EXITS: Final = {
     Verdict.WALL_CLOCK: ExitCode.WALL_CLOCK,
     Verdict.STALL: ExitCode.STALL,
@@ -76,6 +78,7 @@ class _Due:
     beat: float = 0.0
     sweep: float = 0.0
     connect: float = 0.0
+    absorb: float = 0.0
 
 
 class Guardian:
@@ -90,31 +93,36 @@ class Guardian:
         connect: Callable[[], psycopg.Connection[Any]],
         deadman: DeadMan,
         on_news: Callable[[], None],
+        absorb: Callable[[bool], bool],
         grace_s: float,
         launcher_pid: int | None = None,
     ) -> None:
-        """`on_news` is called, from this thread, when the main loop should look at `wish` and `stopping`."""
+        """`on_news` is called, from this thread, when the main loop should look at `wish` and `stopping`.
+
+        `absorb` is called each second, with whether the main thread has been at one job for longer than that,
+        and again soon while it says that there was something: what notifies the worker meanwhile has to be
+        read by somebody.
+        """
         self.identity = identity
         self.settings = settings
-        self.lease_s = settings.lease_for(identity.queue)
+        self.holdings = Holdings(deadman, settings.lease_for(identity.queue))
         self.claiming = threading.Lock()
         self.stopping: int | None = None
         self.wish: Control | None = None
         self._control_version = 0
+        self.jobs_done = 0
         self._repository = repository
         self._open = connect
         self._deadman = deadman
         self._on_news = on_news
+        self._absorb = absorb
         self._grace_s = grace_s
         self._launcher_pid = launcher_pid
         self._backoff = Backoff(settings.backoff_s, settings.backoff_jitter_s)
         self._renew_s = settings.renew_for(identity.queue)
-        self._margin_s = max(self.lease_s / 10, 0.1)
         self._beat_every_s = min(5.0, settings.stale_heartbeat_s / 6)
         self._round_s = min(_LONGEST_ROUND_S, self._renew_s / 2)
         self._rng = random.Random()  # noqa: S311
-        self._lock = threading.Lock()
-        self._held: dict[int, HeldJob] = {}
         self._state = WorkerState.STARTING
         self._state_reason: str | None = None
         self._connection: psycopg.Connection[Any] | None = None
@@ -122,19 +130,17 @@ class Guardian:
         self._was_away = False
         self._due = _Due()
         self._closing = False
+        self._asked_to_stop = 0
+        self._told_job: int | None = None
         self._process = psutil.Process()
-        self._bell_out, self._bell_in = os.pipe()
-        for end in (self._bell_out, self._bell_in):
-            os.set_blocking(end, False)
+        self._hearing = Hearing(self._stop_is_asked)
         self._thread = threading.Thread(target=self._run, name="qwf-guardian", daemon=True)
 
     # What the main thread calls.
 
     def start(self) -> None:
         """Take the signals, say hello, learn what the operator wants; raises if the database is away."""
-        for number in STOP_SIGNALS:
-            signal.signal(number, _heard)
-        signal.set_wakeup_fd(self._bell_in, warn_on_full_buffer=False)
+        self._hearing.begin()
         now = time.monotonic()
         self._connected()
         self._watch(now)
@@ -144,48 +150,20 @@ class Guardian:
     def close(self) -> None:
         """Stop guarding, which only a worker that holds nothing may ask for, and take the heartbeat back."""
         self._closing = True
-        self._ring()
-        self._thread.join()
-        signal.set_wakeup_fd(-1)
+        self._hearing.ring()
+        self._thread.join(_LAST_ROUND_S)
+        self._hearing.end()
         self._deadman.disarm()
-        self._farewell()
-        for end in (self._bell_out, self._bell_in):
-            os.close(end)
+        if not self._thread.is_alive():
+            self._farewell()
 
     def hold(self, held: HeldJob) -> None:
-        """Guard a job whose claim is confirmed."""
-        with self._lock:
-            self._held[held.job.id] = held
-            self._arm()
+        """Guard a job whose claim is confirmed; one that meets a stop on its way here is not begun."""
+        self.holdings.take(held)
         if self.stopping is not None:
-            self._ring()
-
-    def held(self, job_id: int) -> HeldJob:
-        """The job as it is guarded."""
-        with self._lock:
-            return self._held[job_id]
-
-    def let_go(self, job_id: int) -> None:
-        """The job's end is confirmed."""
-        with self._lock:
-            self._held.pop(job_id, None)
-            self._arm()
-
-    @contextmanager
-    def bounded(self) -> Iterator[float]:
-        """A statement of the main thread, from the clock reading given: no answer within a lease ends us.
-
-        Only until the answer: what waits for work, or for the operator, may wait longer than a lease.
-        """
-        reading = boottime()
-        with self._lock:
-            if not self._held:
-                self._deadman.arm(reading + self.lease_s)
-        try:
-            yield reading
-        finally:
-            with self._lock:
-                self._arm()
+            held.tell(Stop.RELEASE, "its worker stops", time.monotonic() + self._grace_s)
+        elif self.wish is not None:
+            held.tell(Stop.RELEASE, "its queue is not on", time.monotonic() + _OFF_GRACE_S)
 
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""
@@ -195,18 +173,25 @@ class Guardian:
             self._state, self._state_reason = state, reason
             if tell:
                 self._due.beat = 0.0
-                self._ring()
+                self._hearing.ring()
 
     def execute_anew(self) -> NoReturn:
         """Start this worker afresh, under the same name; it must hold nothing."""
-        execute_anew(self._launcher_pid)
+        execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done)
+
+    def _stop_is_asked(self, number: int) -> None:
+        """In the main thread: an idle worker stops also while the guardian waits for an answer."""
+        if self.stopping is None:
+            self.stopping = number
+        self._on_news()
 
     # The thread.
 
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._listen(self._next_round(time.monotonic()))
+                for number in self._hearing.wait(self._next_round(time.monotonic())):
+                    self._stop(number)
                 self._round()
         except BaseException:
             # A worker without guards must not go on; what it holds is taken back when the lease lapses.
@@ -214,36 +199,33 @@ class Guardian:
             self._leave(ExitCode.FAILED)
 
     def _next_round(self, now: float) -> float:
-        with self._lock:
-            first = min(map(next_verdict_at, self._held.values()), default=now + self._round_s)
-        return max(
-            0.0, min(first, self._due.beat, self._due.watch, self._due.sweep, now + self._round_s) - now
-        )
-
-    def _listen(self, timeout: float) -> None:
-        """Wait for a signal, a call of the main thread, or the time."""
-        select.select([self._bell_out], [], [], max(timeout, 0.005))
-        with suppress(BlockingIOError):
-            for number in os.read(self._bell_out, 4096):
-                if number in STOP_SIGNALS:
-                    self._stop(number)
+        if self._connection is None:
+            duty = self._due.connect
+        else:
+            duty = min(self._due.beat, self._due.watch, self._due.sweep)
+        verdict = min(map(next_verdict_at, self.holdings.all()), default=duty)
+        return max(_SHORTEST_ROUND_S, min(verdict, duty, self._due.absorb, now + self._round_s) - now)
 
     def _stop(self, number: int) -> None:
         """The first signal lets the jobs finish within the grace, the second ends them at once."""
-        grace_s = 0.0 if self.stopping is not None else self._grace_s
-        if self.stopping is None:
+        grace_s = 0.0 if self._asked_to_stop else self._grace_s
+        if not self._asked_to_stop:
             _log.info("%s: stopping, with %g s for the current job", signal.Signals(number).name, grace_s)
+        self._asked_to_stop += 1
         self.stopping = self.stopping or number
         end_at = time.monotonic() + grace_s
-        with self._lock:
-            for held in self._held.values():
-                held.finish_by(end_at)
+        self.holdings.tell_all(lambda held: held.finish_by(end_at))
         self.doing(WorkerState.STOPPING)
         self._on_news()
 
     def _round(self) -> None:
         now = time.monotonic()
         self._judge(now)
+        if now >= self._due.absorb:
+            self._due.absorb = now + _WATCH_EVERY_S
+            with suppress(QwfError):
+                if self._absorb(self._lasting_job(now) is not None):
+                    self._due.absorb = now + _ABSORB_AGAIN_S
         self._deadman.recheck()
         if self._connection is None and now < self._due.connect:
             return
@@ -253,7 +235,7 @@ class Guardian:
             self._write_progress(now)
             if now >= self._due.watch:
                 self._watch(now)
-            if now >= self._due.beat:
+            if now >= self._due.beat or self._told_job != self._lasting_job(now):
                 self._beat(now)
             if now >= self._due.sweep:
                 self._sweep(now)
@@ -281,33 +263,21 @@ class Guardian:
 
     def _renew(self) -> None:
         reading = boottime()
-        with self._lock:
-            due = [
-                held
-                for held in self._held.values()
-                if reading >= held.lease_until - self.lease_s + self._renew_s
-            ]
+        due = self.holdings.due(reading, self._renew_s)
         if not due:
             return
         alive = self._repository(self._connected()).renew(
-            [held.job.fence for held in due], lease_s=self.lease_s
+            [held.job.fence for held in due], lease_s=self.holdings.lease_s
         )
-        lost = []
+        self.holdings.renewed([held for held in due if held.job.id in alive], reading)
         for held in due:
-            if held.job.id not in alive:
-                lost.append(held)
-                continue
-            held.lease_until = reading + self.lease_s
-            if alive[held.job.id] is not None:
+            if alive.get(held.job.id) is not None:
                 self._cancel(held)
-        with self._lock:
-            self._arm()
-        self._disown(lost)
+        self._disown([held for held in due if held.job.id not in alive])
 
     def _watch(self, now: float) -> None:
         self._due.watch = now + _WATCH_EVERY_S
-        with self._lock:
-            held = dict(self._held)
+        held = {one.job.id: one for one in self.holdings.all()}
         seen = self._repository(self._connected()).watch(
             [one.job.fence for one in held.values()],
             host_label=self.identity.host_label,
@@ -328,10 +298,9 @@ class Guardian:
         if not lost or not self.claiming.acquire(timeout=_MAIN_PATIENCE_S):
             return
         try:
-            with self._lock:
-                for held in lost:
-                    if self._held.get(held.job.id) is held and not held.is_ending:
-                        held.tell(Stop.LEASE_LOST, "", time.monotonic())
+            for held in lost:
+                if self.holdings.holds(held.job) and not held.is_ending:
+                    held.tell(Stop.LEASE_LOST, "", time.monotonic())
         finally:
             self.claiming.release()
 
@@ -352,14 +321,12 @@ class Guardian:
         self._on_news()
 
     def _release_all(self, reason: str, end_at: float) -> None:
-        with self._lock:
-            for held in self._held.values():
-                held.tell(Stop.RELEASE, reason, end_at)
+        self.holdings.tell_all(lambda held: held.tell(Stop.RELEASE, reason, end_at))
 
     def _beat(self, now: float) -> None:
         self._due.beat = now + self._beat_every_s
-        with self._lock:
-            held = list(self._held.values())
+        self._told_job = self._lasting_job(now)
+        held = self.holdings.all()
         state = self._state if not held or self._state is WorkerState.STOPPING else WorkerState.BUSY
         with self._process.oneshot():
             load = {"rss_mb": self._process.memory_info().rss >> 20, "threads": self._process.num_threads()}
@@ -377,15 +344,18 @@ class Guardian:
             control_version=self._control_version,
         )
 
+    def _lasting_job(self, now: float) -> int | None:
+        """The job to name in a heartbeat of its own; short ones come and go with the regular beats."""
+        held = self.holdings.all()
+        return held[0].job.id if held and held[0].started <= now - _LASTING_S else None
+
     def _sweep(self, now: float) -> None:
         recovered_s = now - self._connected_at if self._was_away else None
         swept = sweep(self._connected(), self.settings, recovered_s=recovered_s)
         self._due.sweep = now + swept.next_in_s * (0.75 + self._rng.random() / 2)
 
     def _write_progress(self, now: float, *, final: bool = False) -> None:
-        with self._lock:
-            held = list(self._held.values())
-        for one in held:
+        for one in self.holdings.all():
             text = one.ctx.take_progress(now=now, final=final)
             if text is not None:
                 # A lease that is lost is the watch's to find out, who knows whether the job has just ended.
@@ -394,18 +364,9 @@ class Guardian:
 
     # The end.
 
-    def _arm(self) -> None:
-        """To the earliest lease, under the lock."""
-        first = min((held.lease_until for held in self._held.values()), default=None)
-        if first is None:
-            self._deadman.disarm()
-        else:
-            self._deadman.arm(first - self._margin_s)
-
     def _judge(self, now: float) -> None:
-        with self._lock:
-            found = [(held, verdict_on(held, now)) for held in self._held.values()]
-        for held, verdict in found:
+        for held in self.holdings.all():
+            verdict = verdict_on(held, now)
             if verdict is not None:
                 self._carry_out(held, verdict, now)
 
@@ -413,12 +374,10 @@ class Guardian:
         """End the job, give the others back, and end the process; the lock is never given back."""
         if not self.claiming.acquire(timeout=_MAIN_PATIENCE_S):
             return  # the main thread is writing its end right now; else we come again
-        with self._lock:
-            others = [one for one in self._held.values() if one is not held]
-            gone = self._held.get(held.job.id) is not held
-        if gone:
+        if not self.holdings.holds(held.job):
             self.claiming.release()
             return
+        others = [one for one in self.holdings.all() if one is not held]
         outcomes = [(held, outcome_of(verdict, held, now))]
         outcomes += [(one, Released("its worker had to end another job")) for one in others]
         endings = [ending_of(how, one.job, self._backoff, self._rng.random()) for one, how in outcomes]
@@ -428,12 +387,19 @@ class Guardian:
             self._repository(self._connected()).end_many([each for each in endings if each is not None])
         except (psycopg.Error, QwfError, OSError) as exc:
             _log.warning("its end could not be written, its lease will lapse: %s", " ".join(str(exc).split()))
-            self._leave(_EXITS.get(verdict, ExitCode.LEASE_LOST))
+            self._leave(self._status_after(verdict) or ExitCode.LEASE_LOST)
+        status = self._status_after(verdict)
+        if status is None:
+            # A job that was cancelled is done with; one that was given back is not.
+            self.jobs_done += held.ctx.stopping is Stop.CANCEL
+            self.execute_anew()
+        self._leave(status)
+
+    def _status_after(self, verdict: Verdict) -> ExitCode | None:
+        """What to end with; None to go on afresh, as the worker itself need not end."""
         if verdict is not Verdict.STOP:
-            self._leave(_EXITS[verdict])
-        if self.stopping is not None:
-            self._leave(128 + self.stopping)
-        self.execute_anew()
+            return _EXITS[verdict]
+        return None if self.stopping is None else exit_code_of(self.stopping)
 
     def _leave(self, status: int) -> NoReturn:
         self._farewell()
@@ -443,11 +409,3 @@ class Guardian:
         with suppress(psycopg.Error, QwfError, OSError):
             HeartbeatRepository(self._connected()).delete(self.identity.worker_id)
             self._connected().close()
-
-    def _ring(self) -> None:
-        with suppress(BlockingIOError):
-            os.write(self._bell_in, b"\0")
-
-
-def _heard(_number: int, _frame: object) -> None:
-    """The guardian has it from the descriptor; this keeps the default action from happening."""

@@ -7,10 +7,13 @@ import platform
 import uuid
 from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Final
 
-# Told by the supervisor to the worker that it starts, so that it can take back what a dead one held.
-INCARNATION = "_QWF_INCARNATION"
+# Told by the supervisor to the worker that it starts, so that it can take back what a dead one held; and by a
+# worker to the process that it turns into, with how many jobs it has done.
+INCARNATION: Final = "_QWF_INCARNATION"
+JOBS_DONE: Final = "_QWF_JOBS_DONE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class Identity:
     queue: str
     incarnation: str
     pid: int
+    jobs_done: int = 0
 
     @property
     def worker_id(self) -> str:
@@ -30,13 +34,18 @@ class Identity:
     @classmethod
     def take(cls, host_label: str, queue: str, environ: MutableMapping[str, str] = os.environ) -> Identity:
         """The incarnation that the supervisor gave, else one of our own."""
-        given = environ.get(INCARNATION, "")
+        # Taken out: a worker that a job starts is another one.
+        given, done = environ.pop(INCARNATION, ""), environ.pop(JOBS_DONE, "")
         incarnation = given if given.isalnum() else uuid.uuid4().hex[:12]
-        # Kept for the case that this process executes itself anew: it is still the same to its supervisor.
-        environ[INCARNATION] = incarnation
-        return cls(host_label, queue, incarnation, os.getpid())
+        return cls(host_label, queue, incarnation, os.getpid(), int(done) if done.isdecimal() else 0)
+
+    def hand_on(self, jobs_done: int, environ: MutableMapping[str, str] = os.environ) -> None:
+        """Before this process executes itself anew: to its supervisor, and in its counts, it is the same."""
+        environ[INCARNATION] = self.incarnation
+        environ[JOBS_DONE] = str(jobs_done)
 
 
+@cache
 def versions() -> dict[str, Any]:
     """What a worker runs on, for its heartbeat."""
     from importlib.metadata import version

@@ -12,6 +12,7 @@ import psutil
 
 from queue_workflows.host.lifetime import kill_tree
 from queue_workflows.host.pid1 import LAUNCHER_PID
+from queue_workflows.roles.identity import Identity
 
 
 def leave(status: int) -> NoReturn:
@@ -21,11 +22,12 @@ def leave(status: int) -> NoReturn:
     os._exit(status)
 
 
-def execute_anew(launcher_pid: int | None) -> NoReturn:
+def execute_anew(launcher_pid: int | None, identity: Identity, jobs_done: int) -> NoReturn:
     """Replace this process by a fresh one of the same command and pid: nothing that was loaded stays."""
     _end_children()
     if launcher_pid is not None:
         os.environ[LAUNCHER_PID] = str(launcher_pid)
+    identity.hand_on(jobs_done)
     _flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 

@@ -20,7 +20,21 @@ from queue_workflows.errors import ExitCode
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _OF_TERMINALS: Final = (signal.SIGINT, signal.SIGHUP)
-_EXITS: Final = {signal.SIGINT: ExitCode.INTERRUPTED}
+_EXITS: Final[dict[int, ExitCode]] = {signal.SIGINT: ExitCode.INTERRUPTED}
+
+
+def exit_code_of(number: int) -> ExitCode:
+    """What a process ends with that a signal ended before its work was done."""
+    return _EXITS.get(number, ExitCode.TERMINATED)
+
+
+def hearable(numbers: Sequence[signal.Signals] = ENDING) -> list[signal.Signals]:
+    """Those to take: who started us deaf to the terminal's signals (`nohup`, a shell's `&`) wants us so."""
+    return [
+        number
+        for number in numbers
+        if number not in _OF_TERMINALS or signal.getsignal(number) is not signal.SIG_IGN
+    ]
 
 
 def run(tick: Callable[[], float | None], wait: Callable[[float], object]) -> None:
@@ -56,20 +70,16 @@ class Halt:
         """A graceful end is as good as any; one that could not wait says which signal it was."""
         if self.urgency < Urgency.AT_ONCE or self.by is None:
             return ExitCode.DONE
-        return _EXITS.get(self.by, ExitCode.TERMINATED)
+        return exit_code_of(self.by)
 
     @contextmanager
     def on_signals(self, numbers: Sequence[signal.Signals] = ENDING) -> Iterator[None]:
-        """Take these signals as asking; in the main thread only.
-
-        Whoever started us deaf to the terminal's signals (`nohup`, a shell's `&`) wants us to stay so.
-        """
+        """Take these signals as asking; in the main thread only."""
 
         def asked(number: int, _frame: FrameType | None) -> None:
             self.ask(signal.Signals(number))
 
-        deaf = {number for number in _OF_TERMINALS if signal.getsignal(number) is signal.SIG_IGN}
-        before = {number: signal.signal(number, asked) for number in numbers if number not in deaf}
+        before = {number: signal.signal(number, asked) for number in hearable(numbers)}
         try:
             yield
         finally:

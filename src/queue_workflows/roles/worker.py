@@ -26,18 +26,17 @@ import psutil
 import psycopg
 
 from queue_workflows.config import RESERVED_QUEUES, current_config
-from queue_workflows.db import wait_for_schema
 from queue_workflows.db.dsn import secrets_of
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import DatabaseError, ExitCode, LeaseLost
-from queue_workflows.host.deadman import DeadMan, boottime
-from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.host.deadman import boottime
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.ending import ending_of
 from queue_workflows.jobs.executor import EventLoop, execute
 from queue_workflows.jobs.guards import HeldJob, budget_for
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
+from queue_workflows.jobs.outcomes import Released
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.retries import Backoff
 from queue_workflows.jobs.tasks import UNKNOWN_TASK, current_tasks
@@ -50,23 +49,19 @@ from queue_workflows.repositories.ending import Ending
 from queue_workflows.repositories.families import INGEST, NODE, Family
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.holding import Control
-from queue_workflows.repositories.ingest_jobs import IngestJobRepository
-from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.repositories.runs import RunRepository
 from queue_workflows.roles.guardian import Guardian
-from queue_workflows.roles.identity import Identity
 from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState, JobStatus, WorkerState
 
 _log = logging.getLogger(__name__)
 
-# The revision that brought the last table which a worker uses.
-MIN_SCHEMA: Final = 14
 # How long a job waits that this process does not know how to run; a worker that knows it fetches it at once.
 _UNKNOWN_DELAY_S: Final = 60.0
 _FIRST_LOOK_S: Final = 0.005
 _DATABASE_RETRY_S: Final = 0.5
 _MEMORY_EVERY_S: Final = 1.0
+_DATABASE_AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, DatabaseError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,47 +81,6 @@ class WorkerOptions:
 def family_of(queue: str) -> Family:
     """Reserved queues carry node jobs, all others ingest jobs."""
     return NODE if queue in RESERVED_QUEUES else INGEST
-
-
-def run_worker(database: Database, settings: Settings, options: WorkerOptions) -> ExitCode:
-    """Work until told to stop, drained, or done; the status to end the process with."""
-    launcher_pid = take_launcher_pid()
-    die_with_parent(launcher_pid)
-    wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
-    identity = Identity.take(settings.host_label, options.queue)
-    family = family_of(options.queue)
-    with (
-        DeadMan(enabled=settings.deadman) as deadman,
-        Listener.on(database, [family.channel], payloads=[options.queue]) as listener,
-        EventLoop() as loop,
-    ):
-        if deadman.reason_off:
-            _log.warning("no dead man's timer: %s", deadman.reason_off)
-        repository = NodeJobRepository if family is NODE else IngestJobRepository
-        guardian = Guardian(
-            identity,
-            settings,
-            repository=repository,
-            connect=lambda: database.connect(autocommit=True, hot=True),
-            deadman=deadman,
-            on_news=listener.interrupt,
-            grace_s=settings.grace_s if options.grace_s is None else options.grace_s,
-            launcher_pid=launcher_pid,
-        )
-        guardian.start()
-        try:
-            worker = Worker(
-                database,
-                settings,
-                options,
-                guardian=guardian,
-                listener=listener,
-                repository=repository,
-                loop=loop,
-            )
-            return worker.run()
-        finally:
-            guardian.close()
 
 
 class Worker:
@@ -153,7 +107,7 @@ class Worker:
         self._queue = options.queue
         self._family = family_of(options.queue)
         self._worker_id = guardian.identity.worker_id
-        self._lease_s = guardian.lease_s
+        self._lease_s = guardian.holdings.lease_s
         self._marks = Marks(settings.poll_s)
         self._backoff = Backoff(settings.backoff_s, settings.backoff_jitter_s)
         self._rng = Random()  # noqa: S311
@@ -164,8 +118,8 @@ class Worker:
         self._redactor = Redactor(secrets_of(database.params))
         self._memory = psutil.Process().memory_info
         self._memory_at = 0.0
-        self._jobs_done = 0
-        self._advertised = False
+        self._is_large = False
+        self._is_fresh = True
         self._connection: psycopg.Connection[Any] | None = None
         self._repository: ClaimableRepository[Any, Any]
 
@@ -190,30 +144,34 @@ class Worker:
         options, wish = self._options, self._guardian.wish
         if self._guardian.stopping is not None:
             return ExitCode.DONE
-        if options.max_jobs is not None and self._jobs_done >= options.max_jobs:
+        if self._has_done_its_share():
             return ExitCode.DONE
         if options.exit_when_off and wish is not None and wish.desired is DesiredState.OFF:
             return ExitCode.STOPPED
         if self._is_worn():
-            _log.info("recycled after %d jobs", self._jobs_done)
+            _log.info("recycled after %d jobs", self._guardian.jobs_done)
             self._guardian.execute_anew()
         return None
 
+    def _has_done_its_share(self) -> bool:
+        most = self._options.max_jobs
+        return most is not None and self._guardian.identity.jobs_done + self._guardian.jobs_done >= most
+
     def _is_worn(self) -> bool:
         options = self._options
-        if options.recycle_jobs is not None and self._jobs_done >= options.recycle_jobs:
+        if options.recycle_jobs is not None and self._guardian.jobs_done >= options.recycle_jobs:
             return True
         now = time.monotonic()
-        if options.recycle_mb is None or now < self._memory_at:
-            return False
-        self._memory_at = now + _MEMORY_EVERY_S
-        return self._memory().rss >> 20 >= options.recycle_mb
+        if options.recycle_mb is not None and now >= self._memory_at:
+            self._memory_at = now + _MEMORY_EVERY_S
+            self._is_large = self._memory().rss >> 20 >= options.recycle_mb
+        return self._is_large
 
     def _park(self, wish: Control) -> None:
         """Wait a turn for the operator; switched off, with nothing loaded."""
         self._leave_idle()
         if wish.desired is DesiredState.OFF:
-            if self._jobs_done:
+            if not self._is_fresh:
                 self._guardian.execute_anew()
             self._guardian.doing(WorkerState.PARKED, wish.reason)
         else:
@@ -236,11 +194,14 @@ class Worker:
         self._listener.wait(_DATABASE_RETRY_S * (0.5 + self._rng.random()))
 
     def _recover(self, ending: Ending | None) -> None:
-        """After a statement whose answer was lost: write the end again, and give back a claim never read."""
-        while True:
+        """After a statement whose answer was lost: write the end again, and give back a claim never read.
+
+        A worker that is told to stop meanwhile waits only to write an end, as long as the guardian lets it.
+        """
+        while ending is not None or self._guardian.stopping is None:
             try:
                 repository = self._connected()
-                with self._guardian.bounded():
+                with self._guardian.holdings.bounded():
                     if ending is not None and repository.end_many([ending]).lost:
                         _log.info(
                             "job %d: its end was stored before the connection was lost, or its lease was",
@@ -250,7 +211,7 @@ class Worker:
                         self._worker_id, max_crashes=self._settings.max_crashes, crashed=False
                     )
                 return
-            except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseError) as exc:
+            except _DATABASE_AWAY as exc:
                 self._lost_touch(exc)
 
     # Claiming.
@@ -260,7 +221,7 @@ class Worker:
         positions = self._marks.positions(time.monotonic())
         try:
             repository = self._connected()
-            with self._guardian.claiming, self._guardian.bounded() as reading:
+            with self._guardian.claiming, self._guardian.holdings.bounded() as reading:
                 jobs = repository.claim(
                     self._queue,
                     worker_id=self._worker_id,
@@ -270,7 +231,7 @@ class Worker:
                     durable=False,
                 )
                 return self._taken(jobs, reading)
-        except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseError) as exc:
+        except _DATABASE_AWAY as exc:
             self._lost_touch(exc)
             self._recover(None)
             return None
@@ -295,11 +256,10 @@ class Worker:
     def _idle(self) -> ClaimedJob | None:
         """Wait where a writer's NOTIFY finds us; the job that ended the wait, or none for another reason."""
         self._guardian.doing(WorkerState.IDLE)
-        if not self._advertised:
+        if not self._listener.is_wanted(self._queue):
             self._listener.advertise(self._queue)
-            self._advertised = True
         pause = _FIRST_LOOK_S
-        while self._guardian.stopping is None and self._guardian.wish is None:
+        while self._guardian.stopping is None and self._guardian.wish is None and not self._is_worn():
             # A short claim with marks proves nothing: the next one looks at everything.
             job = self._claim()
             if job is not None:
@@ -316,19 +276,18 @@ class Worker:
 
     def _leave_idle(self) -> None:
         """Writers need not wake us any more: NOTIFY is dear to them."""
-        if self._advertised:
+        if self._listener.is_wanted(self._queue):
             self._listener.withdraw(self._queue)
-            self._advertised = False
 
     # Working.
 
     def _work(self, job: ClaimedJob) -> ClaimedJob | None:
         """See one job to its end; the next one, if the end brought one."""
-        held = self._guardian.held(job.id)
+        held = self._guardian.holdings.get(job.id)
         ending = self._perform(job, held.ctx)
         if ending is None:
             # The lease is lost, so the row is another's; the process need not end, as the job has.
-            self._guardian.let_go(job.id)
+            self._guardian.holdings.drop(job.id)
             return None
         held.is_ending = True
         last_words = held.ctx.take_progress(now=time.monotonic(), final=True)
@@ -339,11 +298,11 @@ class Worker:
                 return self._end_and_claim(job, ending)
             with self._guardian.claiming:
                 lost = self._connected().end_many([ending]).lost
-                self._guardian.let_go(job.id)
-        except (psycopg.OperationalError, psycopg.InterfaceError, DatabaseError) as exc:
+                self._guardian.holdings.drop(job.id)
+        except _DATABASE_AWAY as exc:
             self._lost_touch(exc)
             self._recover(ending)
-            self._guardian.let_go(job.id)
+            self._guardian.holdings.drop(job.id)
             return None
         if lost:
             self._tell_lost(job)
@@ -363,7 +322,7 @@ class Worker:
             )
             # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
             following = self._taken(jobs, reading)
-            self._guardian.let_go(job.id)
+            self._guardian.holdings.drop(job.id)
         if ended.lost:
             self._tell_lost(job)
         if following is not None:
@@ -374,7 +333,7 @@ class Worker:
         return (
             self._guardian.stopping is None
             and self._guardian.wish is None
-            and (self._options.max_jobs is None or self._jobs_done < self._options.max_jobs)
+            and not self._has_done_its_share()
             and not self._is_worn()
         )
 
@@ -389,11 +348,17 @@ class Worker:
         return JobContext(job, family=self._family.title, make_durable=lambda: self._make_durable(job))
 
     def _make_durable(self, job: ClaimedJob) -> bool:
-        try:
-            self._connected().make_durable(job.fence, lease_s=self._lease_s)
-        except LeaseLost:
-            return False
-        return True
+        """Renew the lease on disk; a database that is away is waited for, as it is not the job's failure."""
+        while self._guardian.holdings.holds(job):
+            try:
+                self._connected().make_durable(job.fence, lease_s=self._lease_s)
+            except LeaseLost:
+                return False
+            except _DATABASE_AWAY as exc:
+                self._lost_touch(exc)
+            else:
+                return True
+        return False
 
     def _perform(self, job: ClaimedJob, ctx: JobContext) -> Ending | None:
         """Run the job's function here and now, or put the job aside for who knows it."""
@@ -406,17 +371,24 @@ class Worker:
                 hold_reason=reason,
                 hold_key=key,
             )
-        self._jobs_done += 1
+        self._is_fresh = False
+        try:
+            run = self._run_of(job)
+        except _DATABASE_AWAY as exc:
+            self._lost_touch(exc)
+            return ending_of(Released("the database was away"), job, self._backoff, 0.0)
         outcome = execute(
             job,
             work,
             ctx,
             invoke_context=self._invoke_context,
-            run=self._run_of(job),
+            run=run,
             loop=self._loop,
             limits=self._limits,
             redactor=self._redactor,
         )
+        if not isinstance(outcome, Released):
+            self._guardian.jobs_done += 1
         return ending_of(outcome, job, self._backoff, self._rng.random())
 
     def _look_up(self, job: ClaimedJob) -> tuple[Work | None, str, str | None]:

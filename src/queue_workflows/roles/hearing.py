@@ -1,0 +1,99 @@
+"""The signals that stop a worker, heard by a thread: the main one may be deep in C code for a long time.
+
+They arrive by a descriptor that C writes to. A handler in Python runs as well, where the main thread gets to
+it: it tells a main thread that waits, whatever the listening thread is waiting for.
+
+A forked child shares the descriptor and would inherit the handler. It gets neither: when a job ends a child
+of its own by SIGTERM, as multiprocessing does, that must end the child, and not be heard as a stop of the
+worker. So the signals are held from before the fork until the child has let go of both.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+from queue_workflows.db.joining import Bell
+from queue_workflows.roles.loop import hearable
+
+_NOTHING: Final = b"\0"
+_DEFAULTS: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler}
+
+
+class Hearing:
+    """From `begin` to `end` the stop signals come here; both are for the main thread."""
+
+    def __init__(self, in_main: Callable[[int], None]) -> None:
+        """`in_main` is called by the handler, in the main thread, as soon as that runs Python."""
+        self._in_main = in_main
+        self._bell = Bell()
+        self._before: dict[int, Any] = {}
+        self._masks: dict[int, set[int]] = {}
+
+    def begin(self) -> None:
+        """Hear."""
+        for number in hearable():
+            self._before[number] = signal.signal(number, self._heard)
+        signal.set_wakeup_fd(self._bell.writer, warn_on_full_buffer=False)
+        _hearing.add(self)
+
+    def end(self) -> None:
+        """Leave the signals to who had them before."""
+        _hearing.discard(self)
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def wait(self, seconds: float) -> list[int]:
+        """Wait for signals, a ring, or the time; each signal as often as it came."""
+        select.select([self._bell], [], [], seconds)
+        return [number for number in self._bell.answer() if number in self._before]
+
+    def ring(self) -> None:
+        """End the present or the next wait; from any thread."""
+        self._bell.ring(_NOTHING)
+
+    def before_fork(self) -> None:
+        """Hold the signals in the thread that forks."""
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, list(self._before))
+        self._masks[threading.get_ident()] = mask
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """Let them through again; in the child, to what they do in any process."""
+        if in_child:
+            signal.set_wakeup_fd(-1)
+            for number in self._before:
+                signal.signal(number, _DEFAULTS.get(number, signal.SIG_DFL))
+        mask = self._masks.pop(threading.get_ident(), None)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _heard(self, number: int, _frame: FrameType | None) -> None:
+        self._in_main(number)
+
+
+_hearing: Final[weakref.WeakSet[Hearing]] = weakref.WeakSet()
+
+
+def _before_fork() -> None:
+    for hearing in _hearing:
+        hearing.before_fork()
+
+
+def _after_fork(*, in_child: bool) -> None:
+    for hearing in _hearing:
+        hearing.after_fork(in_child=in_child)
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=lambda: _after_fork(in_child=False),
+    after_in_child=lambda: _after_fork(in_child=True),
+)

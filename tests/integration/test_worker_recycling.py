@@ -1,0 +1,75 @@
+"""A worker that starts afresh after so many jobs or so much memory, under the same name and pid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psutil
+import psycopg
+import pytest
+from support.workers import running_worker, until
+
+from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
+
+
+@pytest.fixture
+def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
+    """Empty tables, and a connection whose every statement the workers see at once."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute("TRUNCATE ingest_jobs, worker_heartbeats, worker_control")
+        yield connection
+
+
+@pytest.fixture
+def jobs(conn: psycopg.Connection) -> IngestJobRepository:
+    return IngestJobRepository(conn)
+
+
+def kept(jobs: IngestJobRepository, *ids: int) -> list[int]:
+    return [jobs.fetch(job).result["kept"] for job in ids]
+
+
+def test_after_so_many_jobs_nothing_of_them_is_left(qwf_dsn, jobs):
+    """Two jobs a process; the worker's name, its pid and the count of --max-jobs go on."""
+    ids = [jobs.enqueue("keep", queue="fetch").id for _ in range(6)]
+    with running_worker(qwf_dsn, "--recycle-jobs", "2", "--max-jobs", "5") as worker:
+        assert worker.wait(120) == 0
+    assert kept(jobs, *ids[:5]) == [1, 2, 1, 2, 1]
+    rows = [jobs.fetch(job) for job in ids]
+    assert {row.result["pid"] for row in rows[:5]} == {worker.pid}
+    assert len({row.claimed_by for row in rows[:5]}) == 1
+    assert (rows[5].status, rows[5].attempt) == ("queued", 0)
+
+
+def test_after_so_much_memory_it_is_given_back(qwf_dsn, jobs):
+    """The job that fills it ends; the next one runs in a process without it."""
+    with running_worker(qwf_dsn, "--recycle-mb", "400") as worker:
+        small = jobs.enqueue("keep", queue="fetch").id
+        until(lambda: jobs.fetch(small).status == "completed")
+        large = jobs.enqueue("keep", queue="fetch", args={"mb": 500}).id
+        until(lambda: jobs.fetch(large).status == "completed")
+        until(lambda: psutil.Process(worker.pid).memory_info().rss < 400 << 20)
+        following = jobs.enqueue("keep", queue="fetch").id
+        until(lambda: jobs.fetch(following).status == "completed")
+        assert worker.poll() is None
+    assert kept(jobs, small, large, following) == [1, 2, 1]
+
+
+def test_what_a_job_starts_is_not_taken_for_its_worker(qwf_dsn, jobs):
+    """A worker that a job starts would else claim, and clean up, under the name of the one around it."""
+    ids = [jobs.enqueue("keep", queue="fetch").id for _ in range(2)]
+    with running_worker(qwf_dsn, "--recycle-jobs", "1", "--drain", _QWF_INCARNATION="abc123") as worker:
+        assert worker.wait(120) == 0
+    assert [jobs.fetch(job).result["told"] for job in ids] == [[], []]
+    assert {jobs.fetch(job).claimed_by for job in ids} == {"here:fetch:abc123"}
+
+
+def test_a_long_job_is_named_in_the_heartbeat_and_its_end_as_well(qwf_dsn, conn, jobs, tmp_path):
+    """Within a second or two, whatever the beat between."""
+    go = tmp_path / "go"
+    job = jobs.enqueue("deaf", queue="fetch", args={"until": str(go)}).id
+    with running_worker(qwf_dsn, QWF_STALE_HEARTBEAT_S="3600"):
+        beats = HeartbeatRepository(conn)
+        until(lambda: [beat.current_job_id for beat in beats.list(state="busy")] == [job])
+        go.touch()
+        until(lambda: [beat.current_job_id for beat in beats.list(state="idle")] == [None])

@@ -1,0 +1,135 @@
+"""Stops that come at an odd moment: to a forked child, without a database, before a job has begun."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from support.claimed_jobs import context, ingest_job
+from support.cluster import Cluster
+from support.jobs import CLEAR
+from support.tcp_proxy import TcpProxy
+from support.workers import running_worker, until
+
+from queue_workflows.db import bootstrap
+from queue_workflows.host.deadman import DeadMan, boottime
+from queue_workflows.jobs.guards import Budget, HeldJob
+from queue_workflows.jobs.outcomes import Stop
+from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
+from queue_workflows.repositories.holding import Control
+from queue_workflows.roles.guardian import Guardian
+from queue_workflows.roles.identity import Identity
+from queue_workflows.settings import Settings
+from queue_workflows.states import DesiredState
+
+
+@pytest.fixture
+def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
+    """Empty tables, and a connection whose every statement the workers see at once."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute("TRUNCATE ingest_jobs, worker_heartbeats, worker_control")
+        yield connection
+
+
+@pytest.fixture
+def jobs(conn: psycopg.Connection) -> IngestJobRepository:
+    return IngestJobRepository(conn)
+
+
+def test_a_forked_child_of_a_job_ends_alone(qwf_dsn, jobs):
+    """SIGTERM to it is not its worker's: multiprocessing ends its children so, and waits for them."""
+    job = jobs.enqueue("forks", queue="fetch").id
+    with running_worker(qwf_dsn) as worker:
+        until(lambda: jobs.fetch(job).status == "completed")
+        following = jobs.enqueue("note", queue="fetch").id
+        until(lambda: jobs.fetch(following).status == "completed")
+        assert worker.poll() is None
+    assert jobs.fetch(job).result == {"exitcode": -signal.SIGTERM}
+
+
+def test_a_closed_terminal_stops_gracefully(qwf_dsn, conn, jobs, tmp_path: Path):
+    """SIGHUP: the job is given back, uncounted, and not left to its lease."""
+    begun = tmp_path / "begun"
+    job = jobs.enqueue("deaf", queue="fetch", args={"begun": str(begun)}).id
+    with running_worker(qwf_dsn, "--grace", "0") as worker:
+        until(begun.exists)
+        worker.send_signal(signal.SIGHUP)
+        assert worker.wait(60) == 143
+    row = jobs.fetch(job)
+    assert (row.status, row.crash_count, row.failures) == ("queued", 0, 0)
+
+
+@pytest.mark.parametrize("news", ["stop", "off", "pause"])
+def test_a_claim_that_meets_a_stop_is_not_begun(qwf_dsn, news):
+    """Confirmed when the guardian has told all that were held: this one is told on its arrival."""
+    with DeadMan(enabled=False) as deadman:
+        guardian = Guardian(
+            Identity("here", "fetch", "x", 1),
+            Settings(),
+            repository=IngestJobRepository,
+            connect=lambda: psycopg.connect(qwf_dsn, autocommit=True),
+            deadman=deadman,
+            on_news=lambda: None,
+            absorb=lambda _: None,
+            grace_s=30,
+        )
+        if news == "stop":
+            guardian.stopping = signal.SIGTERM
+        else:
+            guardian.wish = Control(DesiredState(news), 1, "*", "fetch", None, "ann", None)
+        job = ingest_job()
+        held = HeldJob(job, context(job), Budget(3600, 120), time.monotonic(), boottime() + 30)
+        guardian.hold(held)
+        assert held.ctx.stopping is Stop.RELEASE
+        assert held.end_at <= time.monotonic() + 30
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A server of the tests' own, that listens on TCP."""
+    with Cluster.primary() as cluster:
+        bootstrap(cluster.dsn())
+        yield cluster
+
+
+@pytest.fixture
+def away(cluster: Cluster) -> Iterator[tuple[TcpProxy, str, psycopg.Connection]]:
+    """A proxy, the DSN through it, and a way around it."""
+    with TcpProxy(cluster.port) as proxy, cluster.connect() as around:
+        around.execute(CLEAR + "; TRUNCATE worker_heartbeats, worker_control")
+        yield proxy, cluster.dsn(port=str(proxy.port), sslmode="disable"), around
+
+
+OUTAGE = {"QWF_CONNECT_TIMEOUT_S": "1"}
+
+
+def test_an_idle_worker_without_a_database_stops(away):
+    """It holds nothing, so there is nothing to wait for."""
+    proxy, dsn, around = away
+    with running_worker(dsn, **OUTAGE) as worker:
+        until(lambda: HeartbeatRepository(around).list(state="idle"))
+        proxy.pause()
+        proxy.cut()
+        said = ""
+        while "the worker has no database" not in said:
+            said = worker.stderr.readline()
+        worker.terminate()
+        assert worker.wait(60) == 0
+
+
+def test_a_paused_worker_stops_though_its_database_answers_nothing(away):
+    """Its connections stand, and the guardian waits on one of them for an answer that never comes."""
+    proxy, dsn, around = away
+    control = WorkerControlRepository(around)
+    control.set("here", "fetch", "pause", actor="test")
+    with running_worker(dsn, **OUTAGE) as worker:
+        until(lambda: HeartbeatRepository(around).list(state="paused"))
+        proxy.pause()
+        seen = "SELECT last_seen < clock_timestamp() - interval '6 s' FROM worker_heartbeats"
+        until(lambda: around.execute(seen).fetchone() == (True,))
+        worker.terminate()
+        assert worker.wait(60) == 0
