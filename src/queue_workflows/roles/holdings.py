@@ -79,7 +79,7 @@ class Holdings:
         reading = boottime()
         with self._lock:
             if not self._held:
-                self._deadman.arm(reading + self.lease_s)
+                self._deadman.arm(reading + self.lease_s - self._margin_s)
         try:
             yield reading
         finally:

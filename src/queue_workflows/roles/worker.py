@@ -56,6 +56,8 @@ from queue_workflows.states import DesiredState, JobStatus, WorkerState
 
 _log = logging.getLogger(__name__)
 
+# The revision that brought the last table which a worker uses.
+MIN_SCHEMA: Final = 14
 # How long a job waits that this process does not know how to run; a worker that knows it fetches it at once.
 _UNKNOWN_DELAY_S: Final = 60.0
 _FIRST_LOOK_S: Final = 0.005
@@ -408,5 +410,5 @@ class Worker:
         """Jobs on hold because nobody knew their task may run now."""
         if self._family is INGEST and (names := self._tasks.names()):
             repository = self._connected()
-            with self._guardian.bounded():
+            with self._guardian.holdings.bounded():
                 repository.promote_held(UNKNOWN_TASK, names, queue=self._queue)

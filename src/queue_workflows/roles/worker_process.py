@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Final
 
 from queue_workflows.db import wait_for_schema
 from queue_workflows.db.engine import Database
@@ -17,13 +16,10 @@ from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.identity import Identity
-from queue_workflows.roles.worker import Worker, WorkerOptions, family_of
+from queue_workflows.roles.worker import MIN_SCHEMA, Worker, WorkerOptions, family_of
 from queue_workflows.settings import Settings
 
 _log = logging.getLogger(__name__)
-
-# The revision that brought the last table which a worker uses.
-MIN_SCHEMA: Final = 14
 
 
 def run_worker(database: Database, settings: Settings, options: WorkerOptions) -> ExitCode:
