@@ -10,12 +10,11 @@ import signal
 from collections.abc import Iterator
 
 import pytest
-from support.floor import Floor
+from support.floor import ENDS, Floor
 from support.statement_proxy import StatementProxy
 from support.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository
-from queue_workflows.repositories.ending import END, END_AND_CLAIM
 
 COUNTS = ("status", "attempt", "crash_count", "failures")
 
@@ -63,7 +62,7 @@ def test_an_end_that_was_swallowed_is_refused_later(floor: Floor, proxy: Stateme
         floor.until_begun(job, 1)
         proxy.swallow()
         floor.ledger.open_gate(job, 1)
-        until(lambda: proxy.passed(END_AND_CLAIM["ingest"]) + proxy.passed(END["ingest"]))
+        until(lambda: proxy.passed(*ENDS))
         floor.jobs.lapse(job)
         with floor.worker() as worker:
             floor.until_completed(job)

@@ -10,19 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from support.floor import Floor
+from support.floor import CLAIMS, ENDS, RENEWALS, WATCHES, Floor
 from support.statement_proxy import Moment, StatementProxy
 from support.workers import until
 
-from queue_workflows.repositories.claiming import CLAIM
-from queue_workflows.repositories.ending import END, END_ONE_AND_CLAIM
-from queue_workflows.repositories.holding import RENEW, WATCH
-
-STATEMENTS = {
-    "claim": (CLAIM["ingest"],),
-    "end": (END["ingest"], END_ONE_AND_CLAIM["ingest"]),
-    "renewal": (RENEW["ingest"],),
-}
+STATEMENTS = {"claim": CLAIMS, "end": ENDS, "renewal": RENEWALS}
 COUNTS = ("status", "attempt", "crash_count", "failures")
 
 
@@ -143,14 +135,14 @@ def test_under_default_settings(floor: Floor) -> None:
 def test_cut_off_from_the_answer_to_an_end(floor: Floor, proxy: StatementProxy) -> None:
     """Only the line breaks: the worker finds its end stored, gives back the claim it never read, works on."""
     job, behind = floor.enqueue(), floor.enqueue()
-    trap = proxy.trap(*STATEMENTS["end"], moment=Moment.UNREAD)
+    trap = proxy.trap(*ENDS, moment=Moment.UNREAD)
     with floor.worker(dsn=proxy.dsn) as worker:
         trap.sprung()
         proxy.refuse()
         trap.drop()
         # The guardian, whose line holds, asks about the fence of a job that has ended by now.
-        watched = proxy.passed(WATCH["ingest"])
-        until(lambda: worker.poll() is not None or proxy.passed(WATCH["ingest"]) > watched + 1)
+        watched = proxy.passed(*WATCHES)
+        until(lambda: worker.poll() is not None or proxy.passed(*WATCHES) > watched + 1)
         assert worker.poll() is None
         proxy.refuse(False)
         floor.until_completed(job, behind)

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from support.floor import Floor
-from support.statement_proxy import Moment, StatementProxy, Trap
+from support.floor import CLAIMS, ENDS, Floor
+from support.statement_proxy import Moment, StatementProxy
 from support.workers import until
 
-from queue_workflows.repositories.claiming import CLAIM
-from queue_workflows.repositories.ending import END, END_AND_CLAIM
-
-ENDS = (END["ingest"], END_AND_CLAIM["ingest"])
 OVER = ("completed", 2, 1, 0)
 COUNTS = ("status", "attempt", "crash_count", "failures")
 
@@ -29,11 +24,6 @@ COUNTS = ("status", "attempt", "crash_count", "failures")
 def proxy(qwf_dsn: str) -> Iterator[StatementProxy]:
     with StatementProxy(qwf_dsn) as proxy:
         yield proxy
-
-
-def has_tried_or_gone(trap: Trap, worker: subprocess.Popen[str]) -> None:
-    """Wait until the woken worker's end was carried out by the server, or the worker has given up."""
-    until(lambda: trap.has_sprung or worker.poll() is not None)
 
 
 @pytest.mark.slow
@@ -86,9 +76,11 @@ def test_without_the_timer_the_fence_holds(
         until(lambda: floor.connection.execute(five_leases, began).fetchone() == (True,))
         before = floor.row(job)
         trap = proxy.trap(*ENDS, moment=Moment.UNREAD)
+        claims = proxy.passed(*CLAIMS)
         still_stuck.close()
         os.kill(victim.pid, signal.SIGCONT)
-        has_tried_or_gone(trap, victim)
+        # It tries to end the job, or has learnt of its loss first: then it gives up or claims the next.
+        until(lambda: trap.has_sprung or victim.poll() is not None or proxy.passed(*CLAIMS) > claims)
         assert floor.row(job) == before
         floor.ledger.open_gate(job, 2)
         floor.until_completed(job)
@@ -113,10 +105,10 @@ def test_an_end_that_arrives_late(floor: Floor, proxy: StatementProxy, successor
                 floor.ledger.open_gate(job, 2)
                 floor.until_completed(job)
             before = floor.row(job)
-            claims = proxy.passed(CLAIM["ingest"])
+            claims = proxy.passed(*CLAIMS)
             trap.deliver()
             # What the worker does next, once it has the answer.
-            until(lambda: proxy.passed(CLAIM["ingest"]) > claims)
+            until(lambda: proxy.passed(*CLAIMS) > claims)
             assert floor.row(job) == before
             floor.ledger.open_gate(job, 2)
             floor.until_completed(job)

@@ -211,10 +211,10 @@ class StatementProxy:
                     return trap
         return None
 
-    def passed(self, statement: str) -> int:
-        """How often this statement has come by."""
+    def passed(self, *statements: str) -> int:
+        """How often these statements have come by."""
         with self._lock:
-            return self._passed[_without_parameters(statement)]
+            return sum(self._passed[_without_parameters(each)] for each in statements)
 
     def swallow(self) -> None:
         """From now on a black hole that acknowledges: what arrives is taken in and passed on to nobody."""
