@@ -199,6 +199,8 @@ def test_who_sits_there_is_asked(ingest, qwf_dsn, answer, status, left):
         (["list", "--status", "done"], "'done' is not one of"),
         (["list", "--run", "7"], "is not a valid UUID"),
         (["list", "--older-than", "nan"], "is no length of time"),
+        (["list", "--error", "\udcff"], "a lone surrogate is no character"),
+        (["list", "--queue", ""], "queue is empty"),
         (["list", "--limit", "0"], "0 is not in the range"),
         (["list", "--task", "t", "--node", "n"], "a task is of ingest jobs"),
         (["failures", "--since", "-1h"], "is no length of time"),

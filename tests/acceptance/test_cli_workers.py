@@ -85,7 +85,10 @@ def test_a_pause_is_waited_for_as_long_as_the_job_takes(qwf_dsn, conn, jobs, tmp
     job = jobs.enqueue("deaf", queue="fetch", args={"until": str(tmp_path / "go")}).id
     following = jobs.enqueue("note", queue="fetch").id
     with running_worker(qwf_dsn):
-        until(is_in(jobs, job, "running"), within_s=PATIENCE_S)
+        until(
+            lambda: [one for one in HeartbeatRepository(conn).list() if one.current_job_id == job],
+            within_s=PATIENCE_S,
+        )
         late = workers(qwf_dsn, "pause", "*", "fetch", "--wait", "--timeout", "2s", status=73)
         assert f"ingest:{job}" in late.stderr
         version = WorkerControlRepository(conn).list()[0].version

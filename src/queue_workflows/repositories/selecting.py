@@ -93,6 +93,8 @@ class JobFilter:
     def where(self, family: Family, *, after: int | None = None) -> Filters:
         """The conditions in one family's table."""
         filters = Filters()
+        for name in ("queue", "task", "node", "error", "worker"):
+            check.text_or_none(name, getattr(self, name), max_bytes=check.TEXT_BYTES)
         filters.add("queue = %(queue)s::text", queue=self.queue)
         statuses = check.words_or_none("status", self.status, JobStatus)
         filters.add("status = ANY (%(status)s::text[])", status=statuses)
