@@ -1,0 +1,61 @@
+"""Operators' commands under least privilege: a reader may look, an operator may act, others may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from support.commands import qwf_here
+from support.roles import Roles, least_privilege
+
+from queue_workflows import IngestJobRepository, db
+
+LOOKS = (
+    ("workers", "list"),
+    ("queue", "stats"),
+    ("job", "list"),
+    ("job", "show", "ingest:1"),
+    ("job", "failures"),
+    ("explain", "ingest:1"),
+)
+ACTS = (
+    ("workers", "pause", "*", "fetch"),
+    ("workers", "on", "*", "fetch"),
+    ("job", "cancel", "ingest:1"),
+    ("job", "retry", "ingest:1"),
+    ("job", "cancel", "--queue", "fetch", "--yes"),
+    ("job", "retry", "--status", "cancelled", "--yes"),
+)
+
+
+@pytest.fixture(scope="module")
+def roles(qwf_server, qwf_role_suffix) -> Iterator[Roles]:
+    """The five roles after a deployment, and a job."""
+    with qwf_server.database(False) as dsn, least_privilege(dsn, qwf_role_suffix) as roles:
+        db.bootstrap(roles.dsn("migrator"))
+        roles.grant()
+        with psycopg.connect(roles.dsn("producer")) as producer:
+            assert IngestJobRepository(producer).enqueue("note", queue="fetch").id == 1
+        yield roles
+
+
+def test_a_reader_looks_and_an_operator_acts(roles):
+    """The operator's group is that of the orchestrators."""
+    for command in LOOKS:
+        qwf_here("--db", roles.dsn("reader"), *command)
+    for command in (*LOOKS, *ACTS):
+        qwf_here("--db", roles.dsn("orchestrator"), *command)
+
+
+@pytest.mark.parametrize("role", ["reader", "worker", "producer"])
+@pytest.mark.parametrize("command", ACTS[:4], ids=" ".join)
+def test_who_may_not_act_is_told_so(roles, role, command):
+    """78, one line, and nothing is changed."""
+    with psycopg.connect(roles.admin_dsn, autocommit=True) as administrator:
+        seen = "SELECT count(*), max(generation), min(status) FROM ingest_jobs, audit_log"
+        before = administrator.execute(seen).fetchone()
+        said = qwf_here("--db", roles.dsn(role), *command, status=78)
+        assert (said.stdout, said.stderr.count("\n")) == ("", 1)
+        assert "grants" in said.stderr
+        assert administrator.execute(seen).fetchone() == before
