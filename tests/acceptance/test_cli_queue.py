@@ -135,6 +135,21 @@ def test_what_is_over_costs_nothing(conn, sql, index):
     conn.execute("ALTER TABLE ingest_jobs RESET (autovacuum_enabled)")
 
 
+def test_a_queue_is_paused_and_resumed(qwf_dsn, conn):
+    """A pause of `*` and the queue, with all that goes with it."""
+
+    def said(*arguments: str) -> str:
+        return qwf_here("--db", qwf_dsn, "queue", *arguments).stdout
+
+    assert said("pause", "fetch", "--reason", "deploy", "--actor", "ann", "--for", "1h").startswith(
+        "(*, fetch) is paused by ann until "
+    )
+    (wish,) = WorkerControlRepository(conn).list()
+    assert (wish.host_label, wish.queue, wish.desired, wish.reason) == ("*", "fetch", "pause", "deploy")
+    assert said("resume", "fetch") == "(*, fetch) is on\n"
+    assert WorkerControlRepository(conn).list() == []
+
+
 def test_watching_ends_with_ctrl_c(qwf_dsn, conn):
     """A line of JSON each time; quietly, with the status for it."""
     Jobs("ingest", conn).enqueue(2)

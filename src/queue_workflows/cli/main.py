@@ -37,7 +37,9 @@ ENTRIES: Final = {
     "supervisor": Entry(
         "queue_workflows.cli.supervisor:supervisor", "Run and watch the workers of this machine."
     ),
-    "queue": Entry("queue_workflows.cli.queue:queue", "See how full the queues are, and how fast they move."),
+    "queue": Entry(
+        "queue_workflows.cli.queue:queue", "See how full the queues are and how fast they move; pause one."
+    ),
     "job": Entry("queue_workflows.cli.job:job", "List, show, cancel and retry jobs; group what failed."),
     "explain": Entry("queue_workflows.cli.explain:explain", "Say why a job does not run, or how it ended."),
     "workers": Entry("queue_workflows.cli.workers:workers", "See the workers; pause them, stop them, go on."),

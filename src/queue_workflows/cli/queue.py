@@ -1,4 +1,4 @@
-"""`qwf queue`: how full the queues are, and how fast they move."""
+"""`qwf queue`: how full the queues are, how fast they move; pausing one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from queue_workflows.cli.operating import (
     say,
 )
 from queue_workflows.cli.spans import say_span, span
+from queue_workflows.cli.workers import ask, for_option, queue_argument, wish_options
 from queue_workflows.config import effective_settings
+from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.statistics import QueueStats, Statistics, StatisticsRepository
 from queue_workflows.states import DesiredState, JobStatus, WorkerState
 
@@ -31,7 +33,26 @@ _WORDS = {DesiredState.PAUSE: "paused", DesiredState.OFF: "off"}
 
 @click.group(no_args_is_help=True)
 def queue() -> None:
-    """See the queues."""
+    """See the queues, pause them, let them go on."""
+
+
+@queue.command()
+@queue_argument
+@wish_options
+@for_option
+@click.pass_obj
+def pause(invocation: Invocation, /, **asked: Any) -> ExitCode:
+    """Let no worker of QUEUE claim anything more: `qwf workers pause '*' QUEUE`."""
+    return ask(invocation, DesiredState.PAUSE, host="*", **asked)
+
+
+@queue.command()
+@queue_argument
+@wish_options
+@click.pass_obj
+def resume(invocation: Invocation, /, **asked: Any) -> ExitCode:
+    """Take the pause of QUEUE back, and say what still blocks: `qwf workers on '*' QUEUE`."""
+    return ask(invocation, DesiredState.ON, host="*", lasting=None, **asked)
 
 
 @queue.command()

@@ -158,8 +158,13 @@ def _matching(pattern: str, value: str, what: str) -> str:
     return value
 
 
-def _wishing(command: Callable[..., Any]) -> Callable[..., Any]:
-    """What the three verbs take."""
+def queue_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A queue, or any."""
+    return click.argument("queue", callback=_queue)(command)
+
+
+def wish_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What every verb that asks something of workers takes."""
     for decorate in (
         audit_options,
         click.option(
@@ -171,14 +176,17 @@ def _wishing(command: Callable[..., Any]) -> Callable[..., Any]:
             help="How long to --wait.",
         ),
         click.option("--wait", is_flag=True, help="Return when every worker that is heard of does so."),
-        click.argument("queue", callback=_queue),
-        click.argument("host", callback=_host),
     ):
         command = decorate(command)
     return command
 
 
-def _for_option(command: Callable[..., Any]) -> Callable[..., Any]:
+def _wishing(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.argument("host", callback=_host)(queue_argument(wish_options(command)))
+
+
+def for_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A wish that ends by itself."""
     return click.option(
         "--for", "lasting", type=span, metavar="SPAN", help="Only for so long: 90s, 15m, 2h, 1d."
     )(command)
@@ -186,20 +194,20 @@ def _for_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @workers.command(cls=_Verb)
 @_wishing
-@_for_option
+@for_option
 @click.pass_obj
 def pause(invocation: Invocation, /, **asked: Any) -> ExitCode:
     """Finish the current job, claim nothing more."""
-    return _ask(invocation, DesiredState.PAUSE, **asked)
+    return ask(invocation, DesiredState.PAUSE, **asked)
 
 
 @workers.command(cls=_Verb)
 @_wishing
-@_for_option
+@for_option
 @click.pass_obj
 def off(invocation: Invocation, /, **asked: Any) -> ExitCode:
     """Stop at once: jobs are given back uncounted, nothing stays loaded."""
-    return _ask(invocation, DesiredState.OFF, **asked)
+    return ask(invocation, DesiredState.OFF, **asked)
 
 
 @workers.command(cls=_Verb)
@@ -207,10 +215,10 @@ def off(invocation: Invocation, /, **asked: Any) -> ExitCode:
 @click.pass_obj
 def on(invocation: Invocation, /, **asked: Any) -> ExitCode:
     """Take back what was asked of HOST and QUEUE, and say what still keeps workers there from working."""
-    return _ask(invocation, DesiredState.ON, lasting=None, **asked)
+    return ask(invocation, DesiredState.ON, lasting=None, **asked)
 
 
-def _ask(
+def ask(
     invocation: Invocation,
     desired: DesiredState,
     *,
@@ -222,6 +230,7 @@ def _ask(
     wait: bool,
     timeout: float,
 ) -> ExitCode:
+    """Ask workers for something, say what became of it, and wait for it if that was said too."""
     stale_s, place = effective_settings().stale_heartbeat_s, _scope(host, queue)
     with operators_connection(invocation) as connection:
         control, beats = WorkerControlRepository(connection), HeartbeatRepository(connection)
