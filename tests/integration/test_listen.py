@@ -15,9 +15,9 @@ from support.tcp_proxy import TcpProxy
 
 from queue_workflows.config import reset_config
 from queue_workflows.db.engine import Database
-from queue_workflows.db.listen import Listener, Pace, Wake
+from queue_workflows.db.listen import ADVERTISE, NEXT_TRANSACTION, Listener, Pace, Wake
 from queue_workflows.db.migrations import bootstrap
-from queue_workflows.db.wire import Note
+from queue_workflows.db.wire import Note, Wire
 from queue_workflows.errors import DatabaseError, EmbeddedServerError, SchemaError
 
 CHANNEL = "ingest_job_ready"
@@ -348,6 +348,33 @@ def test_the_wake_that_nobody_sends_is_known(open_listener, cluster, admin, kind
         writer.execute("COMMIT PREPARED 'late'" if kind == "prepared transaction" else "COMMIT")
         assert listener.must_look_again()  # this look is the first that surely sees the row
         assert not listener.must_look_again()
+
+
+def test_a_writer_in_the_midst_of_advertising_is_heard_or_looked_for(
+    open_listener, cluster, admin, monkeypatch
+):
+    """The lock first, then the mark: who inserts between the two sees the lock, and so notifies.
+
+    The other way round it would see no lock and stand above the mark: nobody would ever look for its row.
+    """
+    listener = open_listener()
+    ask, asked = Wire.ask, []
+
+    def ask_between(wire, statement, *parameters):
+        if statement in (ADVERTISE, NEXT_TRANSACTION):
+            asked.append(statement)
+            if len(asked) == 2:
+                writer.execute("BEGIN")
+                writer.execute("INSERT INTO ingest_jobs (task_name, queue) VALUES ('t', 'fetch')")
+        return ask(wire, statement, *parameters)
+
+    monkeypatch.setattr(Wire, "ask", ask_between)
+    with cluster.connect() as writer:
+        assert listener.advertise("fetch")
+        assert set(asked) == {ADVERTISE, NEXT_TRANSACTION}
+        looked = [listener.must_look_again() for _ in range(3)]
+        writer.execute("COMMIT")
+        assert all(looked) or listener.wait(10) == Wake("notified", frozenset({Note(CHANNEL, "fetch")}))
 
 
 def test_later_writers_do_not_keep_us_looking(open_listener, cluster, admin):

@@ -15,8 +15,14 @@ from psycopg.types.json import set_json_loads
 from sqlalchemy.orm import Session, sessionmaker
 
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.models import IngestJob, WorkflowRun
-from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, RunRepository
+from queue_workflows.models import IngestJob, WorkflowRun, uuid7
+from queue_workflows.repositories import (
+    HeartbeatRepository,
+    IngestJobRepository,
+    NewNodeJob,
+    NodeJobRepository,
+    RunRepository,
+)
 
 
 def refusal(handle: Any) -> str:
@@ -218,3 +224,42 @@ def test_json_is_not_reinterpreted(qwf_conn: psycopg.Connection) -> None:
     found = IngestJobRepository(qwf_conn).fetch(made.id)
     assert found is not None
     assert (found.args, found.reason) == (args, "100% %(sure)s")
+
+
+def pending_run() -> WorkflowRun:
+    """A run that a Session is to write."""
+    return WorkflowRun(id=uuid7(), workflow_name="w", spec={}, spec_hash="h")
+
+
+def test_what_a_session_has_pending_goes_first(qwf_session: Session) -> None:
+    """A node of a run that was only added finds it there."""
+    run = pending_run()
+    qwf_session.add(run)
+    (made,) = NodeJobRepository(qwf_session).insert_many(
+        [NewNodeJob(run_id=run.id, node_id="n", queue="cpu")]
+    )
+    assert made.created
+    assert run not in qwf_session.new
+
+
+def test_a_session_that_does_not_flush_by_itself_is_left_alone(qwf_session: Session) -> None:
+    """`no_autoflush` means us too."""
+    run = pending_run()
+    with qwf_session.no_autoflush:
+        qwf_session.add(run)
+        with pytest.raises(sa.exc.IntegrityError, match="fk_workflow_node_jobs_run_id"):
+            NodeJobRepository(qwf_session).insert_many([NewNodeJob(run_id=run.id, node_id="n", queue="cpu")])
+    assert run in qwf_session.new
+
+
+def test_enqueueing_from_within_a_flush(qwf_session: Session) -> None:
+    """An event handler that enqueues when a row is written does not flush once more."""
+    enqueued: list[int] = []
+
+    def on_flush(session: Session, _context: object) -> None:
+        enqueued.append(IngestJobRepository(session).enqueue("t", queue="fetch").id)
+
+    sa.event.listen(qwf_session, "after_flush", on_flush)
+    qwf_session.add(pending_run())
+    qwf_session.flush()
+    assert IngestJobRepository(qwf_session).fetch(*enqueued) is not None

@@ -77,7 +77,10 @@ def _runner(handle: object, model: type[Base]) -> Callable[[str, Params], Rows]:
 
 
 def _on_session(session: Session, model: type[Base]) -> Callable[[str, Params], Rows]:
-    """On the Session's connection for our tables; asked for each time, as it lasts one transaction."""
+    """On the Session's connection for our tables; asked for each time, as it lasts one transaction.
+
+    What the Session has pending goes first, as before its own queries: the row may be what a job refers to.
+    """
     try:
         bind = session.get_bind(mapper=model)
     except UnboundExecutionError as unbound:
@@ -88,6 +91,8 @@ def _on_session(session: Session, model: type[Base]) -> Callable[[str, Params], 
     _check_driver(session, bind.dialect)
 
     def run(sql: str, params: Params) -> Rows:
+        if session.autoflush and not session._flushing:
+            session.flush()
         connection = session.connection(bind_arguments={"mapper": model})
         return connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
 
