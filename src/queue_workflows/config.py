@@ -199,6 +199,17 @@ def resolve_dsn(argument: str | None = None) -> DsnChoice:
     )
 
 
+def check_known_queue(queue: str) -> str:
+    """Refuse a queue that nobody may enqueue to: a worker would wait on it for ever."""
+    known = RESERVED_QUEUES | _current.ingest_queues
+    if check_queue_name(queue) not in known:
+        raise ConfigurationError(
+            f"there is no queue {queue!r}; known are {', '.join(sorted(known))}",
+            advice="name it in configure(ingest_queues=…), in the module that --app or QWF_APP names",
+        )
+    return queue
+
+
 def _change(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> EngineConfig:
     """Put checked changes into force; two calls at once both count."""
     global _current  # noqa: PLW0603 - the public face has one configuration per process

@@ -11,8 +11,9 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.logs import log_to_stderr
+from queue_workflows.cli.seconds import Seconds
 from queue_workflows.cli.worker import worker
-from queue_workflows.config import effective_settings
+from queue_workflows.config import check_known_queue, effective_settings
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.host.launcher import own_command, run_as_child_if_pid1
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
@@ -22,6 +23,7 @@ from queue_workflows.settings import check_queue_name
 MOST_WORKERS: Final = 1000
 # What the supervisor has to know itself.
 OUR_OWN: Final = ("--queue", "--host-label", "--grace")
+ONE_EACH: Final = ("--health", "--health-file")
 
 
 def parse_workers(text: str) -> list[WorkerSpec]:
@@ -34,6 +36,8 @@ def parse_workers(text: str) -> list[WorkerSpec]:
     for option in options:
         if option.partition("=")[0] in OUR_OWN:
             raise ValueError(f"{option} goes to the supervisor, not into --worker")
+        if option.partition("=")[0] in ONE_EACH and count not in ("", "1"):
+            raise ValueError(f"{option} is for one worker: two cannot share it")
     # Here rather than in the worker, which could only end with a usage error again and again.
     worker.make_context("qwf worker", ["--queue", queue, *options])
     return [WorkerSpec(queue, tuple(options))] * int(count or 1)
@@ -63,7 +67,7 @@ def _workers(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]
 @click.option("--host-label", metavar="LABEL", help="This machine's name in worker ids; else host_label.")
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=Seconds(),
     metavar="SECONDS",
     help="How long a stopping worker lets its job finish; else grace_s.",
 )
@@ -84,6 +88,8 @@ def supervisor(
     die_with_parent(take_launcher_pid())
     log_to_stderr(debug=invocation.debug)
     settings = effective_settings({"host_label": host_label, "grace_s": grace})
+    for spec in workers:
+        check_known_queue(spec.queue)
     above = list(_before_the_command(invocation))
     beside = ["--host-label", settings.host_label, *(["--grace", f"{grace:g}"] if grace is not None else [])]
     return supervise(

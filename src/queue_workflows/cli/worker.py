@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.seconds import Seconds
 from queue_workflows.errors import ExitCode
+
+
+def _address(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, int] | None:
+    host, _, port = (value or "").rpartition(":")
+    if value is None:
+        return None
+    if not (port.isascii() and port.isdecimal() and int(port) <= 65_535) or (":" in value and not host):
+        raise click.BadParameter(f"{value!r} is neither a port nor an address and a port")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 @click.command()
@@ -13,18 +25,27 @@ from queue_workflows.errors import ExitCode
 @click.option("--drain", is_flag=True, help="End when there is nothing left to claim.")
 @click.option("--once", is_flag=True, help="End after one job, or when there is none.")
 @click.option("--max-jobs", type=click.IntRange(1), help="End after so many jobs.")
-@click.option(
-    "--grace", type=click.FloatRange(0), help="Seconds that a stop leaves the current job; QWF_GRACE_S."
-)
+@click.option("--grace", type=Seconds(), help="Seconds that a stop leaves the current job; QWF_GRACE_S.")
 @click.option("--host-label", help="This machine's name in worker ids; QWF_HOST_LABEL.")
 @click.option("--recycle-jobs", type=click.IntRange(1), help="Start afresh after so many jobs.")
 @click.option("--recycle-mb", type=click.IntRange(1), help="Start afresh when so much memory is in use.")
 @click.option(
     "--schema-wait",
-    type=click.FloatRange(0),
+    type=Seconds(),
     default=60.0,
     show_default=True,
     help="Seconds to wait for a schema that is new enough, before ending with status 79.",
+)
+@click.option(
+    "--health",
+    metavar="[HOST:]PORT",
+    callback=_address,
+    help="Answer GET /live and /ready there, on the loopback address unless said.",
+)
+@click.option(
+    "--health-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the same answer to this file, each second while the worker is live.",
 )
 @click.option("--exit-when-off", is_flag=True, help="End with status 77 when switched off, do not wait.")
 @click.pass_obj
@@ -40,6 +61,8 @@ def worker(
     recycle_jobs: int | None,
     recycle_mb: int | None,
     schema_wait: float,
+    health: tuple[str, int] | None,
+    health_file: Path | None,
     exit_when_off: bool,
 ) -> ExitCode:
     """Claim jobs of a queue and run them, one at a time, until told to stop.
@@ -48,17 +71,16 @@ def worker(
     second one gives it back at once.
     """
     from queue_workflows.cli.logs import log_to_stderr
-    from queue_workflows.config import effective_settings
+    from queue_workflows.config import check_known_queue, effective_settings
     from queue_workflows.db.engine import Database
     from queue_workflows.host.launcher import run_as_child_if_pid1
     from queue_workflows.roles.worker import WorkerOptions
     from queue_workflows.roles.worker_process import run_worker
-    from queue_workflows.settings import check_queue_name
 
     run_as_child_if_pid1()
     log_to_stderr(debug=invocation.debug)
     options = WorkerOptions(
-        queue=check_queue_name(queue),
+        queue=check_known_queue(queue),
         drain=drain or once,
         max_jobs=1 if once else max_jobs,
         grace_s=grace,
@@ -66,6 +88,8 @@ def worker(
         recycle_mb=recycle_mb,
         exit_when_off=exit_when_off,
         schema_wait_s=schema_wait,
+        health=health,
+        health_file=health_file,
     )
     settings = effective_settings({"host_label": host_label})
     with Database.open(invocation.db_url, role=f"worker:{queue}", settings=settings) as database:

@@ -41,6 +41,7 @@ from queue_workflows.jobs.retries import Backoff
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.holding import Control
+from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.hearing import Hearing
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.identity import Identity, versions
@@ -111,6 +112,7 @@ class Guardian:
         self.wish: Control | None = None
         self._control_version = 0
         self.jobs_done = 0
+        self.main_at = self._round_at = self._database_at = time.monotonic()
         self._repository = repository
         self._open = connect
         self._deadman = deadman
@@ -175,6 +177,25 @@ class Guardian:
                 self._due.beat = 0.0
                 self._hearing.ring()
 
+    def pulse(self) -> Pulse:
+        """How this worker gets on, for a probe; from any thread."""
+        wish = self.wish
+        obstacle = None
+        if self.stopping is not None:
+            obstacle = "it was told to stop"
+        elif wish is not None:
+            obstacle = f"the operator wants it {wish.desired}: {wish.reason or wish.actor}"
+        is_busy = bool(self.holdings.all())
+        return Pulse(
+            worker_id=self.identity.worker_id,
+            state=WorkerState.BUSY if is_busy else self._state,
+            main_at=self.main_at,
+            guardian_at=self._round_at,
+            database_at=self._database_at,
+            is_busy=is_busy,
+            obstacle=obstacle,
+        )
+
     def execute_anew(self) -> NoReturn:
         """Start this worker afresh, under the same name; it must hold nothing."""
         execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done)
@@ -219,7 +240,7 @@ class Guardian:
         self._on_news()
 
     def _round(self) -> None:
-        now = time.monotonic()
+        self._round_at = now = time.monotonic()
         self._judge(now)
         if now >= self._due.absorb:
             self._due.absorb = now + _WATCH_EVERY_S
@@ -235,6 +256,7 @@ class Guardian:
             self._write_progress(now)
             if now >= self._due.watch:
                 self._watch(now)
+                self._database_at = now
             if now >= self._due.beat or self._told_job != self._lasting_job(now):
                 self._beat(now)
             if now >= self._due.sweep:

@@ -19,6 +19,7 @@ import logging
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -78,6 +79,8 @@ class WorkerOptions:
     recycle_mb: int | None = None
     exit_when_off: bool = False
     schema_wait_s: float = 60.0
+    health: tuple[str, int] | None = None
+    health_file: Path | None = None
 
 
 def family_of(queue: str) -> Family:
@@ -171,6 +174,7 @@ class Worker:
 
     def _park(self, wish: Control) -> None:
         """Wait a turn for the operator; switched off, with nothing loaded."""
+        self._guardian.main_at = time.monotonic()
         self._leave_idle()
         if wish.desired is DesiredState.OFF:
             if not self._is_fresh:
@@ -189,6 +193,7 @@ class Worker:
         return self._repository
 
     def _lost_touch(self, exc: Exception) -> None:
+        self._guardian.main_at = time.monotonic()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -220,7 +225,8 @@ class Worker:
 
     def _claim(self) -> ClaimedJob | None:
         """The next job, or none."""
-        positions = self._marks.positions(time.monotonic())
+        self._guardian.main_at = now = time.monotonic()
+        positions = self._marks.positions(now)
         try:
             repository = self._connected()
             with self._guardian.claiming, self._guardian.holdings.bounded() as reading:

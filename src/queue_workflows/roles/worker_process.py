@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from queue_workflows.db import wait_for_schema
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
-from queue_workflows.errors import ExitCode
+from queue_workflows.errors import DatabaseUnreachable, ExitCode
 from queue_workflows.host.deadman import DeadMan
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.jobs.executor import EventLoop
@@ -15,6 +18,7 @@ from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.roles.guardian import Guardian
+from queue_workflows.roles.health import HealthReport, judge
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.worker import MIN_SCHEMA, Worker, WorkerOptions, family_of
 from queue_workflows.settings import Settings
@@ -26,7 +30,44 @@ def run_worker(database: Database, settings: Settings, options: WorkerOptions) -
     """Work until told to stop, drained, or done; the status to end the process with."""
     launcher_pid = take_launcher_pid()
     die_with_parent(launcher_pid)
+    report = HealthReport()
+    with _probed(report, options):
+        _wait_for_schema(database, options)
+        return _work(database, settings, options, report, launcher_pid)
+
+
+@contextmanager
+def _probed(report: HealthReport, options: WorkerOptions) -> Iterator[None]:
+    """Answers probes meanwhile; who asks for none need not import a web server."""
+    with ExitStack() as until_the_end:
+        if options.health is not None or options.health_file is not None:
+            from queue_workflows.roles.probes import HealthFile, HealthServer
+
+            if options.health is not None:
+                until_the_end.enter_context(HealthServer(report, options.health))
+            if options.health_file is not None:
+                until_the_end.enter_context(HealthFile(report, options.health_file))
+        yield
+
+
+def _wait_for_schema(database: Database, options: WorkerOptions) -> None:
+    """Not in silence, and who only came to drain a queue comes back later rather than wait for a server."""
+    try:
+        database.connect(autocommit=True).close()
+    except DatabaseUnreachable as exc:
+        if options.drain:
+            raise
+        _log.warning("%s; waiting for it for %g s", exc, options.schema_wait_s)
     wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
+
+
+def _work(
+    database: Database,
+    settings: Settings,
+    options: WorkerOptions,
+    report: HealthReport,
+    launcher_pid: int | None,
+) -> ExitCode:
     family = family_of(options.queue)
     repository = NodeJobRepository if family is NODE else IngestJobRepository
     with (
@@ -48,6 +89,12 @@ def run_worker(database: Database, settings: Settings, options: WorkerOptions) -
             launcher_pid=launcher_pid,
         )
         guardian.start()
+        report.look = lambda: judge(
+            guardian.pulse(),
+            now=time.monotonic(),
+            patience_s=settings.stale_heartbeat_s,
+            poll_s=settings.poll_s,
+        )
         try:
             return Worker(
                 database,

@@ -1,0 +1,23 @@
+"""Seconds on a command line."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import click
+
+LONGEST_S: Final = 86_400.0
+
+
+class Seconds(click.FloatRange):
+    """From nothing to a day; `nan` is in no range, though it compares as neither too small nor too large."""
+
+    def __init__(self) -> None:
+        super().__init__(0, LONGEST_S)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds

@@ -1,0 +1,151 @@
+"""`qwf worker --health` and `--health-file`, asked as a probe does."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support.workers import running_worker, until
+
+from queue_workflows.cli.main import run
+from queue_workflows.repositories import WorkerControlRepository
+
+
+@pytest.fixture
+def control(qwf_dsn: str) -> Iterator[WorkerControlRepository]:
+    """On empty tables."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute("TRUNCATE ingest_jobs, worker_heartbeats, worker_control")
+        yield WorkerControlRepository(connection)
+
+
+def address(worker: subprocess.Popen[str]) -> str:
+    """Where it says that it answers."""
+    while line := worker.stderr.readline():
+        if found := re.search(r"health: (http://127\.0\.0\.1:\d+)/live", line):
+            return found[1]
+    raise AssertionError("it did not say where it answers")
+
+
+def get(url: str) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)
+
+
+def test_a_worker_is_ready_while_it_can_claim(qwf_dsn, control, tmp_path: Path):
+    """Idle it is; paused it lives and is not; on again it is; and the file says the same until it stops."""
+    file = tmp_path / "health"
+
+    def written() -> dict[str, Any]:
+        return json.loads(file.read_text())
+
+    with running_worker(qwf_dsn, "--health", "0", "--health-file", str(file)) as worker:
+        url = address(worker)
+        until(lambda: get(f"{url}/ready")[0] == 200)
+        status, told = get(f"{url}/live")
+        assert (status, told["live"], told["ready"], told["pid"]) == (200, True, True, worker.pid)
+        assert told["worker_id"].startswith("here:fetch:")
+        assert get(f"{url}/elsewhere")[0] == 404
+        until(lambda: written()["ready"])
+        first = file.stat().st_mtime_ns
+        until(lambda: file.stat().st_mtime_ns > first)
+        control.set("*", "fetch", "pause", actor="ann", reason="maintenance")
+        until(lambda: get(f"{url}/ready")[0] == 503)
+        status, told = get(f"{url}/ready")
+        assert (status, told["live"], told["reasons"]) == (
+            503,
+            True,
+            ["the operator wants it pause: maintenance"],
+        )
+        assert get(f"{url}/live")[0] == 200
+        until(lambda: not written()["ready"])
+        control.clear("*", "fetch", actor="ann")
+        until(lambda: get(f"{url}/ready")[0] == 200)
+        worker.terminate()
+        assert worker.wait(60) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_worker_that_waits_for_its_schema_lives(qwf_new_database):
+    """And is not ready yet."""
+    dsn = qwf_new_database(template=False)
+    with running_worker(dsn, "--health", "0", "--schema-wait", "600") as worker:
+        url = address(worker)
+        assert get(f"{url}/live")[0] == 200
+        assert get(f"{url}/ready")[0] == 503
+
+
+def test_a_port_that_is_taken_is_refused(qwf_dsn, tmp_path: Path):
+    """78, with what to do; so is a file that cannot be written."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with running_worker(qwf_dsn, "--health", port) as worker:
+            assert worker.wait(60) == 78
+            assert f"127.0.0.1:{port}" in worker.stderr.read()
+    with running_worker(qwf_dsn, "--health-file", str(tmp_path / "no" / "file")) as worker:
+        assert worker.wait(60) == 78
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "-1", "1e9", "soon", ""])
+@pytest.mark.parametrize("command", [["worker", "--queue", "fetch"], ["supervisor", "--worker", "fetch"]])
+def test_a_number_that_is_none_is_a_usage_error(capsys, command, number):
+    """A grace that is not a number would be one for ever, or none at all."""
+    assert run([*command, f"--grace={number}"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "--grace" in said
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--schema-wait=nan",
+        "--max-jobs=0",
+        "--recycle-jobs=-1",
+        "--recycle-mb=1.5",
+        "--health=70000",
+        "--health=:1",
+        "--health=x",
+    ],
+)
+def test_other_odd_options_are_usage_errors(capsys, option):
+    """In one line that names the option."""
+    assert run(["worker", "--queue", "fetch", option]) == 2
+    assert option.partition("=")[0] in capsys.readouterr().err
+
+
+def test_a_queue_that_nobody_configured_is_refused(qwf_dsn, capsys):
+    """By both commands, with the names that there are: the worker would wait on it for ever."""
+    for command in (["worker", "--queue", "nope"], ["supervisor", "--worker", "nope"]):
+        assert run(["--db", qwf_dsn, *command]) == 78
+        said = capsys.readouterr().err
+        assert "no queue 'nope'; known are cpu, fetch, gpu, hooks, load" in said
+
+
+def test_two_workers_do_not_share_a_port(capsys):
+    """The second could only end again and again."""
+    assert run(["supervisor", "--worker", "fetch:2 --health 8080"]) == 2
+    assert "for one worker" in capsys.readouterr().err
+
+
+def test_who_drains_does_not_wait_for_a_server(capsys):
+    """69 at once, though a worker that stays would wait for as long as it is told to."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    for option in ("--drain", "--once"):
+        dsn = f"postgresql://x@127.0.0.1:{port}/x"
+        with running_worker(dsn, option, "--schema-wait", "3600", QWF_APP="") as worker:
+            assert worker.wait(60) == 69
+            assert "nothing listens there" in worker.stderr.read()
