@@ -1,10 +1,19 @@
-"""${message if message.endswith(".") else message + "."}"""
+<%
+    def docstring(text):
+        """What a shell hands in may hold quotes, backslashes and worse; the file has to parse all the same."""
+        shown = "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in text.replace("\\", "\\\\"))
+        return shown.replace('"""', '\\"\\"\\"')
+%>\
+"""${docstring(message if message.endswith(".") else message + ".")}"""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 from alembic import op
-${imports if imports else ""}
+% if imports:
+${imports}
+% endif
+
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
 branch_labels = ${repr(branch_labels)}

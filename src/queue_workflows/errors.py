@@ -117,25 +117,35 @@ class SchemaError(QwfError):
 
 
 class SchemaBehind(SchemaError):
-    """The schema is older than the code needs, or absent."""
+    """The schema is older than the code needs, or absent; `chain` is the chain that it is about."""
 
-    def __init__(self, current: str | None, needed: str, *, advice: str | None = None) -> None:
+    def __init__(
+        self, current: str | None, needed: str, *, advice: str | None = None, chain: str = "engine"
+    ) -> None:
         super().__init__(
-            f"the database schema is at {current or 'nothing'}, this needs {needed}",
-            advice=advice or "run `qwf db upgrade`",
+            f"{_schema_of(chain)} is at {current or 'nothing'}, this needs {needed}",
+            advice=advice or f"run `qwf db upgrade{'' if chain == 'engine' else f' --chain {chain}'}`",
         )
-        self.current, self.needed = current, needed
+        self.current, self.needed, self.chain = current, needed, chain
 
 
 class SchemaAhead(SchemaError):
     """The schema is at a revision that this code has never heard of."""
 
-    def __init__(self, current: str, newest_known: str) -> None:
+    def __init__(
+        self, current: str, newest_known: str, *, advice: str | None = None, chain: str = "engine"
+    ) -> None:
         super().__init__(
-            f"the database schema is at {current}, this code knows revisions up to {newest_known}",
-            advice="install a newer queue-workflows, or downgrade the schema with the version that made it",
+            f"{_schema_of(chain)} is at {current}, this code knows revisions up to {newest_known}",
+            advice=advice
+            or "install a newer queue-workflows, or downgrade the schema with the version that made it",
         )
-        self.current, self.newest_known = current, newest_known
+        self.current, self.newest_known, self.chain = current, newest_known, chain
+
+
+def _schema_of(chain: str) -> str:
+    """The engine's schema is the one that people mean; another chain is named."""
+    return "the database schema" if chain == "engine" else f"the schema of the {chain} chain"
 
 
 class SchemaDrift(SchemaError):
@@ -163,8 +173,21 @@ class UnknownRevision(QwfError):
         self.asked, self.newest_known = asked, newest_known
 
 
+class RevisionOutOfReach(QwfError):
+    """A revision that is there, and to which no upgrade or downgrade leads from where the chain stands."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, asked: str, direction: str, start: str, *, advice: str | None = None) -> None:
+        super().__init__(
+            f"{'an' if direction == 'upgrade' else 'a'} {direction} from {start} does not lead to {asked!r}",
+            advice=advice or "`qwf db history` lists the revisions, oldest first",
+        )
+        self.asked, self.direction, self.start = asked, direction, start
+
+
 class MigrationBlocked(QwfError):
-    """A lock that a migration needs was not to be had in time."""
+    """A lock that a migration needs was not to be had in time, or a statement of it took too long."""
 
     exit_code = ExitCode.DEADLINE
 

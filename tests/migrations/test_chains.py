@@ -11,18 +11,10 @@ from support.revisions import HEAD, REVISIONS
 from queue_workflows.config import HostMigrations, configure
 from queue_workflows.db import migrations
 from queue_workflows.db.migrations import chains
-from queue_workflows.db.migrations.chains import (
-    chain_directory,
-    check_target,
-    engine_chain,
-    engine_tables,
-    find_revision,
-    host_chain,
-    load_script,
-    next_number,
-    select_chains,
-)
+from queue_workflows.db.migrations.chains import chain_directory, engine_chain, host_chain, select_chains
 from queue_workflows.db.migrations.differences import describe_differences
+from queue_workflows.db.migrations.revisions import check_target, find_revision, load_script, next_number
+from queue_workflows.db.migrations.tables import engine_tables
 from queue_workflows.errors import ConfigurationError, MigrationRefused, UnknownRevision
 from queue_workflows.models import Base
 
@@ -133,5 +125,7 @@ def test_two_files_with_one_id_are_refused(tmp_path: Path) -> None:
         )
     chain = host_chain(migrations_dir=tmp_path, version_table="mine")
     assert chain is not None
-    with pytest.raises(ConfigurationError, match="0001 is present more than once"):
+    with pytest.raises(
+        ConfigurationError, match=r"revision 0001 is there twice: .*0001_ann.py and .*0001_bob.py"
+    ):
         load_script(chain)

@@ -37,7 +37,7 @@ def test_upgrade_tells_of_each_revision_and_current_of_the_end(empty: str) -> No
 def test_json_for_machines(empty: str) -> None:
     """`current` and `history` print lists of objects."""
     assert json.loads(ok("db", "current", "--json", QWF_DB_URL=empty)) == [
-        {"chain": "engine", "current": [], "head": HEAD, "status": "empty"}
+        {"chain": "engine", "current": [], "head": HEAD, "status": "empty", "missing": []}
     ]
     history = json.loads(ok("db", "history", "--json"))
     assert history[0]["revision"] == "0001"

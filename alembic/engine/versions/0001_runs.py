@@ -109,4 +109,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("workflow_runs")
+    op.drop_table("workflow_runs", if_exists=True)

@@ -118,5 +118,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("workflow_node_jobs")
-    op.execute("DROP SEQUENCE workflow_node_jobs_position_seq")
+    op.drop_table("workflow_node_jobs", if_exists=True)
+    op.execute("DROP SEQUENCE IF EXISTS workflow_node_jobs_position_seq")

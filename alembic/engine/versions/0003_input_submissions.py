@@ -49,4 +49,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("workflow_input_submissions")
+    op.drop_table("workflow_input_submissions", if_exists=True)

@@ -60,4 +60,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("workflow_dispatch_events")
+    op.drop_table("workflow_dispatch_events", if_exists=True)

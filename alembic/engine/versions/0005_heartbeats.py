@@ -46,4 +46,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("worker_heartbeats")
+    op.drop_table("worker_heartbeats", if_exists=True)

@@ -137,23 +137,24 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.execute("DROP TRIGGER qwf_wake_requeued ON workflow_node_jobs")
-    op.execute("DROP TRIGGER qwf_wake_inserted ON workflow_node_jobs")
-    op.execute("DROP FUNCTION qwf_wake_requeued()")
-    op.execute("DROP FUNCTION qwf_wake_inserted()")
-    op.execute("DROP FUNCTION qwf_wake_key(text)")
-    op.execute("DROP FUNCTION qwf_wake_class()")
-    op.drop_index("ix_workflow_node_jobs_running", "workflow_node_jobs")
-    op.drop_constraint(op.f("ck_workflow_node_jobs_counts"), "workflow_node_jobs", type_="check")
-    op.drop_constraint(
-        op.f("ck_workflow_node_jobs_waiting_is_unclaimed"), "workflow_node_jobs", type_="check"
-    )
-    op.drop_constraint(op.f("ck_workflow_node_jobs_lease_only_running"), "workflow_node_jobs", type_="check")
-    op.drop_constraint(op.f("ck_workflow_node_jobs_running_is_claimed"), "workflow_node_jobs", type_="check")
-    op.drop_column("workflow_node_jobs", "cancel_requested_at")
-    op.drop_column("workflow_node_jobs", "lease_expires_at")
-    op.drop_column("workflow_node_jobs", "claimed_by")
-    op.drop_column("workflow_node_jobs", "suspect")
-    op.drop_column("workflow_node_jobs", "crash_count")
-    op.drop_column("workflow_node_jobs", "attempt")
-    op.drop_column("workflow_node_jobs", "generation")
+    op.execute("DROP TRIGGER IF EXISTS qwf_wake_requeued ON workflow_node_jobs")
+    op.execute("DROP TRIGGER IF EXISTS qwf_wake_inserted ON workflow_node_jobs")
+    op.execute("DROP FUNCTION IF EXISTS qwf_wake_requeued()")
+    op.execute("DROP FUNCTION IF EXISTS qwf_wake_inserted()")
+    op.execute("DROP FUNCTION IF EXISTS qwf_wake_key(text)")
+    op.execute("DROP FUNCTION IF EXISTS qwf_wake_class()")
+    op.drop_index("ix_workflow_node_jobs_running", "workflow_node_jobs", if_exists=True)
+    op.execute("""
+        ALTER TABLE IF EXISTS workflow_node_jobs
+          DROP CONSTRAINT IF EXISTS ck_workflow_node_jobs_counts,
+          DROP CONSTRAINT IF EXISTS ck_workflow_node_jobs_waiting_is_unclaimed,
+          DROP CONSTRAINT IF EXISTS ck_workflow_node_jobs_lease_only_running,
+          DROP CONSTRAINT IF EXISTS ck_workflow_node_jobs_running_is_claimed,
+          DROP COLUMN IF EXISTS cancel_requested_at,
+          DROP COLUMN IF EXISTS lease_expires_at,
+          DROP COLUMN IF EXISTS claimed_by,
+          DROP COLUMN IF EXISTS suspect,
+          DROP COLUMN IF EXISTS crash_count,
+          DROP COLUMN IF EXISTS attempt,
+          DROP COLUMN IF EXISTS generation
+    """)

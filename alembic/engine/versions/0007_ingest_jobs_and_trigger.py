@@ -144,5 +144,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("ingest_jobs")
-    op.execute("DROP SEQUENCE ingest_jobs_position_seq")
+    op.drop_table("ingest_jobs", if_exists=True)
+    op.execute("DROP SEQUENCE IF EXISTS ingest_jobs_position_seq")

@@ -40,11 +40,14 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_index("uq_ingest_jobs_tick", "ingest_jobs")
-    op.drop_index("uq_ingest_jobs_dedupe", "ingest_jobs")
-    op.drop_constraint(op.f("ck_ingest_jobs_tick_has_schedule"), "ingest_jobs", type_="check")
-    op.drop_column("ingest_jobs", "tick_at")
-    op.drop_column("ingest_jobs", "schedule_name")
-    op.drop_column("ingest_jobs", "limit_key")
-    op.drop_column("ingest_jobs", "dedupe_key")
-    op.drop_column("ingest_jobs", "args")
+    op.drop_index("uq_ingest_jobs_tick", "ingest_jobs", if_exists=True)
+    op.drop_index("uq_ingest_jobs_dedupe", "ingest_jobs", if_exists=True)
+    op.execute("""
+        ALTER TABLE IF EXISTS ingest_jobs
+          DROP CONSTRAINT IF EXISTS ck_ingest_jobs_tick_has_schedule,
+          DROP COLUMN IF EXISTS tick_at,
+          DROP COLUMN IF EXISTS schedule_name,
+          DROP COLUMN IF EXISTS limit_key,
+          DROP COLUMN IF EXISTS dedupe_key,
+          DROP COLUMN IF EXISTS args
+    """)

@@ -18,4 +18,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_column("worker_heartbeats", "last_flagged_dead_at")
+    op.execute("""
+        ALTER TABLE IF EXISTS worker_heartbeats
+          DROP COLUMN IF EXISTS last_flagged_dead_at
+    """)

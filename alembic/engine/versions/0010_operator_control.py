@@ -48,6 +48,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("audit_log")
-    op.drop_table("worker_control")
-    op.execute("DROP SEQUENCE worker_control_version_seq")
+    op.drop_table("audit_log", if_exists=True)
+    op.drop_table("worker_control", if_exists=True)
+    op.execute("DROP SEQUENCE IF EXISTS worker_control_version_seq")

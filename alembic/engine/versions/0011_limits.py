@@ -64,6 +64,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("rate_limits")
-    op.drop_table("limit_slots")
-    op.drop_table("concurrency_limits")
+    op.drop_table("rate_limits", if_exists=True)
+    op.drop_table("limit_slots", if_exists=True)
+    op.drop_table("concurrency_limits", if_exists=True)

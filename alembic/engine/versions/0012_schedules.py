@@ -44,4 +44,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("schedules")
+    op.drop_table("schedules", if_exists=True)

@@ -75,6 +75,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("binaries")
-    op.drop_table("machines")
-    op.drop_table("hook_records")
+    op.drop_table("binaries", if_exists=True)
+    op.drop_table("machines", if_exists=True)
+    op.drop_table("hook_records", if_exists=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,7 +18,8 @@ from queue_workflows.db import migrations
 from queue_workflows.db.dsn import redact_dsn
 from queue_workflows.db.engine import Database
 from queue_workflows.db.migrations.chains import host_chain, select_chains
-from queue_workflows.db.migrations.session import Terms
+from queue_workflows.db.migrations.session import LONGEST_S, Terms
+from queue_workflows.errors import ExitCode
 
 STATUS_WORDS = {
     "empty": "not migrated",
@@ -25,6 +27,9 @@ STATUS_WORDS = {
     "current": "up to date",
     "ahead": "ahead of this code",
     "hand-made": "to be adopted",
+    "unrecorded": "tables there, to be adopted",
+    "contradictory": "one row too many",
+    "damaged": "tables missing",
 }
 
 SINGLE = click.Choice(["engine", "host"])
@@ -45,6 +50,16 @@ def say(message: str) -> None:
     click.echo(message, err=True)
 
 
+class Seconds(click.FloatRange):
+    """A range that `nan` is not in: it compares as neither too small nor too large."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        seconds = float(super().convert(value, param, ctx))
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
+        return seconds
+
+
 def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The two patiences of everything that changes a schema, handed on as one `terms`."""
 
@@ -54,13 +69,13 @@ def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     with_lock_timeout = click.option(
         "--lock-timeout",
-        type=click.FloatRange(min=0, min_open=True),
+        type=Seconds(min=0, min_open=True, max=LONGEST_S),
         metavar="SECONDS",
         help="How long a revision waits for a table lock, others behind it; else migration_lock_timeout_s.",
     )
     with_wait = click.option(
         "--wait",
-        type=click.FloatRange(min=0),
+        type=Seconds(min=0, max=LONGEST_S),
         metavar="SECONDS",
         help="How long to wait for another migration of this database; else migration_wait_s.",
     )
@@ -140,15 +155,16 @@ def upgrade(invocation: Invocation, *, revision: str, chain: str, sql: bool, ter
 @click.pass_obj
 def downgrade(
     invocation: Invocation, *, revision: str, chain: str, sql: bool, yes: bool, terms: Terms
-) -> None:
+) -> ExitCode:
     """Take one chain back to REVISION, or `base`: what its later revisions made is dropped, data and all."""
     host = host_chain()
     (selected,) = select_chains(chain, host)
     if sql:
         click.echo(migrations.offline_sql(selected, direction="downgrade", revision=revision), nl=False)
-        return
-    if not yes:
-        _ask(f"Drop what the {chain} chain made after {revision}, data and all?")
+        return ExitCode.DONE
+    if not yes and not _agreed(f"Drop what the {chain} chain made after {revision}, data and all?"):
+        say("nothing done")
+        return ExitCode.FAILED
     with Steps() as steps:
         applied = migrations.downgrade_chain(
             invocation.db_url,
@@ -160,13 +176,15 @@ def downgrade(
         )
     if not applied:
         click.echo("nothing to do")
+    return ExitCode.DONE
 
 
-def _ask(question: str) -> None:
+def _agreed(question: str) -> bool:
     """A script that pipes nothing in must not hang or be taken for a yes."""
-    if not sys.stdin.isatty():
+    # Without a standard input at all, Python has None there.
+    if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
         raise click.UsageError("this drops data, and nobody is there to be asked: say --yes")
-    click.confirm(question, abort=True, err=True)
+    return click.confirm(question, err=True)
 
 
 @db.command()
@@ -208,19 +226,29 @@ def check(invocation: Invocation, chain: str) -> None:
 
 
 @db.command()
-@click.option("-m", "--message", required=True, help="What the revision is about; becomes its subject.")
+@click.option("-m", "--message", help="What the revision is about; becomes its subject.")
 @chain_option(SINGLE, required=True)
 @click.option("--autogenerate", is_flag=True, help="Fill it with what differs between models and database.")
+@click.option("--merge", is_flag=True, help="Join the chain's heads, where two branches added one each.")
 @click.pass_obj
-def revision(invocation: Invocation, message: str, chain: str, autogenerate: bool) -> None:
+def revision(
+    invocation: Invocation, message: str | None, chain: str, autogenerate: bool, merge: bool
+) -> None:
     """Write the next revision of a chain."""
-    if not message.strip():
+    if merge and autogenerate:
+        raise click.UsageError("--merge only joins heads: write what differs in a revision after it")
+    about = (message or "").strip()
+    if not about and (message is not None or not merge):
         raise click.BadParameter("say what the revision is about", param_hint="-m")
     (selected,) = select_chains(chain, host_chain())
-    path = migrations.revision(
-        invocation.db_url, chain=selected, message=message.strip(), autogenerate=autogenerate
-    )
-    click.echo("nothing to do: models and database agree" if path is None else str(path))
+    if merge:
+        path = migrations.merge(chain=selected, message=about or None)
+    else:
+        path = migrations.revision(
+            invocation.db_url, chain=selected, message=about, autogenerate=autogenerate
+        )
+    nothing = "the chain has one head" if merge else "models and database agree"
+    click.echo(f"nothing to do: {nothing}" if path is None else str(path))
 
 
 @db.command()
@@ -242,11 +270,16 @@ db.add_command(serve)
 @terms_options
 @click.pass_obj
 def adopt(invocation: Invocation, *, dry_run: bool, terms: Terms) -> None:
-    """Take over a database of the older SQL chain: its ledger gives way to ours, if it tells the truth."""
+    """Take over tables that no version table of ours accounts for, if they are what a revision makes.
+
+    Those of the older SQL chain, whose ledger gives way to ours if it tells the truth, and those whose
+    version table lost its row.
+    """
     done = migrations.adopt(invocation.db_url, dry_run=dry_run, terms=terms)
     if done.already:
         click.echo(f"already adopted: the schema is at {done.revision}")
         return
     would = "would be " if dry_run else ""
     click.echo(f"the schema is {done.revision}: every table, column and index of it is there")
-    click.echo(f"the ledger {would}renamed to {done.ledger}; `qwf db upgrade` goes on from {done.revision}")
+    what = f"the ledger {would}renamed to {done.ledger}" if done.ledger else f"{would}recorded"
+    click.echo(f"{what}; `qwf db upgrade` goes on from {done.revision}")

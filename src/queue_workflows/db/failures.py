@@ -32,6 +32,8 @@ PROXY_ADVICE = (
     " for LISTEN and migrations"
 )
 _GRANTS = "check the role's grants"
+# An upgrade may have nothing to do although something is gone: then the comparison says what.
+_UPGRADE = "run `qwf db upgrade`, then `qwf db check`, which names what is missing"
 _CREDENTIALS = "check the user and the password in the DSN, PGPASSWORD or ~/.pgpass"
 
 
@@ -163,11 +165,16 @@ _STATES: tuple[tuple[str, type[DatabaseError | SchemaError], str], ...] = (
     ("25006", ReadOnlyServer, "name the primary in the DSN"),
     ("25P03", DatabaseError, "commit sooner, or raise QWF_IDLE_IN_TRANSACTION_SESSION_TIMEOUT_S"),
     ("55P03", DatabaseError, "see who holds the lock with `qwf doctor`, or raise QWF_LOCK_TIMEOUT_S"),
+    (
+        "57014",
+        DatabaseError,
+        "try again, or raise the statement_timeout of the role, the database or the DSN",
+    ),
     ("42501", AccessRefused, _GRANTS),
-    ("42P01", SchemaError, "run `qwf db upgrade`"),
-    ("42703", SchemaError, "run `qwf db upgrade`"),
-    ("42883", SchemaError, "run `qwf db upgrade`"),
-    ("3F000", SchemaError, "check the search_path of the role, or run `qwf db upgrade`"),
+    ("42P01", SchemaError, _UPGRADE),
+    ("42703", SchemaError, _UPGRADE),
+    ("42883", SchemaError, _UPGRADE),
+    ("3F000", SchemaError, f"check the search_path of the role; {_UPGRADE}"),
     ("28", AccessRefused, _CREDENTIALS),
     ("3D", AccessRefused, "create the database, or name another one in the DSN"),
     ("53", DatabaseUnreachable, "the server is out of a resource; see its log, and `qwf doctor`"),

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import psycopg
 
@@ -21,6 +21,8 @@ from queue_workflows.db.wire import Note, Wire, WireLost
 
 ANSWER_WITHIN_S: Final = 5.0
 BACKEND: Final = "SELECT pg_backend_pid()"
+BEGIN: Final = "BEGIN"
+ROLLBACK: Final = "ROLLBACK"
 NOTIFY: Final = "SELECT pg_notify($1, $2)"
 
 # Hosted poolers say who they are by their host names; PgBouncer usually by its port.
@@ -43,6 +45,45 @@ class Proxy:
     sign: str = ""
 
 
+class Asks(Protocol):
+    """A connection that is asked one statement at a time, outside a transaction unless one was begun."""
+
+    def ask(self, statement: str, *parameters: str) -> tuple[Any, ...]:
+        """The first row of the answer."""
+        ...
+
+
+class AnyDriver:
+    """What `Wire` is for psycopg, for the connections of other drivers; its answers come without a bound."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._begun = False
+
+    def ask(self, statement: str, *_parameters: str) -> tuple[Any, ...]:
+        self._begun = statement == BEGIN or (self._begun and statement != ROLLBACK)
+        with closing(self._connection.cursor()) as cursor:
+            cursor.execute(statement)
+            row = tuple(cursor.fetchone()) if cursor.description else ()
+        if not self._begun:
+            # The driver began a transaction by itself, which would keep the backend.
+            self._connection.rollback()
+        return row
+
+
+def asker(connection: Any) -> Asks:
+    """Any driver's connection as one to ask; psycopg's is not disturbed in what it believes of itself."""
+    if isinstance(connection, psycopg.Connection):
+        return Wire(connection, answer_within_s=ANSWER_WITHIN_S)
+    return AnyDriver(connection)
+
+
+def shares_backend(connection: Any, another: Any) -> str:
+    """How it shows that two connections share backends; looks thrice, for a busy proxy may part them once."""
+    first, second = asker(connection), asker(another)
+    return next(filter(None, (_sharing(first, second) for _ in range(3))), "")
+
+
 def find_proxy(
     params: Mapping[str, str],
     connection: psycopg.Connection[Any],
@@ -59,9 +100,10 @@ def find_proxy(
     return Proxy("session", _product(params), "the backend is not the one announced at start-up")
 
 
-def is_announced(wire: Wire, connection: psycopg.Connection[Any]) -> bool:
+def is_announced(asks: Asks, connection: Any) -> bool:
     """Whether the backend is the one that the start-up message named; a proxy names one of its own making."""
-    return wire.ask(BACKEND) == (str(connection.info.backend_pid),)
+    announced = getattr(getattr(connection, "info", None), "backend_pid", None)
+    return [str(pid) for pid in asks.ask(BACKEND)] == [str(announced)]
 
 
 def notify_round_trip(
@@ -81,17 +123,17 @@ def notify_round_trip(
         return False
 
 
-def _sharing(first: Wire, second: Wire) -> str:
+def _sharing(first: Asks, second: Asks) -> str:
     """How it shows that backends are shared, or nothing; an open transaction keeps one busy."""
     before = first.ask(BACKEND)
-    second.ask("BEGIN")
+    second.ask(BEGIN)
     held = second.ask(BACKEND)
     sign = ""
     if held == before:
         sign = f"two open connections met the same backend {held[0]}"
     elif (after := first.ask(BACKEND)) != before:
         sign = f"one connection met the backends {before[0]} and {after[0]}"
-    second.ask("ROLLBACK")
+    second.ask(ROLLBACK)
     return sign
 
 

@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
+import sqlalchemy as sa
 from psycopg.rows import dict_row
 
 from queue_workflows.db.doctor.findings import Check, Status, failed
 from queue_workflows.db.engine import Database, classify_failure
 from queue_workflows.db.failures import PROXY_ADVICE
-from queue_workflows.db.migrations.chains import host_chain, select_chains
-from queue_workflows.db.migrations.state import ChainState, behind, read_state, refuse_ahead
+from queue_workflows.db.migrations.authoring import refuse_drift
+from queue_workflows.db.migrations.chains import Chain, host_chain, select_chains
+from queue_workflows.db.migrations.misfits import behind, misfit
+from queue_workflows.db.migrations.state import ChainState, read_state
 from queue_workflows.db.proxies import Proxy, find_proxy, notify_round_trip
 from queue_workflows.db.wire import WireLost
 from queue_workflows.errors import ExitCode, QwfError, ReadOnlyServer, SchemaError
@@ -132,31 +135,38 @@ def _check_schema(patient: Patient) -> Check:
     with patient.database.engine.connect() as connection:
         # Out of the pool, so that it is closed afterwards: a small proxy may have few to give.
         connection.detach()
-        states = [read_state(connection, chain) for chain in select_chains("all", host_chain())]
-    said = "; ".join(f"{state.chain} at {state.shown or 'nothing'}" for state in states)
+        states = [(chain, read_state(connection, chain)) for chain in select_chains("all", host_chain())]
+        troubles = [_schema_trouble(connection, chain, state) for chain, state in states]
+    said = "; ".join(f"{state.chain} at {state.shown or 'nothing'}" for _chain, state in states)
     data = {
-        state.chain: {"current": state.shown, "head": state.head, "status": state.status} for state in states
+        state.chain: {"current": state.shown, "head": state.head, "status": state.status}
+        for _chain, state in states
     }
-    for state in states:
-        misfit = _misfit(state)
-        if misfit is not None:
-            return Check(
-                "schema",
-                Status.FAIL,
-                f"{said}: {misfit.message}",
-                misfit.advice or "",
-                misfit.exit_code,
-                data,
-            )
+    for trouble in filter(None, troubles):
+        return Check(
+            "schema",
+            Status.FAIL,
+            f"{said}: {trouble.message}",
+            trouble.advice or "",
+            trouble.exit_code,
+            data,
+        )
     return Check("schema", Status.OK, f"{said}, as this code wants it", data=data)
 
 
-def _misfit(state: ChainState) -> SchemaError | None:
+def _schema_trouble(connection: sa.Connection, chain: Chain, state: ChainState) -> SchemaError | None:
+    """What is wrong with a chain; only the engine's tables are compared with its models."""
+    wrong = misfit(state, chain)
+    if wrong is not None:
+        return wrong
+    if state.status != "current":
+        return behind(state, state.head)
     try:
-        refuse_ahead(state)
-    except SchemaError as ahead:
-        return ahead
-    return None if state.status == "current" else behind(state, state.head)
+        if chain.name == "engine":
+            refuse_drift(connection, chain)
+    except SchemaError as drift:
+        return drift
+    return None
 
 
 def _check_pooling(patient: Patient) -> Check:

@@ -1,11 +1,12 @@
 """The two migration chains and the verbs on them."""
 
 from queue_workflows.db.migrations.adoption import Adoption, adopt
-from queue_workflows.db.migrations.authoring import RevisionInfo, check, history, offline_sql, revision
+from queue_workflows.db.migrations.authoring import RevisionInfo, check, history, merge, offline_sql, revision
 from queue_workflows.db.migrations.chains import chain_directory
-from queue_workflows.db.migrations.state import ChainState, current, wait_for_schema
+from queue_workflows.db.migrations.state import ChainState, current
 from queue_workflows.db.migrations.stepping import Progress
 from queue_workflows.db.migrations.verbs import bootstrap, downgrade, downgrade_chain, upgrade
+from queue_workflows.db.migrations.waiting import wait_for_schema
 
 __all__ = [
     "Adoption",
@@ -20,6 +21,7 @@ __all__ = [
     "downgrade",
     "downgrade_chain",
     "history",
+    "merge",
     "offline_sql",
     "revision",
     "upgrade",

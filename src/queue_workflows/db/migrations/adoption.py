@@ -18,8 +18,10 @@ from alembic.script import ScriptDirectory
 
 from queue_workflows.config import ENGINE_VERSION_TABLE
 from queue_workflows.db.migrations.catalog import compare_catalogs, read_catalog
-from queue_workflows.db.migrations.chains import LEGACY_LEDGER, Chain, engine_chain, load_script
+from queue_workflows.db.migrations.chains import LEGACY_LEDGER, Chain, engine_chain
 from queue_workflows.db.migrations.failures import translated
+from queue_workflows.db.migrations.misfits import refuse_misfit
+from queue_workflows.db.migrations.revisions import load_script
 from queue_workflows.db.migrations.session import (
     DEFAULT_TERMS,
     MigrationSession,
@@ -27,8 +29,8 @@ from queue_workflows.db.migrations.session import (
     Terms,
     migration_session,
 )
-from queue_workflows.db.migrations.state import read_state, refuse_ahead
-from queue_workflows.db.migrations.stepping import plan_upgrade, run_steps
+from queue_workflows.db.migrations.state import read_state
+from queue_workflows.db.migrations.stepping import Plan, run_steps
 from queue_workflows.errors import AccessRefused, MigrationRefused, SchemaDrift
 
 LAST_OF_OLD_CHAIN: Final = 9
@@ -47,31 +49,35 @@ MAY_CREATE_SCHEMA: Final = sa.text(
 
 @dataclass(frozen=True)
 class Adoption:
-    """What was done, or would be: the revision that the database is at, and the ledger's new name."""
+    """What was done, or would be: the revision that the database is at, and the ledger's new name, if any."""
 
     revision: str
     already: bool
     dry_run: bool
-    ledger: str = LEGACY_LEDGER
+    ledger: str | None = LEGACY_LEDGER
 
 
 def adopt(target: Target = None, *, dry_run: bool = False, terms: Terms = DEFAULT_TERMS) -> Adoption:
-    """Replace a hand-made ledger by Alembic's version table, if the revision it claims is really there."""
+    """Replace a hand-made ledger by Alembic's version table, if the revision it claims is really there.
+
+    Where the version table lost its row, the revision that the tables are at is found and recorded.
+    """
     chain = engine_chain()
     script = load_script(chain)
     with migration_session(target, terms) as session:
         state = read_state(session.connection, chain, script)
-        refuse_ahead(state)
+        refuse_misfit(state, chain, but=("hand-made", "unrecorded"))
         if state.status == "empty":
             raise MigrationRefused("there is no hand-made ledger to adopt", advice="run `qwf db upgrade`")
-        if state.status != "hand-made":
+        if state.status not in ("hand-made", "unrecorded"):
             return Adoption(", ".join(state.current), already=True, dry_run=dry_run)
         session.watch.begin("the adoption")
+        hand_made = state.status == "hand-made"
         with translated(session), session.connection.begin() as transaction:
-            revision = _adopt(session, chain, script)
+            revision = (_adopt if hand_made else _record)(session, chain, script)
             if dry_run:
                 transaction.rollback()
-        return Adoption(revision, already=False, dry_run=dry_run)
+        return Adoption(revision, already=False, dry_run=dry_run, ledger=LEGACY_LEDGER if hand_made else None)
 
 
 def _adopt(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> str:
@@ -94,6 +100,29 @@ def _adopt(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> 
             advice="alter the tables until `qwf db adopt --dry-run` is content; nothing was changed",
         )
     connection.execute(KEEP_LEDGER)
+    return _stamp(connection, chain, script, revision)
+
+
+def _record(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> str:
+    """The newest revision that makes what is there; a lower one would fit too, as a part of it."""
+    connection = session.connection
+    schema = _need_rights(connection)
+    actual = read_catalog(connection, schema)
+    ids = [revision.revision for revision in script.walk_revisions()]
+    differences = {one: compare_catalogs(_build(session, chain, script, one), actual) for one in ids}
+    for revision, found in differences.items():
+        if not found:
+            return _stamp(connection, chain, script, revision)
+    nearest = min(ids, key=lambda one: len(differences[one]))
+    raise SchemaDrift(
+        f"the tables are at no revision of this code; from {nearest} they differ least: "
+        + "; ".join(differences[nearest]),
+        differences[nearest],
+        advice="alter them until `qwf db adopt --dry-run` is content; nothing was changed",
+    )
+
+
+def _stamp(connection: sa.Connection, chain: Chain, script: ScriptDirectory, revision: str) -> str:
     context = MigrationContext.configure(connection, opts={"version_table": chain.version_table})
     context.stamp(script, revision)
     return revision
@@ -141,7 +170,7 @@ def _build(
     try:
         connection.execute(sa.text(f"CREATE SCHEMA {SCRATCH}"))
         connection.execute(sa.text("SELECT set_config('search_path', :path, true)"), {"path": SCRATCH})
-        run_steps(session, chain, script, plan_upgrade(script, revision))
+        run_steps(session, chain, Plan(script, "upgrade", revision))
         made = read_catalog(connection, SCRATCH)
     finally:
         savepoint.rollback()

@@ -69,15 +69,9 @@ def translated(session: MigrationSession) -> Iterator[None]:
 def explain(cause: BaseException | None, watch: Watch, lock_timeout_s: float) -> QwfError:
     """The error for what the server said during a step."""
     where = watch.doing or "the migration"
-    if isinstance(cause, psycopg.errors.LockNotAvailable):
-        return MigrationBlocked(
-            f"{where} waited {lock_timeout_s:g} s for a lock held by {watch.describe()}; it was rolled back",
-            advice="run it again when that session is done, or with a longer --lock-timeout",
-        )
-    if isinstance(cause, psycopg.errors.DeadlockDetected):
-        return MigrationBlocked(
-            f"{where} was in a deadlock with {watch.describe()}; it was rolled back", advice="run it again"
-        )
+    blocked = _blocked(cause, where, watch, lock_timeout_s)
+    if blocked is not None:
+        return blocked
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
         return AccessRefused(f"{where}: {_message(cause)}", advice="migrate as the owner of these tables")
     if isinstance(cause, psycopg.errors.ReadOnlySqlTransaction):
@@ -90,6 +84,28 @@ def explain(cause: BaseException | None, watch: Watch, lock_timeout_s: float) ->
         f"{where} failed and was rolled back: {_message(cause)}",
         advice="the revisions before it stand; `qwf db current` shows where, --debug the whole error",
     )
+
+
+def _blocked(
+    cause: BaseException | None, where: str, watch: Watch, lock_timeout_s: float
+) -> MigrationBlocked | None:
+    """The error for a step that others kept from ending; None if it is something else."""
+    if isinstance(cause, psycopg.errors.LockNotAvailable):
+        return MigrationBlocked(
+            f"{where} waited {lock_timeout_s:g} s for a lock held by {watch.describe()}; it was rolled back",
+            advice="run it again when that session is done, or with a longer --lock-timeout",
+        )
+    if isinstance(cause, psycopg.errors.DeadlockDetected):
+        return MigrationBlocked(
+            f"{where} was in a deadlock with {watch.describe()}; it was rolled back", advice="run it again"
+        )
+    if isinstance(cause, psycopg.errors.QueryCanceled):
+        return MigrationBlocked(
+            f"{where} was ended by the server and rolled back: {_message(cause)}",
+            advice="run it again; only the revision itself sets a statement_timeout, else it was"
+            " pg_cancel_backend",
+        )
+    return None
 
 
 def _message(cause: BaseException | None) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,6 +24,8 @@ from sqlalchemy.pool import NullPool, PoolProxiedConnection
 
 from queue_workflows.config import effective_settings
 from queue_workflows.db.engine import Database, classify_failure
+from queue_workflows.db.proxies import asker, is_announced, shares_backend
+from queue_workflows.db.wire import WireLost
 from queue_workflows.errors import ConfigurationError, MigrationBlocked, MigrationRefused, QwfError
 
 Target = str | sa.Engine | sa.Connection | None
@@ -32,6 +34,8 @@ Notify = Callable[[str], None]
 LOCK_CLASS: Final = 0x71776600
 LOCK_KEY: Final = 1
 POLL_S: Final = 0.2
+# What the settings of the same name allow.
+LONGEST_S: Final = 86400.0
 
 TRY_LOCK: Final = sa.text("SELECT pg_try_advisory_lock(:class, :key)")
 UNLOCK: Final = sa.text("SELECT pg_advisory_unlock(:class, :key)")
@@ -60,10 +64,15 @@ def one_target(dsn: str | None, engine: sa.Engine | None, conn: sa.Connection | 
 
 
 @contextmanager
-def connection_to(target: Target, *, for_lock: bool = False) -> Iterator[sa.Connection]:
-    """A connection to what the caller named: a DSN, an engine, a connection, or what the settings say."""
+def connection_to(
+    target: Target, *, role: str = "migrate", for_lock: bool = False, inside_transaction: bool = False
+) -> Iterator[sa.Connection]:
+    """A connection to what the caller named: a DSN, an engine, a connection, or what the settings say.
+
+    `inside_transaction` is for those who only look, and leave a transaction of the caller's alone.
+    """
     if isinstance(target, sa.Connection):
-        if target.in_transaction():
+        if target.in_transaction() and not inside_transaction:
             raise MigrationRefused(
                 "the connection is inside a transaction",
                 advice="commit it first: each revision runs in a transaction of its own",
@@ -73,12 +82,9 @@ def connection_to(target: Target, *, for_lock: bool = False) -> Iterator[sa.Conn
         with _connected(target) as connection:
             yield connection
     else:
-        with Database.open(target, role="migrate", creates=for_lock) as database:
+        with Database.open(target, role=role, creates=for_lock) as database:
             if for_lock and not database.can_listen:
-                raise ConfigurationError(
-                    "migrations hold a session-level lock, which a transaction-pooling proxy cannot carry",
-                    advice="set QWF_DIRECT_DB_URL to the server itself",
-                )
+                raise _lock_needs_session("QWF_LISTEN is off")
             engine = sa.create_engine(
                 "postgresql+psycopg://", creator=lambda: database.connect(direct=True), poolclass=NullPool
             )
@@ -87,6 +93,32 @@ def connection_to(target: Target, *, for_lock: bool = False) -> Iterator[sa.Conn
                     yield connection
             finally:
                 engine.dispose()
+
+
+def _lock_needs_session(sign: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"migrations hold a session-level lock, which a transaction-pooling proxy cannot carry ({sign})",
+        advice="set QWF_DIRECT_DB_URL to the server itself, or hand in an engine that connects to it",
+    )
+
+
+def _refuse_shared(connection: sa.Connection) -> None:
+    """A lock on a backend that others are given too keeps nobody out, however the connection came to us."""
+    driver = connection.connection.driver_connection
+    if is_announced(asker(driver), driver):
+        return
+    pool = connection.engine.pool.recreate()
+    failures = (connection.dialect.loaded_dbapi.Error, sa.exc.SQLAlchemyError, QwfError, WireLost)
+    try:
+        with closing(pool.connect()) as another:
+            sign = shares_backend(driver, another.driver_connection)
+            another.invalidate()
+    except failures as error:
+        raise _lock_needs_session(f"there is a proxy, and it did not show its kind: {error}") from error
+    finally:
+        pool.dispose()
+    if sign:
+        raise _lock_needs_session(sign)
 
 
 def _connected(engine: sa.Engine) -> sa.Connection:
@@ -218,10 +250,17 @@ class Terms:
     def settled(self) -> tuple[float, float]:
         """Both waits in seconds."""
         settings = effective_settings()
-        return (
+        waits = (
             settings.migration_lock_timeout_s if self.lock_timeout_s is None else self.lock_timeout_s,
             settings.migration_wait_s if self.wait_s is None else self.wait_s,
         )
+        # Also refuses what is no number; to Postgres a lock_timeout of 0 would be none at all.
+        if not (0 < waits[0] <= LONGEST_S and 0 <= waits[1] <= LONGEST_S):
+            raise ConfigurationError(
+                f"a migration cannot wait {waits[0]:g} s for a table and {waits[1]:g} s for another one",
+                advice=f"lock_timeout_s is above 0, wait_s may be 0, and both are {LONGEST_S:g} at most",
+            )
+        return waits
 
 
 DEFAULT_TERMS: Final = Terms()
@@ -242,6 +281,7 @@ def migration_session(target: Target = None, terms: Terms = DEFAULT_TERMS) -> It
     lock_timeout_s, wait_s = terms.settled()
     timeouts = {"lock_timeout": f"{max(1, round(lock_timeout_s * 1000))}ms", "statement_timeout": "0"}
     with connection_to(target, for_lock=True) as connection:
+        _refuse_shared(connection)
         take_lock(connection, wait_s, terms.notify)
         try:
             with _settings(connection, timeouts), watching(connection, lock_timeout_s) as watch:

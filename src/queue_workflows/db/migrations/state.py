@@ -1,9 +1,9 @@
-"""How far a database has come along a chain, and waiting until it has come far enough."""
+"""How far a database has come along a chain, and whether that can be believed."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -13,26 +13,15 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from queue_workflows.config import ENGINE_VERSION_TABLE
-from queue_workflows.db.migrations.chains import (
-    Chain,
-    engine_chain,
-    find_revision,
-    known,
-    load_script,
-    newest,
-)
-from queue_workflows.db.migrations.session import Target, connection_to, one_target
-from queue_workflows.errors import (
-    AccessRefused,
-    DatabaseUnreachable,
-    MigrationRefused,
-    SchemaAhead,
-    SchemaBehind,
-)
+from queue_workflows.db.migrations.chains import Chain
+from queue_workflows.db.migrations.revisions import heads, known, load_script, newest
+from queue_workflows.db.migrations.session import Target, connection_to
+from queue_workflows.db.migrations.tables import first_tables, tables_at
+from queue_workflows.errors import AccessRefused, MigrationRefused
 
-Status = Literal["empty", "behind", "current", "ahead", "hand-made"]
-POLL_S: Final = 0.5
-ADOPT_ADVICE: Final = "convert the hand-made ledger first: `qwf db adopt --dry-run`, then `qwf db adopt`"
+# unrecorded: the tables are there, and the version table says nothing. contradictory: it names several places
+# on one line. damaged: tables are gone that its revision made.
+Status = Literal["empty", "behind", "current", "ahead", "hand-made", "unrecorded", "contradictory", "damaged"]
 
 # A ledger of the older SQL chain has the same name as ours and other columns.
 VERSION_TABLE_COLUMNS: Final = sa.text("""
@@ -40,16 +29,22 @@ VERSION_TABLE_COLUMNS: Final = sa.text("""
     WHERE a.attrelid = to_regclass(quote_ident(:table)) AND a.attnum > 0 AND NOT a.attisdropped
 """)
 LEDGER_VERSION: Final = sa.text(f"SELECT max(version) FROM {ENGINE_VERSION_TABLE}")  # noqa: S608
+# By the statement's snapshot, unlike to_regclass: in a long transaction it agrees with the version table.
+FOUND_TABLES: Final = sa.text("""
+    SELECT DISTINCT c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE n.nspname = ANY (current_schemas(false)) AND c.relname = ANY (CAST(:tables AS text[]))
+""")
 
 
 @dataclass(frozen=True)
 class ChainState:
-    """One chain in one database."""
+    """One chain in one database; `missing` are tables that its revision made and that are gone."""
 
     chain: str
     current: tuple[str, ...]
     head: str
     status: Status
+    missing: tuple[str, ...] = ()
 
     @property
     def shown(self) -> str | None:
@@ -61,10 +56,11 @@ class ChainState:
 
 
 def read_state(connection: sa.Connection, chain: Chain, script: ScriptDirectory | None = None) -> ChainState:
-    """Read a chain's version table; leaves no transaction open."""
+    """Read where a chain stands; leaves no transaction open, and one of the caller's as it was."""
     script = script or load_script(chain)
     try:
-        current, hand_made = _read_version_table(connection, chain)
+        with _looking(connection):
+            return _read(connection, chain, script)
     except sa.exc.ProgrammingError as error:
         if isinstance(error.orig, psycopg.errors.InsufficientPrivilege):
             raise AccessRefused(
@@ -72,15 +68,56 @@ def read_state(connection: sa.Connection, chain: Chain, script: ScriptDirectory 
                 advice=f"GRANT SELECT ON {chain.version_table} to it",
             ) from error
         raise
-    finally:
-        connection.rollback()
-    return ChainState(chain.name, current, newest(script), _status(script, current, hand_made))
 
 
 def current(target: Target = None, *, chains: Iterable[Chain]) -> list[ChainState]:
     """Where the database stands on each chain."""
-    with connection_to(target) as connection:
+    with connection_to(target, inside_transaction=True) as connection:
         return [read_state(connection, chain) for chain in chains]
+
+
+@contextmanager
+def _looking(connection: sa.Connection) -> Iterator[None]:
+    """Leave no lock and no failed statement behind."""
+    inside = connection.begin_nested() if connection.in_transaction() else connection
+    try:
+        yield
+    finally:
+        inside.rollback()
+
+
+def _read(connection: sa.Connection, chain: Chain, script: ScriptDirectory) -> ChainState:
+    """What looks wrong is believed if the version table says the same afterwards: migrations commit."""
+    rows, hand_made = _read_version_table(connection, chain)
+    while True:
+        status, missing = _judged(connection, chain, script, rows, hand_made)
+        if status not in ("unrecorded", "damaged"):
+            break
+        before = rows
+        rows, hand_made = _read_version_table(connection, chain)
+        if rows == before:
+            break
+    return ChainState(chain.name, rows, newest(script), status, missing)
+
+
+def _judged(
+    connection: sa.Connection, chain: Chain, script: ScriptDirectory, rows: tuple[str, ...], hand_made: bool
+) -> tuple[Status, tuple[str, ...]]:
+    """What the version table says, and whether the engine's tables bear it out; a host's are its own."""
+    status: Status = "hand-made" if hand_made else _status(script, rows)
+    if chain.name != "engine":
+        return status, ()
+    if status == "empty" and _found(connection, first_tables()):
+        return "unrecorded", ()
+    if status in ("behind", "current"):
+        expected = tables_at(rows[0])
+        missing = tuple(sorted(expected - _found(connection, expected)))
+        return ("damaged" if missing else status), missing
+    return status, ()
+
+
+def _found(connection: sa.Connection, tables: Collection[str]) -> frozenset[str]:
+    return frozenset(connection.execute(FOUND_TABLES, {"tables": sorted(tables)}).scalars())
 
 
 def _read_version_table(connection: sa.Connection, chain: Chain) -> tuple[tuple[str, ...], bool]:
@@ -99,96 +136,17 @@ def _read_version_table(connection: sa.Connection, chain: Chain) -> tuple[tuple[
     )
 
 
-def _status(script: ScriptDirectory, current: tuple[str, ...], hand_made: bool) -> Status:
-    if hand_made:
-        return "hand-made"
-    if not all(known(script, one) for one in current):
+def _status(script: ScriptDirectory, rows: tuple[str, ...]) -> Status:
+    if not all(known(script, one) for one in rows):
         return "ahead"
-    if set(current) == set(script.get_heads()):
-        return "current"
-    return "behind" if current else "empty"
+    if not rows:
+        return "current" if not heads(script) else "empty"
+    if len(rows) > 1 and _overlap(script, rows):
+        return "contradictory"
+    return "current" if list(rows) == heads(script) else "behind"
 
 
-def refuse_ahead(state: ChainState) -> None:
-    """A schema this code has never heard of is nobody's to touch."""
-    if state.status != "ahead":
-        return
-    error = SchemaAhead(", ".join(state.current), state.head)
-    if state.chain == "host":
-        error.advice = "deploy the version of the host app that made it, or downgrade with that version"
-    raise error
-
-
-def refuse_hand_made(state: ChainState) -> None:
-    """The older chain's ledger has the name of ours; moving on it would take its tables for absent."""
-    if state.status == "hand-made":
-        raise MigrationRefused(
-            f"{ENGINE_VERSION_TABLE} is the hand-made ledger of an older chain of SQL files",
-            advice=ADOPT_ADVICE,
-        )
-
-
-def behind(state: ChainState, needed: str) -> SchemaBehind:
-    """The error for a schema that is older than `needed`."""
-    return SchemaBehind(state.shown, needed, advice=ADOPT_ADVICE if state.status == "hand-made" else None)
-
-
-def _reached(script: ScriptDirectory, state: ChainState, needed: str) -> bool:
-    refuse_ahead(state)
-    if state.status == "hand-made" or not state.current:
-        return False
-    return any(needed == revision.revision for revision in script.iterate_revisions(state.current, "base"))
-
-
-def wait_for_schema(
-    min_version: int | str,
-    timeout: float,
-    *,
-    dsn: str | None = None,
-    engine: sa.Engine | None = None,
-    conn: sa.Connection | None = None,
-    sleep: Callable[[float], None] = time.sleep,
-    now: Callable[[], float] = time.monotonic,
-) -> str:
-    """Wait until the engine's schema is at `min_version` or beyond; returns where it is, needs SELECT only.
-
-    A schema ahead of this code ends the wait at once. A database that does not answer yet is waited for too,
-    and so is the right to read the version table: grants come after the first migration.
-    """
-    chain = engine_chain()
-    script = load_script(chain)
-    needed = find_revision(script, min_version)
-    deadline = now() + timeout
-
-    def reached(connection: sa.Connection) -> str:
-        while True:
-            try:
-                return _far_enough(connection, chain, script, needed)
-            except (SchemaBehind, AccessRefused):
-                if now() >= deadline:
-                    raise
-            sleep(POLL_S)
-
-    while True:
-        try:
-            with connection_to(one_target(dsn, engine, conn)) as connection:
-                return reached(connection)
-        except DatabaseUnreachable:
-            if now() >= deadline:
-                raise
-        sleep(POLL_S)
-
-
-def _far_enough(connection: sa.Connection, chain: Chain, script: ScriptDirectory, needed: str) -> str:
-    """Where the schema is, or why that will not do."""
-    state = _answer(connection, chain, script)
-    if not _reached(script, state, needed):
-        raise behind(state, needed)
-    return ", ".join(state.current)
-
-
-def _answer(connection: sa.Connection, chain: Chain, script: ScriptDirectory) -> ChainState:
-    try:
-        return read_state(connection, chain, script)
-    except sa.exc.OperationalError as error:
-        raise DatabaseUnreachable("the database stopped answering", advice="see its log") from error
+def _overlap(script: ScriptDirectory, rows: tuple[str, ...]) -> bool:
+    """Whether one row is on the way to another; branches have a row each, and none is on another's way."""
+    ways = [{step.revision for step in script.iterate_revisions(one, "base")} - {one} for one in rows]
+    return any(one in way for one in rows for way in ways)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from alembic.runtime.environment import EnvironmentContext
-from alembic.script import ScriptDirectory
+from alembic.script import Script, ScriptDirectory
+from alembic.util import CommandError
 
-from queue_workflows.db.migrations.chains import Chain, alembic_config, subject
+from queue_workflows.db.migrations.chains import ENVIRONMENT, Chain, alembic_config
 from queue_workflows.db.migrations.failures import translated
+from queue_workflows.db.migrations.revisions import fault_in, subject
 from queue_workflows.db.migrations.session import MigrationSession, silent
+from queue_workflows.errors import ConfigurationError, RevisionOutOfReach
 
 Direction = Literal["upgrade", "downgrade"]
-
-# Alembic keeps the environment that is running in module globals.
-ENVIRONMENT: Final = threading.RLock()
 
 
 @dataclass(frozen=True)
@@ -34,46 +34,67 @@ class Progress:
 Report = Callable[[Progress], None]
 
 
-Plan = Callable[[Any], list[Any]]
+@dataclass(frozen=True)
+class Plan:
+    """The way to a revision from whatever heads the chain stands at."""
+
+    script: ScriptDirectory
+    direction: Direction
+    wanted: str
+
+    def steps(self, heads: Any) -> list[Any]:
+        """Alembic's steps; a place that this direction does not lead to is the user's mistake."""
+        script, heads = self.script, tuple(heads) if isinstance(heads, (list, tuple)) else heads
+        if (self.direction, self.wanted) in (
+            ("upgrade", "base"),
+            ("downgrade", "head"),
+            ("downgrade", "heads"),
+        ):
+            raise self._out_of_reach(heads)
+        try:
+            if self.direction == "upgrade":
+                return list(script._upgrade_revs("heads" if self.wanted == "head" else self.wanted, heads))
+            return list(script._downgrade_revs(self.wanted, heads))
+        except CommandError as error:
+            raise self._out_of_reach(heads) from error
+        except AttributeError as error:
+            raise ConfigurationError(
+                f"a revision on the way has no {self.direction}(): {error}",
+                advice="write it, or stop before it",
+            ) from error
+
+    def _out_of_reach(self, heads: Any) -> RevisionOutOfReach:
+        at = ", ".join(heads) if isinstance(heads, tuple) else heads
+        return RevisionOutOfReach(self.wanted, self.direction, at or "base")
 
 
-def plan_upgrade(script: ScriptDirectory, revision: str) -> Plan:
-    """The steps from given heads up to a revision; a host chain may have several heads."""
-    wanted = "heads" if revision == "head" else revision
-    return lambda heads: script._upgrade_revs(wanted, heads)
-
-
-def plan_downgrade(script: ScriptDirectory, revision: str) -> Plan:
-    """The steps from given heads down to a revision."""
-    return lambda heads: list(script._downgrade_revs(revision, heads))
-
-
-def run_steps(
-    session: MigrationSession,
-    chain: Chain,
-    script: ScriptDirectory,
-    plan: Plan,
-    report: Report = silent,
-) -> list[Progress]:
+def run_steps(session: MigrationSession, chain: Chain, plan: Plan, report: Report = silent) -> list[Progress]:
     """Run planned steps through the environment, telling of each before it starts and once it is done."""
     applied: list[Progress] = []
+    under_way: list[Script] = []
 
     def steps(heads: Any, _context: Any) -> Iterator[Any]:
-        for step in plan(heads):
-            progress = Progress(
-                chain.name,
-                step.revision.revision,
-                subject(step.revision),
-                "upgrade" if step.is_upgrade else "downgrade",
-            )
+        for step in plan.steps(heads):
+            progress = Progress(chain.name, step.revision.revision, subject(step.revision), plan.direction)
             session.watch.begin(f"{chain.name} revision {progress.revision} ({progress.subject})")
+            under_way[:] = [step.revision]
             report(progress)
             yield step
             # Alembic asks for the next step only after it has committed this one.
             applied.append(replace(progress, done=True))
+            under_way.clear()
             report(applied[-1])
 
     config = alembic_config(chain, connection=session.connection)
-    with ENVIRONMENT, translated(session), EnvironmentContext(config, script, fn=steps):
-        script.run_env()
+    try:
+        with ENVIRONMENT, translated(session), EnvironmentContext(config, plan.script, fn=steps):
+            plan.script.run_env()
+    except Exception as error:
+        fault = fault_in(Path(under_way[0].path), error) if under_way else None
+        if fault is None:
+            raise
+        raise ConfigurationError(
+            f"{session.watch.doing} failed and was rolled back: {fault}",
+            advice="mend the file; the revisions before it stand",
+        ) from error
     return applied

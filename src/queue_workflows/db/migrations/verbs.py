@@ -12,18 +12,12 @@ from pathlib import Path
 from typing import Final, Literal
 
 import sqlalchemy as sa
-from alembic.script import Script, ScriptDirectory
+from alembic.script import Script
 
-from queue_workflows.db.migrations.chains import (
-    Chain,
-    check_target,
-    engine_tables,
-    host_chain,
-    load_script,
-    select_chains,
-    tables_dropped,
-)
+from queue_workflows.db.migrations.chains import Chain, host_chain, select_chains
 from queue_workflows.db.migrations.failures import check_rights, translated
+from queue_workflows.db.migrations.misfits import refuse_misfit
+from queue_workflows.db.migrations.revisions import check_target, load_script, refuse_two_heads
 from queue_workflows.db.migrations.session import (
     DEFAULT_TERMS,
     MigrationSession,
@@ -34,13 +28,9 @@ from queue_workflows.db.migrations.session import (
     one_target,
     silent,
 )
-from queue_workflows.db.migrations.state import (
-    ChainState,
-    read_state,
-    refuse_ahead,
-    refuse_hand_made,
-)
-from queue_workflows.db.migrations.stepping import Progress, Report, plan_downgrade, plan_upgrade, run_steps
+from queue_workflows.db.migrations.state import read_state
+from queue_workflows.db.migrations.stepping import Plan, Progress, Report, run_steps
+from queue_workflows.db.migrations.tables import engine_tables, tables_dropped
 from queue_workflows.errors import MigrationRefused
 
 # Tables that are not the engine's and hold foreign keys to the tables named.
@@ -118,35 +108,26 @@ def upgrade(
     report: Report = silent,
 ) -> list[Progress]:
     """Upgrade each chain in the order given, all under one hold of the migration lock."""
-    plans = [(chain, load_script(chain)) for chain in chains]
-    for _chain, script in plans:
-        check_target(script, revision)
+    plans = [(chain, Plan(load_script(chain), "upgrade", revision)) for chain in chains]
+    for chain, plan in plans:
+        check_target(plan.script, revision)
+        if revision == "head":
+            refuse_two_heads(chain, plan.script)
     applied: list[Progress] = []
     with migration_session(target, terms) as session:
-        for chain, script in plans:
-            applied += _upgrade_one(session, chain, script, revision, report)
+        for chain, plan in plans:
+            applied += _upgrade_one(session, chain, plan, report)
     return applied
 
 
-def _upgrade_one(
-    session: MigrationSession, chain: Chain, script: ScriptDirectory, revision: str, report: Report
-) -> list[Progress]:
-    state = _movable(session, chain, script)
-    plan = plan_upgrade(script, revision)
-    with translated(session):
-        steps = plan(state.current)
-    if not steps:
+def _upgrade_one(session: MigrationSession, chain: Chain, plan: Plan, report: Report) -> list[Progress]:
+    state = read_state(session.connection, chain, plan.script)
+    refuse_misfit(state, chain)
+    if not plan.steps(state.current):
         return []
     if chain.name == "engine":
         check_rights(session.connection, sorted(engine_tables()))
-    return run_steps(session, chain, script, plan, report)
-
-
-def _movable(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> ChainState:
-    state = read_state(session.connection, chain, script)
-    refuse_ahead(state)
-    refuse_hand_made(state)
-    return state
+    return run_steps(session, chain, plan, report)
 
 
 def downgrade_chain(
@@ -159,18 +140,18 @@ def downgrade_chain(
     report: Report = silent,
 ) -> list[Progress]:
     """Downgrade one chain; `host` is the host chain that may stand above the engine's."""
-    script = load_script(chain)
-    check_target(script, revision)
-    plan = plan_downgrade(script, revision)
+    plan = Plan(load_script(chain), "downgrade", revision)
+    check_target(plan.script, revision)
     with migration_session(target, terms) as session:
-        state = _movable(session, chain, script)
-        with translated(session):
-            steps = [one.revision for one in plan(state.current)]
+        state = read_state(session.connection, chain, plan.script)
+        # Going back and up again is what mends a schema that has lost tables.
+        refuse_misfit(state, chain, but=("damaged",))
+        steps = [one.revision for one in plan.steps(state.current)]
         if steps and chain.name == "engine":
             _refuse_under_live_host(session.connection, steps, host)
             check_rights(session.connection, sorted(engine_tables()))
-        applied = run_steps(session, chain, script, plan, report)
-        _drop_empty_version_table(session, chain, script)
+        applied = run_steps(session, chain, plan, report)
+        _drop_empty_version_table(session, chain, plan)
     return applied
 
 
@@ -198,9 +179,9 @@ def _refuse_under_live_host(connection: sa.Connection, steps: list[Script], host
         )
 
 
-def _drop_empty_version_table(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> None:
+def _drop_empty_version_table(session: MigrationSession, chain: Chain, plan: Plan) -> None:
     """At base nothing of a chain is left behind, its version table included."""
-    if read_state(session.connection, chain, script).status == "empty":
+    if read_state(session.connection, chain, plan.script).status == "empty":
         with translated(session), session.connection.begin():
             session.connection.execute(sa.schema.DropTable(_version_table(chain), if_exists=True))
 
