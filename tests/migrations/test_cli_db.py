@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +79,23 @@ def test_the_whole_life_of_a_host_chain(migrated: str, tmp_path: Path) -> None:
         (("db", "upgrade", "--chain", "nonsense"), 2, "'nonsense' is not one of"),
         (("db", "upgrade", "--chain", "host"), 78, "no host chain is configured"),
         (("db", "upgrade", "--lock-timeout", "0"), 2, "lock-timeout"),
+        (("db", "upgrade", "--lock-timeout", "nan"), 2, "lock-timeout"),
+        (("db", "upgrade", "--lock-timeout", "inf"), 2, "lock-timeout"),
+        (("db", "upgrade", "--lock-timeout", "1e9"), 2, "lock-timeout"),
+        (("db", "upgrade", "--wait", "nan"), 2, "wait"),
+        (("db", "adopt", "--wait", "inf"), 2, "wait"),
+        (("db", "upgrade", "+99"), 2, "from base does not lead to '+99'"),
+        (("db", "upgrade", "base"), 2, "does not lead to 'base'"),
+        (("db", "upgrade", "0005:0009"), 2, "--sql"),
+        (("db", "upgrade", "engine@head"), 2, "does not lead to"),
+        (("db", "downgrade", "-1", "--chain", "engine", "--yes"), 2, "'-1'"),
+        (("db", "downgrade", "head", "--chain", "engine", "--yes"), 2, "does not lead to 'head'"),
+        (
+            ("db", "downgrade", "0009:0013", "--chain", "engine", "--sql"),
+            2,
+            "from 0009 does not lead to '0013'",
+        ),
+        (("db", "upgrade", "0013:0009", "--sql"), 2, "from 0013 does not lead to '0009'"),
         (("db", "revision", "--chain", "engine"), 2, "-m"),
         (("db", "revision", "--chain", "engine", "-m", "  "), 2, "say what the revision is about"),
         (("db", "downgrade", "base", "--yes"), 2, "--chain"),
@@ -98,6 +117,65 @@ def test_bad_input_is_one_line_and_its_exit_code(
     assert said in run.stderr
     assert len(run.stderr.splitlines()) == 1, run.stderr
     assert catalog(empty) == {}
+
+
+@pytest.mark.parametrize(
+    ("verb", "revision"),
+    [("upgrade", "+1"), ("upgrade", "-1"), ("downgrade", "+1"), ("downgrade", "-99"), ("downgrade", "heads")],
+)
+def test_a_step_that_leads_nowhere_is_a_usage_error(migrated: str, verb: str, revision: str) -> None:
+    """At head there is nothing above, and ninety-nine steps down there is nothing below: one line of our own."""
+    yes = ("--yes",) if verb == "downgrade" else ()
+    run = qwf("db", verb, "--chain", "engine", *yes, "--", revision, QWF_DB_URL=migrated)
+    assert run.returncode == 2, run.stderr
+    assert f"from {HEAD} does not lead to '{revision}'" in run.stderr
+    assert len(run.stderr.splitlines()) == 1
+    assert ok("db", "check", QWF_DB_URL=migrated)
+
+
+def downgrade_asked(dsn: str, answer: bytes) -> subprocess.CompletedProcess[str]:
+    """`qwf db downgrade` in a terminal, in which a person types the answer when asked."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "queue_workflows", "db", "downgrade", BEFORE_HEAD, "--chain", "engine"],
+        env=qwf_environment(QWF_DB_URL=dsn),
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(theirs)
+    try:
+        os.write(ours, answer)
+        out, err = process.communicate(timeout=90)
+    finally:
+        process.kill()
+        os.close(ours)
+    return subprocess.CompletedProcess([], process.returncode, out, err)
+
+
+def test_a_no_is_taken_for_a_no(migrated: str) -> None:
+    """A careful person's answer is no interruption: one plain line, exit code 1, nothing done."""
+    no = downgrade_asked(migrated, b"n\n")
+    assert (no.returncode, no.stdout) == (1, "")
+    assert no.stderr.splitlines()[-1].endswith("nothing done")
+    assert ok("db", "current", QWF_DB_URL=migrated) == f"engine: {HEAD} (up to date)\n"
+    yes = downgrade_asked(migrated, b"y\n")
+    assert (yes.returncode, yes.stdout.endswith("… ok\n")) == (0, True), yes.stderr
+
+
+def test_a_closed_standard_input_is_nobody_to_ask(migrated: str) -> None:
+    """As cron or a service has it: asked for --yes, not a traceback."""
+    ran = subprocess.run(
+        ["/bin/sh", "-c", f"exec {sys.executable} -m queue_workflows db downgrade base --chain engine <&-"],
+        env=qwf_environment(QWF_DB_URL=migrated),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 2, ran.stderr
+    assert "say --yes" in ran.stderr
+    assert len(ran.stderr.splitlines()) == 1
 
 
 def test_url_hides_the_password_unless_asked() -> None:

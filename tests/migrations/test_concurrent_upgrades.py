@@ -13,7 +13,7 @@ from support.schemas import as_user, blocked, catalog, holding, query, sa_engine
 from queue_workflows.db import bootstrap, migrations
 from queue_workflows.db.migrations.chains import engine_chain
 from queue_workflows.db.migrations.session import LOCK_CLASS, LOCK_KEY, Terms, migration_session
-from queue_workflows.errors import DatabaseUnreachable, MigrationBlocked, MigrationRefused
+from queue_workflows.errors import ConfigurationError, DatabaseUnreachable, MigrationBlocked, MigrationRefused
 
 ENGINE = [engine_chain()]
 HEAD = migrations.history(ENGINE)[-1].revision
@@ -104,6 +104,14 @@ def test_a_blocked_revision_names_who_blocks_it(empty: str) -> None:
     assert bootstrap(empty)[0].revision == "0006"
 
 
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 0, -1, 1e9])
+def test_a_wait_that_is_none_is_refused(empty: str, seconds: float) -> None:
+    """Postgres would take some of them for no bound at all."""
+    with pytest.raises(ConfigurationError, match="lock_timeout_s is above 0"):
+        bootstrap(empty, lock_timeout_s=seconds)
+    assert catalog(empty) == {}
+
+
 def test_waiting_for_another_migration_has_an_end(empty: str) -> None:
     """Past the bound the error names the session that holds the lock, and nothing was done."""
     with holding(empty, TAKE_LOCK) as holder:
@@ -143,6 +151,21 @@ def test_an_interrupted_upgrade_rolls_its_revision_back(empty: str, how: int, st
     assert len(err.splitlines()) == 1
     assert at(empty) == "0005"
     bootstrap(empty)
+
+
+def test_a_cancelled_statement_is_said_so(empty: str) -> None:
+    """Whether by a person or by a statement_timeout of the revision's own: rolled back, with what to do."""
+    migrations.upgrade(empty, chains=ENGINE, revision="0003")
+    with holding(empty, LOCK_NODE_JOBS) as holder:
+        process = start_qwf("db", "upgrade", "--lock-timeout", "600", QWF_DB_URL=empty)
+        until(lambda: blocked(empty, holder.info.backend_pid), "the upgrade waits for the table")
+        (pid,) = blocked(empty, holder.info.backend_pid)
+        query(empty, f"SELECT pg_cancel_backend({pid})")
+        _out, err = process.communicate(timeout=60)
+    assert process.returncode == 73, err
+    assert "0006" in err
+    assert "canceling statement due to user request — run it again" in err
+    assert at(empty) == "0005"
 
 
 def test_a_lost_connection_is_said_so(empty: str) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
+import sqlalchemy as sa
+import sqlalchemy.orm
 from support.revisions import HEAD
-from support.schemas import as_user, query, sa_engine
+from support.schemas import as_user, query, sa_engine, start_qwf, until
 
 from queue_workflows.db import bootstrap, downgrade, migrations, wait_for_schema
 from queue_workflows.db.migrations.chains import engine_chain
@@ -95,6 +97,62 @@ def test_a_schema_ahead_is_refused_at_once(migrated: str) -> None:
         with pytest.raises(SchemaAhead):
             attempt()
     assert query(migrated, "SELECT version_num FROM queue_schema_version") == [("0099",)]
+
+
+def test_a_sessions_connection_may_wait_inside_its_transaction(empty: str) -> None:
+    """To look needs no transaction of its own: what the caller has begun is there afterwards, and no lock."""
+    locks = "SELECT count(*) FROM pg_locks WHERE relation = to_regclass('queue_schema_version')"
+    clock = Clock({2: lambda: bootstrap(empty)})
+    with sa.orm.Session(sa_engine(empty)) as session:
+        session.execute(sa.text("CREATE TEMPORARY TABLE mine (n integer) ON COMMIT DROP"))
+        session.execute(sa.text("INSERT INTO mine VALUES (7)"))
+        conn = session.connection()
+        assert wait_for_schema(8, 60, conn=conn, sleep=clock.sleep, now=clock.now) == HEAD
+        assert session.scalar(sa.text("SELECT n FROM mine")) == 7
+        assert query(empty, locks) == [(0,)]
+    assert clock.naps == 2
+
+
+def test_a_transaction_survives_a_right_that_is_missing(migrated: str, limited_role: str) -> None:
+    """What the server refuses would end the caller's transaction, were it not asked in a savepoint."""
+    with sa_engine(as_user(migrated, limited_role)).begin() as connection:
+        number = connection.scalar(sa.text("SELECT pg_current_xact_id()"))
+        with pytest.raises(AccessRefused):
+            wait_for_schema(8, 0, conn=connection)
+        assert connection.scalar(sa.text("SELECT pg_current_xact_id()")) == number
+
+
+@pytest.mark.parametrize(("role", "called"), [({}, "qwf:wait@"), ({"role": "porter"}, "qwf:porter@")])
+def test_who_waits_calls_itself_so(empty: str, role: dict[str, str], called: str) -> None:
+    """An operator who reads pg_stat_activity sees a process that waits, not one that migrates."""
+    seen: list[str] = []
+
+    def look() -> None:
+        sessions = "SELECT application_name FROM pg_stat_activity WHERE datname = current_database()"
+        seen.extend(name for (name,) in query(empty, sessions) if name.startswith("qwf:"))
+
+    clock = Clock({1: look})
+    with pytest.raises(SchemaBehind):
+        wait_for_schema(8, 1, dsn=empty, sleep=clock.sleep, now=clock.now, **role)
+    assert [name.partition("@")[0] + "@" for name in seen] == [called]
+
+
+def test_a_worker_that_waits_calls_itself_a_worker(empty: str) -> None:
+    """Also before there is anything to work on; it goes on to its work once somebody has migrated."""
+    sessions = (
+        "SELECT application_name FROM pg_stat_activity"
+        " WHERE datname = current_database() AND application_name LIKE 'qwf:%'"
+    )
+    process = start_qwf("worker", "--queue", "fetch", "--drain", "--schema-wait", "300", QWF_DB_URL=empty)
+    try:
+        until(lambda: query(empty, sessions), "it has connected", seconds=90)
+        seen = query(empty, sessions)
+        bootstrap(empty)
+        _out, err = process.communicate(timeout=90)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert {name.partition("@")[0] for (name,) in seen} == {"qwf:worker:fetch"}
 
 
 def test_a_minimum_that_this_code_has_never_heard_of(migrated: str) -> None:

@@ -35,6 +35,9 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_table("worker_control_clock")
-    op.drop_constraint(op.f("ck_worker_heartbeats_current_job_family"), "worker_heartbeats", type_="check")
-    op.drop_column("worker_heartbeats", "current_job_family")
+    op.drop_table("worker_control_clock", if_exists=True)
+    op.execute("""
+        ALTER TABLE IF EXISTS worker_heartbeats
+          DROP CONSTRAINT IF EXISTS ck_worker_heartbeats_current_job_family,
+          DROP COLUMN IF EXISTS current_job_family
+    """)

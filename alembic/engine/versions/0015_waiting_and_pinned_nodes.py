@@ -24,6 +24,9 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.drop_index("ix_workflow_node_jobs_awaiting", "workflow_node_jobs")
-    op.drop_column("workflow_node_jobs", "expires_at")
-    op.drop_column("workflow_node_jobs", "pinned_host")
+    op.drop_index("ix_workflow_node_jobs_awaiting", "workflow_node_jobs", if_exists=True)
+    op.execute("""
+        ALTER TABLE IF EXISTS workflow_node_jobs
+          DROP COLUMN IF EXISTS expires_at,
+          DROP COLUMN IF EXISTS pinned_host
+    """)

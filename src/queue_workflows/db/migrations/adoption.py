@@ -31,6 +31,7 @@ from queue_workflows.db.migrations.session import (
 )
 from queue_workflows.db.migrations.state import read_state
 from queue_workflows.db.migrations.stepping import Plan, run_steps
+from queue_workflows.db.migrations.tables import engine_tables, tables_at
 from queue_workflows.errors import AccessRefused, MigrationRefused, SchemaDrift
 
 LAST_OF_OLD_CHAIN: Final = 9
@@ -49,7 +50,7 @@ MAY_CREATE_SCHEMA: Final = sa.text(
 
 @dataclass(frozen=True)
 class Adoption:
-    """What was done, or would be: the revision that the database is at, and the ledger's new name, if any."""
+    """What was done, or would be: the revision that the database is at, and the ledger's new name."""
 
     revision: str
     already: bool
@@ -104,16 +105,19 @@ def _adopt(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> 
 
 
 def _record(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> str:
-    """The newest revision that makes what is there; a lower one would fit too, as a part of it."""
+    """The newest revision that makes what is there, of those that know all of our tables in it."""
     connection = session.connection
-    schema = _need_rights(connection)
-    actual = read_catalog(connection, schema)
-    ids = [revision.revision for revision in script.walk_revisions()]
-    differences = {one: compare_catalogs(_build(session, chain, script, one), actual) for one in ids}
-    for revision, found in differences.items():
+    actual = read_catalog(connection, _need_rights(connection))
+    there = {name for kind, name in actual if kind == "table"} & engine_tables()
+    differences: dict[str, list[str]] = {}
+    for one in script.walk_revisions():
+        if not there <= tables_at(one.revision):
+            continue
+        found = compare_catalogs(_build(session, chain, script, one.revision), actual)
         if not found:
-            return _stamp(connection, chain, script, revision)
-    nearest = min(ids, key=lambda one: len(differences[one]))
+            return _stamp(connection, chain, script, one.revision)
+        differences[one.revision] = found
+    nearest = min(differences, key=lambda one: len(differences[one]))
     raise SchemaDrift(
         f"the tables are at no revision of this code; from {nearest} they differ least: "
         + "; ".join(differences[nearest]),

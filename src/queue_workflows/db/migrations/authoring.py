@@ -20,6 +20,7 @@ from queue_workflows.db.migrations.misfits import behind, refuse_misfit
 from queue_workflows.db.migrations.revisions import (
     check_target,
     heads,
+    known,
     load_script,
     newest,
     next_number,
@@ -194,6 +195,14 @@ def offline_sql(chain: Chain, *, direction: Direction, revision: str = "head") -
     if end in ("", "head"):
         refuse_two_heads(chain, script)
     plan = Plan(script, direction, end or "head")
+
+    def steps(heads: Any, _context: Any) -> list[Any]:
+        found = plan.steps(heads)
+        if not found and known(script, start) and known(script, end) and start != end:
+            # Online that is "nothing to do"; here somebody has mixed up the two.
+            raise RevisionOutOfReach(end, direction, start)
+        return found
+
     buffer = io.StringIO()
     config = alembic_config(chain)
     config.output_buffer = buffer
@@ -203,7 +212,7 @@ def offline_sql(chain: Chain, *, direction: Direction, revision: str = "head") -
             EnvironmentContext(
                 config,
                 script,
-                fn=lambda heads, _context: plan.steps(heads),
+                fn=steps,
                 as_sql=True,
                 starting_rev=start or "base",
                 destination_rev="heads" if end in ("", "head") else end,
