@@ -124,7 +124,7 @@ def test_bad_input_is_one_line_and_its_exit_code(
     [("upgrade", "+1"), ("upgrade", "-1"), ("downgrade", "+1"), ("downgrade", "-99"), ("downgrade", "heads")],
 )
 def test_a_step_that_leads_nowhere_is_a_usage_error(migrated: str, verb: str, revision: str) -> None:
-    """At head there is nothing above, and ninety-nine steps down there is nothing below: one line of our own."""
+    """Nothing is above head, and nothing is ninety-nine steps below it: one line of our own."""
     yes = ("--yes",) if verb == "downgrade" else ()
     run = qwf("db", verb, "--chain", "engine", *yes, "--", revision, QWF_DB_URL=migrated)
     assert run.returncode == 2, run.stderr
