@@ -5,7 +5,10 @@ from __future__ import annotations
 import signal
 import threading
 
+import psycopg
+import psycopg2
 import pytest
+import sqlalchemy as sa
 from support.postgres_versions import each_version
 from support.revisions import REVISIONS
 from support.schemas import as_user, blocked, catalog, holding, query, sa_engine, start_qwf, until
@@ -13,7 +16,13 @@ from support.schemas import as_user, blocked, catalog, holding, query, sa_engine
 from queue_workflows.db import bootstrap, migrations
 from queue_workflows.db.migrations.chains import engine_chain
 from queue_workflows.db.migrations.session import LOCK_CLASS, LOCK_KEY, Terms, migration_session
-from queue_workflows.errors import ConfigurationError, DatabaseUnreachable, MigrationBlocked, MigrationRefused
+from queue_workflows.errors import (
+    ConfigurationError,
+    DatabaseUnreachable,
+    MigrationBlocked,
+    MigrationRefused,
+    SchemaError,
+)
 
 ENGINE = [engine_chain()]
 HEAD = migrations.history(ENGINE)[-1].revision
@@ -216,6 +225,35 @@ def test_a_borrowed_connection_comes_back_as_it_was(empty: str) -> None:
         held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
         assert connection.exec_driver_sql(held).scalar() == 0
     assert bootstrap(engine=engine) == []
+
+
+AUTOCOMMIT = {
+    "by SQLAlchemy": lambda dsn: sa.create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), isolation_level="AUTOCOMMIT"
+    ),
+    "by psycopg": lambda dsn: sa.create_engine(
+        "postgresql+psycopg://", creator=lambda: psycopg.connect(dsn, autocommit=True)
+    ),
+    "by psycopg2": lambda dsn: sa.create_engine(
+        "postgresql+psycopg2://", creator=lambda: psycopg2.connect(dsn), isolation_level="AUTOCOMMIT"
+    ),
+}
+
+
+@pytest.mark.parametrize("how", AUTOCOMMIT)
+def test_autocommit_makes_no_half_revision(empty: str, how: str) -> None:
+    """A revision that fails at its end leaves nothing of its beginning; the caller keeps autocommit."""
+    engine = AUTOCOMMIT[how](empty)
+    query(empty, "CREATE TABLE binaries (mine integer)")
+    with engine.connect() as connection:
+        with pytest.raises(SchemaError, match=r"0013 .* was rolled back"):
+            bootstrap(conn=connection)
+        assert not {("table", "machines"), ("table", "hook_records")} & set(catalog(empty))
+        query(empty, "DROP TABLE binaries")
+        assert bootstrap(conn=connection)[0].revision == "0013"
+        assert connection.connection.driver_connection.autocommit
+    assert bootstrap(engine=engine) == []
+    engine.dispose()
 
 
 def test_a_connection_inside_a_transaction_is_refused(empty: str) -> None:

@@ -280,7 +280,7 @@ def migration_session(target: Target = None, terms: Terms = DEFAULT_TERMS) -> It
     """The only migration of a database: alone under the lock, patient with work, impatient with tables."""
     lock_timeout_s, wait_s = terms.settled()
     timeouts = {"lock_timeout": f"{max(1, round(lock_timeout_s * 1000))}ms", "statement_timeout": "0"}
-    with connection_to(target, for_lock=True) as connection:
+    with connection_to(target, for_lock=True) as connection, _in_transactions(connection):
         _refuse_shared(connection)
         take_lock(connection, wait_s, terms.notify)
         try:
@@ -288,6 +288,23 @@ def migration_session(target: Target = None, terms: Terms = DEFAULT_TERMS) -> It
                 yield MigrationSession(connection, watch, lock_timeout_s)
         finally:
             release_lock(connection)
+
+
+@contextmanager
+def _in_transactions(connection: sa.Connection) -> Iterator[None]:
+    """A revision is a transaction, also on a connection that came in autocommit; it goes back as it came."""
+    driver: Any = connection.connection.driver_connection
+    autocommit = getattr(driver, "autocommit", False)
+    if not autocommit:
+        yield
+        return
+    driver.autocommit = False
+    try:
+        yield
+    finally:
+        if not connection.closed and not driver.closed:
+            driver.rollback()
+            driver.autocommit = True
 
 
 @contextmanager
