@@ -169,6 +169,23 @@ def test_all_workers_are_busy(jobs, explain):
     assert codes(explain(ids[2])) == ["next"]
 
 
+def test_a_worker_that_has_just_claimed_is_busy(jobs, explain):
+    """By the row, before its heartbeat says so."""
+    beat(jobs, "w1")
+    ids = jobs.enqueue(2)
+    jobs.one("w1")
+    assert explain(ids[1])["reasons"]["all_busy"]["data"] == {"jobs": [f"{jobs.family}:{ids[0]}"]}
+
+
+def test_a_pause_elsewhere_is_no_obstacle(jobs, explain):
+    """It is told, but a worker of another host takes the job."""
+    beat(jobs, "w1", state="paused")
+    beat(jobs, "w2", host_label="h2")
+    (job_id,) = jobs.enqueue()
+    WorkerControlRepository(jobs.connection).set("h1", "*", "pause", actor="ann")
+    assert codes(explain(job_id)) == ["queue_pause", "next"]
+
+
 def test_a_suspect_is_claimed_alone(jobs, explain):
     """And says so."""
     beat(jobs)
@@ -251,6 +268,13 @@ def test_pinned_to_a_host_without_workers(nodes, qwf_dsn):
     assert reason["data"] == {"queue": "cpu", "host": "h2"}
     beat(nodes, "w2", host_label="h2")
     assert list(of_node(qwf_dsn, job_id)) == ["next"]
+
+
+def test_a_node_on_a_queue_of_ingest_jobs(nodes, qwf_dsn):
+    """Whose workers would never take it."""
+    beat(nodes, queue="fetch")
+    (job_id,) = nodes.enqueue(queue="fetch")
+    assert list(of_node(qwf_dsn, job_id)) == ["wrong_queue"]
 
 
 def test_a_node_that_waits_for_somebody(nodes, qwf_dsn):

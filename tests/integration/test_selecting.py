@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -151,20 +151,19 @@ def test_what_is_enqueued_meanwhile_is_not_meant(jobs: Jobs) -> None:
     assert found(jobs, status=("queued",)) == later[::-1]
 
 
-def test_a_job_that_changes_under_the_command_is_asked_again(jobs: Jobs, qwf_dsn: str) -> None:
-    """Two operators retry the same failures: the second waits for the first, and finds nothing to do."""
-    ids = [fail(jobs, "no") for _ in range(3)]
+def meanwhile(
+    jobs: Jobs, dsn: str, verb: Verb, wanted: JobFilter, first: Callable[[Jobs], object]
+) -> Counter[str]:
+    """Decide while `first` has rows locked, which commits when the command waits for one of them."""
     outcome: list[Counter[str]] = []
-    with psycopg.connect(qwf_dsn) as first, psycopg.connect(qwf_dsn, autocommit=True) as second:
-        with first.transaction():
-            Jobs(jobs.family, first).repository.retry_many(ids[:2], actor="ann")
-            waiting = threading.Thread(
-                target=lambda: outcome.extend(
-                    decide_matching(
-                        second, Verb.RETRY, JobFilter(status=("failed",)), actor="bob", reason=None
-                    )
-                )
-            )
+    with psycopg.connect(dsn) as other, psycopg.connect(dsn, autocommit=True) as second:
+
+        def decide() -> None:
+            outcome.extend(decide_matching(second, verb, wanted, actor="bob", reason=None, page=1))
+
+        with other.transaction():
+            first(Jobs(jobs.family, other))
+            waiting = threading.Thread(target=decide)
             waiting.start()
             while not jobs.connection.execute(
                 "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND wait_event_type = 'Lock'",
@@ -172,8 +171,31 @@ def test_a_job_that_changes_under_the_command_is_asked_again(jobs: Jobs, qwf_dsn
             ).fetchone():
                 assert waiting.is_alive()
         waiting.join(60)
-    assert sum(outcome, Counter()) == Counter({"retried": 1})
+    return sum(outcome, Counter())
+
+
+def test_two_operators_retry_each_job_once(jobs: Jobs, qwf_dsn: str) -> None:
+    """The second waits for the first, and retries what that one did not."""
+    ids = [fail(jobs, "no") for _ in range(3)]
+    done = meanwhile(
+        jobs,
+        qwf_dsn,
+        Verb.RETRY,
+        JobFilter(status=("failed",)),
+        lambda first: first.repository.retry_many(ids[:2], actor="ann"),
+    )
+    assert done == Counter({"retried": 1})
     assert [row["generation"] for row in jobs.rows()] == [2, 2, 2]
+
+
+def test_a_job_that_a_worker_claims_first_is_not_meant_any_more(jobs: Jobs, qwf_dsn: str) -> None:
+    """Cancelling what is queued asks no running job to stop."""
+    ids = jobs.enqueue(3)
+    done = meanwhile(
+        jobs, qwf_dsn, Verb.CANCEL, JobFilter(status=("queued",)), lambda first: first.claim("w1")
+    )
+    assert done == Counter({"cancelled": 2})
+    assert jobs.seen(ids[0], "status", "cancel_requested_at") == ("running", None)
 
 
 def test_named_jobs_say_what_became_of_each(qwf_conn: psycopg.Connection) -> None:

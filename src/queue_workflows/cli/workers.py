@@ -244,7 +244,8 @@ def ask(
             click.echo(f"{place} is {_asked(changed)}")
         _name_others(control, host, queue, desired)
         if not any(one.age_s <= stale_s for one in beats.standing(host, queue)):
-            say("no worker is heard of there now; it holds for those that start")
+            later = "" if desired is DesiredState.ON else "; it holds for those that start"
+            say(f"no worker is heard of there now{later}")
         elif wait:
             return _wait(lambda: beats.standing(host, queue), version, stale_s, timeout)
     return ExitCode.DONE

@@ -43,7 +43,8 @@ def decide_named(
         by_family.setdefault(family.name, (family, []))[1].append(job_id)
     became: dict[tuple[str, int], str] = {}
     with connection.transaction():
-        for name, (family, ids) in by_family.items():
+        # Always in one order, so that two operators with the same jobs do not deadlock.
+        for name, (family, ids) in sorted(by_family.items()):
             for job_id, word in _decide(connection, verb, family, ids, by=(actor, reason)).items():
                 became[name, job_id] = word
     return became

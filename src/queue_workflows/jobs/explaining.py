@@ -11,16 +11,20 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.jobs.modules import UNKNOWN_MODULE
 from queue_workflows.jobs.tasks import UNKNOWN_TASK
 from queue_workflows.models import IngestJob, WorkerControl, WorkflowNodeJob
 from queue_workflows.repositories.explaining import COUNTED_AHEAD, Circumstances
+from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.holding import Control
 from queue_workflows.repositories.standing import Standing
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, DesiredState, JobStatus, WorkerState
 
 # States in which a worker claims, or will when it is through with its job.
 _WORKING: Final = frozenset({WorkerState.STARTING, WorkerState.IDLE, WorkerState.BUSY})
+# What is asked of some workers need not concern others; that nobody is left is a reason of its own.
+_SOME_WORKERS: Final = "queue_"
 _ASKED: Final = {DesiredState.PAUSE: "paused", DesiredState.OFF: "switched off", DesiredState.ON: "on"}
 
 
@@ -100,7 +104,7 @@ def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
     if there.ahead:
         count = f"more than {COUNTED_AHEAD:,}" if there.ahead > COUNTED_AHEAD else f"{there.ahead:,}"
         yield Reason("behind", f"{count} jobs of the queue come before it", {"ahead": there.ahead})
-    elif not found and there.claimable:
+    elif there.claimable and all(reason.code.startswith(_SOME_WORKERS) for reason in found):
         yield Reason("next", f"it is next: a free worker claims it within its poll ({known.poll_s:g} s)")
 
 
@@ -166,6 +170,10 @@ def _nobody_may(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
     """What keeps every worker of the queue from claiming anything, this job or another."""
     if known.schema is not None:
         yield Reason("schema_refused", f"workers of this version refuse the database: {known.schema}")
+    if there.family is NODE and there.job.queue not in RESERVED_QUEUES:
+        queues = ", ".join(sorted(RESERVED_QUEUES))
+        text = f"workers of {there.job.queue} take ingest jobs; node jobs are claimed from {queues}"
+        yield Reason("wrong_queue", text)
     live = [one for one in there.workers if one.age_s <= known.stale_s]
     pinned = (there.run.pinned_host if there.run else None) or getattr(there.job, "pinned_host", None)
     if pinned is not None:
@@ -178,8 +186,13 @@ def _nobody_may(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         states = ", ".join(sorted({str(one.state) for one in live}))
         text = f"none of the {len(live)} workers of the queue claims anything: {states}"
         yield Reason("no_free_worker", text, {"workers": [one.worker_id for one in live]})
-    elif there.job.status == JobStatus.QUEUED and all(one.jobs_held for one in free):
+    elif there.job.status == JobStatus.QUEUED and all(_has_a_job(one, there) for one in free):
         yield _all_busy(there, free)
+
+
+def _has_a_job(worker: Standing, there: Circumstances) -> bool:
+    """By the rows, as the next beat may be seconds away, or by the beat, for jobs of another queue."""
+    return worker.jobs_held > 0 or any(one.worker_id == worker.worker_id for one in there.at_work)
 
 
 def _no_worker(there: Circumstances, pinned: str | None) -> Reason:
