@@ -230,6 +230,8 @@ def test_who_comes_while_the_server_ends_with_its_keeper_gets_a_fresh_one(data_d
     os.kill(old, signal.SIGSTOP)
     os.kill(keeper_of(data_dir), signal.SIGKILL)
     newcomer = User(data_dir)
+    start = data_dir / "postgres" / "start.lock"
+    until(lambda: locked_exclusively(start), "the newcomer finds the old server", patience_s=60)
     os.kill(old, signal.SIGCONT)
     assert newcomer.server_pid != old
     assert answers(newcomer.report["dsn"])

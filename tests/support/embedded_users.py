@@ -9,8 +9,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +150,21 @@ def processes_below(directory: Path) -> list[int]:
         if any(link.startswith(f"{directory}/") for link in links) and process.pid != os.getpid():
             found.add(process.pid)
     return sorted(found)
+
+
+@contextmanager
+def passable_directory() -> Iterator[Path]:
+    """A short directory that every account can enter; nothing may still run in it at the end."""
+    directory = Path(tempfile.mkdtemp(prefix="qwf-e-", dir="/tmp"))
+    directory.chmod(0o755)
+    yield directory
+    deadline = time.monotonic() + 10  # a keeper outlives its server by a moment
+    while (left := processes_below(directory)) and time.monotonic() < deadline:
+        time.sleep(0.03)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    shutil.rmtree(directory)
+    assert left == []
 
 
 def unset_environment() -> dict[str, str]:

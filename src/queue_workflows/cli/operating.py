@@ -24,7 +24,7 @@ def operators_connection(invocation: Invocation) -> Iterator[psycopg.Connection[
     from queue_workflows.db.engine import Database
 
     with (
-        Database.open(invocation.db_url, role="cli") as database,
+        Database.open(invocation.db_url, role="cli", creates=False) as database,
         closing(database.connect(autocommit=True)) as connection,
     ):
         yield connection

@@ -20,7 +20,7 @@ A newcomer that meets the stopping server waits for its shared lock and then sta
 dies half-way leaves nothing undecided: `initdb` and the keeper inherit the start lock, so it stays held
 until they are through, also when their user was killed. The keeper ends with its server; and should the
 keeper be killed, Linux stops the server in the same moment (PDEATHSIG), so that a server never outlives
-both its users and its keeper. Elsewhere it gets another keeper from its next user. Whether a server runs is
+both its users and its keeper; elsewhere its next user does. Whether a server runs is
 asked of its socket, which only it can listen on, and the kernel names the listener's pid; its keeper knows
 the pid of its child even when somebody removed the socket.
 
@@ -274,7 +274,7 @@ class _ServerEnded(Exception):
     """The keeper's child is gone, so there is nothing left to keep."""
 
 
-def _keep(place: Place, keeper: int, server: subprocess.Popen[bytes] | None) -> None:
+def _keep(place: Place, keeper: int, server: subprocess.Popen[bytes]) -> None:
     """Wait until nobody uses the server, or it ends by itself; then stop it.
 
     The keeper's lock goes before the exclusive users lock does, so that a newcomer never takes a keeper that
@@ -282,7 +282,7 @@ def _keep(place: Place, keeper: int, server: subprocess.Popen[bytes] | None) -> 
     """
 
     def look(_number: int, _frame: FrameType | None) -> None:
-        if server is not None and server.poll() is not None:
+        if server.poll() is not None:
             raise _ServerEnded
 
     with suppress(_ServerEnded):
@@ -293,13 +293,13 @@ def _keep(place: Place, keeper: int, server: subprocess.Popen[bytes] | None) -> 
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         if is_current(users, place.lock("users")):
             _stop_unused(place, time.monotonic() + 2 * _LISTEN_TIMEOUT_S, server)
-        elif server is not None:  # the home was deleted: what runs there now is not ours, but our child is
+        else:  # the home was deleted: what runs there now is not ours, but our child is
             stop_server(place, server)
     os.close(keeper)
 
 
 def _become_keeper(order: dict[str, Any], tell: int) -> None:
-    """Start the server if none listens and tell the starter how that went; then keep it to its end."""
+    """Start the server and tell the starter how that went; then keep it to its end."""
     place = Place(**order["place"])
     os.setsid()
     null = os.open(os.devnull, os.O_RDWR)
@@ -310,22 +310,20 @@ def _become_keeper(order: dict[str, Any], tell: int) -> None:
     try:
         # The keeper of a server that has just ended may still be about to leave.
         keeper = wait_lock(place, "keeper", fcntl.LOCK_EX, time.monotonic() + _LISTEN_TIMEOUT_S)
-        if order["command"]:
-            server = _start(place, order["command"], order["account"], order["environment"])
-        up = server is not None or not order["command"]
-        said = _UP if up else _ENDED
+        server = _start(place, order["command"], order["account"], order["environment"])
+        said = _UP if server else _ENDED
     except Exception as error:
-        up, said = False, f"{type(error).__name__}: {error}"
+        said = f"{type(error).__name__}: {error}"
     with suppress(BrokenPipeError):
         os.write(tell, said.encode(errors="replace"))
     os.close(tell)
     os.close(order["start_fd"])
-    if up:
+    if server is not None:
         _keep(place, keeper, server)
 
 
 def main() -> NoReturn:
-    """Have a keeper start the server, or look after one that has none; stdin holds the order."""
+    """Have a keeper start the server and look after it; stdin holds the order."""
     order = json.load(sys.stdin)
     heard, tell = os.pipe()
     if os.fork() == 0:

@@ -182,12 +182,12 @@ class EmbeddedServer:
         for attempt in itertools.count():
             refuse_squatted(self.socket_dir, self._account)
             logged = self._log_size()
-            ran_before = self.pid is not None
-            up = self._keep_running(start) if ran_before else self._start(start, deadline)
+            kept = self.pid is not None and self._has_keeper()
+            up = kept or self._start(start, deadline)
             if up and self._becomes_ready(deadline):
                 return
             # One that ran before was just ending: the next round starts a fresh one.
-            if time.monotonic() > deadline or not (ran_before or self._failure_passes(logged, attempt)):
+            if time.monotonic() > deadline or not (kept or self._failure_passes(logged, attempt)):
                 raise self._start_error(logged)
             time.sleep(0.1)
 
@@ -203,17 +203,15 @@ class EmbeddedServer:
             advice = "QWF_DATA_DIR must name a directory on a local filesystem that you own"
             raise cannot(f"lock {self._place.lock(name)}", error, advice) from error
 
-    def _keep_running(self, start: int) -> bool:
-        """A server that runs already has a keeper; where Linux did not end it with that, it gets another."""
-        watched = keeper.try_lock(self._place, "keeper", fcntl.LOCK_EX)
-        if watched is None:
-            return True
-        os.close(watched)
-        return self._run_keeper([], start)
+    def _has_keeper(self) -> bool:
+        free = keeper.try_lock(self._place, "keeper", fcntl.LOCK_EX)
+        if free is not None:
+            os.close(free)
+        return free is None
 
     def _start(self, start: int, deadline: float) -> bool:
         """Start the server and its keeper; False when the server ended before it listened."""
-        self._end_unreachable(deadline)
+        self._end_forlorn(deadline)
         if not self._creates and not data.is_made(self._place):
             raise absent(self.data_dir)
         binaries = find_binaries(self._bindir, self._account, self._fallback)
@@ -225,13 +223,16 @@ class EmbeddedServer:
         make_private(self.socket_dir, self._account)
         return self._run_keeper(self._command(binaries), start)
 
-    def _end_unreachable(self, deadline: float) -> None:
-        """End a server that has our data and no socket any more: nobody new could ever use it."""
-        process = data.server_in(self._place)
-        if process is None:
+    def _end_forlorn(self, deadline: float) -> None:
+        """End a server on our data that lost its keeper, which ends it anyway on Linux, or its socket."""
+        found = data.server_in(self._place)
+        pid = found.pid if found else self.pid
+        if not pid:
             return
-        _log.info("the embedded Postgres in %s lost its socket: restarting it", self.data_dir)
-        keeper.end(process.pid, lambda: data.server_in(self._place) is None)
+        _log.info(
+            "restarting the embedded Postgres in %s, which nobody can use or nobody keeps", self.data_dir
+        )
+        keeper.end(pid, lambda: data.server_in(self._place) is None and self.pid != pid)
         with suppress(TimeoutError):
             os.close(keeper.wait_lock(self._place, "keeper", fcntl.LOCK_EX, deadline))
 
