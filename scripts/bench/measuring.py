@@ -1,0 +1,36 @@
+"""What every measure is given: a server, how much to do, and where to say how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from bench.figures import Figure
+from bench.servers import Server
+
+
+@dataclass(frozen=True)
+class Bench:
+    """`quick` is for a look at whether all still runs: its figures are rough."""
+
+    server: Server
+    quick: bool
+    say: Callable[[str], None]
+
+    def much(self, full: int, quick: int) -> int:
+        """How much to do."""
+        return quick if self.quick else full
+
+    @contextmanager
+    def database(self) -> Iterator[tuple[str, psycopg.Connection[Any]]]:
+        """A new database and a connection to it."""
+        dsn = self.server.database()
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            yield dsn, connection
+
+
+Measure = Callable[[Bench], Sequence[Figure]]

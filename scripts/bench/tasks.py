@@ -1,0 +1,25 @@
+"""The wiring of the workers that are measured."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from queue_workflows import ingest_task
+
+
+@ingest_task("noop", queue="fetch")
+def noop(_reason: str | None) -> None:
+    """Nothing: what is left is the engine."""
+
+
+@ingest_task("hold", queue="fetch")
+def hold(_reason: str | None, ctx: Any) -> None:
+    """Keep a worker busy until it is told to stop."""
+    ctx.sleep(86_400)
+
+
+@ingest_task("clock", queue="fetch")
+def clock(_reason: str | None) -> int:
+    """When the body began, on the clock that all processes of a machine share."""
+    return time.monotonic_ns()

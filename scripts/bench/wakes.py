@@ -1,0 +1,130 @@
+"""How soon an idle worker begins what was just committed."""
+
+from __future__ import annotations
+
+import random
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+
+from bench.figures import Figure, percentile
+from bench.measuring import Bench
+from bench.workers import environment, working
+from queue_workflows.db.listen import ADVERTISE
+from queue_workflows.repositories.claiming import CLAIM, UNMARKED, claim_params
+
+ENQUEUE: Final = "INSERT INTO ingest_jobs (task_name, queue) VALUES ('clock', 'fetch') RETURNING id"
+RESULT: Final = "SELECT result FROM ingest_jobs WHERE id = %s AND status = 'completed'"
+LISTENERS: Final = """
+SELECT count(*) FROM pg_locks JOIN pg_database AS here ON here.oid = database AND datname = current_database()
+WHERE locktype = 'advisory' AND classid = qwf_wake_class() AND granted
+"""
+_PATIENCE_S: Final = 60.0
+
+# When the body of a job began, by its id, on the clock of this machine.
+Began = Callable[[int], int]
+
+
+def wakes(bench: Bench) -> Sequence[Figure]:
+    """From the return of a commit to the first line of the body, beside a bare loop that does only that."""
+    samples = bench.much(400, 40)
+    ours: list[float] = []
+    base: list[float] = []
+    with (
+        bench.database() as (dsn, connection),
+        bench.database() as (bare_dsn, bare),
+        working(dsn),
+        _bare_loop(bare_dsn) as began_bare,
+    ):
+        _until(lambda: _value(connection, LISTENERS))
+        _until(lambda: _value(bare, LISTENERS))
+        for number in range(samples):
+            ours.append(_sample(connection, lambda job: _result(connection, job)))
+            base.append(_sample(bare, began_bare))
+            if number % 100 == 99:
+                bench.say(f"{number + 1} of {samples} wakes")
+    return [
+        Figure(
+            *("wakes", f"commit to body, {name}", percentile(ours, share), "ms", "bare LISTEN loop"),
+            *(percentile(base, share), percentile(ours, share) / percentile(base, share), target, True),
+        )
+        for name, share, target in (("median", 0.5, 1.5), ("99 %", 0.99, 3.0))
+    ]
+
+
+def _sample(connection: psycopg.Connection[Any], began: Began) -> float:
+    """Milliseconds; the pause before lets everybody go to sleep."""
+    time.sleep(0.04 + random.random() * 0.04)
+    job = _value(connection, ENQUEUE)
+    committed = time.monotonic_ns()
+    return max(began(job) - committed, 1) / 1e6
+
+
+def _result(connection: psycopg.Connection[Any], job: int) -> int:
+    return int(_until(lambda: _value(connection, RESULT, [job])))
+
+
+def _value(connection: psycopg.Connection[Any], query: str, params: Sequence[Any] = ()) -> Any:
+    row = connection.execute(query, params).fetchone()
+    return row[0] if row else None
+
+
+def _until(look: Callable[[], Any]) -> Any:
+    """What it finds, as soon as it finds something."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while not (found := look()):
+        if time.monotonic() > deadline:
+            raise SystemExit("nobody woke up")
+        time.sleep(0.01)
+    return found
+
+
+@contextmanager
+def _bare_loop(dsn: str) -> Iterator[Began]:
+    command = [sys.executable, "-m", "bench.wakes", dsn]
+    with subprocess.Popen(command, env=environment(dsn), stdout=subprocess.PIPE, text=True) as process:
+
+        def began(job: int) -> int:
+            assert process.stdout is not None
+            if not select.select([process.stdout], [], [], _PATIENCE_S)[0]:
+                raise SystemExit("the bare loop did not wake up")
+            found, moment = process.stdout.readline().split()
+            if int(found) != job:
+                raise SystemExit(f"the bare loop ran job {found} instead of {job}")
+            return int(moment)
+
+        try:
+            yield began
+        finally:
+            process.kill()
+
+
+def listen(dsn: str) -> None:
+    """LISTEN, and claim with the engine's own statement; nothing that would make it safe."""
+    statement = CLAIM["ingest"].encode()
+    params = claim_params(
+        "fetch", worker_id="bare", lease_s=3600.0, limit=1, alone=True, positions=UNMARKED
+    ) | {"relaxed": True}
+    with psycopg.connect(dsn, autocommit=True, prepare_threshold=0) as connection:
+        connection.execute("SET plan_cache_mode = force_generic_plan")
+        connection.execute("LISTEN ingest_job_ready")
+        cursor = connection.cursor()
+        cursor.execute(statement, params)
+        connection.execute(ADVERTISE.replace("$1", "'fetch'"))
+        while True:
+            select.select([connection.pgconn.socket], [], [], 1.0)
+            connection.pgconn.consume_input()
+            while connection.pgconn.notifies():
+                pass
+            for row in cursor.execute(statement, params).fetchall():
+                print(row[0], time.monotonic_ns(), flush=True)
+
+
+if __name__ == "__main__":
+    listen(sys.argv[1])

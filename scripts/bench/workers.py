@@ -1,0 +1,51 @@
+"""The shipped `qwf worker` with its default settings, as a service manager would start it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+SCRIPTS: Final = Path(__file__).resolve().parents[1]
+_LONGEST_S: Final = 3600
+
+
+def environment(dsn: str, settings: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What the worker's process is given: the database, the tasks, and nothing that was set around us."""
+    around = {name: value for name, value in os.environ.items() if not name.startswith(("QWF_", "AI_LEADS_"))}
+    paths = [str(SCRIPTS), around.get("PYTHONPATH", "")]
+    return {
+        **around,
+        "QWF_DB_URL": dsn,
+        "QWF_APP": "bench.tasks",
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        **(settings or {}),
+    }
+
+
+@contextmanager
+def working(dsn: str, *options: str, queue: str = "fetch") -> Iterator[subprocess.Popen[str]]:
+    """A worker for as long as the block lasts."""
+    command = [sys.executable, "-m", "queue_workflows", "worker", "--queue", queue, *options]
+    process = subprocess.Popen(command, env=environment(dsn), stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
+def work_off(dsn: str, *options: str) -> None:
+    """A worker until it ends by itself, as its options say."""
+    with working(dsn, *options) as process:
+        _, said = process.communicate(timeout=_LONGEST_S)
+    if process.returncode:
+        raise SystemExit(f"the worker ended with {process.returncode}: {said[-2000:]}")
