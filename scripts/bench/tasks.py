@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
@@ -23,3 +24,15 @@ def hold(_reason: str | None, ctx: Any) -> None:
 def clock(_reason: str | None) -> int:
     """When the body began, on the clock that all processes of a machine share."""
     return time.monotonic_ns()
+
+
+@ingest_task("written", queue="fetch")
+def written(_reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Write down outside the database, for good, that this attempt ran; then take a moment."""
+    ledger = os.open(args["ledger"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(ledger, f"{ctx.id} {ctx.attempt}\n".encode())
+        os.fsync(ledger)
+    finally:
+        os.close(ledger)
+    ctx.sleep(args["s"])
