@@ -343,9 +343,11 @@ def test_remarks_are_one_plain_line_each(qwf: Qwf) -> None:
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-@pytest.mark.parametrize("what", ["say", "print", "flood"])
+@pytest.mark.parametrize(
+    ("what", "unbuffered"), [("say", ""), ("print", ""), ("flood", ""), ("say", "1"), ("flood", "1")]
+)
 def test_an_output_that_cannot_be_written_is_one_line_and_78(
-    command: list[str], tmp_path: Path, what: str
+    command: list[str], tmp_path: Path, what: str, unbuffered: str
 ) -> None:
     """A full disk under `qwf … > file` is told as such."""
     with open("/dev/full", "w") as full:
@@ -355,7 +357,7 @@ def test_an_output_that_cannot_be_written_is_one_line_and_78(
             stderr=subprocess.PIPE,
             text=True,
             cwd=tmp_path,
-            env=environ(),
+            env=environ(PYTHONUNBUFFERED=unbuffered),
             timeout=60,
         )
     assert ended.returncode == ExitCode.CONFIGURATION

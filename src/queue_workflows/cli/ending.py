@@ -48,15 +48,17 @@ def report(exc: BaseException, invocation: Invocation) -> int:
 
 
 def _lost_output(exc: BaseException) -> tuple[str, int] | None:
-    """What could not be printed is still in stdout's buffer: trying again tells whether that was it."""
+    """Whether it was printing that failed: click says so, or what is still in stdout's buffer fails again."""
     if not isinstance(exc, OSError) or sys.stdout is None or sys.stdout.closed:
         return None
+    frames = [frame for frame, _line in traceback.walk_tb(exc.__traceback__)]
+    printing = bool(frames) and frames[-1].f_globals.get("__name__") == "click.utils"
     try:
         sys.stdout.flush()
-    except OSError as failure:
-        words = f"{PROGRAM}: the output could not be written: {failure.strerror}"
-        return f"{words} — make room, or send it elsewhere", ExitCode.CONFIGURATION
-    return None
+    except OSError:
+        printing = True
+    words = f"{PROGRAM}: the output could not be written: {exc.strerror} — make room, or send it elsewhere"
+    return (words, ExitCode.CONFIGURATION) if printing else None
 
 
 def in_one_line(exc: BaseException) -> str:

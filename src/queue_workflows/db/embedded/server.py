@@ -229,9 +229,7 @@ class EmbeddedServer:
         pid = found.pid if found else self.pid
         if not pid:
             return
-        _log.info(
-            "restarting the embedded Postgres in %s, which nobody can use or nobody keeps", self.data_dir
-        )
+        _log.info("restarting the embedded Postgres in %s, which nobody could use or end", self.data_dir)
         keeper.end(pid, lambda: data.server_in(self._place) is None and self.pid != pid)
         with suppress(TimeoutError):
             os.close(keeper.wait_lock(self._place, "keeper", fcntl.LOCK_EX, deadline))
