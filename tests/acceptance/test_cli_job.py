@@ -195,6 +195,8 @@ def test_who_sits_there_is_asked(ingest, qwf_dsn, answer, status, left):
         (["cancel"], "name jobs, or say by --queue"),
         (["cancel", "1", "--queue", "fetch"], "not both"),
         (["retry", "--yes"], "name jobs, or say by --queue"),
+        (["retry", "--status", "queued"], "no job that is queued can be retried"),
+        (["cancel", "--status", "failed", "--yes"], "no job that is failed can be cancelled"),
         (["cancel", "x"], "write ingest:7, node:7, or 7"),
         (["list", "--status", "done"], "'done' is not one of"),
         (["list", "--run", "7"], "is not a valid UUID"),

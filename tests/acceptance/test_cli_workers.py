@@ -161,6 +161,23 @@ def test_a_silent_worker_is_shown_as_such_and_not_waited_for(qwf_dsn, conn):
     assert len(listed(qwf_dsn, "--all")) == 2
 
 
+def test_the_table_says_how_far_a_worker_is(qwf_dsn, conn):
+    """Asked and not heard yet, finishing its job first, there; and on its way back."""
+    beats = HeartbeatRepository(conn)
+
+    def asked(state: str, version: int) -> str:
+        beats.beat("w", host_label="h", queue="fetch", pid=7, state=state, control_version=version)
+        return workers(qwf_dsn, "list").stdout.splitlines()[1].partition(" - ")[2].split("  ")[-1]
+
+    version = WorkerControlRepository(conn).set("*", "*", "pause", actor="ann").version
+    assert asked("busy", version - 1) == "paused by ann (not heard yet)"
+    assert asked("busy", version) == "paused by ann (finishing)"
+    assert asked("paused", version) == "paused by ann"
+    WorkerControlRepository(conn).clear("*", "*", actor="ann")
+    assert asked("paused", version) == "on (not back yet)"
+    assert asked("idle", version) == "on"
+
+
 def test_two_operators_at_once(qwf_dsn, conn):
     """Both wishes are written down, one of them holds, and its version is the last one."""
     both = [start_qwf("workers", verb, "here", "fetch", QWF_DB_URL=qwf_dsn) for verb in ("off", "pause")]

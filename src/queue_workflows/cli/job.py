@@ -214,6 +214,9 @@ def _decide(
     wanted = _filter(**{**given, "status": given["status"] or usually})
     if bool(names) == (not wanted.is_empty or bool(given["status"])):
         raise click.UsageError("name jobs, or say by --queue, --task and the like which are meant; not both")
+    for status in given["status"]:
+        if not _applies(verb, status):
+            raise click.UsageError(f"no job that is {status} can be {_DONE[verb]}")
     by = {"actor": actor, "reason": reason}
     with operators_connection(invocation) as connection:
         if names:
@@ -260,11 +263,16 @@ def _decide_named(
 
 
 def _said(became: str | None, row: Job | None, verb: Verb, dry_run: bool) -> str:
-    status = row.status if row else "gone"
-    applies = (status in JOB_TERMINAL) == (verb is Verb.RETRY)
     if became is not None:
         return _BECAME[became]
-    return f"would be {_DONE[verb]}" if dry_run and applies else f"not {_DONE[verb]}, it is {status}"
+    status = row.status if row else "gone"
+    if dry_run and _applies(verb, status):
+        return f"would be {_DONE[verb]}"
+    return f"not {_DONE[verb]}, it is {status}"
+
+
+def _applies(verb: Verb, status: str) -> bool:
+    return (status in JOB_TERMINAL) == (verb is Verb.RETRY)
 
 
 def _preview(connection: psycopg.Connection[Any], wanted: JobFilter, *, quiet: bool) -> int:

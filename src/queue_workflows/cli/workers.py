@@ -100,8 +100,14 @@ def _line(one: Standing, stale_s: float) -> list[str]:
         f"{say_span(one.age_s)} ago",
         str(one.load.get("rss_mb", "-")),
         str(one.versions.get("queue_workflows", "-")),
-        "on" if one.control is None else _asked(one.control) + _AHEAD[one.obedience()],
+        _wanted(one),
     ]
+
+
+def _wanted(one: Standing) -> str:
+    if one.control is None:
+        return "on" if one.obedience() is Obedience.OBEYED else "on (not back yet)"
+    return _asked(one.control) + _AHEAD[one.obedience()]
 
 
 def _asked(wish: Control | WorkerControl) -> str:
