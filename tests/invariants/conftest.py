@@ -10,6 +10,7 @@ import pytest
 from support.floor import Floor
 from support.jobs import CLEAR
 from support.ledger import Ledger
+from support.statement_proxy import StatementProxy
 
 
 @pytest.fixture
@@ -18,3 +19,10 @@ def floor(qwf_dsn: str, tmp_path: Path) -> Iterator[Floor]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
         connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
         yield Floor(qwf_dsn, connection, Ledger(tmp_path))
+
+
+@pytest.fixture
+def proxy(qwf_dsn: str) -> Iterator[StatementProxy]:
+    """A way to the database on which single statements can be held up."""
+    with StatementProxy(qwf_dsn) as proxy:
+        yield proxy

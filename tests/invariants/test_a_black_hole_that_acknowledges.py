@@ -7,7 +7,6 @@ one; without the timer the worker waits, harmless, and is refused when it gets t
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import pytest
 from support.floor import ENDS, Floor
@@ -16,15 +15,8 @@ from support.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository
 
-COUNTS = ("status", "attempt", "crash_count", "failures")
 
-
-@pytest.fixture
-def proxy(qwf_dsn: str) -> Iterator[StatementProxy]:
-    with StatementProxy(qwf_dsn) as proxy:
-        yield proxy
-
-
+@pytest.mark.timed
 def test_in_mid_job_it_is_dead_before_its_successor_begins(floor: Floor, proxy: StatementProxy) -> None:
     """It cannot renew, so the kernel ends it; the job runs once more, elsewhere, and is written once."""
     job = floor.enqueue(gated=True)
@@ -36,10 +28,11 @@ def test_in_mid_job_it_is_dead_before_its_successor_begins(floor: Floor, proxy: 
             assert floor.until_begun(job, 2) == worker.pid
             assert victim.poll() == -signal.SIGKILL
             floor.until_completed(job)
-    assert floor.jobs.seen(job, *COUNTS) == ("completed", 2, 1, 0)
+    assert floor.standing(job) == ("completed", 2, 1, 0)
     assert floor.ledger.attempts(job) == [1, 2]
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_waiting_for_work_it_does_not_wait_for_ever(floor: Floor, proxy: StatementProxy) -> None:
     """A claim that gets no answer ends the worker too, so that whoever watches it starts another."""
@@ -50,7 +43,7 @@ def test_waiting_for_work_it_does_not_wait_for_ever(floor: Floor, proxy: Stateme
         assert victim.wait(60) == -signal.SIGKILL
     with floor.worker():
         floor.until_completed(job)
-    assert floor.jobs.seen(job, *COUNTS) == ("completed", 1, 0, 0)
+    assert floor.standing(job) == ("completed", 1, 0, 0)
 
 
 def test_an_end_that_was_swallowed_is_refused_later(floor: Floor, proxy: StatementProxy) -> None:
@@ -73,5 +66,5 @@ def test_an_end_that_was_swallowed_is_refused_later(floor: Floor, proxy: Stateme
         floor.until_completed(following)
         assert floor.jobs.row(following)["result"] == {"attempt": 1, "pid": cut_off.pid}
         assert floor.row(job) == before
-    assert floor.jobs.seen(job, *COUNTS) == ("completed", 2, 1, 0)
+    assert floor.standing(job) == ("completed", 2, 1, 0)
     assert floor.ledger.attempts(job) == [1, 2]

@@ -6,7 +6,6 @@ before its commit, or before the worker has read the answer. There the process i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -15,7 +14,6 @@ from support.statement_proxy import Moment, StatementProxy
 from support.workers import until
 
 STATEMENTS = {"claim": CLAIMS, "end": ENDS, "renewal": RENEWALS}
-COUNTS = ("status", "attempt", "crash_count", "failures")
 
 
 @dataclass(frozen=True)
@@ -48,15 +46,9 @@ MORE_KILLS = [
 ]
 
 
-@pytest.fixture
-def proxy(qwf_dsn: str) -> Iterator[StatementProxy]:
-    with StatementProxy(qwf_dsn) as proxy:
-        yield proxy
-
-
 def is_over(floor: Floor, job: int, *, attempt: int, crashes: int) -> None:
     """One accepted end, by that attempt; a crash is written down with the attempt that it cost."""
-    assert floor.jobs.seen(job, *COUNTS) == ("completed", attempt, crashes, 0)
+    assert floor.standing(job) == ("completed", attempt, crashes, 0)
     row = floor.jobs.row(job)
     assert row["result"]["attempt"] == attempt
     lost = [(entry["kind"], entry["attempt"], entry["counted"]) for entry in row["errors"]]
@@ -83,8 +75,8 @@ def test_killed_at_a_statement(floor: Floor, proxy: StatementProxy, kill: Kill) 
         victim.kill()
         victim.wait()
     trap.drop()
-    assert floor.jobs.seen(job, *COUNTS) == (*kill.left, 0, 0)
-    assert floor.jobs.seen(behind, *COUNTS) == (*kill.behind, 0, 0)
+    assert floor.standing(job) == (*kill.left, 0, 0)
+    assert floor.standing(behind) == (*kill.behind, 0, 0)
     if in_mid_job:
         floor.ledger.open_gate(job, 2)
     succeed(floor, job, behind)
@@ -102,7 +94,7 @@ def test_killed_in_mid_job(floor: Floor) -> None:
         assert floor.until_begun(job, 1) == victim.pid
         victim.kill()
         victim.wait()
-    assert floor.jobs.seen(job, *COUNTS) == ("running", 1, 0, 0)
+    assert floor.standing(job) == ("running", 1, 0, 0)
     floor.ledger.open_gate(job, 2)
     succeed(floor, job)
     is_over(floor, job, attempt=2, crashes=1)
@@ -147,6 +139,6 @@ def test_cut_off_from_the_answer_to_an_end(floor: Floor, proxy: StatementProxy) 
         proxy.refuse(False)
         floor.until_completed(job, behind)
         assert floor.jobs.row(behind)["result"] == {"attempt": 2, "pid": worker.pid}
-    assert floor.jobs.seen(job, *COUNTS) == ("completed", 1, 0, 0)
-    assert floor.jobs.seen(behind, *COUNTS) == ("completed", 2, 0, 0)
+    assert floor.standing(job) == ("completed", 1, 0, 0)
+    assert floor.standing(behind) == ("completed", 2, 0, 0)
     assert (floor.ledger.attempts(job), floor.ledger.attempts(behind)) == ([1], [2])

@@ -107,6 +107,7 @@ def test_under_load(cluster: Cluster, tmp_path: Path) -> None:
     assert {each.job_id for each in floor.ledger.begun()} == rows.keys()
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_longer_than_a_lease(cluster: Cluster, tmp_path: Path) -> None:
     """Who held a job is ended by its timer and replaced; the job runs again, and is not blamed."""

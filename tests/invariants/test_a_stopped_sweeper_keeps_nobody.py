@@ -12,18 +12,17 @@ from queue_workflows.repositories.sweeping import PROMOTE, RECLAIM
 
 
 @pytest.mark.parametrize("statement", [PROMOTE["ingest"], RECLAIM["ingest"]], ids=["promotion", "reclaim"])
-def test_another_worker_takes_over(floor: Floor, statement: str) -> None:
+def test_another_worker_takes_over(floor: Floor, proxy: StatementProxy, statement: str) -> None:
     """Held up between two statements of its sweep, it holds nothing: another takes the lapsed job back."""
     job = floor.enqueue()
     floor.jobs.claim("gone")
     floor.jobs.lapse(job)
-    with StatementProxy(floor.dsn) as proxy:
-        trap = proxy.trap(statement, moment=Moment.UNSENT)
-        with floor.worker(dsn=proxy.dsn):
-            trap.sprung()
-            with floor.worker():
-                floor.until_completed(job)
-                assert floor.jobs.seen(job, "attempt", "crash_count") == (2, 1)
+    trap = proxy.trap(statement, moment=Moment.UNSENT)
+    with floor.worker(dsn=proxy.dsn):
+        trap.sprung()
+        with floor.worker():
+            floor.until_completed(job)
+    assert floor.standing(job) == ("completed", 2, 1, 0)
 
 
 @pytest.mark.parametrize("family", ["node", "ingest"])

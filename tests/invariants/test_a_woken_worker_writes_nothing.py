@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -17,15 +16,9 @@ from support.statement_proxy import Moment, StatementProxy
 from support.workers import until
 
 OVER = ("completed", 2, 1, 0)
-COUNTS = ("status", "attempt", "crash_count", "failures")
 
 
-@pytest.fixture
-def proxy(qwf_dsn: str) -> Iterator[StatementProxy]:
-    with StatementProxy(qwf_dsn) as proxy:
-        yield proxy
-
-
+@pytest.mark.timed
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGSTOP", "GIL"])
 def test_the_kernel_ends_it_before_its_lease(floor: Floor, how: str) -> None:
@@ -40,7 +33,7 @@ def test_the_kernel_ends_it_before_its_lease(floor: Floor, how: str) -> None:
             floor.until_begun(job, 2)
             assert victim.poll() == -signal.SIGKILL
             floor.until_completed(job)
-    assert floor.jobs.seen(job, *COUNTS) == OVER
+    assert floor.standing(job) == OVER
     assert floor.ledger.attempts(job) == [1, 2]
 
 
@@ -85,7 +78,7 @@ def test_without_the_timer_the_fence_holds(
         floor.ledger.open_gate(job, 2)
         floor.until_completed(job)
         assert floor.jobs.row(job)["result"] == {"attempt": 2, "pid": worker.pid}
-    assert floor.jobs.seen(job, *COUNTS) == OVER
+    assert floor.standing(job) == OVER
     assert floor.ledger.attempts(job) == [1, 2]
 
 
@@ -116,4 +109,4 @@ def test_an_end_that_arrives_late(floor: Floor, proxy: StatementProxy, successor
         following = floor.enqueue()
         floor.until_completed(following)
         assert floor.jobs.row(following)["result"]["pid"] == late.pid
-    assert floor.jobs.seen(job, *COUNTS) == OVER
+    assert floor.standing(job) == OVER

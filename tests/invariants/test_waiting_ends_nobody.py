@@ -30,6 +30,7 @@ def outlive_a_lease(worker: subprocess.Popen[str]) -> None:
     assert worker.poll() is None
 
 
+@pytest.mark.timed
 def test_idle_and_paused_longer_than_a_lease(qwf_dsn: str, conn: psycopg.Connection) -> None:
     """Between polls that are leases apart, and paused after a claim that found nothing, the process lives."""
     jobs, beats, control = (

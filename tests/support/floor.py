@@ -56,6 +56,10 @@ class Floor:
         )
         return begun[0].pid
 
+    def standing(self, job_id: int) -> tuple[Any, ...]:
+        """Status, attempt, crash count and failures of a job."""
+        return self.jobs.seen(job_id, "status", "attempt", "crash_count", "failures")
+
     def row(self, job_id: int) -> dict[str, Any]:
         """A job as whoever holds it left it: without its lease, which goes on being renewed."""
         row = self.jobs.row(job_id)

@@ -10,7 +10,9 @@ from typing import Any
 
 from support.ledger import Ledger
 
-from queue_workflows import ingest_task
+from queue_workflows import ingest_task, set_node_module_package
+
+set_node_module_package("support.node_modules")
 
 
 @ingest_task("note")

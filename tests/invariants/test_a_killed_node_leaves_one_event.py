@@ -1,0 +1,39 @@
+"""kill -9 around the end of a node: its row and its dispatch event are both there, or neither is."""
+
+from __future__ import annotations
+
+import pytest
+from support.floor import Floor
+from support.jobs import jobs_of
+from support.statement_proxy import Moment, StatementProxy
+from support.workers import until
+
+from queue_workflows.repositories.ending import END, END_AND_CLAIM, END_ONE_AND_CLAIM
+
+ENDS = (END["node"], END_AND_CLAIM["node"], END_ONE_AND_CLAIM["node"])
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [Moment.UNREAD, *(pytest.param(m, marks=pytest.mark.slow) for m in (Moment.UNSENT, Moment.UNCOMMITTED))],
+    ids=lambda moment: moment.value,
+)
+def test_both_or_neither(floor: Floor, proxy: StatementProxy, moment: Moment) -> None:
+    """Whoever ends it at last, there is one event, of the attempt whose result the row has."""
+    with jobs_of("node", floor.dsn) as nodes:
+        node, behind = nodes.enqueue(2, node_module="echo")
+        trap = proxy.trap(*ENDS, moment=moment)
+        with floor.worker("--queue", "cpu", dsn=proxy.dsn) as victim:
+            trap.sprung()
+            victim.kill()
+            victim.wait()
+        trap.drop()
+        accepted = moment is Moment.UNREAD
+        assert nodes.seen(node, "status", "attempt") == ("completed" if accepted else "running", 1)
+        assert nodes.events(node) == ([(1, 1, "completed")] if accepted else [])
+        nodes.lapse(*(each for each in (node, behind) if nodes.seen(each, "status") == ("running",)))
+        with floor.worker("--queue", "cpu"):
+            until(lambda: all(nodes.seen(each, "status") == ("completed",) for each in (node, behind)))
+        for each, attempt in ((node, 1 if accepted else 2), (behind, 2 if accepted else 1)):
+            assert nodes.seen(each, "attempt") == (attempt,)
+            assert nodes.events(each) == [(1, attempt, "completed")]
