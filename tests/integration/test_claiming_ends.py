@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from typing import Any
 
 import psycopg
 import pytest
@@ -271,6 +273,54 @@ def test_ends_and_claims_in_one(jobs: Jobs) -> None:
     assert [each.id for each in claimed] == [ids[2]]
     done, claimed = jobs.repository.end_and_claim([ending(claimed[0])], jobs.queue, worker_id="w1", lease_s=9)
     assert (done.statuses, claimed) == ({ids[2]: "completed"}, [])
+
+
+EVERY_WORD = [
+    {"status": "completed", "result": {"pages": 'é"\\\\{}'}, "progress": {"n": 1}},
+    {"status": "skipped", "error": {"kind": "skipped", "message": 'a "quote" and a \\\\'}},
+    {"status": "failed", "error": {"kind": "failed"}, "counts": True},
+    {"status": "cancelled"},
+    {"status": "queued"},
+    {"status": "scheduled", "error": {"kind": "exception"}, "counts": True, "delay_s": 3600.0},
+    {"status": "scheduled", "hold_reason": "limit", "hold_key": 'a "key", {odd}', "delay_s": 3600.0},
+]
+
+
+@pytest.mark.parametrize("words", EVERY_WORD, ids=lambda words: words["status"])
+@pytest.mark.parametrize("to_be_cancelled", [False, True])
+def test_one_end_is_that_of_a_batch_of_one(jobs: Jobs, words: dict[str, Any], to_be_cancelled: bool) -> None:
+    """A worker with one job sends plain values instead of arrays; the row and its event are the same."""
+    ids = jobs.enqueue(2)
+    held = {job.id: job for job in jobs.claim(limit=2)}
+    if to_be_cancelled:
+        jobs.repository.cancel_many(ids)
+    alone, in_a_batch = (ending(held[job_id], **words) for job_id in ids)
+    done, _ = jobs.repository.end_and_claim([alone], "other", worker_id="w1", lease_s=9)
+    assert done.statuses[ids[0]] == jobs.repository.end_many([in_a_batch]).statuses[ids[1]]
+    rows = [jobs.row(job_id) for job_id in ids]
+    own = {"id", "node_id", "position", "created_at", "started_at", "finished_at", "run_at"}
+    own |= {"inputs", "args", "cancel_requested_at"}
+    for row in rows:
+        for error in row["errors"]:
+            del error["at"]
+    first, second = ({name: row[name] for name in row.keys() - own} for row in rows)
+    assert first == second
+    due = [datetime.fromisoformat(row["run_at"]) for row in rows]
+    assert abs(due[1] - due[0]) < timedelta(minutes=30)
+    assert jobs.events(ids[0]) == jobs.events(ids[1])
+
+
+def test_every_part_of_the_fence_counts_for_one_end(jobs: Jobs) -> None:
+    """An end with another's id, attempt or name changes nothing; the next job is claimed all the same."""
+    (job_id, *others) = jobs.enqueue(5)
+    job = jobs.one()
+    for fence, following in zip(stale(job.fence), others, strict=True):
+        done, claimed = jobs.repository.end_and_claim(
+            [Ending(fence, JobStatus.COMPLETED)], jobs.queue, worker_id="w1", lease_s=9
+        )
+        assert (done.statuses, done.lost) == ({}, [fence])
+        assert [each.id for each in claimed] == [following]
+    assert jobs.seen(job_id, "status", "attempt", "claimed_by") == ("running", 1, "w1")
 
 
 @pytest.mark.parametrize("status", ["queued", "scheduled"])
