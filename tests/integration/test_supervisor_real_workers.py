@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,7 +12,7 @@ import psycopg
 import pytest
 from support.jobs import CLEAR
 from support.processes import UNSHARE, gone, pid_namespace
-from support.supervised import HOST, Supervised
+from support.supervised import HOST, enqueue, holder, idle, supervisor_of
 from support.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
@@ -30,41 +29,6 @@ def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
 @pytest.fixture
 def jobs(conn: psycopg.Connection) -> IngestJobRepository:
     return IngestJobRepository(conn)
-
-
-def supervisor_of(
-    dsn: str, *options: str, prefix: tuple[str, ...] = (), env: Mapping[str, str] | None = None
-) -> Supervised:
-    """The shipped command, with a host app's tasks."""
-    command = [
-        *prefix,
-        sys.executable,
-        "-m",
-        "queue_workflows",
-        "--app",
-        "support.worker_tasks",
-        "supervisor",
-    ]
-    return Supervised([*command, *options], dsn, env=env)
-
-
-def enqueue(jobs: IngestJobRepository, task: str, **args: object) -> int:
-    return jobs.enqueue(task, queue="fetch", args=args).id
-
-
-def holder(conn: psycopg.Connection, job: int) -> int | None:
-    """The pid of the worker that runs a job, if one does."""
-    row = conn.execute(
-        "SELECT pid FROM ingest_jobs JOIN worker_heartbeats ON worker_id = claimed_by"
-        " WHERE id = %s AND status = 'running'",
-        [job],
-    ).fetchone()
-    return row[0] if row else None
-
-
-def idle(conn: psycopg.Connection, count: int) -> None:
-    """Wait until so many workers wait for work."""
-    until(lambda: len(HeartbeatRepository(conn).list(state="idle")) == count)
 
 
 def test_workers_work_and_stop(qwf_dsn, conn, jobs):

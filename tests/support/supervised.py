@@ -16,6 +16,10 @@ from pathlib import Path
 from typing import Self
 
 import psutil
+import psycopg
+from support.workers import until
+
+from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 
 TESTS = Path(__file__).parents[1]
 STAND_IN = Path(__file__).with_name("standin_worker.py")
@@ -127,6 +131,41 @@ class Supervised:
                     process.kill()
             except psutil.Error:
                 pass
+
+
+def supervisor_of(
+    dsn: str, *options: str, prefix: tuple[str, ...] = (), env: Mapping[str, str] | None = None
+) -> Supervised:
+    """The shipped command, with a host app's tasks."""
+    command = [
+        *prefix,
+        sys.executable,
+        "-m",
+        "queue_workflows",
+        "--app",
+        "support.worker_tasks",
+        "supervisor",
+    ]
+    return Supervised([*command, *options], dsn, env=env)
+
+
+def enqueue(jobs: IngestJobRepository, task: str, **args: object) -> int:
+    return jobs.enqueue(task, queue="fetch", args=args).id
+
+
+def holder(conn: psycopg.Connection, job: int) -> int | None:
+    """The pid of the worker that runs a job, if one does."""
+    row = conn.execute(
+        "SELECT pid FROM ingest_jobs JOIN worker_heartbeats ON worker_id = claimed_by"
+        " WHERE id = %s AND status = 'running'",
+        [job],
+    ).fetchone()
+    return row[0] if row else None
+
+
+def idle(conn: psycopg.Connection, count: int) -> None:
+    """Wait until so many workers wait for work."""
+    until(lambda: len(HeartbeatRepository(conn).list(state="idle")) == count)
 
 
 def over_stand_ins(dsn: str, *workers: str, env: Mapping[str, str] | None = None) -> Supervised:

@@ -71,6 +71,12 @@ def _workers(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]
     metavar="SECONDS",
     help="How long a stopping worker lets its job finish; else grace_s.",
 )
+@click.option(
+    "--spare/--no-spare",
+    default=True,
+    show_default=True,
+    help="Keep a worker ready to take the place of one that dies; it costs memory only, and is not for gpu.",
+)
 @click.pass_obj
 def supervisor(
     invocation: Invocation,
@@ -78,6 +84,7 @@ def supervisor(
     workers: list[WorkerSpec],
     host_label: str | None,
     grace: float | None,
+    spare: bool,
 ) -> ExitCode:
     """Start workers, watch them, replace those that end.
 
@@ -99,6 +106,7 @@ def supervisor(
         ),
         settings=settings,
         db_url=invocation.db_url,
+        with_spares=spare,
     )
 
 

@@ -74,6 +74,7 @@ def worker(
     from queue_workflows.config import check_known_queue, effective_settings
     from queue_workflows.db.engine import Database
     from queue_workflows.host.launcher import run_as_child_if_pid1
+    from queue_workflows.roles.standby import is_called
     from queue_workflows.roles.worker import WorkerOptions
     from queue_workflows.roles.worker_process import run_worker
 
@@ -92,5 +93,7 @@ def worker(
         health_file=health_file,
     )
     settings = effective_settings({"host_label": host_label})
+    if not is_called():
+        return ExitCode.DONE
     with Database.open(invocation.db_url, role=f"worker:{queue}", settings=settings) as database:
         return run_worker(database, settings, options)

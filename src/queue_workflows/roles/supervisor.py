@@ -39,6 +39,7 @@ from queue_workflows.roles.bookkeeper import Bookkeeper, Burial, Pace, Wanted
 from queue_workflows.roles.identity import INCARNATION
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
 from queue_workflows.roles.restarts import HOPELESS, Next, Restarts, crashed, describe
+from queue_workflows.roles.spares import Spares
 from queue_workflows.roles.vigil import Signs, Vigil
 from queue_workflows.settings import Settings
 
@@ -59,8 +60,12 @@ def supervise(
     settings: Settings,
     db_url: str | None = None,
     pace: Pace | None = None,
+    with_spares: bool = False,
 ) -> ExitCode:
-    """Supervise in this process, from its main thread, until a signal says otherwise."""
+    """Supervise in this process, from its main thread, until a signal says otherwise.
+
+    `with_spares` is for commands that are `qwf worker`, which knows how to stand by.
+    """
     manager = ServiceManager.from_environment()
     with Waiter() as waiter, Database.open(db_url, role="supervisor", settings=settings) as database:
         halt = Halt(waiter.ring)
@@ -80,6 +85,7 @@ def supervise(
                 waiter=waiter,
                 halt=halt,
                 manager=manager,
+                spares=Spares(worth_a_spare(specs) if with_spares else (), command_for, waiter),
             ).run()
 
 
@@ -162,6 +168,7 @@ class Supervisor:
         bookkeeper: Bookkeeper,
         waiter: Waiter,
         halt: Halt,
+        spares: Spares[WorkerSpec],
         manager: ServiceManager | None = None,
         restarts: Restarts | None = None,
         now: Callable[[], float] = time.monotonic,
@@ -172,6 +179,7 @@ class Supervisor:
         self._bookkeeper = bookkeeper
         self._waiter = waiter
         self._halt = halt
+        self._spares = spares
         self._manager = manager or ServiceManager(None)
         self._restarts = restarts or Restarts()
         self._now = now
@@ -189,6 +197,7 @@ class Supervisor:
         self._start_due()
         self._manager.tell("READY=1", f"STATUS=workers: {len(self._slots)}")
         loop.run(self._tick, self._waiter.wait)
+        self._spares.close()
         self._bookkeeper.close(within_s=_LAST_BURIALS_S if self._obeyed < Urgency.AT_ONCE else _AT_ONCE_S)
         _log.info("every worker has ended")
         return self._halt.exit_code
@@ -201,6 +210,7 @@ class Supervisor:
         self._judge()
         self._unpark()
         self._start_due()
+        self._spares.tend(self._now())
         self._tell_bookkeeper()
         self._bookkeeper.cut_if_stuck()
         if self._manager.watchdog_s is not None:
@@ -225,8 +235,11 @@ class Supervisor:
     def _start(self, slot: _Slot) -> None:
         incarnation = secrets.token_hex(6)
         started_at = self._now()
+        self._spares.started(started_at)
         try:
-            child = spawn(self._command_for(slot.spec), env={**os.environ, INCARNATION: incarnation})
+            child = self._spares.take(slot.spec, incarnation) or spawn(
+                self._command_for(slot.spec), env={**os.environ, INCARNATION: incarnation}
+            )
         except OSError as exc:
             self._follow(slot, _log.error, f"could not be started: {exc}", ExitCode.FAILED, 0)
             return
@@ -325,6 +338,7 @@ class Supervisor:
             self._obeyed, self._kill_at = urgency, self._now() + patience
             self._manager.tell("STOPPING=1", f"STATUS=stopping after {by}")
             self._ask_all_to_stop()
+            self._spares.close()
         if self._kill_at is not None and self._now() >= self._kill_at:
             for slot in self._slots:
                 self._kill(slot, "did not stop in time")
@@ -371,6 +385,11 @@ class Supervisor:
         lives = frozenset(slot.life.worker_id for slot in self._slots if slot.life is not None)
         parked = frozenset(slot.spec.queue for slot in self._slots if slot.parked_at is not None)
         self._bookkeeper.wanted = Wanted(lives, parked)
+
+
+def worth_a_spare(specs: Sequence[WorkerSpec]) -> list[WorkerSpec]:
+    """Not those that are never replaced, and not where a second process would be in the way."""
+    return [spec for spec in specs if not spec.finishes and spec.queue != "gpu"]
 
 
 def _named(specs: Sequence[WorkerSpec]) -> list[tuple[str, WorkerSpec]]:

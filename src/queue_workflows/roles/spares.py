@@ -1,0 +1,120 @@
+"""The supervisor's spare workers: one for each kind that it runs, to take the place of one that died.
+
+Starting an interpreter and importing a host app takes longer than all the rest of a restart. A spare has done
+both. It costs memory and nothing else, so there are few, and none where memory is what is short: on `gpu`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from queue_workflows.host.launcher import Child, spawn, watch
+from queue_workflows.roles.loop import Waiter
+from queue_workflows.roles.standby import PIPE
+
+_log = logging.getLogger(__name__)
+
+K = TypeVar("K")
+MOST: Final = 4
+# Once nothing was started for so long: a spare is not to compete with the workers for the processor.
+QUIET_S: Final = 3.0
+# After a start that failed, for want of memory or processes.
+_AGAIN_AFTER_S: Final = 60.0
+
+
+@dataclass
+class _Spare:
+    child: Child
+    pipe: int
+    fd: int
+
+
+class Spares(Generic[K]):
+    """At most one for each key; all calls come from the thread that spawns."""
+
+    def __init__(self, keys: Iterable[K], command_for: Callable[[K], Sequence[str]], waiter: Waiter) -> None:
+        self._keys = list(dict.fromkeys(keys))[:MOST]
+        self._command_for = command_for
+        self._waiter = waiter
+        self._spares: dict[K, _Spare] = {}
+        self._due_at: dict[K, float] = {}
+
+    def started(self, now: float) -> None:
+        """A worker was started, perhaps from a spare: wait a little."""
+        for key in self._keys:
+            self._due_at[key] = now + QUIET_S
+
+    def tend(self, now: float) -> None:
+        """Start those that are missing and due."""
+        for key in self._keys:
+            if key not in self._spares and now >= self._due_at.get(key, now + QUIET_S):
+                self._due_at[key] = now + _AGAIN_AFTER_S
+                with suppress(OSError):
+                    self._start(key)
+
+    def take(self, key: K, name: str) -> Child | None:
+        """Give the spare of this kind a name and its work; None if there is none."""
+        spare = self._forget(key)
+        if spare is None:
+            return None
+        try:
+            os.write(spare.pipe, name.encode("ascii"))
+        except OSError:
+            spare.child.kill()
+            spare.child.wait()
+            return None
+        finally:
+            os.close(spare.pipe)
+        return spare.child
+
+    def close(self) -> None:
+        """End them all; they hold nothing."""
+        spares = [spare for key in self._keys if (spare := self._forget(key)) is not None]
+        self._keys = []
+        for spare in spares:
+            os.close(spare.pipe)
+            spare.child.kill()
+        for spare in spares:
+            spare.child.wait()
+
+    def _start(self, key: K) -> None:
+        readable, writable = os.pipe()
+        try:
+            child = spawn(
+                self._command_for(key), env={**os.environ, PIPE: str(readable)}, pass_fds=[readable]
+            )
+        except OSError:
+            os.close(writable)
+            raise
+        finally:
+            os.close(readable)
+        try:
+            fd = watch(child)
+        except OSError:
+            os.close(writable)
+            child.kill()
+            child.wait()
+            raise
+        self._spares[key] = _Spare(child, writable, fd)
+        self._waiter.watch(fd, lambda: self._ended(key))
+        _log.info("a spare stands by, pid %d", child.pid)
+
+    def _ended(self, key: K) -> None:
+        """By itself, which another one would do as well: its kind goes without from here on."""
+        spare = self._forget(key)
+        if spare is not None:
+            os.close(spare.pipe)
+            self._keys.remove(key)
+            _log.warning("the spare with pid %d ended with %d", spare.child.pid, spare.child.wait())
+
+    def _forget(self, key: K) -> _Spare | None:
+        spare = self._spares.pop(key, None)
+        if spare is not None:
+            self._waiter.forget(spare.fd)
+            os.close(spare.fd)
+        return spare

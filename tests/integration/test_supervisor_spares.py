@@ -1,0 +1,115 @@
+"""A spare worker takes the place of one that was killed, and is nobody's burden until then."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from support.jobs import CLEAR
+from support.processes import gone
+from support.supervised import Supervised, enqueue, holder, idle, supervisor_of
+from support.workers import until
+
+from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
+from queue_workflows.roles.identity import INCARNATION
+from queue_workflows.roles.standby import PIPE, is_called
+from queue_workflows.roles.supervisor import WorkerSpec, worth_a_spare
+
+STANDS_BY = r"a spare stands by, pid (\d+)"
+
+
+@pytest.fixture
+def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
+    """The test's own eyes and hands, on empty tables."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        yield connection
+
+
+@pytest.fixture
+def jobs(conn: psycopg.Connection) -> IngestJobRepository:
+    return IngestJobRepository(conn)
+
+
+def spare_of(supervisor: Supervised) -> int:
+    pid = int(supervisor.until(STANDS_BY)[1])
+    supervisor.pids.add(pid)
+    return pid
+
+
+def sockets(pid: int) -> list[str]:
+    links = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    return [link for link in links if link.startswith("socket:")]
+
+
+def test_the_successor_of_a_killed_worker_was_there_before(qwf_dsn, conn, jobs):
+    """Its interpreter and imports cost the job nothing, it had no connection, and another spare follows."""
+    env = {"QWF_LEASE_S": "3600", "QWF_GRACE_S": "300"}
+    with supervisor_of(qwf_dsn, "--worker", "fetch", env=env) as supervisor:
+        job = enqueue(jobs, "deaf")
+        pid = until(lambda: holder(conn, job))
+        spare = spare_of(supervisor)
+        assert sockets(spare) == []
+        os.kill(pid, signal.SIGKILL)
+        supervisor.until(f"started, pid {spare}, as ")
+        until(lambda: holder(conn, job) == spare)
+        row = jobs.fetch(job)
+        assert (row.attempt, row.crash_count) == (2, 1)
+        another = spare_of(supervisor)
+        assert another not in (pid, spare)
+        supervisor.signal(signal.SIGTERM)
+        until(lambda: HeartbeatRepository(conn).list(state="stopping"))
+        until(lambda: gone(another))
+        supervisor.signal(signal.SIGTERM)
+        assert supervisor.status() == 143
+
+
+def test_without_its_spare_a_worker_is_replaced_all_the_same(qwf_dsn, conn):
+    """A spare that dies is not replaced, as another would die as well; the next start is a plain one."""
+    with supervisor_of(qwf_dsn, "--worker", "fetch") as supervisor:
+        idle(conn, 1)
+        spare = spare_of(supervisor)
+        (worker,) = supervisor.pids - {spare}
+        os.kill(spare, signal.SIGKILL)
+        supervisor.until(f"the spare with pid {spare} ended with -9")
+        os.kill(worker, signal.SIGKILL)
+        successor = int(supervisor.until(r"started, pid (\d+)")[1])
+        successor = successor if successor != worker else int(supervisor.until(r"started, pid (\d+)")[1])
+        until(lambda: [beat.pid for beat in HeartbeatRepository(conn).list(state="idle")] == [successor])
+        assert supervisor.stop() == 0
+
+
+def test_a_spare_ends_with_its_supervisor(qwf_dsn, conn):
+    """However that ends."""
+    with supervisor_of(qwf_dsn, "--worker", "fetch") as supervisor:
+        spare = spare_of(supervisor)
+        os.kill(supervisor.pid, signal.SIGKILL)
+        until(lambda: gone(spare))
+
+
+def test_who_gets_a_spare():
+    """Nobody who ends when the work is done, and nobody on gpu, where memory is what is short."""
+    specs = [WorkerSpec("fetch"), WorkerSpec("gpu"), WorkerSpec("load", ("--drain",)), WorkerSpec("cpu")]
+    assert [spec.queue for spec in worth_a_spare(specs)] == ["fetch", "cpu"]
+
+
+@pytest.mark.parametrize(("said", "called"), [(b"abc123", True), (b"", False)])
+def test_a_spare_works_when_it_is_given_a_name(said, called):
+    """And ends at the end of the pipe; what it was told is not left for its jobs."""
+    readable, writable = os.pipe()
+    os.write(writable, said)
+    os.close(writable)
+    environ = {PIPE: str(readable)}
+    assert is_called(environ) is called
+    assert environ == {INCARNATION: said.decode()}
+
+
+def test_who_is_no_spare_works_at_once():
+    """Nothing to wait for."""
+    environ: dict[str, str] = {}
+    assert is_called(environ)
+    assert environ == {}
