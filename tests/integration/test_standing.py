@@ -6,6 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.jobs import Jobs
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 from queue_workflows.repositories.standing import Obedience, Standing
@@ -49,6 +50,19 @@ def test_a_worker_is_listed_with_the_strictest_wish_that_matches(qwf_conn: psyco
             wanted.actor,
             wanted.reason,
         )
+
+
+@pytest.mark.parametrize("family", ["node", "ingest"])
+def test_the_current_job_is_that_of_the_rows(qwf_conn: psycopg.Connection, family: str) -> None:
+    """Whatever the last beat said of it: the job that the worker has held longest, of either family."""
+    jobs = Jobs(family, qwf_conn)
+    beat(qwf_conn, "w1", current_job=(family, 999))
+    assert standing(qwf_conn, "w1").current_job is None
+    first, _ = jobs.enqueue(2)
+    for _ in range(2):
+        jobs.one("w1")
+    qwf_conn.execute(f"UPDATE {jobs.table} SET started_at = now() - interval '1 m' WHERE id = %s", [first])
+    assert standing(qwf_conn, "w1").current_job == f"{family}:{first}"
 
 
 def test_workers_are_found_by_host_and_queue(qwf_conn: psycopg.Connection) -> None:

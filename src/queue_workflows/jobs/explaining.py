@@ -102,10 +102,15 @@ def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         yield Reason("suspect", text, {"crash_count": there.job.crash_count})
     yield from _cold_model(there, known)
     if there.ahead:
-        count = f"more than {COUNTED_AHEAD:,}" if there.ahead > COUNTED_AHEAD else f"{there.ahead:,}"
-        yield Reason("behind", f"{count} jobs of the queue come before it", {"ahead": there.ahead})
+        yield Reason("behind", f"{_jobs(there.ahead)} of the queue before it", {"ahead": there.ahead})
     elif there.claimable and all(reason.code.startswith(_SOME_WORKERS) for reason in found):
         yield Reason("next", f"it is next: a free worker claims it within its poll ({known.poll_s:g} s)")
+
+
+def _jobs(ahead: int) -> str:
+    if ahead > COUNTED_AHEAD:
+        return f"more than {COUNTED_AHEAD:,} jobs"
+    return "1 job" if ahead == 1 else f"{ahead:,} jobs"
 
 
 def _scheduled(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
@@ -184,7 +189,12 @@ def _nobody_may(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         yield _no_worker(there, pinned)
     elif not free:
         states = ", ".join(sorted({str(one.state) for one in live}))
-        text = f"none of the {len(live)} workers of the queue claims anything: {states}"
+        nobody = (
+            "its only worker claims nothing"
+            if len(live) == 1
+            else f"none of {len(live)} workers claims anything"
+        )
+        text = f"{nobody}: {states}"
         yield Reason("no_free_worker", text, {"workers": [one.worker_id for one in live]})
     elif there.job.status == JobStatus.QUEUED and all(_has_a_job(one, there) for one in free):
         yield _all_busy(there, free)

@@ -14,11 +14,11 @@ from queue_workflows.repositories.worker_control import HOLDS, STRICTEST_FIRST
 from queue_workflows.states import DesiredState, JobFamily, WorkerState
 
 # worker: who beat, on this host and queue, where `*` is any. control: what it has to obey now, by the words
-# in which it asks itself.
+# in which it asks itself. job: what it has held longest, by the rows, as its next beat may be seconds away.
 STANDING: Final = """
 SELECT
     worker.worker_id, worker.host_label, worker.queue, worker.pid, worker.state, worker.state_reason,
-    worker.current_job_family, worker.current_job_id, worker.jobs_held, worker.current_model,
+    job.family, job.id, worker.jobs_held, worker.current_model,
     worker.cached_models::text, worker.versions::text, worker.load::text, worker.control_version,
     worker.started_at, worker.last_seen, extract(epoch FROM statement_timestamp() - worker.last_seen)::float8,
     worker.last_flagged_dead_at IS NOT NULL,
@@ -28,6 +28,15 @@ FROM worker_heartbeats AS worker
 LEFT JOIN LATERAL (
     SELECT * FROM worker_control WHERE {holds} ORDER BY {strictest_first} LIMIT 1
 ) AS control ON true
+LEFT JOIN LATERAL (
+    SELECT 'node' AS family, id, started_at FROM workflow_node_jobs
+    WHERE status = 'running' AND claimed_by = worker.worker_id
+    UNION ALL
+    SELECT 'ingest', id, started_at FROM ingest_jobs
+    WHERE status = 'running' AND claimed_by = worker.worker_id
+    ORDER BY started_at
+    LIMIT 1
+) AS job ON true
 WHERE (%(host_label)s::text = '*' OR worker.host_label = %(host_label)s::text)
     AND (%(queue)s::text = '*' OR worker.queue = %(queue)s::text)
 ORDER BY worker.host_label, worker.queue, worker.started_at, worker.worker_id
