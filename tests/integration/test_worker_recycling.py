@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import psutil
@@ -53,6 +54,16 @@ def test_after_so_much_memory_it_is_given_back(qwf_dsn, jobs):
         until(lambda: jobs.fetch(following).status == "completed")
         assert worker.poll() is None
     assert kept(jobs, small, large, following) == [1, 2, 1]
+
+
+def test_a_stop_that_meets_a_fresh_start_is_not_lost(qwf_dsn, jobs):
+    """Heard before, it ends the worker; in the midst of the exec and after it, as it ends any process."""
+    for _ in range(3):
+        with running_worker(qwf_dsn, "--recycle-jobs", "1") as worker:
+            job = jobs.enqueue("keep", queue="fetch").id
+            until(lambda job=job: jobs.fetch(job).status == "completed")
+            worker.terminate()
+            assert worker.wait(60) in (0, 143, -signal.SIGTERM)
 
 
 def test_what_a_job_starts_is_not_taken_for_its_worker(qwf_dsn, jobs):

@@ -45,7 +45,7 @@ from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.hearing import Hearing
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.identity import Identity, versions
-from queue_workflows.roles.leaving import execute_anew, leave
+from queue_workflows.roles.leaving import end_children, execute_anew, leave
 from queue_workflows.roles.loop import exit_code_of
 from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState, WorkerState
@@ -197,7 +197,13 @@ class Guardian:
         )
 
     def execute_anew(self) -> NoReturn:
-        """Start this worker afresh, under the same name; it must hold nothing."""
+        """Start this worker afresh, under the same name, or end it if it was told to stop.
+
+        It must hold nothing.
+        """
+        end_children()
+        if self._hearing.hand_over() or self.stopping is not None:
+            self._leave(ExitCode.DONE)
         execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done)
 
     def _stop_is_asked(self, number: int) -> None:

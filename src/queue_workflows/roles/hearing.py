@@ -10,6 +10,7 @@ worker. So the signals are held from before the fork until the child has let go 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -59,6 +60,18 @@ class Hearing:
     def ring(self) -> None:
         """End the present or the next wait; from any thread."""
         self._bell.ring(_NOTHING)
+
+    def hand_over(self) -> bool:
+        """Before an exec, from any thread: whether a stop was heard; one that comes now ends the process.
+
+        Else it would be heard by what the exec is about to sweep away. Python sets actions in the main thread
+        only, so this asks the C library.
+        """
+        libc = ctypes.CDLL(None)
+        libc.signal.argtypes, libc.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+        for number in self._before:
+            libc.signal(number, None)  # SIG_DFL
+        return bool(self.wait(0))
 
     def before_fork(self) -> None:
         """Hold the signals in the thread that forks."""

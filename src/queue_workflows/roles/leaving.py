@@ -17,14 +17,13 @@ from queue_workflows.roles.identity import Identity
 
 def leave(status: int) -> NoReturn:
     """End this process from any thread; no `finally` of the job runs, which may never get that far."""
-    _end_children()
+    end_children()
     _flush()
     os._exit(status)
 
 
 def execute_anew(launcher_pid: int | None, identity: Identity, jobs_done: int) -> NoReturn:
     """Replace this process by a fresh one of the same command and pid: nothing that was loaded stays."""
-    _end_children()
     if launcher_pid is not None:
         os.environ[LAUNCHER_PID] = str(launcher_pid)
     identity.hand_on(jobs_done)
@@ -32,7 +31,8 @@ def execute_anew(launcher_pid: int | None, identity: Identity, jobs_done: int) -
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 
-def _end_children() -> None:
+def end_children() -> None:
+    """What its jobs left running goes before a process of ours does."""
     for child in psutil.Process().children():
         with suppress(psutil.Error, ValueError):
             kill_tree(child.pid, grace_s=0)

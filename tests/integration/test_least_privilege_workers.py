@@ -1,0 +1,70 @@
+"""The worker role of the docs is enough for `qwf worker` and `qwf supervisor` as shipped."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+from support.roles import Roles, least_privilege
+from support.supervised import enqueue, holder, supervisor_of
+from support.workers import running_worker, until
+
+from queue_workflows import HeartbeatRepository, IngestJobRepository, WorkerControlRepository, db
+
+
+@pytest.fixture
+def roles(qwf_new_database, qwf_role_suffix) -> Iterator[Roles]:
+    """A database made by its migrator, with the grants of the docs."""
+    with least_privilege(qwf_new_database(template=False), qwf_role_suffix) as roles:
+        db.bootstrap(roles.dsn("migrator"))
+        roles.grant()
+        yield roles
+
+
+def test_a_worker_does_all_it_has_to(roles):
+    """Works, fails, holds, is woken, beats, obeys, sweeps, and says good-bye, and is refused nothing."""
+    with (
+        roles.connect("producer") as producer,
+        roles.connect("orchestrator") as operator,
+        running_worker(roles.dsn("worker")) as worker,
+    ):
+        jobs, control = IngestJobRepository(operator), WorkerControlRepository(operator)
+        made = IngestJobRepository(producer)
+        beats = HeartbeatRepository(operator)
+        until(lambda: beats.list(state="idle"))
+        done = made.enqueue("note", queue="fetch").id
+        failed = made.enqueue("fails", queue="fetch", max_attempts=1).id
+        held = made.enqueue("nobody knows it", queue="fetch").id
+        again = made.enqueue("fails", queue="fetch", max_attempts=2, backoff_s=0.0).id
+        until(lambda: [jobs.fetch(job).status for job in (done, failed)] == ["completed", "failed"])
+        until(lambda: jobs.fetch(held).hold_reason == "unknown_task")
+        control.set("*", "fetch", "pause", actor="ann")
+        until(lambda: beats.list(state="paused"))
+        control.clear("*", "fetch", actor="ann")
+        until(lambda: jobs.fetch(again).status == "failed", within_s=120)
+        until(lambda: beats.list(state="idle"))
+        worker.terminate()
+        assert worker.wait(60) == 0
+        said = worker.stderr.read()
+        assert "permission denied" not in said
+        assert "no database" not in said
+        assert beats.list() == []
+
+
+def test_a_supervisor_does_all_it_has_to(roles):
+    """Watches, takes back what a dead worker held, and starts another."""
+    with roles.connect("orchestrator") as operator, roles.connect("producer") as producer:
+        job = enqueue(IngestJobRepository(producer), "deaf")
+        env = {"QWF_LEASE_S": "3600"}
+        with supervisor_of(roles.dsn("worker"), "--worker", "fetch", env=env) as supervisor:
+            pid = until(lambda: holder(operator, job))
+            os.kill(pid, signal.SIGKILL)
+            supervisor.until(f"took ingest job {job} of .*: queued, a crash counted")
+            until(lambda: holder(operator, job) not in (None, pid))
+            supervisor.signal(signal.SIGTERM)
+            supervisor.until("SIGTERM: stopping")
+            supervisor.signal(signal.SIGTERM)
+            supervisor.status()
+            assert not any("permission denied" in line or "not watched" in line for line in supervisor.said)
