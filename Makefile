@@ -1,6 +1,6 @@
 # Shorthands; the scripts are the real thing and take arguments.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all format lock docs build clean
+.PHONY: help setup demo test test-all format lock docs bench build clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ lock: ## Write requirements.lock anew (needs uv); all pins move with ARGS=--upgr
 
 docs: setup ## Write the generated tables in docs/ anew
 	@.venv/bin/python scripts/docs.py
+
+bench: setup ## Measure the worker beside bare pgbench (a quarter of an hour; less with ARGS=--quick)
+	@.venv/bin/python scripts/bench/queue.py $(ARGS)
 
 build: setup ## Build the sdist and the wheel into dist/
 	@.venv/bin/python -m build --no-isolation
