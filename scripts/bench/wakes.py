@@ -67,6 +67,8 @@ def _sample(connection: psycopg.Connection[Any], began: Began) -> float:
 
 
 def _result(connection: psycopg.Connection[Any], job: int) -> int:
+    # Looking at once would keep the very cores busy on which the worker is to wake up.
+    time.sleep(0.02)
     return int(_until(lambda: _value(connection, RESULT, [job])))
 
 
