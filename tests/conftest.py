@@ -9,9 +9,17 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-# They wait for real processes on a machine that may be busy. What an invariant says of rows must hold every
-# time; one that also names a time on the clock carries the marker `timed`.
+# They wait for real processes on a machine that may be busy. What is said of rows must hold every time; a
+# test elsewhere that names a time on the clock carries the marker `timed`.
 MAY_BE_TRIED_TWICE = ("acceptance", "concurrency", "integration", "migrations")
+OF_ROWS = (
+    "test_claiming_",
+    "test_repositories_",
+    "test_payload_",
+    "test_selecting",
+    "test_standing",
+    "test_bench",
+)
 
 
 def pytest_configure() -> None:
@@ -28,5 +36,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Try a test of real processes a second time; the run's closing line counts such reruns."""
     for item in items:
         place = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
-        if place in MAY_BE_TRIED_TWICE or item.get_closest_marker("timed"):
+        is_of_rows = item.path.name.startswith(OF_ROWS)
+        if (place in MAY_BE_TRIED_TWICE and not is_of_rows) or item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.flaky(reruns=1))
