@@ -12,6 +12,7 @@ from support.commands import Said, qwf_here
 from support.jobs import CLEAR, Jobs, ending, jobs_of
 from support.workers import running_worker, until
 
+from queue_workflows.errors import PayloadError
 from queue_workflows.repositories import (
     HeartbeatRepository,
     IngestJobRepository,
@@ -260,14 +261,15 @@ def test_a_cancelled_run_and_a_cold_model(nodes, qwf_dsn):
     assert of_node(qwf_dsn, job_id)["run_over"]["text"] == "its run is failed"
 
 
-def test_pinned_to_a_host_without_workers(nodes, qwf_dsn):
-    """Others do not count."""
+def test_a_host_that_the_claim_does_not_go_by(nodes, qwf_dsn):
+    """Refused where a job is made; a row that has it all the same is next for any worker, and is claimed."""
+    with pytest.raises(PayloadError, match="pinned_host"):
+        nodes.enqueue(pinned_host="h2")
     beat(nodes)
-    (job_id,) = nodes.enqueue(pinned_host="h2")
-    reason = of_node(qwf_dsn, job_id)["no_worker"]
-    assert reason["data"] == {"queue": "cpu", "host": "h2"}
-    beat(nodes, "w2", host_label="h2")
+    (job_id,) = nodes.enqueue()
+    nodes.connection.execute("UPDATE workflow_node_jobs SET pinned_host = 'h2'")
     assert list(of_node(qwf_dsn, job_id)) == ["next"]
+    assert nodes.one().id == job_id
 
 
 def test_a_node_on_a_queue_of_ingest_jobs(nodes, qwf_dsn):

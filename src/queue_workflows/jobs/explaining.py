@@ -180,13 +180,10 @@ def _nobody_may(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         text = f"workers of {there.job.queue} take ingest jobs; node jobs are claimed from {queues}"
         yield Reason("wrong_queue", text)
     live = [one for one in there.workers if one.age_s <= known.stale_s]
-    pinned = (there.run.pinned_host if there.run else None) or getattr(there.job, "pinned_host", None)
-    if pinned is not None:
-        live = [one for one in live if one.host_label == pinned]
     free = [one for one in live if one.state in _WORKING and _is_on(one.control)]
     yield from map(_blocking, there.wishes)
     if not live:
-        yield _no_worker(there, pinned)
+        yield _no_worker(there)
     elif not free:
         states = ", ".join(sorted({str(one.state) for one in live}))
         nobody = (
@@ -205,16 +202,15 @@ def _has_a_job(worker: Standing, there: Circumstances) -> bool:
     return worker.jobs_held > 0 or any(one.worker_id == worker.worker_id for one in there.at_work)
 
 
-def _no_worker(there: Circumstances, pinned: str | None) -> Reason:
-    where = f" on {pinned}, where its files are" if pinned else ""
+def _no_worker(there: Circumstances) -> Reason:
     queue = there.job.queue
-    if there.workers and not pinned:
+    if there.workers:
         last = min(there.workers, key=lambda one: one.age_s)
         seen = f"; {last.worker_id} was seen last, {last.age_s:.0f} s ago"
     else:
         seen = ""
-    text = f"no live worker serves the queue {queue}{where}: start `qwf worker --queue {queue}`{seen}"
-    return Reason("no_worker", text, {"queue": queue, "host": pinned})
+    text = f"no live worker serves the queue {queue}: start `qwf worker --queue {queue}`{seen}"
+    return Reason("no_worker", text, {"queue": queue})
 
 
 def _all_busy(there: Circumstances, free: list[Standing]) -> Reason:

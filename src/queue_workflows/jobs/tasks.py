@@ -132,6 +132,7 @@ class TaskRegistry:
     ) -> IngestTask[P, R]:
         """Say what a task name means; the options are what its jobs get when enqueued through the result.
 
+        `limit_key` is stored with them, but not enforced in 0.1.
         A taken name is refused, unless it is the same function, imported again.
         """
         label = f"the ingest task {_checked_name(name)!r} ({_called(fn)})"

@@ -54,6 +54,7 @@ class Claimable:
     lease_expires_at: Mapped[datetime | None]
     timeout_s: Mapped[float | None] = mapped_column(Float(53))
     stall_timeout_s: Mapped[float | None] = mapped_column(Float(53))
+    # Stored, not enforced yet: neither the claim nor a worker goes by them.
     host_lock: Mapped[str | None]
     limit_key: Mapped[str | None]
     progress: Mapped[dict[str, Any] | None]

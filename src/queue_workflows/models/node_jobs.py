@@ -58,7 +58,7 @@ class WorkflowNodeJob(Claimable, Base):
     step: Mapped[int | None] = mapped_column(SmallInteger)
     # Outside the worker's concurrency and the step's barrier.
     background: Mapped[bool] = mapped_column(server_default=text("false"))
-    # The only host that may claim it, because it needs files that lie there; NULL is any.
+    # For hook pipelines, whose files lie on one host; the claim does not go by it, so nothing writes it.
     pinned_host: Mapped[str | None]
     # When a node that awaits input gives up waiting; NULL is never.
     expires_at: Mapped[datetime | None]

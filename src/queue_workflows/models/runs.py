@@ -37,7 +37,7 @@ class WorkflowRun(Base):
     depth: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
     # Step barrier of hook pipelines.
     current_step: Mapped[int | None] = mapped_column(SmallInteger)
-    # The only host that may claim this run's jobs, because they read each other's files.
+    # For hook pipelines, whose jobs read each other's files; the claim does not go by it.
     pinned_host: Mapped[str | None]
     seal_requested_at: Mapped[datetime | None]
     dedupe_key: Mapped[str | None]

@@ -245,7 +245,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         return self._mark(job_id, JobStatus.FAILED, fence, error=entry)
 
     def mark_awaiting_input(self, job_id: int, *, fence: Fence | None = None) -> M | None:
-        """Park a queued or running node job until somebody answers; else as `mark_completed`."""
+        """Park a queued or running node job until somebody answers; None also if it is parked already."""
         return self._mark(job_id, JobStatus.AWAITING_INPUT, fence)
 
     def _mark(
@@ -271,7 +271,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
             "claimed_by": fence.claimed_by if fence else "",
         }
         rows = self._sql.rows(deciding.MARK[self._family.name], params)
-        if not rows or rows[0][0] in JOB_TERMINAL:
+        if not rows or rows[0][0] in JOB_TERMINAL or rows[0][0] == to:
             return None
         old, _, *row = rows[0]
         if row[0] is not None:

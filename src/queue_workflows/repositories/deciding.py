@@ -12,8 +12,6 @@ from typing import Final
 from queue_workflows.repositories.families import per_family
 from queue_workflows.states import MOVES, JobStatus
 
-CANCEL_CHANNEL: Final = "job_cancel"
-
 # logged: who did it and why; nobody where the caller logs a greater thing that this is part of.
 _LOGGED: Final = """logged AS (
     INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
@@ -21,7 +19,7 @@ _LOGGED: Final = """logged AS (
     FROM ended WHERE %(actor)s::text IS NOT NULL
 )"""
 # found: what is not over, locked in order, so that two statements with the same rows do not deadlock. ended:
-# who waits is cancelled; who runs is asked to stop, and its worker is told at once.
+# who waits is cancelled; who runs is asked to stop, which its worker sees with its next look.
 CANCEL: Final = per_family(
     """
 WITH found AS MATERIALIZED (
@@ -35,14 +33,13 @@ WITH found AS MATERIALIZED (
         cancel_requested_at = COALESCE(job.cancel_requested_at, statement_timestamp()),
         hold_reason = NULL, hold_key = NULL
     WHERE job.id = ANY (ARRAY(SELECT id FROM found))
-    RETURNING {ended}, job.claimed_by
+    RETURNING {ended}
 ), {logged}{events}
-SELECT id, status, CASE WHEN status = 'running' THEN pg_notify('{channel}', claimed_by) END FROM ended
+SELECT id, status FROM ended
 """,
     logged=_LOGGED.replace("{action}", "job.cancel").replace(
         "{details}", "jsonb_build_object('status', status)"
     ),
-    channel=CANCEL_CHANNEL,
 )
 # found: what is over. ended: as new, at the end of the queue; attempts go on counting, and the history of
 # errors stays.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from queue_workflows.errors import PayloadError
 from queue_workflows.models import WorkflowNodeJob
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.bulk import BulkTable, Enqueued, insert_many
@@ -104,6 +105,16 @@ class NewNodeJob:
     traceparent: str | None = None
 
 
+def _refuse_pinned(host: str | None) -> None:
+    """The claim does not go by a host, so nobody may count on one."""
+    if host is not None:
+        raise PayloadError(
+            "pinned_host cannot be asked for: this version claims a job on any host",
+            path="pinned_host",
+            advice="give the host a queue of its own",
+        )
+
+
 class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
     """Node jobs on the caller's connection."""
 
@@ -130,6 +141,7 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
 
     def _row(self, job: NewNodeJob) -> check.Row:
         """The values of `_BULK.columns`, each checked."""
+        _refuse_pinned(job.pinned_host)
         attempts = _MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
         step = None if job.step is None else check.whole("step", job.step, 0, check.SMALLINT_MAX)
         return (
@@ -146,7 +158,7 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
             check.text_or_none("required_model", job.required_model),
             step,
             bool(job.background),
-            check.text_or_none("pinned_host", job.pinned_host),
+            None,
             check.limit_key_or_none(job.limit_key),
             check.whole("max_attempts", attempts, 1, check.SMALLINT_MAX),
             check.seconds_or_none("backoff_s", job.backoff_s, zero=True),
