@@ -85,6 +85,13 @@ def parent(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
     child.wait()
 
 
+@ingest_task("talks")
+def talks(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, Any]:
+    """Has last words of so many characters."""
+    ctx.progress(message="x" * args["size"])
+    return {"said": args["size"]}
+
+
 @ingest_task("fails")
 def fails(reason: str | None) -> None:
     raise ValueError(f"no use: {reason}")

@@ -96,3 +96,14 @@ def test_clock_that_went_back_looks_at_everything():
     marks.positions(100.0)
     marks.claimed(got((5, 9)), 1)
     assert marks.positions(40.0) == UNMARKED
+
+
+def test_unsure_after_a_lost_answer():
+    """Whoever does not know what became of a claim believes in no "empty", and looks at everything next."""
+    marks = Marks(1.0)
+    marks.positions(0.0)
+    marks.claimed([], 1)
+    assert marks.empty
+    marks.unsure()
+    assert not marks.empty
+    assert marks.positions(0.1) == UNMARKED

@@ -84,6 +84,9 @@ def verdict_on(held: HeldJob, now: float) -> Verdict | None:
         return Verdict.LEASE
     if now >= held.end_at:
         return Verdict.STOP
+    if held.is_ending:
+        # Its function has ended; how long the database takes to store that is not the job's fault.
+        return None
     if now >= held.started + held.budget.wall_s:
         return Verdict.WALL_CLOCK
     if held.ctx.last_beat is not None and now >= held.ctx.last_beat + held.budget.stall_s:
@@ -93,5 +96,7 @@ def verdict_on(held: HeldJob, now: float) -> Verdict | None:
 
 def next_verdict_at(held: HeldJob) -> float:
     """When `verdict_on` may have something new to say, if nothing happens before."""
+    if held.is_ending:
+        return held.end_at
     silent = math.inf if held.ctx.last_beat is None else held.ctx.last_beat + held.budget.stall_s
     return min(held.end_at, held.started + held.budget.wall_s, silent)

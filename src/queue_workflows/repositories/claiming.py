@@ -89,6 +89,11 @@ class Marks:
             return UNMARKED
         return tuple(self._marks.values())
 
+    def unsure(self) -> None:
+        """A claim's answer was lost, or a row was given back since: what was learned of "empty" is void."""
+        self.empty = False
+        self._looked_at = None
+
     def claimed(self, jobs: Sequence[ClaimedJob], wanted: int) -> None:
         """Learn from the answer to the last claim, which asked for `wanted` jobs.
 

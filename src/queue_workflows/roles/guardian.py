@@ -17,7 +17,6 @@ While the database is away nothing here waits for it but the next try to connect
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import signal
@@ -31,7 +30,7 @@ from typing import Any, Final, NoReturn
 import psutil
 import psycopg
 
-from queue_workflows.errors import ExitCode, LeaseLost, QwfError
+from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.deadman import DeadMan, boottime
 from queue_workflows.jobs.ending import ending_of, outcome_of
 from queue_workflows.jobs.guards import HeldJob, Verdict, next_verdict_at, verdict_on
@@ -387,8 +386,7 @@ class Guardian:
             text = one.ctx.take_progress(now=now, final=final)
             if text is not None:
                 # A lease that is lost is the watch's to find out, who knows whether the job has just ended.
-                with suppress(LeaseLost):
-                    self._repository(self._connected()).beat(one.job.fence, json.loads(text))
+                self._repository(self._connected()).beat_many([(one.job.fence, text)])
 
     # The end.
 
@@ -402,14 +400,19 @@ class Guardian:
         """End the job, give the others back, and end the process; the lock is never given back."""
         if not self.claiming.acquire(timeout=_MAIN_PATIENCE_S):
             return  # the main thread is writing its end right now; else we come again
-        if not self.holdings.holds(held.job):
+        if not self.holdings.holds(held.job) or verdict_on(held, now) is not verdict:
             self.claiming.release()
             return
         others = [one for one in self.holdings.all() if one is not held]
         outcomes = [(held, outcome_of(verdict, held, now))]
         outcomes += [(one, Released("its worker had to end another job")) for one in others]
         endings = [ending_of(how, one.job, self._backoff, self._rng.random()) for one, how in outcomes]
-        _log.error("job %d: %s, so its process ends", held.job.id, verdict.value.replace("_", " "))
+        if verdict is Verdict.STOP:
+            _log.info("job %d is ended: %s", held.job.id, held.ctx.stop_reason or "its grace is over")
+        else:
+            _log.error("job %d: %s, so its process ends", held.job.id, verdict.value.replace("_", " "))
+        # While these live, so does the job; and its row must be nobody else's yet.
+        end_children()
         try:
             self._write_progress(now, final=True)
             self._repository(self._connected()).end_many([each for each in endings if each is not None])

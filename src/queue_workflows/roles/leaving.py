@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import psutil
 
-from queue_workflows.host.lifetime import kill_tree
+from queue_workflows.host.lifetime import kill_trees
 from queue_workflows.host.pid1 import LAUNCHER_PID
 from queue_workflows.roles.identity import Identity
 
@@ -32,10 +32,11 @@ def execute_anew(launcher_pid: int | None, identity: Identity, jobs_done: int) -
 
 
 def end_children() -> None:
-    """What its jobs left running goes before a process of ours does."""
-    for child in psutil.Process().children():
+    """What its jobs left running goes before a process of ours does, and before its job is another's."""
+    children = [child.pid for child in psutil.Process().children()]
+    if children:
         with suppress(psutil.Error, ValueError):
-            kill_tree(child.pid, grace_s=0)
+            kill_trees(children, grace_s=0)
 
 
 def _flush() -> None:

@@ -14,7 +14,6 @@ written again (the fence makes that harmless), and a claim whose answer was lost
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from contextlib import suppress
@@ -30,14 +29,15 @@ from queue_workflows.config import RESERVED_QUEUES, current_config
 from queue_workflows.db.dsn import secrets_of
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
-from queue_workflows.errors import DatabaseError, ExitCode, LeaseLost
+from queue_workflows.errors import DatabaseError, ExitCode, LeaseLost, PayloadError, QwfError
 from queue_workflows.host.deadman import boottime
+from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.ending import ending_of
 from queue_workflows.jobs.executor import EventLoop, execute
 from queue_workflows.jobs.guards import HeldJob, budget_for
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
-from queue_workflows.jobs.outcomes import Released
+from queue_workflows.jobs.outcomes import Failed, Released
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.retries import Backoff
 from queue_workflows.jobs.tasks import UNKNOWN_TASK, current_tasks
@@ -61,6 +61,8 @@ _log = logging.getLogger(__name__)
 MIN_SCHEMA: Final = 14
 # How long a job waits that this process does not know how to run; a worker that knows it fetches it at once.
 _UNKNOWN_DELAY_S: Final = 60.0
+# How long a job waits whose end was refused for a reason that is not in the job.
+_REFUSED_DELAY_S: Final = 60.0
 _FIRST_LOOK_S: Final = 0.005
 _DATABASE_RETRY_S: Final = 0.5
 _MEMORY_EVERY_S: Final = 1.0
@@ -142,7 +144,10 @@ class Worker:
             elif job is None and self._marks.empty:
                 return ExitCode.DONE
             while job is not None:
-                job = self._work(job)
+                following = self._work(job)
+                if following is not None:
+                    self._leave_idle()
+                job = following
         return status
 
     def _reason_to_stop(self) -> ExitCode | None:
@@ -192,11 +197,17 @@ class Worker:
             self._repository = self._kind(self._connection, payload_limits=self._limits)
         return self._repository
 
-    def _lost_touch(self, exc: Exception) -> None:
-        self._guardian.main_at = time.monotonic()
+    def _disconnect(self) -> bool:
+        """Let go of the connection; whether there was one."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+        return connection is not None
+
+    def _lost_touch(self, exc: Exception) -> None:
+        self._guardian.main_at = time.monotonic()
+        self._marks.unsure()
+        if self._disconnect():
             _log.warning("the worker has no database: %s", " ".join(str(exc).split()))
         self._listener.wait(_DATABASE_RETRY_S * (0.5 + self._rng.random()))
 
@@ -283,9 +294,10 @@ class Worker:
         return None
 
     def _leave_idle(self) -> None:
-        """Writers need not wake us any more: NOTIFY is dear to them."""
+        """Writers need not wake us any more: NOTIFY is dear to them, but a wake too many harms nobody."""
         if self._listener.is_wanted(self._queue):
-            self._listener.withdraw(self._queue)
+            with suppress(QwfError):
+                self._listener.withdraw(self._queue)
 
     # Working.
 
@@ -301,7 +313,7 @@ class Worker:
         last_words = held.ctx.take_progress(now=time.monotonic(), final=True)
         try:
             if last_words is not None:
-                self._say(job, last_words)
+                self._connected().beat_many([(job.fence, last_words)])
             if self._may_claim_more():
                 return self._end_and_claim(job, ending)
             with self._guardian.claiming:
@@ -312,9 +324,25 @@ class Worker:
             self._recover(ending)
             self._guardian.holdings.drop(job.id)
             return None
+        except (psycopg.Error, QwfError) as exc:
+            self._end_refused(job, exc)
+            return None
         if lost:
             self._tell_lost(job)
         return None
+
+    def _end_refused(self, job: ClaimedJob, exc: Exception) -> None:
+        """End otherwise what the server would not end as it should have: that is no crash of this worker."""
+        _log.error("job %d: its end was refused: %s", job.id, " ".join(str(exc).split()))
+        self._disconnect()
+        entry = captured(exc, self._redactor)
+        if isinstance(exc, psycopg.DataError | psycopg.IntegrityError | PayloadError):
+            # The work was done, and its result would be refused again.
+            ending = ending_of(Failed(entry, retryable=False), job, self._backoff, 0.0)
+        else:
+            ending = Ending(job.fence, JobStatus.SCHEDULED, error=entry, delay_s=_REFUSED_DELAY_S)
+        self._recover(ending)
+        self._guardian.holdings.drop(job.id)
 
     def _end_and_claim(self, job: ClaimedJob, ending: Ending) -> ClaimedJob | None:
         positions = self._marks.positions(time.monotonic())
@@ -333,8 +361,6 @@ class Worker:
             self._guardian.holdings.drop(job.id)
         if ended.lost:
             self._tell_lost(job)
-        if following is not None:
-            self._leave_idle()
         return following
 
     def _may_claim_more(self) -> bool:
@@ -344,10 +370,6 @@ class Worker:
             and not self._has_done_its_share()
             and not self._is_worn()
         )
-
-    def _say(self, job: ClaimedJob, progress: str) -> None:
-        with suppress(LeaseLost):
-            self._connected().beat(job.fence, json.loads(progress))
 
     def _tell_lost(self, job: ClaimedJob) -> None:
         _log.warning("job %d: attempt %d was over before its end could be stored", job.id, job.attempt)
