@@ -28,6 +28,10 @@ TWICE: Final = (
 ENDED: Final = "SELECT count(DISTINCT job_id) FROM soak_ends"
 
 
+# The workers that a job may kill before it is ended as failed.
+MAX_CRASHES: Final = 3
+
+
 @dataclass(frozen=True)
 class Account:
     """The lines of the table, and whether they add up."""
@@ -52,11 +56,13 @@ def account(dsn: str, ledger: Path, enqueued: AbstractSet[int]) -> Account:
         ((ended,),) = connection.execute(ENDED).fetchall()
     known = {row[0] for row in rows}
     completed = {row[0]: row[2] for row in rows if row[1] == "completed"}
-    # A job that happened to be alone in three killed workers looks like poison, and is ended as such.
-    given_up = {row[0] for row in rows if row[1] == "failed" and row[3] > 0}
+    failed = {row[0]: row[3] for row in rows if row[1] == "failed"}
+    # A job that happened to be alone in so many killed workers looks like poison, and is ended as such.
+    given_up = {job for job, crashes in failed.items() if crashes >= MAX_CRASHES}
+    blamed = len(failed) - len(given_up)
     unseen = sum(one not in ran for one in completed.items())
     missing = len(enqueued - known)
-    unfinished = len(known - completed.keys() - given_up)
+    unfinished = len(known - completed.keys() - failed.keys())
     return Account(
         {
             "jobs enqueued": len(enqueued),
@@ -66,8 +72,11 @@ def account(dsn: str, ledger: Path, enqueued: AbstractSet[int]) -> Account:
             "attempts beyond the first": len(ran) - len({job for job, _ in ran}),
             "jobs missing": missing,
             "jobs not ended": unfinished,
+            "jobs failed with fewer crashes": blamed,
             "jobs ended twice": twice,
             "jobs completed by an attempt not in the ledger": unseen,
         },
-        is_right=bool(enqueued) and not (missing or unfinished or twice or unseen) and ended == len(known),
+        is_right=bool(enqueued)
+        and not (missing or unfinished or blamed or twice or unseen)
+        and ended == len(known),
     )

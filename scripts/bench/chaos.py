@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 import psutil
 import psycopg
 
+from bench.accounts import MAX_CRASHES
 from bench.servers import said
 from bench.workers import environment
 from queue_workflows import enqueue_many
@@ -34,7 +35,12 @@ SELECT pg_terminate_backend(pid) FROM (
 ) AS victim
 """
 # Short leases, so that a short soak sees many of them lapse.
-SETTINGS: Final = {"QWF_LEASE_S": "2", "QWF_GRACE_S": "5", "QWF_STALE_HEARTBEAT_S": "6"}
+SETTINGS: Final = {
+    "QWF_LEASE_S": "2",
+    "QWF_GRACE_S": "5",
+    "QWF_STALE_HEARTBEAT_S": "6",
+    "QWF_MAX_CRASHES": str(MAX_CRASHES),
+}
 BACKLOG: Final = 60
 _PATIENCE_S: Final = 10.0
 _DRAIN_S: Final = 300.0

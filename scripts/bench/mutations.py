@@ -75,12 +75,13 @@ MUTANTS: Final = (
     Mutant(
         "event",
         "a node's event is written after its end, in a transaction of its own",
-        "tests/invariants/test_a_node_and_its_event_are_one.py",
+        "tests/invariants/test_a_node_and_its_event_are_one.py"
+        "::test_without_the_event_the_node_has_not_ended",
         [
             Edit(
-                "repositories/families.py",
-                '"events": _EVENTS if family.emits_events else "",',
-                '"events": "",',
+                "repositories/ending.py",
+                "    given=GIVEN,\n    ending=ENDED,\n)",
+                '    given=GIVEN,\n    ending=ENDED.replace("{events}", ""),\n)',
             ),
             Edit(
                 "repositories/claimable.py",

@@ -2,7 +2,8 @@
 
     .venv/bin/python scripts/bench/soak.py --minutes 10 --seed 1
 
-Exit status 1 if a job is missing, was ended twice, or has a result that no attempt of it wrote down.
+Exit status 1 if a job is missing, was ended twice, has a result that no attempt of it wrote down, or failed
+without having been in as many killed workers as it takes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def main() -> int:
 
     parser = argparse.ArgumentParser(description="Kill workers at random, then account for every job.")
     parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--seed", type=int, default=0, help="what happens to whom is the same for one seed")
+    parser.add_argument("--seed", type=int, default=0, help="the same choices for one seed")
     parser.add_argument("--dsn", help="a server on which databases may be created; else an embedded one")
     wanted = parser.parse_args()
     with open_server(wanted.dsn) as server, tempfile.TemporaryDirectory(prefix="qwf-soak-") as directory:

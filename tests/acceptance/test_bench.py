@@ -37,7 +37,10 @@ def test_a_short_soak_accounts_for_every_job(qwf_dsn: str) -> None:
     assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["every job is accounted for"]), ran
 
 
-@pytest.mark.parametrize("wrong", ["nothing", "missing", "not ended", "ended twice", "not in the ledger"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["nothing", "given up", "fewer crashes", "missing", "not ended", "ended twice", "not in the ledger"],
+)
 def test_an_account_that_is_wrong_is_called_so(qwf_new_database, tmp_path: Path, wrong: str) -> None:
     """Each way in which a job can be lost or doubled shows in a line of its own."""
     dsn, ledger = qwf_new_database(), tmp_path / "ledger"
@@ -47,8 +50,12 @@ def test_an_account_that_is_wrong_is_called_so(qwf_new_database, tmp_path: Path,
         made = enqueue_many([NewIngestJob(task_name="t", queue="fetch")] * 3, conn=connection)
         enqueued = {one.id for one in made}
         held = jobs.claim(limit=2 if wrong == "not ended" else 3)
-        for job in held:
+        crashes = {"given up": 3, "fewer crashes": 2}.get(wrong, 0)
+        for job in held[1:] if crashes else held:
             jobs.repository.complete(job)
+        if crashes:
+            connection.execute("UPDATE ingest_jobs SET crash_count = %s WHERE id = %s", [crashes, held[0].id])
+            jobs.repository.mark_failed(held[0].id, "its worker died")
         ran = [(job.id, job.attempt) for job in held]
         if wrong == "missing":
             connection.execute("DELETE FROM ingest_jobs WHERE id = %s", [held[0].id])
@@ -58,7 +65,7 @@ def test_an_account_that_is_wrong_is_called_so(qwf_new_database, tmp_path: Path,
             ran[0] = (held[0].id, 2)
     ledger.write_text("".join(f"{job} {attempt}\n" for job, attempt in ran))
     found = account(dsn, ledger, enqueued)
-    assert found.is_right == (wrong == "nothing")
+    assert found.is_right == (wrong in ("nothing", "given up"))
     counted = {name: number for name, number in found.lines.items() if wrong in name}
     assert list(counted.values()) == ([] if wrong == "nothing" else [1])
 
@@ -88,7 +95,7 @@ def test_a_quick_look(qwf_dsn: str, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["marks", "reclaim"])
+@pytest.mark.parametrize("name", [mutant.name for mutant in MUTANTS])
 def test_a_mutant_is_killed(name: str) -> None:
     """The test that guards a promise goes red when the promise is broken."""
     ran = run("mutants.py", "--only", name)

@@ -223,7 +223,7 @@ def test_what_is_no_postgres_is_named_within_the_connect_timeout(
         began = time.monotonic()
         with Database.open(dsn, role="test") as database, pytest.raises(error) as caught:
             database.connect()
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 30
     assert says in str(caught.value)
     assert PASSWORD not in str(caught.value)
 

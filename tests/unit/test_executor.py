@@ -703,11 +703,11 @@ def test_running_a_job_costs_little():
     """A no-op through execute() stays far below the cost of a statement."""
     job, work = ingest_job(), work_of(lambda reason: None)
     best = min(_time_of(job, work) for _ in range(5))
-    assert best < 40e-6  # some 2 µs on an idle machine; the bound is for a busy one
+    assert best < 100e-6  # some 2 µs; the bound is for a slow machine, and other processes do not count
 
 
 def _time_of(job: Any, work: Work) -> float:
-    began = time.perf_counter()
+    began = time.process_time()
     for _ in range(1000):
         execute(job, work, context(job))
-    return (time.perf_counter() - began) / 1000
+    return (time.process_time() - began) / 1000
