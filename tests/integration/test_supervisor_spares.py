@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import psycopg
 import pytest
 from support.jobs import CLEAR
@@ -68,6 +71,71 @@ def test_the_successor_of_a_killed_worker_was_there_before(qwf_dsn, conn, jobs):
         assert supervisor.status() == 143
 
 
+HOST_APP = """
+import os, pathlib, subprocess
+from queue_workflows import ingest_task
+
+@ingest_task("version")
+def version(reason):
+    return VERSION
+
+if "_QWF_SPARE" in os.environ:
+    started = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    pathlib.Path(os.environ["BESIDE"]).write_text(str(started.pid))
+"""
+
+
+@pytest.fixture
+def app(tmp_path: Path, qwf_dsn: str) -> Iterator[tuple[Supervised, Path]]:
+    """A supervisor over a host app that can be changed, and whose import starts a process in spares."""
+    module = tmp_path / "host_app_of_today.py"
+    module.write_text("VERSION = 'old'\n" + HOST_APP)
+    command = [sys.executable, "-m", "queue_workflows", "--app", module.stem]
+    env = {"QWF_GRACE_S": "300", "BESIDE": str(tmp_path / "beside")}
+    supervisor = Supervised([*command, "supervisor", "--worker", "fetch"], qwf_dsn, env=env, cwd=tmp_path)
+    try:
+        with supervisor:
+            yield supervisor, module
+    finally:
+        with suppress(OSError, psutil.Error):
+            psutil.Process(int((tmp_path / "beside").read_text())).kill()
+
+
+def started_by_spare(module: Path) -> int:
+    """Who is there once the spare has imported the module."""
+    file = module.with_name("beside")
+    return int(until(lambda: file.exists() and file.read_text()))
+
+
+def result_of(jobs: IngestJobRepository, job: int) -> object:
+    return until(lambda: (row := jobs.fetch(job)) and row.result)
+
+
+def test_a_worker_that_was_stopped_comes_back_with_the_code_of_today(app, conn, jobs):
+    """What stood by had imported yesterday's; it is ended with all that it started, and another follows."""
+    supervisor, module = app
+    assert result_of(jobs, enqueue(jobs, "version")) == "old"
+    spare = spare_of(supervisor)
+    (worker,) = supervisor.pids - {spare}
+    beside = started_by_spare(module)
+    assert not gone(beside)
+    module.write_text("VERSION = 'of today'\n" + HOST_APP)
+    os.kill(worker, signal.SIGTERM)
+    supervisor.until(f"pid {worker} ended with 0")
+    assert result_of(jobs, enqueue(jobs, "version")) == "of today"
+    until(lambda: gone(spare) and gone(beside))
+    assert spare_of(supervisor) != spare
+
+
+def test_a_stopped_supervisor_leaves_nothing_that_a_spare_started(app, conn):
+    """Its pipe's end would end the spare alone."""
+    supervisor, module = app
+    spare = spare_of(supervisor)
+    beside = started_by_spare(module)
+    assert supervisor.stop() == 0
+    until(lambda: gone(spare) and gone(beside))
+
+
 def test_without_its_spare_a_worker_is_replaced_all_the_same(qwf_dsn, conn):
     """A spare that dies is not replaced, as another would die as well; the next start is a plain one."""
     with supervisor_of(qwf_dsn, "--worker", "fetch") as supervisor:
@@ -75,7 +143,7 @@ def test_without_its_spare_a_worker_is_replaced_all_the_same(qwf_dsn, conn):
         spare = spare_of(supervisor)
         (worker,) = supervisor.pids - {spare}
         os.kill(spare, signal.SIGKILL)
-        supervisor.until(f"the spare with pid {spare} ended with -9")
+        supervisor.until(f"the spare with pid {spare} ended by itself")
         os.kill(worker, signal.SIGKILL)
         successor = int(supervisor.until(r"started, pid (\d+)")[1])
         successor = successor if successor != worker else int(supervisor.until(r"started, pid (\d+)")[1])

@@ -2,12 +2,14 @@
 
 Starting an interpreter and importing a host app takes longer than all the rest of a restart. A spare has done
 both. It costs memory and nothing else, so there are few, and none where memory is what is short: on `gpu`.
+What it imported and read may be out of date, so it is only for who died and had the same.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from typing import Final, Generic, TypeVar
 from queue_workflows.host.launcher import Child, spawn, watch
 from queue_workflows.roles.loop import Waiter
 from queue_workflows.roles.standby import PIPE
+from queue_workflows.roles.sweep import Sweep
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +46,7 @@ class Spares(Generic[K]):
         self._waiter = waiter
         self._spares: dict[K, _Spare] = {}
         self._due_at: dict[K, float] = {}
+        self._dismissed: list[Sweep] = []
 
     def started(self, now: float) -> None:
         """A worker was started, perhaps from a spare: wait a little."""
@@ -50,7 +54,8 @@ class Spares(Generic[K]):
             self._due_at[key] = now + QUIET_S
 
     def tend(self, now: float) -> None:
-        """Start those that are missing and due."""
+        """Start those that are missing and due, and wait for those that have been ended."""
+        self._bury()
         for key in self._keys:
             if key not in self._spares and now >= self._due_at.get(key, now + QUIET_S):
                 self._due_at[key] = now + _AGAIN_AFTER_S
@@ -65,22 +70,31 @@ class Spares(Generic[K]):
         try:
             os.write(spare.pipe, name.encode("ascii"))
         except OSError:
-            spare.child.kill()
-            spare.child.wait()
+            self._end(spare.child)
             return None
         finally:
             os.close(spare.pipe)
         return spare.child
 
-    def close(self) -> None:
-        """End them all; they hold nothing."""
-        spares = [spare for key in self._keys if (spare := self._forget(key)) is not None]
-        self._keys = []
-        for spare in spares:
+    def dismiss(self, key: K) -> None:
+        """End the spare of this kind; it holds nothing. Another one follows."""
+        spare = self._forget(key)
+        if spare is not None:
             os.close(spare.pipe)
-            spare.child.kill()
-        for spare in spares:
-            spare.child.wait()
+            self._end(spare.child)
+
+    def dismiss_all(self) -> None:
+        """End them all, for good."""
+        for key in self._keys:
+            self.dismiss(key)
+        self._keys = []
+
+    def close(self, *, within_s: float) -> None:
+        """Wait for those that have been ended, and for what they had started, but no longer than that."""
+        until = time.monotonic() + within_s
+        for sweep in self._dismissed:
+            sweep.join(max(0.0, until - time.monotonic()))
+        self._bury()
 
     def _start(self, key: K) -> None:
         readable, writable = os.pipe()
@@ -97,8 +111,7 @@ class Spares(Generic[K]):
             fd = watch(child)
         except OSError:
             os.close(writable)
-            child.kill()
-            child.wait()
+            self._end(child)
             raise
         self._spares[key] = _Spare(child, writable, fd)
         self._waiter.watch(fd, lambda: self._ended(key))
@@ -110,7 +123,17 @@ class Spares(Generic[K]):
         if spare is not None:
             os.close(spare.pipe)
             self._keys.remove(key)
-            _log.warning("the spare with pid %d ended with %d", spare.child.pid, spare.child.wait())
+            _log.warning("the spare with pid %d ended by itself; there will be no other", spare.child.pid)
+            self._end(spare.child)
+
+    def _end(self, child: Child) -> None:
+        """It, and what its imports may have started."""
+        sweep = Sweep(child, self._waiter.ring)
+        self._dismissed.append(sweep)
+        sweep.start()
+
+    def _bury(self) -> None:
+        self._dismissed = [sweep for sweep in self._dismissed if not sweep.over or sweep.child.poll() is None]
 
     def _forget(self, key: K) -> _Spare | None:
         spare = self._spares.pop(key, None)

@@ -22,7 +22,6 @@ import os
 import random
 import secrets
 import signal
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -32,7 +31,6 @@ from typing import Final
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.launcher import Child, spawn, watch
-from queue_workflows.host.lifetime import kill_tree
 from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles import loop
 from queue_workflows.roles.bookkeeper import Bookkeeper, Burial, Pace, Wanted
@@ -40,6 +38,7 @@ from queue_workflows.roles.identity import INCARNATION
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
 from queue_workflows.roles.restarts import HOPELESS, Next, Restarts, crashed, describe
 from queue_workflows.roles.spares import Spares
+from queue_workflows.roles.sweep import Sweep
 from queue_workflows.roles.vigil import Signs, Vigil
 from queue_workflows.settings import Settings
 
@@ -102,27 +101,6 @@ class WorkerSpec:
         return not _ENDS_BY_ITSELF.isdisjoint(self.options)
 
 
-class _Sweep(threading.Thread):
-    """The end of one process tree; `over` is set, and the supervisor rung, when it is through."""
-
-    def __init__(self, child: Child, ring: Callable[[], None]) -> None:
-        super().__init__(name="qwf-sweep", daemon=True)
-        self._child = child
-        self._ring = ring
-        self.left: list[int] = []
-        self.over = False
-
-    def run(self) -> None:
-        """Kill the tree; a failure must not leave the slot waiting for ever."""
-        try:
-            self.left = kill_tree(self._child.pid, grace_s=0, mark=self._child.mark)
-        except Exception:
-            _log.exception("the process tree of %d could not be swept", self._child.pid)
-        finally:
-            self.over = True
-            self._ring()
-
-
 @dataclass
 class _Life:
     """One incarnation; `fd` is None once it has ended."""
@@ -132,19 +110,23 @@ class _Life:
     fd: int | None
     started_at: float
     ended_at: float = 0.0
-    sweep: _Sweep | None = None
+    sweep: Sweep | None = None
     killed: bool = False
 
 
 @dataclass
 class _Slot:
-    """The place of one worker; `start_at` None and no life: done, or parked."""
+    """The place of one worker; `start_at` None and no life: done, or parked.
+
+    `urgent` says that a worker died and is to be replaced at once, which is what spares are for.
+    """
 
     name: str
     spec: WorkerSpec
     start_at: float | None
     deaths: int = 0
     parked_at: float | None = None
+    urgent: bool = False
     life: _Life | None = field(default=None, repr=False)
 
     @property
@@ -197,8 +179,10 @@ class Supervisor:
         self._start_due()
         self._manager.tell("READY=1", f"STATUS=workers: {len(self._slots)}")
         loop.run(self._tick, self._waiter.wait)
-        self._spares.close()
-        self._bookkeeper.close(within_s=_LAST_BURIALS_S if self._obeyed < Urgency.AT_ONCE else _AT_ONCE_S)
+        patience_s = _LAST_BURIALS_S if self._obeyed < Urgency.AT_ONCE else _AT_ONCE_S
+        self._spares.dismiss_all()
+        self._bookkeeper.close(within_s=patience_s)
+        self._spares.close(within_s=patience_s)
         _log.info("every worker has ended")
         return self._halt.exit_code
 
@@ -237,7 +221,7 @@ class Supervisor:
         started_at = self._now()
         self._spares.started(started_at)
         try:
-            child = self._spares.take(slot.spec, incarnation) or spawn(
+            child = self._spared(slot, incarnation) or spawn(
                 self._command_for(slot.spec), env={**os.environ, INCARNATION: incarnation}
             )
         except OSError as exc:
@@ -256,6 +240,13 @@ class Supervisor:
         self._vigil.begin(worker_id, started_at)
         _log.info("%s: started, pid %d, as %s", slot.name, child.pid, worker_id)
 
+    def _spared(self, slot: _Slot, incarnation: str) -> Child | None:
+        """A spare is as old as what it imported; who was stopped or mended comes back with what is new."""
+        if slot.urgent:
+            return self._spares.take(slot.spec, incarnation)
+        self._spares.dismiss(slot.spec)
+        return None
+
     # Ending
 
     def _ended(self, slot: _Slot) -> None:
@@ -272,7 +263,7 @@ class Supervisor:
             self._end(life)
 
     def _end(self, life: _Life) -> None:
-        life.sweep = _Sweep(life.child, self._waiter.ring)
+        life.sweep = Sweep(life.child, self._waiter.ring)
         life.sweep.start()
 
     def _see_to_the_end(self, slot: _Slot, life: _Life) -> None:
@@ -297,7 +288,7 @@ class Supervisor:
             slot, say, f"pid {life.child.pid} {describe(status)} after {lived_s:.1f} s", status, lived_s
         )
 
-    def _give_up(self, slot: _Slot, life: _Life, sweep: _Sweep, fd: int) -> None:
+    def _give_up(self, slot: _Slot, life: _Life, sweep: Sweep, fd: int) -> None:
         """A child that the kernel has yet to let go of is waited for, but not by one who has to stop."""
         if self._obeyed and life.child.pid in sweep.left:
             _log.error("%s: pid %d does not die; left behind", slot.name, life.child.pid)
@@ -318,6 +309,7 @@ class Supervisor:
             chance=self._chance(),
         )
         slot.deaths = follows.deaths
+        slot.urgent = crashed(status) and follows.delay_s == 0
         if follows.delay_s is None:
             pass
         elif follows.parked:
@@ -338,7 +330,7 @@ class Supervisor:
             self._obeyed, self._kill_at = urgency, self._now() + patience
             self._manager.tell("STOPPING=1", f"STATUS=stopping after {by}")
             self._ask_all_to_stop()
-            self._spares.close()
+            self._spares.dismiss_all()
         if self._kill_at is not None and self._now() >= self._kill_at:
             for slot in self._slots:
                 self._kill(slot, "did not stop in time")
