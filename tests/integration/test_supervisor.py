@@ -21,7 +21,13 @@ from support.tcp_proxy import TcpProxy
 from support.workers import until
 
 from queue_workflows.db import bootstrap
+from queue_workflows.errors import ExitCode
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
+from queue_workflows.roles.bookkeeper import Bookkeeper
+from queue_workflows.roles.loop import Halt, Waiter
+from queue_workflows.roles.spares import Spares
+from queue_workflows.roles.supervisor import Supervisor, WorkerSpec
+from queue_workflows.settings import Settings
 
 READY = r"ready (\S+) (\d+)"
 HOLDS = r"holds (\d+) as (\S+)"
@@ -359,3 +365,31 @@ def test_restarts_gather_nothing(qwf_dsn, connection):
         before = after_five_deaths()
         after_five_deaths()
         until(lambda: at_rest() == before)
+
+
+# The supervisor's own health
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_supervisor_whose_bookkeeper_died_stops_its_workers_and_fails(caplog):
+    """It could go on for ever, and take nothing back from anybody who died."""
+
+    def unforeseen() -> psycopg.Connection:
+        raise RuntimeError("nobody catches this")
+
+    settings = Settings(host_label=HOST, grace_s=300)
+    with Waiter() as waiter:
+        bookkeeper = Bookkeeper(unforeseen, host_label=HOST, max_crashes=3, tell=waiter.ring)
+        supervisor = Supervisor(
+            [WorkerSpec("fetch")],
+            command_for=lambda _: ["sleep", "3600"],
+            settings=settings,
+            bookkeeper=bookkeeper,
+            waiter=waiter,
+            halt=Halt(waiter.ring),
+            spares=Spares((), lambda _: [], waiter),
+        )
+        with caplog.at_level("INFO"):
+            assert supervisor.run() == ExitCode.FAILED
+    assert "the thread that watches the workers has died" in caplog.text
+    assert gone(int(re.search(r"started, pid (\d+)", caplog.text)[1]))

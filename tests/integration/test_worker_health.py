@@ -18,6 +18,8 @@ from support.workers import running_worker, until
 
 from queue_workflows.cli.main import run
 from queue_workflows.repositories import WorkerControlRepository
+from queue_workflows.roles.health import HealthReport
+from queue_workflows.roles.probes import HealthServer
 
 
 @pytest.fixture
@@ -135,9 +137,37 @@ def test_a_queue_that_nobody_configured_is_refused(qwf_dsn, capsys):
 
 
 def test_two_workers_do_not_share_a_port(capsys):
-    """The second could only end again and again."""
+    """Nor a file: the second could only end again and again."""
     assert run(["supervisor", "--worker", "fetch:2 --health 8080"]) == 2
     assert "for one worker" in capsys.readouterr().err
+    for option in ("--health 8080", "--health-file /tmp/health"):
+        workers = ["--worker", f"fetch {option}", "--worker", f"load {option}"]
+        assert run(["supervisor", *workers]) == 2
+        assert f"two workers cannot share {option.split()[0]}:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("word", ["--help", "-h"])
+def test_help_among_the_options_of_a_worker_is_a_usage_error(capsys, word):
+    """Its answer would look like that of a supervisor that has done its work."""
+    assert run(["supervisor", "--worker", f"fetch {word}"]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "qwf worker --help" in said.err
+
+
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="there is no IPv6 loopback here")
+def test_an_address_of_ipv6_is_answered_at():
+    """With the brackets that an URL has."""
+    with HealthServer(HealthReport(), ("::1", 0)) as server:
+        assert get(f"http://[::1]:{server.port}/live")[0] == 200
 
 
 def test_who_drains_does_not_wait_for_a_server(capsys):

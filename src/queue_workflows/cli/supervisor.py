@@ -33,6 +33,8 @@ def parse_workers(text: str) -> list[WorkerSpec]:
     check_queue_name(queue)
     if colon and not (re.fullmatch("[0-9]{1,4}", count) and 1 <= int(count) <= MOST_WORKERS):
         raise ValueError(f"the number after the colon must be from 1 to {MOST_WORKERS}")
+    if not {"--help", "-h"}.isdisjoint(options):
+        raise ValueError("its options are listed by `qwf worker --help`")
     for option in options:
         if option.partition("=")[0] in OUR_OWN:
             raise ValueError(f"{option} goes to the supervisor, not into --worker")
@@ -50,7 +52,22 @@ def _workers(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]
             specs += parse_workers(value)
         except (ConfigurationError, ValueError) as exc:
             raise click.BadParameter(f"{value!r}: {exc}") from exc
+    _check_not_shared(specs)
     return specs
+
+
+def _check_not_shared(specs: Sequence[WorkerSpec]) -> None:
+    """Of two workers at one port or file the second could only end again and again; port 0 is any."""
+    taken = set()
+    for spec in specs:
+        told = worker.make_context("qwf worker", ["--queue", spec.queue, *spec.options]).params
+        address, file = told["health"], told["health_file"]
+        places = [("--health", address)] if address and address[1] else []
+        places += [("--health-file", file)] if file else []
+        for place in places:
+            if place in taken:
+                raise click.BadParameter(f"two workers cannot share {place[0]}: give each its own")
+            taken.add(place)
 
 
 @click.command()

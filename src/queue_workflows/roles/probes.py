@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,7 +23,7 @@ class HealthServer:
 
     def __init__(self, report: HealthReport, address: tuple[str, int]) -> None:
         try:
-            self._server = ThreadingHTTPServer(address, _handler(report))
+            self._server = _server_for(address)(address, _handler(report))
         except OSError as exc:
             host, port = address
             raise ConfigurationError(
@@ -35,7 +36,8 @@ class HealthServer:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        _log.info("health: http://%s:%d/live and /ready", *self._server.server_address[:2])
+        host, port = self._server.server_address[:2]
+        _log.info("health: http://%s:%d/live and /ready", f"[{host!s}]" if ":" in str(host) else host, port)
         return self
 
     def __exit__(
@@ -43,6 +45,15 @@ class HealthServer:
     ) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+def _server_for(address: tuple[str, int]) -> type[ThreadingHTTPServer]:
+    """Of the address's own family; only one of IPv6 has colons."""
+
+    class Server(ThreadingHTTPServer):
+        address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+
+    return Server
 
 
 def _handler(report: HealthReport) -> type[BaseHTTPRequestHandler]:

@@ -171,9 +171,10 @@ class Supervisor:
         self._obeyed = Urgency.NONE
         self._kill_at: float | None = None
         self._judged = Signs()
+        self._alone = False
 
     def run(self) -> ExitCode:
-        """From the first start to the last burial."""
+        """From the first start to the last burial; a failure if the latter could not be seen to."""
         _log.info("supervising %s", ", ".join(slot.name for slot in self._slots))
         self._bookkeeper.start()
         self._start_due()
@@ -184,9 +185,10 @@ class Supervisor:
         self._bookkeeper.close(within_s=patience_s)
         self._spares.close(within_s=patience_s)
         _log.info("every worker has ended")
-        return self._halt.exit_code
+        return ExitCode.FAILED if self._alone else self._halt.exit_code
 
     def _tick(self) -> float | None:
+        self._miss_bookkeeper()
         self._obey()
         for slot in self._slots:
             if slot.life is not None:
@@ -372,6 +374,16 @@ class Supervisor:
             if parked_at is not None and signs.read_at > parked_at and slot.spec.queue in signs.switched_on:
                 _log.info("%s: switched on again", slot.name)
                 slot.parked_at, slot.start_at = None, self._now()
+
+    # The thread at the database
+
+    def _miss_bookkeeper(self) -> None:
+        """Without it nobody is judged or buried: better to stop, and be started anew by who started us."""
+        if not self._alone and not self._bookkeeper.is_alive():
+            _log.critical("the thread that watches the workers has died: stopping them all")
+            self._alone = True
+            if self._halt.urgency is Urgency.NONE:
+                self._halt.ask()
 
     def _tell_bookkeeper(self) -> None:
         lives = frozenset(slot.life.worker_id for slot in self._slots if slot.life is not None)
