@@ -199,10 +199,15 @@ def resolve_dsn(argument: str | None = None) -> DsnChoice:
     )
 
 
+def is_known_queue(queue: str) -> bool:
+    """Whether anybody may enqueue to it; `*`, any queue, is known."""
+    return queue == "*" or queue in RESERVED_QUEUES | _current.ingest_queues
+
+
 def check_known_queue(queue: str) -> str:
     """Refuse a queue that nobody may enqueue to: a worker would wait on it for ever."""
-    known = RESERVED_QUEUES | _current.ingest_queues
-    if check_queue_name(queue) not in known:
+    if not is_known_queue(check_queue_name(queue)):
+        known = RESERVED_QUEUES | _current.ingest_queues
         raise ConfigurationError(
             f"there is no queue {queue!r}; known are {', '.join(sorted(known))}",
             advice="name it in configure(ingest_queues=…), in the module that --app or QWF_APP names",

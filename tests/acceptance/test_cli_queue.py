@@ -144,10 +144,26 @@ def test_a_queue_is_paused_and_resumed(qwf_dsn, conn):
     assert said("pause", "fetch", "--reason", "deploy", "--actor", "ann", "--for", "1h").startswith(
         "(*, fetch) is paused by ann until "
     )
+    Jobs("ingest", conn).enqueue()
+    assert "(*, fetch) is paused by ann until " in said("stats")
     (wish,) = WorkerControlRepository(conn).list()
     assert (wish.host_label, wish.queue, wish.desired, wish.reason) == ("*", "fetch", "pause", "deploy")
     assert said("resume", "fetch") == "(*, fetch) is on\n"
     assert WorkerControlRepository(conn).list() == []
+
+
+def test_a_queue_that_nobody_knows(qwf_dsn, conn):
+    """The wish is stored, for workers of another configuration, but a slip is pointed at."""
+
+    def said(queue: str) -> str:
+        return qwf_here("--db", qwf_dsn, "queue", "pause", queue).stderr
+
+    slip = "there is no queue 'fech' that this configuration or any worker knows: is it spelled so?\n"
+    assert slip in said("fech")
+    assert all("there is no queue" not in said(queue) for queue in ("fetch", "cpu", "*"))
+    beat(conn, "w", queue="fech")
+    assert slip not in said("fech")
+    assert [wish.queue for wish in WorkerControlRepository(conn).list(queue="fech")] == ["fech"]
 
 
 def test_watching_ends_with_ctrl_c(qwf_dsn, conn):

@@ -69,7 +69,7 @@ def test_a_worker_is_ready_while_it_can_claim(qwf_dsn, control, tmp_path: Path):
         assert (status, told["live"], told["reasons"]) == (
             503,
             True,
-            ["the operator wants it pause: maintenance"],
+            ["the operator asked for pause: maintenance"],
         )
         assert get(f"{url}/live")[0] == 200
         until(lambda: not written()["ready"])

@@ -22,13 +22,11 @@ from queue_workflows.cli.operating import (
     say,
 )
 from queue_workflows.cli.spans import say_span, span
-from queue_workflows.cli.workers import ask, for_option, queue_argument, wish_options
+from queue_workflows.cli.workers import ask, for_option, queue_argument, told_of, wish_options
 from queue_workflows.config import effective_settings
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.statistics import QueueStats, Statistics, StatisticsRepository
 from queue_workflows.states import DesiredState, JobStatus, WorkerState
-
-_WORDS = {DesiredState.PAUSE: "paused", DesiredState.OFF: "off"}
 
 
 @click.group(no_args_is_help=True)
@@ -106,7 +104,7 @@ def _print(seen: Statistics, *, as_json: bool, on_a_line: bool) -> None:
     )
     if not seen.queues:
         say("nothing waits, runs or ended lately, and no worker is heard of")
-    for line in dict.fromkeys(_wish(wish) for one in seen.queues for wish in one.wishes):
+    for line in dict.fromkeys(told_of(wish) for one in seen.queues for wish in one.wishes):
         click.echo(on_one_line(line))
     if on_a_line:
         click.echo(f"{seen.at:%H:%M:%S}Z")
@@ -143,11 +141,6 @@ def _workers(one: QueueStats) -> str:
     if one.silent_workers:
         parts.append(f"{one.silent_workers} silent")
     return ", ".join(parts) or "none"
-
-
-def _wish(wish: Any) -> str:
-    why = f": {wish.reason}" if wish.reason else ""
-    return f"({wish.host_label}, {wish.queue}) is {_WORDS[DesiredState(wish.desired)]} by {wish.actor}{why}"
 
 
 def _plain(one: QueueStats) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from queue_workflows.cli.operating import (
     say_moment,
 )
 from queue_workflows.cli.spans import say_span, span
-from queue_workflows.config import effective_settings
+from queue_workflows.config import effective_settings, is_known_queue
 from queue_workflows.errors import ExitCode
 from queue_workflows.models import WorkerControl
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
@@ -85,7 +85,7 @@ def list_(invocation: Invocation, *, host: str, queue: str, everyone: bool, as_j
             else "no worker was heard of for an hour; --all shows older ones"
         )
     for wish in wishes:
-        click.echo(f"{_scope(wish.host_label, wish.queue)} is {_asked(wish)}")
+        click.echo(told_of(wish))
 
 
 def _line(one: Standing, stale_s: float) -> list[str]:
@@ -108,6 +108,11 @@ def _wanted(one: Standing) -> str:
     if one.control is None:
         return "on" if one.obedience() is Obedience.OBEYED else "on (not back yet)"
     return _asked(one.control) + _AHEAD[one.obedience()]
+
+
+def told_of(wish: WorkerControl) -> str:
+    """Of whom what is asked, by whom, until when and why; in a sentence."""
+    return f"{_scope(wish.host_label, wish.queue)} is {_asked(wish)}"
 
 
 def _asked(wish: Control | WorkerControl) -> str:
@@ -247,8 +252,10 @@ def ask(
         else:
             changed = control.set(host, queue, desired, actor=actor, reason=reason, expires_in=lasting)
             version = changed.version
-            click.echo(f"{place} is {_asked(changed)}")
+            click.echo(told_of(changed))
         _name_others(control, host, queue, desired)
+        if not is_known_queue(queue) and not beats.standing("*", queue):
+            say(f"there is no queue {queue!r} that this configuration or any worker knows: is it spelled so?")
         if not any(one.age_s <= stale_s for one in beats.standing(host, queue)):
             later = "" if desired is DesiredState.ON else "; it holds for those that start"
             say(f"no worker is heard of there now{later}")

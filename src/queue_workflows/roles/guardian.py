@@ -183,7 +183,7 @@ class Guardian:
         if self.stopping is not None:
             obstacle = "it was told to stop"
         elif wish is not None:
-            obstacle = f"the operator wants it {wish.desired}: {wish.reason or wish.actor}"
+            obstacle = f"the operator asked for {wish.desired}: {wish.reason or wish.actor}"
         is_busy = bool(self.holdings.all())
         return Pulse(
             worker_id=self.identity.worker_id,
