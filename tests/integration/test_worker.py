@@ -8,6 +8,7 @@ import signal
 import psutil
 import psycopg
 import pytest
+from support.jobs import jobs_of
 from support.processes import UNSHARE, gone, pid_namespace
 from support.workers import SHORT_LEASE, running_worker, until
 
@@ -323,6 +324,33 @@ def test_an_unknown_task_waits_for_a_worker_that_knows_it(qwf_dsn, jobs):
     )
     with running_worker(qwf_dsn):
         until(lambda: jobs.fetch(job).status == jobs.fetch(behind).status == "completed")
+
+
+def test_an_unknown_module_waits_for_a_worker_that_knows_it(qwf_dsn):
+    """A starting worker fetches the node jobs whose module it knows, and no others."""
+    with jobs_of("node", qwf_dsn) as nodes:
+        (job,) = nodes.enqueue(1, node_module="echo")
+        (other,) = nodes.enqueue(1, node_module="missing")
+        with running_worker(qwf_dsn, "--queue", "cpu", "--drain", QWF_APP="support.processes") as worker:
+            assert worker.wait(60) == 0
+        held = ("scheduled", "unknown_module", 1)
+        assert nodes.seen(job, "status", "hold_reason", "attempt") == held
+        assert nodes.seen(other, "status", "hold_reason", "attempt") == held
+        nodes.connection.execute("UPDATE workflow_node_jobs SET run_at = run_at + interval '1 day'")
+        with running_worker(qwf_dsn, "--queue", "cpu", "--drain") as worker:
+            assert worker.wait(60) == 0
+        assert nodes.seen(job, "status", "attempt") == ("completed", 2)
+        assert nodes.seen(other, "status", "hold_reason", "attempt") == held
+
+
+def test_why_a_job_asked_for_another_time_is_kept(qwf_dsn, jobs):
+    """What a task says with RetryAfter is in the job's history, and counts nothing."""
+    job = enqueue(jobs, "later", reason="429 of the host")
+    with running_worker(qwf_dsn, "--drain") as worker:
+        assert worker.wait(60) == 0
+    row = jobs.fetch(job)
+    assert (row.status, row.failures) == ("scheduled", 0)
+    assert (row.errors[-1]["kind"], row.errors[-1]["message"]) == ("retry_after", "429 of the host")
 
 
 def test_a_lost_connection_in_mid_job_costs_nothing(qwf_dsn, conn, jobs, tmp_path):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -133,3 +135,21 @@ def test_a_paused_worker_stops_though_its_database_answers_nothing(away):
         until(lambda: around.execute(seen).fetchone() == (True,))
         worker.terminate()
         assert worker.wait(60) == 0
+
+
+def test_a_worker_without_a_database_is_not_ready(away, tmp_path: Path):
+    """As soon as it is gone, not when the last answer is old; and again when there is one."""
+    proxy, dsn, _ = away
+    file = tmp_path / "health"
+
+    def health() -> dict[str, Any]:
+        return json.loads(file.read_text())
+
+    with running_worker(dsn, "--health-file", str(file), **OUTAGE, QWF_STALE_HEARTBEAT_S="600"):
+        until(lambda: file.exists() and health()["ready"])
+        proxy.pause()
+        proxy.cut()
+        told = until(lambda: not (told := health())["ready"] and told)
+        assert (told["live"], told["reasons"]) == (True, ["it has no database"])
+        proxy.resume()
+        until(lambda: health()["ready"])

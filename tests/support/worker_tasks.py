@@ -10,7 +10,7 @@ from typing import Any
 
 from support.ledger import Ledger
 
-from queue_workflows import ingest_task, set_node_module_package
+from queue_workflows import RetryAfter, ingest_task, set_node_module_package
 
 set_node_module_package("support.node_modules")
 
@@ -83,6 +83,11 @@ def parent(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
     Path(args["pid_file"]).write_text(str(child.pid))
     ctx.progress(0.1)
     child.wait()
+
+
+@ingest_task("later")
+def later(reason: str | None) -> None:
+    raise RetryAfter(3600, reason or "")
 
 
 @ingest_task("talks")

@@ -6,6 +6,11 @@ an `Outcome` first and an `Ending` by `ending_of`, whoever then writes it.
 
 from __future__ import annotations
 
+from typing import Final
+
+import psycopg
+
+from queue_workflows.errors import PayloadError
 from queue_workflows.jobs.guards import HeldJob, Verdict
 from queue_workflows.jobs.outcomes import (
     Abandoned,
@@ -23,6 +28,9 @@ from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.ending import Ending, error_entry
 from queue_workflows.states import JobStatus
 
+# How long a job waits whose end was refused for a reason that is not in the job.
+_REFUSED_DELAY_S: Final = 60.0
+
 
 def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float) -> Ending | None:
     """What to write for an attempt that ended so; None if there is nothing to write, the lease being lost."""
@@ -34,7 +42,8 @@ def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float
         case Skipped():
             ending = Ending(fence, JobStatus.SKIPPED, error=_note("skipped", outcome.reason))
         case RetryLater():
-            ending = Ending(fence, JobStatus.SCHEDULED, delay_s=outcome.delay_s)
+            error = _note("retry_after", outcome.reason)
+            ending = Ending(fence, JobStatus.SCHEDULED, error=error, delay_s=outcome.delay_s)
         case CancelledOutcome():
             error = outcome.error or _note("cancelled", outcome.reason)
             ending = Ending(fence, JobStatus.CANCELLED, error=error)
@@ -45,6 +54,14 @@ def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float
         case Abandoned():
             ending = None
     return ending
+
+
+def ending_instead(refusal: Exception, job: ClaimedJob, entry: str) -> Ending:
+    """What to write when the server refused the end that `ending_of` gave; `entry` tells the refusal."""
+    if isinstance(refusal, psycopg.DataError | psycopg.IntegrityError | PayloadError):
+        # The work was done, and what it left would be refused again.
+        return Ending(job.fence, JobStatus.FAILED, error=entry, counts=True)
+    return Ending(job.fence, JobStatus.SCHEDULED, error=entry, delay_s=_REFUSED_DELAY_S)
 
 
 def outcome_of(verdict: Verdict, held: HeldJob, now: float) -> Outcome:

@@ -188,6 +188,15 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         }
         return len(self._sql.rows(sweeping.PROMOTE_HELD[self._family.name], params))
 
+    def held_keys(self, reason: str, *, queue: str, limit: int = LONGEST_PAGE) -> list[str]:
+        """The keys for which jobs of a queue are on hold for this reason, in no order."""
+        params = {
+            "reason": check.text("reason", reason),
+            "queue": check_queue_name(queue),
+            "limit": check.whole("limit", limit, 1, LONGEST_PAGE),
+        }
+        return [key for (key,) in self._sql.rows(sweeping.HELD_KEYS[self._family.name], params)]
+
     def reclaim(
         self, *, max_crashes: int, lease_s: float, recovered_s: float | None = None, in_turn: bool = False
     ) -> list[Reclaimed]:

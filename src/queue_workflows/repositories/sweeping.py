@@ -73,6 +73,16 @@ RETURNING job.id
 """
 )
 
+# What some of these wait for, each once.
+HELD_KEYS: Final = per_family(
+    """
+SELECT DISTINCT hold_key FROM {table}
+WHERE status = 'scheduled' AND hold_reason = %(reason)s::text AND hold_key IS NOT NULL
+    AND queue = %(queue)s::text
+LIMIT %(limit)s::bigint
+"""
+)
+
 # The mark that a job carries for the attempt in which its worker lost another one.
 _MARK: Final = "jsonb_build_array(jsonb_build_object('kind', 'suspect', 'attempt', attempt))"
 # beside: what else these workers hold. marked: suspect, and in this attempt not to blame.

@@ -184,6 +184,8 @@ class Guardian:
             obstacle = "it was told to stop"
         elif wish is not None:
             obstacle = f"the operator asked for {wish.desired}: {wish.reason or wish.actor}"
+        elif self._connection is None:
+            obstacle = "it has no database"
         is_busy = bool(self.holdings.all())
         return Pulse(
             worker_id=self.identity.worker_id,

@@ -29,15 +29,15 @@ from queue_workflows.config import RESERVED_QUEUES, current_config
 from queue_workflows.db.dsn import secrets_of
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
-from queue_workflows.errors import DatabaseError, ExitCode, LeaseLost, PayloadError, QwfError
+from queue_workflows.errors import DatabaseError, ExitCode, LeaseLost, QwfError
 from queue_workflows.host.deadman import boottime
 from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.ending import ending_of
+from queue_workflows.jobs.ending import ending_instead, ending_of
 from queue_workflows.jobs.executor import EventLoop, execute
 from queue_workflows.jobs.guards import HeldJob, budget_for
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
-from queue_workflows.jobs.outcomes import Failed, Released
+from queue_workflows.jobs.outcomes import Released
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.retries import Backoff
 from queue_workflows.jobs.tasks import UNKNOWN_TASK, current_tasks
@@ -61,8 +61,6 @@ _log = logging.getLogger(__name__)
 MIN_SCHEMA: Final = 14
 # How long a job waits that this process does not know how to run; a worker that knows it fetches it at once.
 _UNKNOWN_DELAY_S: Final = 60.0
-# How long a job waits whose end was refused for a reason that is not in the job.
-_REFUSED_DELAY_S: Final = 60.0
 _FIRST_LOOK_S: Final = 0.005
 _DATABASE_RETRY_S: Final = 0.5
 _MEMORY_EVERY_S: Final = 1.0
@@ -144,10 +142,8 @@ class Worker:
             elif job is None and self._marks.empty:
                 return ExitCode.DONE
             while job is not None:
-                following = self._work(job)
-                if following is not None:
+                if (job := self._work(job)) is not None:
                     self._leave_idle()
-                job = following
         return status
 
     def _reason_to_stop(self) -> ExitCode | None:
@@ -335,13 +331,7 @@ class Worker:
         """End otherwise what the server would not end as it should have: that is no crash of this worker."""
         _log.error("job %d: its end was refused: %s", job.id, " ".join(str(exc).split()))
         self._disconnect()
-        entry = captured(exc, self._redactor)
-        if isinstance(exc, psycopg.DataError | psycopg.IntegrityError | PayloadError):
-            # The work was done, and its result would be refused again.
-            ending = ending_of(Failed(entry, retryable=False), job, self._backoff, 0.0)
-        else:
-            ending = Ending(job.fence, JobStatus.SCHEDULED, error=entry, delay_s=_REFUSED_DELAY_S)
-        self._recover(ending)
+        self._recover(ending_instead(exc, job, captured(exc, self._redactor)))
         self._guardian.holdings.drop(job.id)
 
     def _end_and_claim(self, job: ClaimedJob, ending: Ending) -> ClaimedJob | None:
@@ -435,8 +425,23 @@ class Worker:
         return RunRepository(self._connection).fetch(job.run_id) if self._connection else None
 
     def _fetch_what_waited_for_us(self) -> None:
-        """Jobs on hold because nobody knew their task may run now."""
-        if self._family is INGEST and (names := self._tasks.names()):
-            repository = self._connected()
-            with self._guardian.holdings.bounded():
-                repository.promote_held(UNKNOWN_TASK, names, queue=self._queue)
+        """Jobs on hold because nobody knew their task or module may run now.
+
+        To know a module is to import it, which a worker that an operator wants empty does not do.
+        """
+        repository, bounded = self._connected(), self._guardian.holdings.bounded
+        reason, known = UNKNOWN_TASK, self._tasks.names()
+        if self._family is not INGEST:
+            with bounded():
+                keys = repository.held_keys(UNKNOWN_MODULE, queue=self._queue)
+            reason, known = UNKNOWN_MODULE, [key for key in keys if self._knows(key)]
+        if known:
+            with bounded():
+                repository.promote_held(reason, known, queue=self._queue)
+
+    def _knows(self, module: str) -> bool:
+        self._guardian.main_at = time.monotonic()
+        if self._guardian.wish is not None or self._guardian.stopping is not None:
+            return False
+        self._is_fresh = False
+        return self._modules.find(module) is not None
