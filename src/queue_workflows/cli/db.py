@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -13,12 +12,13 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.seconds import Seconds
 from queue_workflows.cli.serve import serve
 from queue_workflows.db import migrations
 from queue_workflows.db.dsn import redact_dsn
 from queue_workflows.db.engine import Database
 from queue_workflows.db.migrations.chains import host_chain, select_chains
-from queue_workflows.db.migrations.session import LONGEST_S, Terms
+from queue_workflows.db.migrations.session import Terms
 from queue_workflows.errors import ExitCode
 
 STATUS_WORDS = {
@@ -50,16 +50,6 @@ def say(message: str) -> None:
     click.echo(message, err=True)
 
 
-class Seconds(click.FloatRange):
-    """A range that `nan` is not in: it compares as neither too small nor too large."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        seconds = float(super().convert(value, param, ctx))
-        if math.isnan(seconds):
-            self.fail(f"{value!r} is not a number of seconds.", param, ctx)
-        return seconds
-
-
 def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The two patiences of everything that changes a schema, handed on as one `terms`."""
 
@@ -69,13 +59,13 @@ def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     with_lock_timeout = click.option(
         "--lock-timeout",
-        type=Seconds(min=0, min_open=True, max=LONGEST_S),
+        type=Seconds(min_open=True),
         metavar="SECONDS",
         help="How long a revision waits for a table lock, others behind it; else migration_lock_timeout_s.",
     )
     with_wait = click.option(
         "--wait",
-        type=Seconds(min=0, max=LONGEST_S),
+        type=Seconds(),
         metavar="SECONDS",
         help="How long to wait for another migration of this database; else migration_wait_s.",
     )

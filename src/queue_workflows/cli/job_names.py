@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from typing import Any, Final
+from typing import Any
 
 import click
 import psycopg
 
 from queue_workflows.errors import UnknownJob
 from queue_workflows.repositories.explaining import ExplainingRepository
-from queue_workflows.repositories.families import FAMILIES, Family
-
-_NAME: Final = re.compile(r"(?:(node|ingest):)?([0-9]{1,19})")
-_LARGEST: Final = 2**63 - 1
-_BY_NAME: Final = {family.name: family for family in FAMILIES}
+from queue_workflows.repositories.families import Family, named_job
 
 
 def job_named(connection: psycopg.Connection[Any], name: str) -> tuple[Family, int]:
     """The family and the id; a family that is named is believed, whether or not there is such a job."""
-    found = _NAME.fullmatch(name.strip())
-    if found is None or not 0 < int(found[2]) <= _LARGEST:
+    found = named_job(name.strip())
+    if found is None:
         raise click.BadParameter(f"{name!r} is no job: write ingest:7, node:7, or 7")
-    family, job_id = found[1], int(found[2])
-    if family:
-        return _BY_NAME[family], job_id
+    family, job_id = found
+    if family is not None:
+        return family, job_id
     families = ExplainingRepository(connection).families(job_id)
     if not families:
         raise UnknownJob(name)

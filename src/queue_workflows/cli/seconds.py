@@ -13,8 +13,8 @@ LONGEST_S: Final = 86_400.0
 class Seconds(click.FloatRange):
     """From nothing to a day; `nan` is in no range, though it compares as neither too small nor too large."""
 
-    def __init__(self) -> None:
-        super().__init__(0, LONGEST_S)
+    def __init__(self, *, min_open: bool = False) -> None:
+        super().__init__(0, LONGEST_S, min_open=min_open)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = float(super().convert(value, param, ctx))

@@ -8,7 +8,6 @@ answer comes at most that much late. The job outlives an outage of the database,
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,14 +29,12 @@ from queue_workflows.errors import (
 )
 from queue_workflows.repositories.bulk import Enqueued
 from queue_workflows.repositories.connection import Handle, Statements
-from queue_workflows.repositories.families import FAMILIES, Family, per_family
+from queue_workflows.repositories.families import BY_NAME, LARGEST_ID, Family, named_job, per_family
 from queue_workflows.repositories.fields import seconds_or_none, whole
 from queue_workflows.states import JOB_TERMINAL, JobFamily, JobStatus
 
 SOONEST_S: Final = 0.01
 LATEST_S: Final = 1.0
-_NAME: Final = re.compile(r"(node|ingest):([0-9]{1,19})")
-_FAMILY_OF: Final = {family.name: family for family in FAMILIES}
 
 LOOK: Final = per_family(
     "SELECT status, {result}::text, (errors -> -1)::text FROM {table} WHERE id = %(id)s::bigint"
@@ -106,14 +103,14 @@ def _outcome(name: str, seen: _Seen) -> Any:
 
 def _named(job: Enqueued | int | str, family: str) -> tuple[Family, int]:
     if isinstance(job, str):
-        found = _NAME.fullmatch(job)
-        if found is None:
+        where, job_id = named_job(job) or (None, 0)
+        if where is None:
             raise PayloadError(f"{job!r:.80} is no job", path="job", advice="write ingest:7 or node:7")
-        family, job = found[1], int(found[2])
-    if family not in _FAMILY_OF:
+        return where, job_id
+    if family not in BY_NAME:
         raise PayloadError(f"family {family!r:.80} is none of ingest, node", path="family")
     job_id = job.id if isinstance(job, Enqueued) else job
-    return _FAMILY_OF[family], whole("job", job_id, 1, 2**63 - 1)
+    return BY_NAME[family], whole("job", job_id, 1, LARGEST_ID)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from queue_workflows.errors import PayloadError
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.claimed import Fence
 from queue_workflows.repositories.claiming import CLAIMING, NEXT, with_claimed
-from queue_workflows.repositories.families import Family, per_family
+from queue_workflows.repositories.families import LARGEST_ID, Family, per_family
 from queue_workflows.states import MOVES, JobStatus
 
 ERROR_TEXT: Final = 2_000
@@ -203,7 +203,7 @@ def fence_params(fences: Sequence[Fence]) -> dict[str, Any]:
 
 def id_array(ids: Iterable[int]) -> str:
     """Ids in order, each once."""
-    return array(str(check.whole("id", each, 1, 2**63 - 1)) for each in sorted(set(ids)))
+    return array(str(check.whole("id", each, 1, LARGEST_ID)) for each in sorted(set(ids)))
 
 
 def array(words: Iterable[str]) -> str:

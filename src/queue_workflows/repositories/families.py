@@ -8,6 +8,7 @@ prepares statements prepares each of them once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -61,6 +62,18 @@ INGEST: Final = Family(
     emits_events=False,
 )
 FAMILIES: Final = (NODE, INGEST)
+BY_NAME: Final[Mapping[str, Family]] = {family.name: family for family in FAMILIES}
+LARGEST_ID: Final = 2**63 - 1
+_JOB_NAME: Final = re.compile(r"(?:(node|ingest):)?([0-9]{1,19})")
+
+
+def named_job(name: str) -> tuple[Family | None, int] | None:
+    """The family, None if it is not said, and the id that `node:7` or `7` names; None if that is no job."""
+    found = _JOB_NAME.fullmatch(name)
+    if found is None or not 0 < int(found[2]) <= LARGEST_ID:
+        return None
+    return (BY_NAME[found[1]] if found[1] else None), int(found[2])
+
 
 # What the CTE `ended` returns, for the events and the caller.
 _ENDED: Final = "job.id, job.status, job.attempt"
