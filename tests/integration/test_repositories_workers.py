@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from queue_workflows.errors import ConfigurationError, PayloadError
+from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.repositories import (
     HeartbeatRepository,
     IngestJobRepository,
@@ -19,6 +20,7 @@ from queue_workflows.repositories import (
     ScheduleRepository,
     WorkerControlRepository,
 )
+from queue_workflows.settings import Settings
 
 
 def beat(repository: HeartbeatRepository, worker_id: str, **more: Any) -> None:
@@ -99,6 +101,32 @@ def test_silent_holders_are_flagged_once(qwf_conn: psycopg.Connection) -> None:
     assert {each.worker_id for each in workers.list(flagged_dead=False)} == {"node", "idle", "fresh"}
     age(qwf_conn, "node")
     assert [each.worker_id for each in workers.flag_dead(older_than_s=30)] == ["node"]
+
+
+def test_a_sweep_flags_the_silent_and_forgets_the_gone(qwf_conn: psycopg.Connection) -> None:
+    """Flagged is who holds a job; forgotten, after a day, who holds none; after an outage all have time."""
+    workers, jobs = HeartbeatRepository(qwf_conn), IngestJobRepository(qwf_conn)
+    for worker in ("holder", "old holder", "silent", "gone", "fresh"):
+        beat(workers, worker)
+        if "holder" in worker:
+            jobs.enqueue("t", queue="fetch")
+            jobs.claim("fetch", worker_id=worker, lease_s=3600)
+    age(qwf_conn, "holder", "silent")
+    qwf_conn.execute(
+        "UPDATE worker_heartbeats SET last_seen = last_seen - interval '25 hours'"
+        " WHERE worker_id IN ('old holder', 'gone')"
+    )
+
+    def swept(*, recovered_s: float | None, chance: float = 0.0) -> tuple[set[str], set[str]]:
+        sweep(qwf_conn, Settings(), recovered_s=recovered_s, chance=lambda: chance)
+        there = {each.worker_id: each.last_flagged_dead_at is not None for each in workers.list()}
+        return set(there), {worker for worker, flagged in there.items() if flagged}
+
+    everybody = {"holder", "old holder", "silent", "gone", "fresh"}
+    assert swept(recovered_s=None, chance=0.99) == (everybody, set())
+    assert swept(recovered_s=5.0) == (everybody - {"gone"}, set())
+    assert swept(recovered_s=31.0) == (everybody - {"gone"}, {"holder", "old holder"})
+    assert swept(recovered_s=None) == (everybody - {"gone"}, {"holder", "old holder"})
 
 
 def test_heartbeat_lists(qwf_conn: psycopg.Connection) -> None:

@@ -1,17 +1,21 @@
-"""One maintenance tick: promote what is due, take back what lapsed; in every role, so that none has to exist.
+"""One maintenance tick: promote what is due, take back what lapsed, and now and then see to silent workers.
 
-Whoever comes first does it for all: the others find the lock taken and come again later. Each statement is a
-transaction of its own, so that nobody who is stopped or cut off between two of them keeps the others away.
+Every role does it, so that none has to exist. Whoever comes first does it for all: the others find the lock
+taken and come again later. Each statement is a transaction of its own, so that nobody who is stopped or cut
+off between two of them keeps the others away.
 """
 
 from __future__ import annotations
 
 import logging
+import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
 
+from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.repositories.sweeping import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE
@@ -21,6 +25,9 @@ from queue_workflows.states import JobStatus
 _log = logging.getLogger(__name__)
 
 EVERY_S: Final = 1.0
+# Silence is slow, and each look reads all workers: one tick in so many, by chance.
+_SILENCE_ONE_IN: Final = 5
+_FORGOTTEN_AFTER_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +39,13 @@ class Swept:
     next_in_s: float = EVERY_S
 
 
-def sweep(connection: psycopg.Connection[Any], settings: Settings, *, recovered_s: float | None) -> Swept:
+def sweep(
+    connection: psycopg.Connection[Any],
+    settings: Settings,
+    *,
+    recovered_s: float | None,
+    chance: Callable[[], float] = random.random,
+) -> Swept:
     """One tick on a connection in autocommit; `recovered_s` is how long ago the caller got through again."""
     longest = max(settings.lease_s, *settings.lease_s_by_queue.values())
     promoted = reclaimed = 0
@@ -47,4 +60,20 @@ def sweep(connection: psycopg.Connection[Any], settings: Settings, *, recovered_
             _log.log(level, "job %d of lost worker %s is %s", one.id, one.lost_worker, one.status)
         promoted, reclaimed = promoted + due, reclaimed + len(taken)
         full = full or due >= PROMOTED_AT_ONCE or len(taken) >= RECLAIMED_AT_ONCE
+    if chance() * _SILENCE_ONE_IN < 1:
+        _see_to_the_silent(connection, settings.stale_heartbeat_s, recovered_s)
     return Swept(promoted, reclaimed, 0.0 if full else EVERY_S)
+
+
+def _see_to_the_silent(
+    connection: psycopg.Connection[Any], stale_s: float, recovered_s: float | None
+) -> None:
+    """Flag who holds jobs and says nothing, for its supervisor to end; forget who has been away for a day.
+
+    After an outage everybody looks silent, and has time to beat again before a word is said.
+    """
+    heartbeats = HeartbeatRepository(connection)
+    if recovered_s is None or recovered_s > stale_s:
+        for worker in heartbeats.flag_dead(older_than_s=stale_s):
+            _log.warning("worker %s holds jobs and was not heard of for %g s", worker.worker_id, stale_s)
+    heartbeats.forget(older_than_s=max(_FORGOTTEN_AFTER_S, stale_s))

@@ -39,31 +39,45 @@ FETCH: Final = _TABLE.sql("SELECT {columns} FROM worker_heartbeats WHERE worker_
 COUNTS: Final = """
 SELECT queue, state, count(*) FROM worker_heartbeats GROUP BY queue, state ORDER BY queue, state
 """
-# Only who holds running jobs: an idle worker that went away harms nobody. A flag is set once per silence.
-FLAG_DEAD: Final = _TABLE.sql("""
+_HOLDS: Final = """(
+    EXISTS (SELECT FROM workflow_node_jobs WHERE claimed_by = {worker_id} AND status = 'running')
+    OR EXISTS (SELECT FROM ingest_jobs WHERE claimed_by = {worker_id} AND status = 'running')
+)"""
+_IS_HOLDING: Final = _HOLDS.replace("{worker_id}", "worker.worker_id")
+# Literal, for the planner; a row that is locked is one that beats, or that somebody else sees to.
+_AT_ONCE: Final = "LIMIT 200 FOR UPDATE SKIP LOCKED"
+# silent: only who holds running jobs, as an idle worker that went away harms nobody; flagged once a silence.
+FLAG_DEAD: Final = (
+    _TABLE.sql("""
+WITH silent AS MATERIALIZED (
+    SELECT worker_id FROM worker_heartbeats AS worker
+    WHERE last_seen < statement_timestamp() - make_interval(secs => %(older_than_s)s::float8)
+        AND last_flagged_dead_at IS NULL AND {is_holding}
+    {at_once}
+)
 UPDATE worker_heartbeats SET last_flagged_dead_at = statement_timestamp()
-WHERE last_seen < statement_timestamp() - make_interval(secs => %(older_than_s)s::float8)
-    AND last_flagged_dead_at IS NULL
-    AND (
-        EXISTS (
-            SELECT FROM workflow_node_jobs AS job
-            WHERE job.claimed_by = worker_heartbeats.worker_id AND job.status = 'running'
-        )
-        OR EXISTS (
-            SELECT FROM ingest_jobs AS job
-            WHERE job.claimed_by = worker_heartbeats.worker_id AND job.status = 'running'
-        )
-    )
+WHERE worker_id = ANY (ARRAY(SELECT worker_id FROM silent))
 RETURNING {columns}
 """)
+    .replace("{is_holding}", _IS_HOLDING)
+    .replace("{at_once}", _AT_ONCE)
+)
+# gone: who holds nothing either, so that nobody needs the row to take anything back.
+FORGET: Final = """
+WITH gone AS MATERIALIZED (
+    SELECT worker_id FROM worker_heartbeats AS worker
+    WHERE last_seen < statement_timestamp() - make_interval(secs => %(older_than_s)s::float8)
+        AND NOT {is_holding}
+    {at_once}
+)
+DELETE FROM worker_heartbeats WHERE worker_id = ANY (ARRAY(SELECT worker_id FROM gone))
+RETURNING worker_id
+""".replace("{is_holding}", _IS_HOLDING).replace("{at_once}", _AT_ONCE)
 SIGNS: Final = """
 SELECT worker_id, last_seen, last_flagged_dead_at IS NOT NULL FROM worker_heartbeats
 WHERE worker_id = ANY (%(worker_ids)s::text[])
 """
-HOLDS_JOBS: Final = """
-SELECT EXISTS (SELECT FROM workflow_node_jobs WHERE claimed_by = %(worker_id)s::text AND status = 'running')
-    OR EXISTS (SELECT FROM ingest_jobs WHERE claimed_by = %(worker_id)s::text AND status = 'running')
-"""
+HOLDS_JOBS: Final = "SELECT " + _HOLDS.replace("{worker_id}", "%(worker_id)s::text")
 DELETE: Final = "DELETE FROM worker_heartbeats WHERE worker_id = %(worker_id)s::text RETURNING worker_id"
 
 
@@ -132,6 +146,11 @@ class HeartbeatRepository(Repository[WorkerHeartbeat]):
     def flag_dead(self, *, older_than_s: float) -> list[WorkerHeartbeat]:
         """Flag workers that hold running jobs and were not heard of for so long; those flagged now."""
         return self._all(FLAG_DEAD, {"older_than_s": check.seconds("older_than_s", older_than_s)})
+
+    def forget(self, *, older_than_s: float) -> int:
+        """Delete the beats of workers that hold nothing and were not heard of for so long; how many."""
+        params = {"older_than_s": check.seconds("older_than_s", older_than_s)}
+        return len(self._sql.rows(FORGET, params))
 
     def signs(self, worker_ids: Iterable[str]) -> dict[str, Sign]:
         """What is known of these workers; one that never beat is not among them."""
