@@ -138,7 +138,7 @@ def test_a_paused_worker_stops_though_its_database_answers_nothing(away):
 
 
 def test_a_worker_without_a_database_is_not_ready(away, tmp_path: Path):
-    """As soon as it is gone, not when the last answer is old."""
+    """As soon as it is gone, not when the last answer is old; and again when there is one."""
     proxy, dsn, _ = away
     file = tmp_path / "health"
 
@@ -151,3 +151,5 @@ def test_a_worker_without_a_database_is_not_ready(away, tmp_path: Path):
         proxy.cut()
         told = until(lambda: not (told := health())["ready"] and told)
         assert (told["live"], told["reasons"]) == (True, ["it has no database"])
+        proxy.resume()
+        until(lambda: health()["ready"])

@@ -379,7 +379,8 @@ class Guardian:
         return held[0].job.id if held and held[0].started <= now - _LASTING_S else None
 
     def _sweep(self, now: float) -> None:
-        recovered_s = now - self._connected_at if self._was_away else None
+        # Not from `now`, which was read before this round connected.
+        recovered_s = time.monotonic() - self._connected_at if self._was_away else None
         swept = sweep(self._connected(), self.settings, recovered_s=recovered_s)
         self._due.sweep = now + swept.next_in_s * (0.75 + self._rng.random() / 2)
 
