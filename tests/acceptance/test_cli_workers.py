@@ -80,6 +80,7 @@ def test_off_stops_the_job_and_on_brings_it_back(qwf_dsn, conn, jobs):
     ]
 
 
+@pytest.mark.slow
 def test_a_pause_is_waited_for_as_long_as_the_job_takes(qwf_dsn, conn, jobs, tmp_path):
     """Until the deadline, 73; the worker is named with the job that it has to finish first."""
     job = jobs.enqueue("deaf", queue="fetch", args={"until": str(tmp_path / "go")}).id

@@ -107,9 +107,8 @@ def test_the_demo_uses_the_database_it_is_given(directory, qwf_new_database):
         assert connection.execute(STATES).fetchall() == [("completed", 2 * JOBS)]
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_demo_leaves_no_job_claimed(directory, qwf_new_database, number, status):
     """Ctrl-C in the middle of the work gives the jobs in hand back; the next run does them too."""
     dsn = qwf_new_database()
@@ -137,6 +136,7 @@ def test_an_interrupted_demo_leaves_no_job_claimed(directory, qwf_new_database, 
         assert watcher.execute(STATES).fetchall() == [("completed", 2 * JOBS)]
 
 
+@pytest.mark.slow
 def test_two_demos_at_once_do_not_disturb_each_other(directory, qwf_new_database):
     """Both migrate, make their table and work on one queue at the same time, and both end well."""
     dsn = qwf_new_database(False)

@@ -95,6 +95,7 @@ def test_serve_keeps_the_database_up_until_it_is_stopped(directory: Path, number
         answers(url)
 
 
+@pytest.mark.slow
 def test_serve_brings_a_crashed_server_back(directory: Path) -> None:
     """Whoever wanted it up gets it up."""
     with serving(directory) as (process, url):

@@ -41,6 +41,7 @@ def test_stopped_process_is_killed() -> None:
         assert running.status(30) == KILLED
 
 
+@pytest.mark.slow
 def test_renewals_keep_it_alive_and_their_end_kills() -> None:
     """Many deadlines pass while each is moved in time; the one that is not moved is the last."""
     status, said = run("""
@@ -99,6 +100,7 @@ time.sleep(15)
     assert (status, said) == (KILLED, [])
 
 
+@pytest.mark.slow
 def test_slack_never_fires_late() -> None:
     """A deadline that moves out by less than the slack is left alone, and small steps do not add up."""
     status, said = run("""
@@ -204,6 +206,7 @@ stuck(60)
     assert (status, said) == (KILLED, ["armed"])
 
 
+@pytest.mark.slow
 def test_many_threads_arm_at_once() -> None:
     """Sixteen threads renew for two seconds: nobody dies early, and when they end the last deadline holds."""
     status, said = run("""

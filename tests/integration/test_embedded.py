@@ -307,6 +307,7 @@ def test_stale_pid_file_is_seen_through(data_dir: Path) -> None:
         bystander.wait()
 
 
+@pytest.mark.slow
 def test_kill_during_initdb_is_recovered(passable_dir: Path, data_dir: Path) -> None:
     """Nobody meddles while an orphaned initdb still writes; after it the next user starts over."""
     marker = passable_dir / "marker"
@@ -390,6 +391,7 @@ def test_release_twice_is_once(data_dir: Path) -> None:
         assert answers(second.dsn())
 
 
+@pytest.mark.slow
 def test_deleted_home_harms_nobody_after(data_dir: Path) -> None:
     """Who deletes .qwf under a running server starts afresh; the old one's end leaves the new alone."""
     old = User(data_dir)

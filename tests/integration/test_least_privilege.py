@@ -368,6 +368,7 @@ def test_running_the_grants_again_takes_back_what_is_too_much(roles):
                 reader.execute(statement)
 
 
+@pytest.mark.slow
 def test_an_orchestrator_waits_for_the_migrator(qwf_new_database, qwf_role_suffix):
     """Without DDL it does not migrate but wait: through an empty database, and until it may look."""
     with least_privilege(qwf_new_database(False), qwf_role_suffix) as roles:

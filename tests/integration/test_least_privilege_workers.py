@@ -23,6 +23,7 @@ def roles(qwf_new_database, qwf_role_suffix) -> Iterator[Roles]:
         yield roles
 
 
+@pytest.mark.slow
 def test_a_worker_does_all_it_has_to(roles):
     """Works, fails, holds, is woken, beats, obeys, sweeps, and says good-bye, and is refused nothing."""
     with (
@@ -53,6 +54,7 @@ def test_a_worker_does_all_it_has_to(roles):
         assert beats.list() == []
 
 
+@pytest.mark.slow
 def test_a_supervisor_does_all_it_has_to(roles):
     """Watches, takes back what a dead worker held, and starts another."""
     with roles.connect("orchestrator") as operator, roles.connect("producer") as producer:

@@ -133,6 +133,7 @@ def test_a_supervisor_that_is_killed_leaves_no_orphan(qwf_dsn, connection):
 # Dead in truth
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_bounced(qwf_dsn, connection, jobs):
     """SIGSTOP freezes its heartbeat; it is killed, and its job runs elsewhere."""
     (job,) = jobs.enqueue()

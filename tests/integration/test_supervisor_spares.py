@@ -111,6 +111,7 @@ def result_of(jobs: IngestJobRepository, job: int) -> object:
     return until(lambda: (row := jobs.fetch(job)) and row.result)
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_stopped_comes_back_with_the_code_of_today(app, conn, jobs):
     """What stood by had imported yesterday's; it is ended with all that it started, and another follows."""
     supervisor, module = app
@@ -127,6 +128,7 @@ def test_a_worker_that_was_stopped_comes_back_with_the_code_of_today(app, conn, 
     assert spare_of(supervisor) != spare
 
 
+@pytest.mark.slow
 def test_a_stopped_supervisor_leaves_nothing_that_a_spare_started(app, conn):
     """Its pipe's end would end the spare alone."""
     supervisor, module = app
@@ -136,6 +138,7 @@ def test_a_stopped_supervisor_leaves_nothing_that_a_spare_started(app, conn):
     until(lambda: gone(spare) and gone(beside))
 
 
+@pytest.mark.slow
 def test_without_its_spare_a_worker_is_replaced_all_the_same(qwf_dsn, conn):
     """A spare that dies is not replaced, as another would die as well; the next start is a plain one."""
     with supervisor_of(qwf_dsn, "--worker", "fetch") as supervisor:
@@ -151,6 +154,7 @@ def test_without_its_spare_a_worker_is_replaced_all_the_same(qwf_dsn, conn):
         assert supervisor.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_spare_ends_with_its_supervisor(qwf_dsn, conn):
     """However that ends."""
     with supervisor_of(qwf_dsn, "--worker", "fetch") as supervisor:

@@ -151,6 +151,7 @@ def test_light():
     assert run_directories() - before == set()
 
 
+@pytest.mark.slow
 def test_a_named_server_keeps_what_it_has(tmp_path: Path, other_server: str) -> None:
     """On a named server only `*_test` databases are made, not the named one, and all is dropped."""
     before = names(other_server)
@@ -188,6 +189,7 @@ def test_leftovers_of_dead_runs_are_swept(tmp_path: Path, other_server: str) -> 
             living.execute("DROP ROLE IF EXISTS worker_qwft_0000abc_gw0")
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_cleaned_up(tmp_path: Path) -> None:
     """After kill -9 of pytest its server stops by itself, and the next run removes its directory."""
     text = """
@@ -253,6 +255,7 @@ def test_a_named_server_is_left_alone_until_a_test_wants_it(tmp_path: Path) -> N
     assert "queue_workflows: PostgreSQL from QWF_TEST_DB_URL" in output
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_is_told_in_a_line(tmp_path: Path, other_server: str) -> None:
     """At the end of the run its databases cannot be dropped; the next run does that."""
     text = """

@@ -158,6 +158,7 @@ def test_a_second_signal_does_not_wait(qwf_dsn, conn, jobs, tmp_path):
     assert jobs.fetch(job).status == "queued"
 
 
+@pytest.mark.slow
 def test_three_deploys_in_a_row_use_up_nothing(qwf_dsn, jobs, tmp_path):
     """Stops are not the job's fault, however many there are."""
     job, has_begun = begin(jobs, tmp_path, max_attempts=1)
@@ -258,6 +259,7 @@ def test_a_killed_worker_is_succeeded_after_its_lease(qwf_dsn, jobs):
     assert (row.crash_count, row.failures, row.errors[-1]["kind"]) == (1, 0, "worker_lost")
 
 
+@pytest.mark.slow
 def test_a_job_that_kills_its_workers_ends_as_failed(qwf_dsn, jobs):
     """Poison: after max_crashes it is over, and says why."""
     job = enqueue(jobs, "deaf")

@@ -123,6 +123,7 @@ def test_an_idle_worker_without_a_database_stops(away):
         assert worker.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_a_paused_worker_stops_though_its_database_answers_nothing(away):
     """Its connections stand, and the guardian waits on one of them for an answer that never comes."""
     proxy, dsn, around = away

@@ -92,6 +92,7 @@ def test_the_doctor_compares_with_the_models(migrated: str, damage: str, named: 
     assert code == 79
 
 
+@pytest.mark.slow
 @each_version
 @pytest.mark.parametrize("revision", ["0001", "0009", HEAD])
 @pytest.mark.parametrize("loss", ["DELETE FROM queue_schema_version", "DROP TABLE queue_schema_version"])

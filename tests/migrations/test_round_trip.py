@@ -30,6 +30,7 @@ def test_base_to_head_and_back_leaves_nothing(empty: str) -> None:
     assert catalog(empty) == first
 
 
+@pytest.mark.slow
 @each_version
 def test_each_step_is_undone_by_its_downgrade(empty: str) -> None:
     """Revision by revision: up, down and up again, and the schema is what it was at each point."""
