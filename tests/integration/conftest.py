@@ -1,12 +1,30 @@
-"""Fixtures for tests that start and kill embedded servers of their own."""
+"""Fixtures for tests of real workers, and of embedded servers that they start and kill."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from support.embedded_users import passable_directory
+from support.jobs import CLEAR
+
+from queue_workflows.repositories import IngestJobRepository
+
+
+@pytest.fixture
+def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
+    """The test's own eyes and hands on empty tables; the workers see its every statement at once."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        yield connection
+
+
+@pytest.fixture
+def jobs(conn: psycopg.Connection) -> IngestJobRepository:
+    """What a test does to jobs, through its own connection."""
+    return IngestJobRepository(conn)
 
 
 @pytest.fixture

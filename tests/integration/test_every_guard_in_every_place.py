@@ -6,14 +6,13 @@ test_supervisor_real_workers.py and tests/invariants/test_a_woken_worker_writes_
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
 from support.processes import UNSHARE, pid_namespace
 from support.supervised import supervisor_of
 from support.workers import running_worker, until
@@ -68,14 +67,6 @@ GUARDS = {
     "lost lease": Guard("deaf", ("completed", 0, 0), 80, does=end_it_for_the_worker),
 }
 PLACES = {"alone": alone, "supervised": supervised, "as PID 1": as_pid_1}
-
-
-@pytest.fixture
-def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    """The test's own eyes and hands, on empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
-        yield connection
 
 
 def runs(jobs: IngestJobRepository, job: int, tmp_path: Any) -> Callable[[], bool]:

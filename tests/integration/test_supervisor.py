@@ -193,7 +193,7 @@ def test_nobody_is_killed_for_an_outage_of_the_database(away):
         pids = {supervisor.until(READY)[2] for _ in range(2)}
         proxy.pause()
         proxy.cut()
-        supervisor.until("workers are not watched for now")
+        supervisor.until("workers cannot be watched")
         oldest = "SELECT max(last_seen) < clock_timestamp() - interval '8 s' FROM worker_heartbeats"
         until(lambda: around.execute(oldest).fetchone() == (True,))
         proxy.resume()
@@ -219,7 +219,7 @@ def test_a_death_during_an_outage_is_seen_to_at_once_and_buried_later(away):
         kill(pid)
         supervisor.until(f"pid {pid} killed by SIGKILL after .*; again at once")
         supervisor.until("started, pid")
-        supervisor.until("workers are not watched for now")
+        supervisor.until("workers cannot be watched")
         assert jobs.seen(job, "status", "claimed_by") == ("running", holder)
         proxy.resume()
         supervisor.until(f"took ingest job {job} of {holder}: queued$")

@@ -4,31 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
-import psycopg
 import pytest
-from support.jobs import CLEAR
 from support.processes import UNSHARE, gone, pid_namespace
 from support.supervised import HOST, enqueue, holder, idle, supervisor_of
 from support.workers import until
 
-from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
-
-
-@pytest.fixture
-def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    """The test's own eyes and hands, on empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
-        yield connection
-
-
-@pytest.fixture
-def jobs(conn: psycopg.Connection) -> IngestJobRepository:
-    return IngestJobRepository(conn)
+from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 
 
 def test_workers_work_and_stop(qwf_dsn, conn, jobs):
@@ -168,7 +152,7 @@ def test_a_schema_that_does_not_fit_is_named(qwf_new_database):
     """What the worker says is on the same stderr, the supervisor adds when it tries again."""
     env = {"QWF_MIGRATION_WAIT_S": "0"}
     with supervisor_of(qwf_new_database(template=False), "--worker", "fetch", env=env) as supervisor:
-        supervisor.until("workers are not watched for now: .*run `qwf db upgrade`")
+        supervisor.until("workers cannot be watched: .*run `qwf db upgrade`")
         assert supervisor.stop() == 0
 
 

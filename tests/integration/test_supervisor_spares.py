@@ -10,9 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-import psycopg
 import pytest
-from support.jobs import CLEAR
 from support.processes import gone
 from support.supervised import Supervised, enqueue, holder, idle, supervisor_of
 from support.workers import until
@@ -23,19 +21,6 @@ from queue_workflows.roles.standby import PIPE, is_called
 from queue_workflows.roles.supervisor import WorkerSpec, worth_a_spare
 
 STANDS_BY = r"a spare stands by, pid (\d+)"
-
-
-@pytest.fixture
-def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    """The test's own eyes and hands, on empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
-        yield connection
-
-
-@pytest.fixture
-def jobs(conn: psycopg.Connection) -> IngestJobRepository:
-    return IngestJobRepository(conn)
 
 
 def spare_of(supervisor: Supervised) -> int:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
 from support.supervised import holder, supervisor_of
 from support.workers import running_worker, until
 
@@ -18,19 +16,6 @@ from queue_workflows.repositories import IngestJobRepository, WorkerControlRepos
 pytestmark = [pytest.mark.slow, pytest.mark.timed]
 
 NOW = "SELECT clock_timestamp()"
-
-
-@pytest.fixture
-def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    """The test's own eyes and hands, on empty tables."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
-        yield connection
-
-
-@pytest.fixture
-def jobs(conn: psycopg.Connection) -> IngestJobRepository:
-    return IngestJobRepository(conn)
 
 
 def seconds(conn: psycopg.Connection, text: str, job: int, *given: object) -> float:

@@ -6,26 +6,12 @@ import os
 import signal
 
 import psutil
-import psycopg
 import pytest
 from support.jobs import jobs_of
 from support.processes import UNSHARE, gone, pid_namespace
 from support.workers import SHORT_LEASE, running_worker, until
 
-from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
-
-
-@pytest.fixture
-def conn(qwf_dsn):
-    """A connection whose every statement the workers see at once; nothing is left of the test before."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute("TRUNCATE ingest_jobs, worker_heartbeats, worker_control")
-        yield connection
-
-
-@pytest.fixture
-def jobs(conn):
-    return IngestJobRepository(conn)
+from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 
 
 def enqueue(jobs, task, args=None, **options):

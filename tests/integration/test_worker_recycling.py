@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 import psutil
-import psycopg
-import pytest
 from support.workers import running_worker, until
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
-
-
-@pytest.fixture
-def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    """Empty tables, and a connection whose every statement the workers see at once."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute("TRUNCATE ingest_jobs, worker_heartbeats, worker_control")
-        yield connection
-
-
-@pytest.fixture
-def jobs(conn: psycopg.Connection) -> IngestJobRepository:
-    return IngestJobRepository(conn)
 
 
 def kept(jobs: IngestJobRepository, *ids: int) -> list[int]:

@@ -12,18 +12,6 @@ from queue_workflows.repositories import IngestJobRepository
 
 
 @pytest.fixture
-def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute("TRUNCATE ingest_jobs, worker_heartbeats, worker_control")
-        yield connection
-
-
-@pytest.fixture
-def jobs(conn: psycopg.Connection) -> IngestJobRepository:
-    return IngestJobRepository(conn)
-
-
-@pytest.fixture
 def refusing(conn: psycopg.Connection) -> Iterator[None]:
     """A trigger of the host app's that lets no `note` become completed; its reason says by which SQLSTATE."""
     conn.execute("""

@@ -29,19 +29,6 @@ from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState
 
 
-@pytest.fixture
-def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    """Empty tables, and a connection whose every statement the workers see at once."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute("TRUNCATE ingest_jobs, worker_heartbeats, worker_control")
-        yield connection
-
-
-@pytest.fixture
-def jobs(conn: psycopg.Connection) -> IngestJobRepository:
-    return IngestJobRepository(conn)
-
-
 def test_a_forked_child_of_a_job_ends_alone(qwf_dsn, jobs):
     """SIGTERM to it is not its worker's: multiprocessing ends its children so, and waits for them."""
     job = jobs.enqueue("forks", queue="fetch").id

@@ -229,7 +229,7 @@ class Bookkeeper(threading.Thread):
         self._drop_connection()
         if self._away_since is None:
             self._away_since = self._now()
-            _log.warning("workers are not watched for now: %s", classify_failure(exc, ""))
+            _log.warning("workers cannot be watched: %s", classify_failure(exc, ""))
         self._failures += 1
         return self._pace.retry_after(self._failures)
 
