@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
+from support.jobs import jobs_of
 from support.workers import running_worker, until
 
 from queue_workflows.repositories import IngestJobRepository
@@ -64,6 +65,25 @@ def test_an_end_that_is_refused_ends_no_worker(
     assert (row.crash_count, row.attempt) == (0, 1)
     assert "not like this" in row.errors[-1]["message"]
     assert jobs.fetch(other).status == "completed"
+
+
+def test_a_run_that_cannot_be_read_ends_no_worker(qwf_dsn: str, conn: psycopg.Connection) -> None:
+    """A node whose run the server does not show has not begun: it is put aside with the reason, uncounted."""
+    wrapped = {"QWF_APP": "support.wrapped_tasks"}
+    with jobs_of("node", qwf_dsn) as nodes:
+        (refused,) = nodes.enqueue(node_module="echo")
+        conn.execute("ALTER TABLE workflow_runs RENAME COLUMN parcel_id TO parcel_id_away")
+        try:
+            with running_worker(qwf_dsn, "--queue", "cpu", "--drain", **wrapped) as worker:
+                assert worker.wait(60) == 0
+        finally:
+            conn.execute("ALTER TABLE workflow_runs RENAME COLUMN parcel_id_away TO parcel_id")
+        assert nodes.seen(refused, "status", "failures", "crash_count", "attempt") == ("scheduled", 0, 0, 1)
+        assert "parcel_id" in nodes.seen(refused, "errors")[0][-1]["message"]
+        (shown,) = nodes.enqueue(node_module="echo")
+        with running_worker(qwf_dsn, "--queue", "cpu", "--drain", **wrapped) as worker:
+            assert worker.wait(60) == 0
+        assert nodes.seen(shown, "status", "result") == ("completed", {"n": 0, "workflow": "film"})
 
 
 def test_a_listener_that_is_refused_costs_no_job(

@@ -26,8 +26,7 @@ from typing import Any, Final
 
 import psycopg
 
-from queue_workflows.db.failures import classify_failure
-from queue_workflows.errors import QwfError
+from queue_workflows.db.failures import DATABASE_FAILED, classify_failure
 from queue_workflows.host.deadman import boottime
 from queue_workflows.repositories import (
     HeartbeatRepository,
@@ -158,7 +157,7 @@ class Bookkeeper(threading.Thread):
                 self._reach()
             left = self._bury_all()
             self._look()
-        except (psycopg.Error, QwfError, OSError) as exc:
+        except DATABASE_FAILED as exc:
             return self._lost(exc)
         self._failures = self._failures + 1 if left else 0
         return self._pace.retry_after(self._failures) if left else self._pace.look_every

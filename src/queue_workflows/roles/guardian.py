@@ -27,9 +27,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-import psutil
 import psycopg
 
+from queue_workflows.db.failures import DATABASE_FAILED
+from queue_workflows.db.line import Line
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.deadman import DeadMan, boottime
 from queue_workflows.jobs.ending import ending_of, outcome_of
@@ -38,14 +39,14 @@ from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.jobs.outcomes import Released, Stop
 from queue_workflows.jobs.retries import Backoff
 from queue_workflows.repositories.claimable import ClaimableRepository
-from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.holding import Control
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.hearing import Hearing
 from queue_workflows.roles.holdings import Holdings
-from queue_workflows.roles.identity import Identity, versions
+from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.leaving import end_children, execute_anew, leave
 from queue_workflows.roles.loop import exit_code_of
+from queue_workflows.roles.telling import Telling
 from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState, WorkerState
 
@@ -58,8 +59,6 @@ _ABSORB_AGAIN_S: Final = 0.02
 _RECONNECT_EVERY_S: Final = 0.5
 # How long a job that an operator switches off may take to stop by itself: `off` is obeyed within two seconds.
 _OFF_GRACE_S: Final = 0.5
-# A job that lasts so long is named in a heartbeat at once, and so is its end.
-_LASTING_S: Final = 1.0
 _MAIN_PATIENCE_S: Final = 0.2
 # How long the end of the process waits for a statement of this thread that gets no answer.
 _LAST_ROUND_S: Final = 5.0
@@ -75,7 +74,6 @@ class _Due:
     """When each duty is due next, on the monotonic clock."""
 
     watch: float = 0.0
-    beat: float = 0.0
     sweep: float = 0.0
     connect: float = 0.0
     absorb: float = 0.0
@@ -109,11 +107,10 @@ class Guardian:
         self.claiming = threading.Lock()
         self.stopping: int | None = None
         self.wish: Control | None = None
-        self._control_version = 0
         self.jobs_done = 0
         self.main_at = self._round_at = self._database_at = time.monotonic()
         self._repository = repository
-        self._open = connect
+        self._line = Line(connect)
         self._deadman = deadman
         self._on_news = on_news
         self._absorb = absorb
@@ -121,19 +118,14 @@ class Guardian:
         self._launcher_pid = launcher_pid
         self._backoff = Backoff(settings.backoff_s, settings.backoff_jitter_s)
         self._renew_s = settings.renew_for(identity.queue)
-        self._beat_every_s = min(5.0, settings.stale_heartbeat_s / 6)
         self._round_s = min(_LONGEST_ROUND_S, self._renew_s / 2)
         self._rng = random.Random()  # noqa: S311
-        self._state = WorkerState.STARTING
-        self._state_reason: str | None = None
-        self._connection: psycopg.Connection[Any] | None = None
+        self._telling = Telling(identity, settings, self.holdings)
         self._connected_at = 0.0
         self._was_away = False
         self._due = _Due()
         self._closing = False
         self._asked_to_stop = 0
-        self._told_job: int | None = None
-        self._process = psutil.Process()
         self._hearing = Hearing(self._stop_is_asked)
         self._thread = threading.Thread(target=self._run, name="qwf-guardian", daemon=True)
 
@@ -143,9 +135,8 @@ class Guardian:
         """Take the signals, say hello, learn what the operator wants; raises if the database is away."""
         self._hearing.begin()
         now = time.monotonic()
-        self._connected()
         self._watch(now)
-        self._beat(now)
+        self._telling.tell(self._connected(), now)
         self._thread.start()
 
     def close(self) -> None:
@@ -168,13 +159,8 @@ class Guardian:
 
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""
-        if (state, reason) != (self._state, self._state_reason):
-            # Between two jobs is not idle: only what lasts is worth a beat of its own.
-            tell = WorkerState.BUSY not in (state, self._state)
-            self._state, self._state_reason = state, reason
-            if tell:
-                self._due.beat = 0.0
-                self._hearing.ring()
+        if self._telling.doing(state, reason):
+            self._hearing.ring()
 
     def pulse(self) -> Pulse:
         """How this worker gets on, for a probe; from any thread."""
@@ -184,16 +170,15 @@ class Guardian:
             obstacle = "it was told to stop"
         elif wish is not None:
             obstacle = f"the operator asked for {wish.desired}: {wish.reason or wish.actor}"
-        elif self._connection is None:
+        elif not self._line.is_up:
             obstacle = "it has no database"
-        is_busy = bool(self.holdings.all())
         return Pulse(
             worker_id=self.identity.worker_id,
-            state=WorkerState.BUSY if is_busy else self._state,
+            state=self._telling.state,
             main_at=self.main_at,
             guardian_at=self._round_at,
             database_at=self._database_at,
-            is_busy=is_busy,
+            is_busy=bool(self.holdings.all()),
             obstacle=obstacle,
         )
 
@@ -227,10 +212,10 @@ class Guardian:
             self._leave(ExitCode.FAILED)
 
     def _next_round(self, now: float) -> float:
-        if self._connection is None:
-            duty = self._due.connect
+        if self._line.is_up:
+            duty = min(self._telling.due_at, self._due.watch, self._due.sweep)
         else:
-            duty = min(self._due.beat, self._due.watch, self._due.sweep)
+            duty = self._due.connect
         verdict = min(map(next_verdict_at, self.holdings.all()), default=duty)
         return max(_SHORTEST_ROUND_S, min(verdict, duty, self._due.absorb, now + self._round_s) - now)
 
@@ -252,10 +237,10 @@ class Guardian:
         if now >= self._due.absorb:
             self._due.absorb = now + _WATCH_EVERY_S
             with suppress(QwfError):
-                if self._absorb(self._lasting_job(now) is not None):
+                if self._absorb(self._telling.lasting_job(now) is not None):
                     self._due.absorb = now + _ABSORB_AGAIN_S
         self._deadman.recheck()
-        if self._connection is None and now < self._due.connect:
+        if not self._line.is_up and now < self._due.connect:
             return
         try:
             self._connected()
@@ -264,26 +249,24 @@ class Guardian:
             if now >= self._due.watch:
                 self._watch(now)
                 self._database_at = now
-            if now >= self._due.beat or self._told_job != self._lasting_job(now):
-                self._beat(now)
+            if self._telling.is_due(now):
+                self._telling.tell(self._connected(), now)
             if now >= self._due.sweep:
                 self._sweep(now)
-        except (psycopg.Error, QwfError, OSError) as exc:
+        except DATABASE_FAILED as exc:
             self._lost_touch(exc)
 
     def _connected(self) -> psycopg.Connection[Any]:
-        if self._connection is None:
-            self._connection = self._open()
-            self._connected_at = time.monotonic()
-            if self._was_away:
-                _log.info("the database answers again")
-        return self._connection
+        if self._line.is_up:
+            return self._line.connected()
+        connection = self._line.connected()
+        self._connected_at = time.monotonic()
+        if self._was_away:
+            _log.info("the database answers again")
+        return connection
 
     def _lost_touch(self, exc: Exception) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-        if not self._was_away or connection is not None:
+        if self._line.let_go() or not self._was_away:
             _log.warning("the guardian has no database: %s", " ".join(str(exc).split()))
         self._was_away = True
         self._due.connect = time.monotonic() + _RECONNECT_EVERY_S * (0.5 + self._rng.random())
@@ -334,15 +317,16 @@ class Guardian:
             self.claiming.release()
 
     def _heed(self, control: Control | None, version: int) -> None:
-        if version != self._control_version:
+        if version != self._telling.control_version:
             # Whoever changed something waits for us to say that we know, also where it means nothing to us.
-            self._control_version, self._due.beat = version, 0.0
+            self._telling.control_version = version
+            self._telling.hurry()
         if control is not None and control.desired is DesiredState.ON:
             control = None
         before, self.wish = self.wish, control
         if (before and before.version) == (control and control.version):
             return
-        self._due.beat = 0.0
+        self._telling.hurry()
         if control is not None:
             _log.info("operator: %s (%s)", control.desired, control.reason or control.actor)
             if control.desired is DesiredState.OFF:
@@ -351,32 +335,6 @@ class Guardian:
 
     def _release_all(self, reason: str, end_at: float) -> None:
         self.holdings.tell_all(lambda held: held.tell(Stop.RELEASE, reason, end_at))
-
-    def _beat(self, now: float) -> None:
-        self._due.beat = now + self._beat_every_s
-        self._told_job = self._lasting_job(now)
-        held = self.holdings.all()
-        state = self._state if not held or self._state is WorkerState.STOPPING else WorkerState.BUSY
-        with self._process.oneshot():
-            load = {"rss_mb": self._process.memory_info().rss >> 20, "threads": self._process.num_threads()}
-        HeartbeatRepository(self._connected()).beat(
-            self.identity.worker_id,
-            host_label=self.identity.host_label,
-            queue=self.identity.queue,
-            pid=self.identity.pid,
-            state=state,
-            state_reason=self._state_reason,
-            current_job=(held[0].job.family, held[0].job.id) if held else None,
-            jobs_held=len(held),
-            versions=versions(),
-            load=load,
-            control_version=self._control_version,
-        )
-
-    def _lasting_job(self, now: float) -> int | None:
-        """The job to name in a heartbeat of its own; short ones come and go with the regular beats."""
-        held = self.holdings.all()
-        return held[0].job.id if held and held[0].started <= now - _LASTING_S else None
 
     def _sweep(self, now: float) -> None:
         # Not from `now`, which was read before this round connected.
@@ -419,7 +377,7 @@ class Guardian:
         try:
             self._write_progress(now, final=True)
             self._repository(self._connected()).end_many([each for each in endings if each is not None])
-        except (psycopg.Error, QwfError, OSError) as exc:
+        except DATABASE_FAILED as exc:
             _log.warning("its end could not be written, its lease will lapse: %s", " ".join(str(exc).split()))
             self._leave(self._status_after(verdict) or ExitCode.LEASE_LOST)
         status = self._status_after(verdict)
@@ -440,6 +398,6 @@ class Guardian:
         leave(status)
 
     def _farewell(self) -> None:
-        with suppress(psycopg.Error, QwfError, OSError):
-            HeartbeatRepository(self._connected()).delete(self.identity.worker_id)
-            self._connected().close()
+        with suppress(*DATABASE_FAILED):
+            self._telling.farewell(self._connected())
+            self._line.let_go()

@@ -8,8 +8,7 @@
                             │
                             └─ end of the last job and claim of the next: one statement, one commit
 
-Whatever the database does to a statement, what it may have done is found out before anything else: the end is
-written again (the fence makes that harmless), and a claim whose answer was lost is given back.
+How a job is run is in `performing`, what happens when the database goes away in `touch`.
 """
 
 from __future__ import annotations
@@ -25,46 +24,40 @@ from typing import Any, Final
 import psutil
 import psycopg
 
-from queue_workflows.config import RESERVED_QUEUES, current_config
+from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.db.dsn import secrets_of
 from queue_workflows.db.engine import Database
+from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.listen import Listener
-from queue_workflows.errors import DatabaseError, ExitCode, LeaseLost, QwfError
+from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.deadman import boottime
 from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.ending import ending_instead, ending_of
-from queue_workflows.jobs.executor import EventLoop, execute
+from queue_workflows.jobs.ending import ending_instead
+from queue_workflows.jobs.executor import EventLoop
 from queue_workflows.jobs.guards import HeldJob, budget_for
-from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
-from queue_workflows.jobs.outcomes import Released
+from queue_workflows.jobs.modules import UNKNOWN_MODULE
 from queue_workflows.jobs.redaction import Redactor
-from queue_workflows.jobs.retries import Backoff
-from queue_workflows.jobs.tasks import UNKNOWN_TASK, current_tasks
-from queue_workflows.jobs.work import Work
-from queue_workflows.models import WorkflowRun
+from queue_workflows.jobs.tasks import UNKNOWN_TASK
 from queue_workflows.repositories.claimable import ClaimableRepository
-from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
+from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.repositories.families import INGEST, NODE, Family
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.holding import Control
-from queue_workflows.repositories.runs import RunRepository
 from queue_workflows.roles.guardian import Guardian
+from queue_workflows.roles.performing import Performed, Performer
+from queue_workflows.roles.touch import Touch
 from queue_workflows.settings import Settings
-from queue_workflows.states import DesiredState, JobStatus, WorkerState
+from queue_workflows.states import DesiredState, WorkerState
 
 _log = logging.getLogger(__name__)
 
 # The revision that brought the last table which a worker uses.
 MIN_SCHEMA: Final = 14
-# How long a job waits that this process does not know how to run; a worker that knows it fetches it at once.
-_UNKNOWN_DELAY_S: Final = 60.0
 _FIRST_LOOK_S: Final = 0.005
-_DATABASE_RETRY_S: Final = 0.5
 _MEMORY_EVERY_S: Final = 1.0
-_DATABASE_AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, DatabaseError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,35 +95,42 @@ class Worker:
         repository: type[ClaimableRepository[Any, Any]],
         loop: EventLoop,
     ) -> None:
-        self._database = database
         self._settings = settings
         self._options = options
         self._guardian = guardian
         self._listener = listener
-        self._kind = repository
-        self._loop = loop
         self._queue = options.queue
         self._family = family_of(options.queue)
         self._worker_id = guardian.identity.worker_id
         self._lease_s = guardian.holdings.lease_s
         self._marks = Marks(settings.poll_s)
-        self._backoff = Backoff(settings.backoff_s, settings.backoff_jitter_s)
         self._rng = Random()  # noqa: S311
-        self._tasks = current_tasks()
-        self._modules = ModuleResolver.of(current_config())
-        self._invoke_context = current_config().invoke_context
-        self._limits = PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth)
         self._redactor = Redactor(secrets_of(database.params))
+        limits = PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth)
+        self._touch = Touch(
+            lambda: database.connect(autocommit=True, hot=True),
+            repository,
+            guardian=guardian,
+            listener=listener,
+            marks=self._marks,
+            limits=limits,
+            rng=self._rng,
+        )
+        self._performer = Performer(
+            settings,
+            connected=self._touch.connected,
+            loop=loop,
+            limits=limits,
+            redactor=self._redactor,
+            rng=self._rng,
+        )
         self._memory = psutil.Process().memory_info
         self._memory_at = 0.0
         self._is_large = False
-        self._is_fresh = True
-        self._connection: psycopg.Connection[Any] | None = None
-        self._repository: ClaimableRepository[Any, Any]
 
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
-        self._connected()
+        self._touch.connected()
         self._fetch_what_waited_for_us()
         while (status := self._reason_to_stop()) is None:
             if self._guardian.wish is not None:
@@ -178,55 +178,12 @@ class Worker:
         self._guardian.main_at = time.monotonic()
         self._leave_idle()
         if wish.desired is DesiredState.OFF:
-            if not self._is_fresh:
+            if self._performer.has_loaded:
                 self._guardian.execute_anew()
             self._guardian.doing(WorkerState.PARKED, wish.reason)
         else:
             self._guardian.doing(WorkerState.PAUSED, wish.reason)
         self._listener.wait(self._settings.poll_s)
-
-    # The database, which may go away in the middle of anything.
-
-    def _connected(self) -> ClaimableRepository[Any, Any]:
-        if self._connection is None:
-            self._connection = self._database.connect(autocommit=True, hot=True)
-            self._repository = self._kind(self._connection, payload_limits=self._limits)
-        return self._repository
-
-    def _disconnect(self) -> bool:
-        """Let go of the connection; whether there was one."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-        return connection is not None
-
-    def _lost_touch(self, exc: Exception) -> None:
-        self._guardian.main_at = time.monotonic()
-        self._marks.unsure()
-        if self._disconnect():
-            _log.warning("the worker has no database: %s", " ".join(str(exc).split()))
-        self._listener.wait(_DATABASE_RETRY_S * (0.5 + self._rng.random()))
-
-    def _recover(self, ending: Ending | None) -> None:
-        """After a statement whose answer was lost: write the end again, and give back a claim never read.
-
-        A worker that is told to stop meanwhile waits only to write an end, as long as the guardian lets it.
-        """
-        while ending is not None or self._guardian.stopping is None:
-            try:
-                repository = self._connected()
-                with self._guardian.holdings.bounded():
-                    if ending is not None and repository.end_many([ending]).lost:
-                        _log.info(
-                            "job %d: its end was stored before the connection was lost, or its lease was",
-                            ending.fence.job_id,
-                        )
-                    repository.reclaim_worker(
-                        self._worker_id, max_crashes=self._settings.max_crashes, crashed=False
-                    )
-                return
-            except _DATABASE_AWAY as exc:
-                self._lost_touch(exc)
 
     # Claiming.
 
@@ -235,7 +192,7 @@ class Worker:
         self._guardian.main_at = now = time.monotonic()
         positions = self._marks.positions(now)
         try:
-            repository = self._connected()
+            repository = self._touch.repository()
             with self._guardian.claiming, self._guardian.holdings.bounded() as reading:
                 jobs = repository.claim(
                     self._queue,
@@ -246,9 +203,9 @@ class Worker:
                     durable=False,
                 )
                 return self._taken(jobs, reading)
-        except _DATABASE_AWAY as exc:
-            self._lost_touch(exc)
-            self._recover(None)
+        except DATABASE_AWAY as exc:
+            self._touch.lost(exc)
+            self._touch.recover(None)
             return None
 
     def _taken(self, jobs: list[Any], reading: float) -> ClaimedJob | None:
@@ -300,29 +257,35 @@ class Worker:
     def _work(self, job: ClaimedJob) -> ClaimedJob | None:
         """See one job to its end; the next one, if the end brought one."""
         held = self._guardian.holdings.get(job.id)
-        ending = self._perform(job, held.ctx)
-        if ending is None:
+        performed: Performed | None = None
+        try:
+            performed = self._performer.perform(job, held.ctx)
+            self._guardian.jobs_done += performed.counts
+            if performed.ending is not None:
+                return self._end(held, performed.ending)
             # The lease is lost, so the row is another's; the process need not end, as the job has.
-            self._guardian.holdings.drop(job.id)
-            return None
+        except DATABASE_AWAY as exc:
+            held.is_ending = True
+            self._touch.lost(exc)
+            self._touch.recover(performed.ending if performed else self._performer.unperformed(job))
+        except (psycopg.Error, QwfError) as exc:
+            held.is_ending = True
+            self._end_refused(job, exc)
+        self._guardian.holdings.drop(job.id)
+        return None
+
+    def _end(self, held: HeldJob, ending: Ending) -> ClaimedJob | None:
+        """Write the end; the next job, if that brought one."""
+        job = held.job
         held.is_ending = True
         last_words = held.ctx.take_progress(now=time.monotonic(), final=True)
-        try:
-            if last_words is not None:
-                self._connected().beat_many([(job.fence, last_words)])
-            if self._may_claim_more():
-                return self._end_and_claim(job, ending)
-            with self._guardian.claiming:
-                lost = self._connected().end_many([ending]).lost
-                self._guardian.holdings.drop(job.id)
-        except _DATABASE_AWAY as exc:
-            self._lost_touch(exc)
-            self._recover(ending)
+        if last_words is not None:
+            self._touch.repository().beat_many([(job.fence, last_words)])
+        if self._may_claim_more():
+            return self._end_and_claim(job, ending)
+        with self._guardian.claiming:
+            lost = self._touch.repository().end_many([ending]).lost
             self._guardian.holdings.drop(job.id)
-            return None
-        except (psycopg.Error, QwfError) as exc:
-            self._end_refused(job, exc)
-            return None
         if lost:
             self._tell_lost(job)
         return None
@@ -330,15 +293,14 @@ class Worker:
     def _end_refused(self, job: ClaimedJob, exc: Exception) -> None:
         """End otherwise what the server would not end as it should have: that is no crash of this worker."""
         _log.error("job %d: its end was refused: %s", job.id, " ".join(str(exc).split()))
-        self._disconnect()
-        self._recover(ending_instead(exc, job, captured(exc, self._redactor)))
-        self._guardian.holdings.drop(job.id)
+        self._touch.let_go()
+        self._touch.recover(ending_instead(exc, job, captured(exc, self._redactor)))
 
     def _end_and_claim(self, job: ClaimedJob, ending: Ending) -> ClaimedJob | None:
         positions = self._marks.positions(time.monotonic())
         with self._guardian.claiming:
             reading = boottime()
-            ended, jobs = self._connected().end_and_claim(
+            ended, jobs = self._touch.repository().end_and_claim(
                 [ending],
                 self._queue,
                 worker_id=self._worker_id,
@@ -365,72 +327,15 @@ class Worker:
         _log.warning("job %d: attempt %d was over before its end could be stored", job.id, job.attempt)
 
     def _context(self, job: ClaimedJob) -> JobContext:
-        return JobContext(job, family=self._family.title, make_durable=lambda: self._make_durable(job))
-
-    def _make_durable(self, job: ClaimedJob) -> bool:
-        """Renew the lease on disk; a database that is away is waited for, as it is not the job's failure."""
-        while self._guardian.holdings.holds(job):
-            try:
-                self._connected().make_durable(job.fence, lease_s=self._lease_s)
-            except LeaseLost:
-                return False
-            except _DATABASE_AWAY as exc:
-                self._lost_touch(exc)
-            else:
-                return True
-        return False
-
-    def _perform(self, job: ClaimedJob, ctx: JobContext) -> Ending | None:
-        """Run the job's function here and now, or put the job aside for who knows it."""
-        work, reason, key = self._look_up(job)
-        if work is None:
-            return Ending(
-                job.fence,
-                JobStatus.SCHEDULED,
-                delay_s=_UNKNOWN_DELAY_S,
-                hold_reason=reason,
-                hold_key=key,
-            )
-        self._is_fresh = False
-        try:
-            run = self._run_of(job)
-        except _DATABASE_AWAY as exc:
-            self._lost_touch(exc)
-            return ending_of(Released("the database was away"), job, self._backoff, 0.0)
-        outcome = execute(
-            job,
-            work,
-            ctx,
-            invoke_context=self._invoke_context,
-            run=run,
-            loop=self._loop,
-            limits=self._limits,
-            redactor=self._redactor,
-        )
-        if not isinstance(outcome, Released):
-            self._guardian.jobs_done += 1
-        return ending_of(outcome, job, self._backoff, self._rng.random())
-
-    def _look_up(self, job: ClaimedJob) -> tuple[Work | None, str, str | None]:
-        if isinstance(job, ClaimedIngestJob):
-            return self._tasks.find(job.task_name), UNKNOWN_TASK, job.task_name
-        assert isinstance(job, ClaimedNodeJob)  # noqa: S101 - there are two families
-        return self._modules.find(job.node_module), UNKNOWN_MODULE, job.node_module
-
-    def _run_of(self, job: ClaimedJob) -> WorkflowRun | None:
-        """The run of a node job, for a host app that puts a context around its jobs."""
-        if self._invoke_context is None or not isinstance(job, ClaimedNodeJob):
-            return None
-        self._connected()
-        return RunRepository(self._connection).fetch(job.run_id) if self._connection else None
+        return JobContext(job, family=self._family.title, make_durable=lambda: self._touch.make_durable(job))
 
     def _fetch_what_waited_for_us(self) -> None:
         """Jobs on hold because nobody knew their task or module may run now.
 
         To know a module is to import it, which a worker that an operator wants empty does not do.
         """
-        repository, bounded = self._connected(), self._guardian.holdings.bounded
-        reason, known = UNKNOWN_TASK, self._tasks.names()
+        repository, bounded = self._touch.repository(), self._guardian.holdings.bounded
+        reason, known = UNKNOWN_TASK, self._performer.task_names()
         if self._family is not INGEST:
             with bounded():
                 keys = repository.held_keys(UNKNOWN_MODULE, queue=self._queue)
@@ -443,5 +348,4 @@ class Worker:
         self._guardian.main_at = time.monotonic()
         if self._guardian.wish is not None or self._guardian.stopping is not None:
             return False
-        self._is_fresh = False
-        return self._modules.find(module) is not None
+        return self._performer.knows_module(module)

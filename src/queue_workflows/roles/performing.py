@@ -1,0 +1,114 @@
+"""What a worker does with one claimed job: finds its function, runs it, and says how the row is to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final, NamedTuple
+
+import psycopg
+
+from queue_workflows.config import current_config
+from queue_workflows.jobs.context import JobContext
+from queue_workflows.jobs.ending import ending_of
+from queue_workflows.jobs.executor import EventLoop, execute
+from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
+from queue_workflows.jobs.outcomes import Outcome, Released
+from queue_workflows.jobs.redaction import Redactor
+from queue_workflows.jobs.retries import Backoff
+from queue_workflows.jobs.tasks import UNKNOWN_TASK, current_tasks
+from queue_workflows.jobs.work import Work
+from queue_workflows.models import WorkflowRun
+from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
+from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.runs import RunRepository
+from queue_workflows.settings import Settings
+from queue_workflows.states import JobStatus
+
+# How long a job waits that this process does not know how to run; a worker that knows it fetches it at once.
+_UNKNOWN_DELAY_S: Final = 60.0
+
+
+class Performed(NamedTuple):
+    """What to write for the attempt, None if there is nothing to write, and whether it was a job's worth."""
+
+    ending: Ending | None
+    counts: bool
+
+
+class Performer:
+    """Knows what the host app wired in; `has_loaded` tells whether some of it may stay in this process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        connected: Callable[[], psycopg.Connection[Any]],
+        loop: EventLoop,
+        limits: PayloadLimits,
+        redactor: Redactor,
+        rng: Random,
+    ) -> None:
+        self._connected = connected
+        self._loop = loop
+        self._limits = limits
+        self._redactor = redactor
+        self._rng = rng
+        self._backoff = Backoff(settings.backoff_s, settings.backoff_jitter_s)
+        self._modules = ModuleResolver.of(current_config())
+        self._invoke_context = current_config().invoke_context
+        self._tasks = current_tasks()
+        self.has_loaded = False
+
+    def perform(self, job: ClaimedJob, ctx: JobContext) -> Performed:
+        """Run the job's function here and now, or put the job aside for who knows it.
+
+        Raises what the database has against it, before the function has begun.
+        """
+        work, reason, key = self._look_up(job)
+        if work is None:
+            ending = Ending(
+                job.fence, JobStatus.SCHEDULED, delay_s=_UNKNOWN_DELAY_S, hold_reason=reason, hold_key=key
+            )
+            return Performed(ending, counts=False)
+        self.has_loaded = True
+        outcome = execute(
+            job,
+            work,
+            ctx,
+            invoke_context=self._invoke_context,
+            run=self._run_of(job),
+            loop=self._loop,
+            limits=self._limits,
+            redactor=self._redactor,
+        )
+        return Performed(self._ending_of(outcome, job), counts=not isinstance(outcome, Released))
+
+    def unperformed(self, job: ClaimedJob) -> Ending | None:
+        """How a job ends whose function could not begin."""
+        return self._ending_of(Released("the database was away"), job)
+
+    def task_names(self) -> list[str]:
+        """The ingest tasks that this process can run."""
+        return self._tasks.names()
+
+    def knows_module(self, module: str) -> bool:
+        """Whether this process can run such a node; to find out is to import it."""
+        self.has_loaded = True
+        return self._modules.find(module) is not None
+
+    def _ending_of(self, outcome: Outcome, job: ClaimedJob) -> Ending | None:
+        return ending_of(outcome, job, self._backoff, self._rng.random())
+
+    def _look_up(self, job: ClaimedJob) -> tuple[Work | None, str, str | None]:
+        if isinstance(job, ClaimedIngestJob):
+            return self._tasks.find(job.task_name), UNKNOWN_TASK, job.task_name
+        assert isinstance(job, ClaimedNodeJob)  # noqa: S101 - there are two families
+        return self._modules.find(job.node_module), UNKNOWN_MODULE, job.node_module
+
+    def _run_of(self, job: ClaimedJob) -> WorkflowRun | None:
+        """The run of a node job, for a host app that puts a context around its jobs."""
+        if self._invoke_context is None or not isinstance(job, ClaimedNodeJob):
+            return None
+        return RunRepository(self._connected()).fetch(job.run_id)

@@ -1,0 +1,113 @@
+"""A worker's touch with its database, which may go away in the middle of anything.
+
+Whatever the database does to a statement, what it may have done is found out before anything else: the end is
+written again (the fence makes that harmless), and a claim whose answer was lost is given back.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from random import Random
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.db.line import Line
+from queue_workflows.db.listen import Listener
+from queue_workflows.errors import LeaseLost
+from queue_workflows.repositories.claimable import ClaimableRepository
+from queue_workflows.repositories.claimed import ClaimedJob
+from queue_workflows.repositories.claiming import Marks
+from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.roles.guardian import Guardian
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.5
+
+
+class Touch:
+    """The main thread's connection, and what to do when it is lost."""
+
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection[Any]],
+        repository: type[ClaimableRepository[Any, Any]],
+        *,
+        guardian: Guardian,
+        listener: Listener,
+        marks: Marks,
+        limits: PayloadLimits,
+        rng: Random,
+    ) -> None:
+        self._line = Line(connect)
+        self._kind = repository
+        self._guardian = guardian
+        self._listener = listener
+        self._marks = marks
+        self._limits = limits
+        self._rng = rng
+        self._repository: ClaimableRepository[Any, Any] | None = None
+
+    def connected(self) -> psycopg.Connection[Any]:
+        """For what else the main thread asks."""
+        return self._line.connected()
+
+    def repository(self) -> ClaimableRepository[Any, Any]:
+        """The jobs of this worker's family, on the connection of the moment."""
+        if self._repository is None:
+            self._repository = self._kind(self._line.connected(), payload_limits=self._limits)
+        return self._repository
+
+    def let_go(self) -> bool:
+        """Close the connection, as nobody knows what it is at; whether there was one."""
+        self._repository = None
+        return self._line.let_go()
+
+    def lost(self, exc: Exception) -> None:
+        """Let go, and wait a little before the next try."""
+        self._guardian.main_at = time.monotonic()
+        self._marks.unsure()
+        if self.let_go():
+            _log.warning("the worker has no database: %s", " ".join(str(exc).split()))
+        self._listener.wait(_RETRY_S * (0.5 + self._rng.random()))
+
+    def recover(self, ending: Ending | None) -> None:
+        """After a statement whose answer was lost: write the end again, and give back a claim never read.
+
+        A worker that is told to stop meanwhile waits only to write an end, as long as the guardian lets it.
+        """
+        guardian = self._guardian
+        while ending is not None or guardian.stopping is None:
+            try:
+                repository = self.repository()
+                with guardian.holdings.bounded():
+                    if ending is not None and repository.end_many([ending]).lost:
+                        _log.info(
+                            "job %d: its end was stored before the connection was lost, or its lease was",
+                            ending.fence.job_id,
+                        )
+                    repository.reclaim_worker(
+                        guardian.identity.worker_id, max_crashes=guardian.settings.max_crashes, crashed=False
+                    )
+                return
+            except DATABASE_AWAY as exc:
+                self.lost(exc)
+
+    def make_durable(self, job: ClaimedJob) -> bool:
+        """Renew the lease on disk; a database that is away is waited for, as it is not the job's failure."""
+        holdings = self._guardian.holdings
+        while holdings.holds(job):
+            try:
+                self.repository().make_durable(job.fence, lease_s=holdings.lease_s)
+            except LeaseLost:
+                return False
+            except DATABASE_AWAY as exc:
+                self.lost(exc)
+            else:
+                return True
+        return False
