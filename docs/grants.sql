@@ -50,12 +50,12 @@ GRANT INSERT (run_id, node_id, payload, submitted_by), SELECT (id) ON workflow_i
 -- of a job, never what was asked for. A task may enqueue: grant qwf_producer as well to workers whose tasks do.
 
 GRANT SELECT, UPDATE (
-    status, hold_reason, hold_key, run_at, position, attempt, failures, crash_count, suspect, claimed_by,
-    lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at, result
+    status, hold_reason, hold_key, past_holds, run_at, position, attempt, failures, crash_count, suspect,
+    claimed_by, lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at, result
 ) ON ingest_jobs TO qwf_worker;
 GRANT SELECT, UPDATE (
-    status, hold_reason, hold_key, run_at, position, attempt, failures, crash_count, suspect, claimed_by,
-    lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at,
+    status, hold_reason, hold_key, past_holds, run_at, position, attempt, failures, crash_count, suspect,
+    claimed_by, lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at,
     expires_at, context_delta
 ) ON workflow_node_jobs TO qwf_worker;
 -- A retry that is due goes to the end of its priority.

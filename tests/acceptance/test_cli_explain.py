@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -96,6 +97,33 @@ def test_tried_again_later(jobs, explain):
     assert any("attempt 1 on w1: ValueError: no use" in event["text"] for event in told["history"])
 
 
+@pytest.mark.parametrize("why", ["the API says so", None])
+def test_it_asked_to_be_run_later(jobs, explain, why):
+    """That is no failure, also where it failed before, and is told as what it is."""
+    beat(jobs)
+    (job_id,) = jobs.enqueue()
+    error = {"kind": "exception", "type": "ValueError", "message": "no use"}
+    jobs.repository.end(ending(jobs.one(), "scheduled", error=error, counts=True, delay_s=0.0))
+    jobs.repository.promote()
+    asked = {"error": {"kind": "retry_after", "message": why}} if why else {}
+    jobs.repository.end(ending(jobs.one(), "scheduled", delay_s=600.0, **asked))
+    told = explain(job_id)
+    assert codes(told) == ["retry_after"]
+    assert told["reasons"]["retry_after"]["text"].startswith("it asked to be run again at ")
+    assert told["reasons"]["retry_after"]["text"].endswith(why or "")
+
+
+def test_an_end_that_was_refused(jobs, explain):
+    """Uncounted, and tried again, with what was refused."""
+    beat(jobs)
+    (job_id,) = jobs.enqueue()
+    error = {"kind": "exception", "type": "InternalError", "message": "index damaged"}
+    jobs.repository.end(ending(jobs.one(), "scheduled", error=error, delay_s=600.0))
+    told = explain(job_id)
+    assert told["reasons"]["retry"]["text"].startswith("nothing was counted: it is tried again at ")
+    assert told["reasons"]["retry"]["data"]["last_error"] == "InternalError: index damaged"
+
+
 @pytest.mark.parametrize("reason", ["unknown_task", "unknown_module"])
 def test_nobody_knows_what_it_is(jobs, explain, reason):
     """The name, and that a worker which knows it is all that is missing."""
@@ -139,6 +167,7 @@ def test_paused_by_whom_and_why(jobs, explain):
     control.set("h1", "*", "off", actor="bob")
     told = explain(job_id)
     assert codes(told) == ["queue_off", "queue_pause", "no_free_worker"]
+    assert told["reasons"]["no_free_worker"]["text"] == "its only worker claims nothing: paused"
     text = told["reasons"]["queue_pause"]["text"]
     assert text.startswith("the queue is paused by ann since ")
     assert ": deploy" in text
@@ -203,7 +232,7 @@ def test_what_a_running_job_is_at(jobs, explain):
     jobs.repository.beat(held.fence, {"fraction": 0.5})
     jobs.repository.cancel(job_id, actor="ann", reason="wrong file")
     told = explain(job_id)
-    assert codes(told) == ["running", "progress", "cancelling"]
+    assert codes(told) == ["running", "progress", "cancelling", "waited"]
     assert told["reasons"]["running"]["data"]["worker_id"] == "w1"
     assert "fraction 0.5" in told["reasons"]["progress"]["text"]
     assert any(event["text"] == "job.cancel by ann: wrong file" for event in told["history"])
@@ -213,9 +242,9 @@ def test_a_running_job_whose_worker_is_gone(jobs, explain):
     """Silent first, then out of its lease."""
     (job_id,) = jobs.enqueue()
     jobs.one("w1")
-    assert codes(explain(job_id)) == ["running", "worker_silent"]
+    assert codes(explain(job_id)) == ["running", "worker_silent", "waited"]
     jobs.lapse(job_id)
-    assert codes(explain(job_id)) == ["running", "lease_lapsed"]
+    assert codes(explain(job_id)) == ["running", "lease_lapsed", "waited"]
 
 
 def test_how_a_past_job_ended(jobs, explain):
@@ -224,11 +253,147 @@ def test_how_a_past_job_ended(jobs, explain):
     error = {"kind": "exception", "type": "ValueError", "message": "no use"}
     jobs.repository.end(ending(jobs.one(), "failed", error=error, counts=True))
     told = explain(job_id)
-    assert codes(told) == ["ended", "last_error", "took"]
+    assert codes(told) == ["ended", "last_error", "waited", "took"]
     assert "after 1 attempt, 1 of 1 failures, 0 crashes, the last on w1" in told["reasons"]["ended"]["text"]
     assert told["reasons"]["last_error"]["text"] == "ValueError: no use"
     jobs.repository.retry_many([job_id], actor="ann", reason="fixed")
     assert any(event["text"] == "job.retry by ann: fixed" for event in explain(job_id)["history"])
+
+
+def moments(told: Told) -> list[str]:
+    """When and what, where the time itself does not matter."""
+    assert told["history"] == sorted(told["history"], key=lambda event: event["at"])
+    return [event["text"] for event in told["history"]]
+
+
+@pytest.mark.parametrize("status", ["running", "completed"])
+def test_a_past_job_says_what_it_was_on_hold_for(jobs, explain, status):
+    """Since when, until when, why and how often, and how long it waited for a worker after that."""
+    (job_id,) = jobs.enqueue()
+    for _ in range(3):
+        jobs.repository.hold(jobs.one(), "unknown_task", "draw", delay_s=0)
+        jobs.repository.promote()
+    job = jobs.one()
+    beat(jobs, state="busy", jobs_held=1, current_job=(jobs.family, job_id))
+    if status == "completed":
+        jobs.repository.complete(job, {})
+    (kept,) = jobs.row(job_id)["past_holds"]
+    told = explain(job_id)
+    expected = {"running": ["running", "was_held", "waited"]}
+    assert codes(told) == expected.get(status, ["ended", "was_held", "waited", "took"])
+    held, waited = told["reasons"]["was_held"], told["reasons"]["waited"]
+    assert held["text"].endswith(", 3 times: unknown task 'draw'")
+    assert {name: held["data"][name] for name in ("hold_reason", "hold_key", "times")} == {
+        "hold_reason": "unknown_task",
+        "hold_key": "draw",
+        "times": 3,
+    }
+    assert waited["data"]["exact"]
+    assert [instant(held["data"][name]) for name in ("since", "until")] == [
+        instant(kept["since"]),
+        instant(kept["until"]),
+    ]
+    assert waited["data"]["claimable_since"] == held["data"]["until"]
+    happened = [text for text in moments(told) if "hold" in text]
+    assert happened == ["on hold: unknown task 'draw'", "hold over: unknown task 'draw'"]
+
+
+def instant(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+def test_a_job_that_was_cancelled_on_hold_says_so(jobs, explain):
+    """Though no worker ever ran it."""
+    (job_id,) = jobs.enqueue()
+    jobs.repository.hold(jobs.one(), "host_lock", "scanner", delay_s=600)
+    jobs.repository.cancel(job_id)
+    assert ": host lock 'scanner'" in explain(job_id)["reasons"]["was_held"]["text"]
+
+
+def test_how_long_it_waited_for_a_worker(jobs, explain):
+    """Since it was due, or its last failure; at most, after an attempt that left no trace."""
+    (job_id,) = jobs.enqueue(delay=3600)
+    jobs.connection.execute(
+        f"UPDATE {jobs.table} SET created_at = now() - interval '2 h', run_at = now() - interval '60 s'"
+    )
+    jobs.repository.promote()
+    job = jobs.one()
+    waited = explain(job_id)["reasons"]["waited"]
+    assert 60 <= waited["data"]["waited_s"] < 3600
+    assert "due" in moments(explain(job_id))
+    jobs.repository.release(job)
+    job = jobs.one()
+    waited = explain(job_id)["reasons"]["waited"]
+    assert (waited["data"]["exact"], "waited at most " in waited["text"]) == (False, True)
+    error = {"kind": "exception", "type": "ValueError", "message": "no use"}
+    jobs.repository.end(ending(job, "scheduled", error=error, counts=True, delay_s=0.0))
+    jobs.repository.promote()
+    jobs.one()
+    waited = explain(job_id)["reasons"]["waited"]
+    assert waited["data"]["exact"]
+    assert instant(waited["data"]["claimable_since"]) == instant(jobs.row(job_id)["run_at"])
+
+
+def test_a_pause_that_a_past_job_sat_through(jobs, explain):
+    """Who and why, whether it began before the job or after, and when it was over; no other queue's."""
+    beat(jobs)
+    control = WorkerControlRepository(jobs.connection)
+    control.set("h2", jobs.queue, "off", actor="dan")
+    control.clear("h2", jobs.queue, actor="dan")
+    control.set("*", jobs.queue, "pause", actor="ann", reason="deploy")
+    control.set("*", "elsewhere", "pause", actor="eve")
+    (job_id,) = jobs.enqueue()
+    control.set("h1", "*", "off", actor="bob")
+    control.clear("*", jobs.queue, actor="ann")
+    control.clear("h1", "*", actor="bob")
+    job = jobs.one()
+    control.set("*", jobs.queue, "pause", actor="zoe")
+    jobs.repository.complete(job, {})
+    said = qwf_here("--db", jobs.connection.info.dsn, "explain", f"{jobs.family}:{job_id}").stdout
+    told = [line[4:] for line in said.splitlines() if " was paused" in line or " were " in line]
+    assert [line.partition(" since ")[0] for line in told] == [
+        "the queue was paused by ann",
+        "its workers on h1 were switched off by bob",
+    ]
+    assert told[0].endswith(": deploy")
+    assert all(" until " in line for line in told)
+
+
+def test_a_pause_that_lapsed_before(jobs, explain):
+    """Is nothing that the job waited for; one that lapsed while it waited is over then."""
+    control = WorkerControlRepository(jobs.connection)
+    control.set("*", jobs.queue, "pause", actor="ann", expires_in=3600)
+    jobs.connection.execute(
+        "UPDATE audit_log SET at = now() - interval '2 h',"
+        " details = jsonb_build_object('expires_at', now() - interval '1 h')"
+    )
+    (job_id,) = jobs.enqueue()
+    job = jobs.one()
+    assert codes(explain(job_id)) == ["running", "worker_silent", "waited"]
+    jobs.connection.execute(f"UPDATE {jobs.table} SET created_at = now() - interval '90 min'")
+    jobs.repository.complete(job, {})
+    paused = explain(job_id)["reasons"]["was_paused"]["data"]
+    assert instant(paused["until"]) - instant(paused["since"]) == timedelta(hours=1)
+
+
+def test_what_is_not_enforced_is_said_to_be_so(jobs, explain):
+    """A limit's key and a host's lock keep nobody from the job: it is next, and is claimed."""
+    beat(jobs)
+    LimitRepository(jobs.connection).set("k", 0, actor="ann")
+    (job_id,) = jobs.enqueue(limit_key="k", host_lock="scanner")
+    told = [reason["text"] for reason in explain_all(jobs, job_id) if reason["code"] == "not_enforced"]
+    assert [text.partition(" is stored")[0] for text in told] == [
+        "its limit key 'k'",
+        "its host lock 'scanner'",
+    ]
+    assert codes(explain(job_id)) == ["next", "not_enforced"]
+    assert jobs.one().id == job_id
+
+
+def explain_all(jobs: Jobs, job_id: int) -> list[Told]:
+    name = f"{jobs.family}:{job_id}"
+    said = qwf_here("--db", jobs.connection.info.dsn, "explain", name, "--json")
+    return list(json.loads(said.stdout)["reasons"])
 
 
 # What only one family has.
@@ -250,7 +415,9 @@ def test_a_cancelled_run_and_a_cold_model(nodes, qwf_dsn):
     """What the run is, and what the node wants that no worker has."""
     beat(nodes, cached_models=["other"])
     (job_id,) = nodes.enqueue(required_model="sdxl")
-    assert "'sdxl'" in of_node(qwf_dsn, job_id)["model_cold"]["text"]
+    told = of_node(qwf_dsn, job_id)
+    assert list(told) == ["model_cold", "next"]
+    assert "'sdxl'" in told["model_cold"]["text"]
     beat(nodes, cached_models=["sdxl"])
     assert list(of_node(qwf_dsn, job_id)) == ["next"]
     nodes.connection.execute("UPDATE workflow_runs SET cancel_requested_at = now(), cancel_reason = 'enough'")
@@ -311,6 +478,7 @@ def test_with_a_real_worker(qwf_dsn):
     said = qwf_here("--db", qwf_dsn, "explain", f"ingest:{job_id}").stdout.splitlines()
     assert said[0].startswith(f"ingest:{job_id} note on fetch is completed since ")
     assert said[1].startswith("  - completed at ")
+    assert "unknown task 'note'" in said[2]
 
 
 # Input that is no job.

@@ -11,6 +11,7 @@ from support.jobs import Jobs, ending, jobs_of
 from support.wakes import Ear
 
 from queue_workflows.db import bootstrap
+from queue_workflows.repositories.families import HOLDS_KEPT
 from queue_workflows.repositories.sweeping import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE
 
 LONGEST = 300.0
@@ -72,6 +73,79 @@ def test_a_hold_that_ends_keeps_its_place(jobs: Jobs) -> None:
     assert jobs.repository.promote() == 1
     assert jobs.seen(first, "hold_reason", "hold_key") == (None, None)
     assert [job.id for job in jobs.claim(limit=2)] == [first, second]
+
+
+def past_holds(jobs: Jobs, job_id: int) -> list[tuple[Any, ...]]:
+    """What is kept of a job's holds: what for, how often, and the last attempt that was put aside."""
+    names = ("reason", "key", "times", "attempt")
+    return [tuple(entry[name] for name in names) for entry in jobs.row(job_id)["past_holds"] or ()]
+
+
+def put_aside(jobs: Jobs, reason: str, key: str | None = None) -> None:
+    """The next job is claimed, cannot run, and is back in the queue when its hold is over."""
+    jobs.repository.hold(jobs.one(), reason, key, delay_s=0)
+    assert jobs.repository.promote() == 1
+
+
+def test_a_hold_that_is_over_leaves_a_trace(jobs: Jobs) -> None:
+    """What for, since when, until when and how often; of a row of holds for one thing once."""
+    (job_id,) = jobs.enqueue()
+    for _ in range(3):
+        put_aside(jobs, "unknown_task", "draw")
+    assert past_holds(jobs, job_id) == [("unknown_task", "draw", 3, 3)]
+    (entry,) = jobs.row(job_id)["past_holds"]
+    job = jobs.one()
+    moments = [entry["since"], entry["until"], jobs.row(job_id)["started_at"]]
+    assert moments == sorted(moments)
+    jobs.repository.hold(job, "limit_full", delay_s=3600)
+    assert past_holds(jobs, job_id) == [("unknown_task", "draw", 3, 3)]
+    jobs.connection.execute(f"UPDATE {jobs.table} SET hold_key = 'k'")
+    assert jobs.repository.promote_held("limit_full", ["k"]) == 1
+    kept = [("unknown_task", "draw", 3, 3), ("limit_full", "k", 1, 4)]
+    assert past_holds(jobs, job_id) == kept
+    jobs.repository.complete(jobs.one(), {})
+    assert past_holds(jobs, job_id) == kept
+
+
+def test_an_attempt_between_two_holds_parts_them(jobs: Jobs) -> None:
+    """Nobody is told that a job was on hold while it ran; without a key it is the same."""
+    (job_id,) = jobs.enqueue()
+    put_aside(jobs, "host_lock")
+    put_aside(jobs, "host_lock")
+    jobs.repository.release(jobs.one())
+    put_aside(jobs, "host_lock")
+    assert past_holds(jobs, job_id) == [("host_lock", None, 2, 2), ("host_lock", None, 1, 4)]
+
+
+def test_past_holds_are_bounded(jobs: Jobs) -> None:
+    """The last ones are kept."""
+    (job_id,) = jobs.enqueue()
+    for number in range(HOLDS_KEPT + 3):
+        put_aside(jobs, "limit_full", f"k{number}")
+    kept = [("limit_full", f"k{number}", 1, number + 1) for number in range(3, HOLDS_KEPT + 3)]
+    assert past_holds(jobs, job_id) == kept
+
+
+def test_a_job_that_was_never_on_hold_keeps_nothing(jobs: Jobs) -> None:
+    """Neither of a retry nor of a delay."""
+    (job_id,) = jobs.enqueue(delay=3600)
+    jobs.connection.execute(f"UPDATE {jobs.table} SET run_at = now()")
+    jobs.repository.promote()
+    jobs.repository.end(ending(jobs.one(), "scheduled", delay_s=0.0, counts=True))
+    jobs.repository.promote()
+    jobs.repository.complete(jobs.one(), {})
+    assert jobs.row(job_id)["past_holds"] is None
+
+
+def test_a_cancel_ends_a_hold_and_keeps_its_trace(jobs: Jobs) -> None:
+    """And so does a retry after it."""
+    (job_id,) = jobs.enqueue()
+    jobs.repository.hold(jobs.one(), "host_lock", "gpu0", delay_s=3600)
+    jobs.repository.cancel(job_id)
+    (entry,) = jobs.row(job_id)["past_holds"]
+    assert entry["until"] == jobs.row(job_id)["finished_at"]
+    jobs.repository.retry_many([job_id], actor="ann")
+    assert past_holds(jobs, job_id) == [("host_lock", "gpu0", 1, 1)]
 
 
 def test_a_freed_key_promotes_those_who_wait_for_it(jobs: Jobs) -> None:

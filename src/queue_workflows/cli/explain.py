@@ -18,8 +18,9 @@ from queue_workflows.cli.operating import (
 )
 from queue_workflows.config import effective_settings
 from queue_workflows.errors import UnknownJob
-from queue_workflows.jobs.explaining import Knowledge, moment
+from queue_workflows.jobs.explaining import Knowledge
 from queue_workflows.jobs.explaining import explain as explained
+from queue_workflows.jobs.recounting import moment
 from queue_workflows.repositories.explaining import ExplainingRepository
 
 

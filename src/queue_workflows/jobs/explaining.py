@@ -7,12 +7,23 @@ is told, the one that has to go first at the beginning.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Final
 
 from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.jobs.modules import UNKNOWN_MODULE
+from queue_workflows.jobs.recounting import (
+    Event,
+    Reason,
+    asked_of,
+    ends,
+    held_for,
+    history,
+    moment,
+    of_error,
+    waits,
+)
 from queue_workflows.jobs.tasks import UNKNOWN_TASK
 from queue_workflows.models import IngestJob, WorkerControl, WorkflowNodeJob
 from queue_workflows.repositories.explaining import COUNTED_AHEAD, Circumstances
@@ -25,24 +36,6 @@ from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, DesiredState, Job
 _WORKING: Final = frozenset({WorkerState.STARTING, WorkerState.IDLE, WorkerState.BUSY})
 # What is asked of some workers need not concern others; that nobody is left is a reason of its own.
 _SOME_WORKERS: Final = "queue_"
-_ASKED: Final = {DesiredState.PAUSE: "paused", DesiredState.OFF: "switched off", DesiredState.ON: "on"}
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One thing that keeps a job from running, or is worth knowing of it; `code` is for programs."""
-
-    code: str
-    text: str
-    data: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to a job."""
-
-    at: datetime
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +98,7 @@ def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         yield Reason("behind", f"{_jobs(there.ahead)} of the queue before it", {"ahead": there.ahead})
     elif there.claimable and all(reason.code.startswith(_SOME_WORKERS) for reason in found):
         yield Reason("next", f"it is next: a free worker claims it within its poll ({known.poll_s:g} s)")
+    yield from _not_enforced(there)
 
 
 def _jobs(ahead: int) -> str:
@@ -117,14 +111,25 @@ def _scheduled(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
     job = there.job
     if job.hold_reason is not None:
         yield _held(there)
-    elif job.failures:
-        text = f"failure {job.failures} of {job.max_attempts}: it is tried again {_when(there)}"
-        yield Reason("retry", text, {"run_at": job.run_at, "last_error": _last_message(there)})
     else:
-        yield Reason("scheduled", f"it is for later: {_when(there)}", {"run_at": job.run_at})
+        yield _for_later(there)
     if there.due:
         yield Reason("due", "it is due: any living worker puts it into the queue within about a second")
     yield from _nobody_may(there, known)
+
+
+def _for_later(there: Circumstances) -> Reason:
+    """By what its last attempt left: a failure, the wish to be run again, or nothing as there was none."""
+    job, data = there.job, {"run_at": there.job.run_at}
+    if job.attempt == 0:
+        return Reason("scheduled", f"it is for later: {_when(there)}", data)
+    last = next((entry for entry in ends(job)[-1:] if entry.get("attempt") == job.attempt), None)
+    if last is None or last.get("kind") == "retry_after":
+        why = f": {last['message']}" if last else ""
+        return Reason("retry_after", f"it asked to be run again {_when(there)}{why}", data)
+    counted = f"failure {job.failures} of {job.max_attempts}" if job.failures else "nothing was counted"
+    text = f"{counted}: it is tried again {_when(there)}"
+    return Reason("retry", text, data | {"last_error": of_error(last)})
 
 
 def _when(there: Circumstances) -> str:
@@ -144,8 +149,7 @@ def _held(there: Circumstances) -> Reason:
         return Reason(reason, text, data)
     if there.limit is not None:
         return _full_limit(there, data)
-    named = reason.replace("_", " ") + (f" {key!r}" if key else "")
-    return Reason(reason, f"it is on hold: {named}; looked at again {_when(there)}", data)
+    return Reason(reason, f"it is on hold: {held_for(reason, key)}; looked at again {_when(there)}", data)
 
 
 def _full_limit(there: Circumstances, data: dict[str, Any]) -> Reason:
@@ -185,7 +189,7 @@ def _nobody_may(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
     if not live:
         yield _no_worker(there)
     elif not free:
-        states = ", ".join(sorted({str(one.state) for one in live}))
+        states = ", ".join(sorted({_state_of(one) for one in live}))
         nobody = (
             "its only worker claims nothing"
             if len(live) == 1
@@ -195,6 +199,10 @@ def _nobody_may(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         yield Reason("no_free_worker", text, {"workers": [one.worker_id for one in live]})
     elif there.job.status == JobStatus.QUEUED and all(_has_a_job(one, there) for one in free):
         yield _all_busy(there, free)
+
+
+def _state_of(worker: Standing) -> str:
+    return str(worker.state) + (f" ({worker.state_reason})" if worker.state_reason else "")
 
 
 def _has_a_job(worker: Standing, there: Circumstances) -> bool:
@@ -231,9 +239,8 @@ def _blocking(wish: WorkerControl) -> Reason:
     until = f" until {moment(wish.expires_at)}" if wish.expires_at else ""
     why = f": {wish.reason}" if wish.reason else ""
     desired = DesiredState(wish.desired)
-    everybody = "the queue is" if wish.host_label == "*" else f"its workers on {wish.host_label} are"
     text = (
-        f"{everybody} {_ASKED[desired]} by {wish.actor} since {moment(wish.updated_at)}{until}{why}"
+        f"{asked_of(wish.host_label, desired)} by {wish.actor} since {moment(wish.updated_at)}{until}{why}"
         f" — `qwf workers on '{wish.host_label}' '{wish.queue}'` takes it back"
     )
     data = {"host_label": wish.host_label, "queue": wish.queue, "actor": wish.actor, "reason": wish.reason}
@@ -248,9 +255,16 @@ def _cold_model(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
     model = getattr(there.job, "required_model", None)
     live = [one for one in there.workers if one.age_s <= known.stale_s]
     if model and live and not any(model in (one.current_model, *one.cached_models) for one in live):
-        yield Reason(
-            "model_cold", f"it wants the model {model!r}, which no worker has loaded", {"model": model}
-        )
+        text = f"it wants the model {model!r}, which no worker has loaded; any worker of the queue takes it"
+        yield Reason("model_cold", text, {"model": model})
+
+
+def _not_enforced(there: Circumstances) -> Iterator[Reason]:
+    """What a job carries and this version's workers do not go by, so that nobody believes it waits for it."""
+    for name, what in (("limit_key", "limit key"), ("host_lock", "host lock")):
+        if value := getattr(there.job, name):
+            text = f"its {what} {value!r} is stored and not enforced by this version: it does not wait for it"
+            yield Reason("not_enforced", text, {name: value})
 
 
 # What it is at, and how it ended.
@@ -275,6 +289,7 @@ def _running(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         yield Reason(
             "worker_silent", f"its worker {seen}: without a sign it is taken back when its lease lapses"
         )
+    yield from waits(there)
 
 
 def _awaiting(there: Circumstances, _known: Knowledge) -> Iterator[Reason]:
@@ -300,48 +315,14 @@ def _ended(there: Circumstances, _known: Knowledge) -> Iterator[Reason]:
     yield Reason("ended", f"{job.status} at {moment(job.finished_at)} after {tried}{by}", data)
     if (message := _last_message(there)) is not None and job.status != JobStatus.COMPLETED:
         yield Reason("last_error", message, {"error": job.errors[-1]})
+    yield from waits(there)
     if job.started_at is not None:
-        took = ((job.finished_at or there.now) - job.started_at).total_seconds()
-        waited = max(
-            0.0, (job.started_at - max(job.created_at, min(job.run_at, job.started_at))).total_seconds()
-        )
-        yield Reason("took", f"its last attempt waited {waited:.1f} s and took {took:.1f} s")
+        took_s = ((job.finished_at or there.now) - job.started_at).total_seconds()
+        yield Reason("took", f"its last attempt took {took_s:.1f} s", {"took_s": took_s})
 
 
 def _last_message(there: Circumstances) -> str | None:
-    return _of_error(there.job.errors[-1]) if there.job.errors else None
-
-
-def _of_error(entry: dict[str, Any]) -> str:
-    kind = entry.get("type") or entry.get("kind") or "error"
-    return f"{kind}: {entry.get('message', '')}".rstrip(": ")
-
-
-# Its history.
-
-
-def history(there: Circumstances) -> list[Event]:
-    """What is known to have happened, in order."""
-    job = there.job
-    events = [Event(job.created_at, "enqueued" if there.family.name == "ingest" else "created")]
-    for entry in job.errors:
-        if "at" in entry:
-            what = f"attempt {entry.get('attempt')} on {entry.get('worker_id')}: {_of_error(entry)}"
-            events.append(Event(datetime.fromisoformat(entry["at"]), what))
-    if job.started_at is not None:
-        events.append(Event(job.started_at, f"attempt {job.attempt} claimed"))
-    if job.finished_at is not None:
-        events.append(Event(job.finished_at, str(job.status)))
-    for done in (*there.done_to_it, *there.asked_of_queue):
-        where = f" ({done.subject_id})" if done.subject_kind == "worker_control" else ""
-        why = f": {done.reason}" if done.reason else ""
-        events.append(Event(done.at, f"{done.action}{where} by {done.actor}{why}"))
-    return sorted(events, key=lambda event: event.at)
-
-
-def moment(at: datetime | None) -> str:
-    """A point in time for a sentence, in UTC."""
-    return "-" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+    return of_error(there.job.errors[-1]) if there.job.errors else None
 
 
 def _shown(progress: dict[str, Any]) -> str:

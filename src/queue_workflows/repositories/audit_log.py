@@ -23,6 +23,13 @@ WHERE subject_kind = 'worker_control' AND split_part(subject_id, ' ', 2) IN (%(q
     AND at BETWEEN %(since)s::timestamptz AND COALESCE(%(until)s::timestamptz, 'infinity')
 ORDER BY id DESC LIMIT %(limit)s
 """)
+# The last of each host and queue before: what may still have held then.
+OF_QUEUE_LAST: Final = _TABLE.sql("""
+SELECT DISTINCT ON (subject_id) {columns} FROM audit_log
+WHERE subject_kind = 'worker_control' AND split_part(subject_id, ' ', 2) IN (%(queue)s::text, '*')
+    AND at < %(before)s::timestamptz
+ORDER BY subject_id, id DESC
+""")
 
 
 class AuditRepository(Repository[AuditLog]):
@@ -48,6 +55,10 @@ class AuditRepository(Repository[AuditLog]):
             "limit": check.whole("limit", limit, 1, LONGEST_PAGE),
         }
         return self._all(OF_QUEUE, params)
+
+    def of_queue_last(self, queue: str, *, before: datetime) -> list[AuditLog]:
+        """What was asked last of the workers of a queue before a moment, of each host that was named."""
+        return self._all(OF_QUEUE_LAST, {"queue": queue, "before": check.moment_or_none("before", before)})
 
     # Last, because its name hides the builtin from the annotations below it.
     def list(

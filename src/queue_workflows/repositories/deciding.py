@@ -31,7 +31,7 @@ WITH found AS MATERIALIZED (
         status = CASE job.status WHEN 'running' THEN 'running' ELSE 'cancelled' END,
         finished_at = CASE job.status WHEN 'running' THEN NULL ELSE statement_timestamp() END,
         cancel_requested_at = COALESCE(job.cancel_requested_at, statement_timestamp()),
-        hold_reason = NULL, hold_key = NULL
+        past_holds = {past_holds}, hold_reason = NULL, hold_key = NULL
     WHERE job.id = ANY (ARRAY(SELECT id FROM found))
     RETURNING {ended}
 ), {logged}{events}

@@ -103,6 +103,7 @@ class Circumstances:
     run: WorkflowRun | None
     limit: Limit | None
     done_to_it: list[AuditLog]
+    asked_before: list[AuditLog]
     asked_of_queue: list[AuditLog]
 
 
@@ -138,6 +139,7 @@ class ExplainingRepository:
             run=self._run(job),
             limit=self._limit(job.hold_key) if job.hold_key and job.hold_key == job.limit_key else None,
             done_to_it=audit.of(family.title, str(job_id)),
+            asked_before=audit.of_queue_last(job.queue, before=job.created_at),
             asked_of_queue=audit.of_queue(job.queue, since=job.created_at, until=job.started_at),
         )
 

@@ -18,6 +18,7 @@ from queue_workflows.repositories.table import Table
 from queue_workflows.states import INGEST_STATUSES, JOB_TERMINAL, NODE_STATUSES, JobFamily, JobStatus
 
 ERRORS_KEPT: Final = 10
+HOLDS_KEPT: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,21 @@ ASYNCHRONOUSLY: Final = """(
 )"""
 # The last entries and one more.
 _ERRORS: Final = f"jsonb_path_query_array(job.errors, '$[last - {ERRORS_KEPT - 2} to last]')"
+# What is kept of a hold by whoever ends it, so that claims and other ends write nothing for it. A job is put
+# aside right after its claim, so `started_at` says since when; holds for one thing in attempts that follow
+# each other are one entry.
+_PAST_HOLDS: Final = f"""CASE
+    WHEN job.hold_reason IS NULL THEN job.past_holds
+    WHEN (job.past_holds -> -1 ->> 'reason', job.past_holds -> -1 ->> 'key',
+            (job.past_holds -> -1 ->> 'attempt')::integer + 1)
+        IS NOT DISTINCT FROM (job.hold_reason, job.hold_key, job.attempt)
+    THEN jsonb_set(job.past_holds, '{{-1}}', job.past_holds -> -1 || jsonb_build_object(
+        'until', statement_timestamp(), 'attempt', job.attempt,
+        'times', (job.past_holds -> -1 ->> 'times')::integer + 1))
+    ELSE COALESCE(jsonb_path_query_array(job.past_holds, '$[last - {HOLDS_KEPT - 2} to last]'), '[]')
+        || jsonb_build_object('reason', job.hold_reason, 'key', job.hold_key, 'since', job.started_at,
+            'until', statement_timestamp(), 'attempt', job.attempt, 'times', 1)
+END"""
 
 
 def per_family(template: str, **fragments: str) -> Mapping[str, str]:
@@ -120,6 +136,7 @@ def _written(template: str, family: Family, fragments: Mapping[str, str]) -> str
         "fence": FENCE,
         "asynchronously": ASYNCHRONOUSLY,
         "errors": _ERRORS,
+        "past_holds": _PAST_HOLDS,
         "columns": columns,
         "job_columns": columns.replace(f"{family.table}.", "job."),
         "table": family.table,

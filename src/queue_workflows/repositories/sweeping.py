@@ -46,7 +46,9 @@ WITH due AS MATERIALIZED (
 ), placed AS MATERIALIZED (
     SELECT id, CASE WHEN hold_reason IS NULL THEN nextval('{sequence}') ELSE position END AS position FROM due
 )
-UPDATE {table} AS job SET status = 'queued', position = placed.position, hold_reason = NULL, hold_key = NULL
+UPDATE {table} AS job SET
+    status = 'queued', position = placed.position, past_holds = {past_holds},
+    hold_reason = NULL, hold_key = NULL
 FROM placed
 WHERE job.id = ANY (ARRAY(SELECT id FROM placed)) AND job.id = placed.id
 RETURNING job.id
@@ -67,7 +69,8 @@ WITH freed AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {table} AS job SET
-    status = 'queued', run_at = statement_timestamp(), hold_reason = NULL, hold_key = NULL
+    status = 'queued', run_at = statement_timestamp(), past_holds = {past_holds},
+    hold_reason = NULL, hold_key = NULL
 WHERE job.id = ANY (ARRAY(SELECT id FROM freed))
 RETURNING job.id
 """

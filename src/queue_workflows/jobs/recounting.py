@@ -1,0 +1,204 @@
+"""What happened to a job until now: its history, and what it waited for before its last attempt.
+
+Pure, as the rest of `qwf explain`. Everything is from the row, whose errors and past holds are the trace that
+attempts leave, and from the audit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from queue_workflows.models import AuditLog, IngestJob, WorkflowNodeJob
+from queue_workflows.repositories.explaining import Circumstances
+from queue_workflows.repositories.families import INGEST
+from queue_workflows.states import DesiredState
+
+_SAME_MOMENT: Final = timedelta(seconds=1)
+ASKED: Final = {DesiredState.PAUSE: "paused", DesiredState.OFF: "switched off", DesiredState.ON: "on"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One thing that keeps or kept a job from running, or is worth knowing of it; `code` is for programs."""
+
+    code: str
+    text: str
+    data: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a job."""
+
+    at: datetime
+    text: str
+
+
+def moment(at: datetime | None) -> str:
+    """A point in time for a sentence, in UTC."""
+    return "-" if at is None else f"{at.astimezone(UTC):%Y-%m-%d %H:%M:%S}Z"
+
+
+def of_error(entry: dict[str, Any]) -> str:
+    """An entry of a job's errors in a line."""
+    kind = entry.get("type") or entry.get("kind") or "error"
+    return f"{kind}: {entry.get('message', '')}".rstrip(": ")
+
+
+def ends(job: IngestJob | WorkflowNodeJob) -> list[dict[str, Any]]:
+    """The ends of attempts that are told in its errors; a mark of suspicion is none."""
+    return [entry for entry in job.errors if entry.get("kind") != "suspect"]
+
+
+def held_for(reason: str, key: str | None) -> str:
+    """A hold in words."""
+    return reason.replace("_", " ") + (f" {key!r}" if key else "")
+
+
+def asked_of(host_label: str, asked: DesiredState, *, past: bool = False) -> str:
+    """What a wish did to whom: the queue, or its workers on one host."""
+    be = ("was", "were") if past else ("is", "are")
+    whose = f"the queue {be[0]}" if host_label == "*" else f"its workers on {host_label} {be[1]}"
+    return f"{whose} {ASKED[asked]}"
+
+
+# History.
+
+
+def history(there: Circumstances) -> list[Event]:
+    """What is known to have happened, in order."""
+    job = there.job
+    events = [Event(job.created_at, "enqueued" if there.family is INGEST else "created")]
+    holds = _past_holds(there)
+    # A hold that ends sets the time too, and says so itself; an INSERT takes two readings of the clock.
+    is_told = any(hold.until >= job.run_at for hold in holds)
+    if not is_told and job.created_at + _SAME_MOMENT < job.run_at <= there.now:
+        events.append(Event(job.run_at, "due"))
+    for entry in job.errors:
+        if "at" in entry:
+            what = f"attempt {entry.get('attempt')} on {entry.get('worker_id')}: {of_error(entry)}"
+            events.append(Event(datetime.fromisoformat(entry["at"]), what))
+    for hold in holds:
+        events += [Event(hold.since, f"on hold: {hold.what}"), Event(hold.until, f"hold over: {hold.what}")]
+    if job.started_at is not None:
+        events.append(Event(job.started_at, f"attempt {job.attempt} claimed"))
+    if job.finished_at is not None:
+        events.append(Event(job.finished_at, str(job.status)))
+    for done in (*there.done_to_it, *there.asked_of_queue):
+        where = f" ({done.subject_id})" if done.subject_kind == "worker_control" else ""
+        why = f": {done.reason}" if done.reason else ""
+        events.append(Event(done.at, f"{done.action}{where} by {done.actor}{why}"))
+    return sorted(events, key=lambda event: event.at)
+
+
+# Why it waited.
+
+
+def waits(there: Circumstances) -> Iterator[Reason]:
+    """What a job that was claimed, or is over, waited for before."""
+    yield from map(_was_held, _past_holds(there))
+    yield from _was_paused(there)
+    job = there.job
+    if job.started_at is None:
+        return
+    since, is_known = _claimable_since(there)
+    waited_s = max(0.0, (job.started_at - since).total_seconds())
+    most = "" if is_known else "at most "
+    text = f"it could be claimed since {moment(since)} and waited {most}{waited_s:.1f} s for a worker"
+    data = {"claimable_since": since, "claimed_at": job.started_at, "waited_s": waited_s, "exact": is_known}
+    yield Reason("waited", text, data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hold:
+    reason: str
+    key: str | None
+    since: datetime
+    until: datetime
+    times: int
+    attempt: int
+
+    @property
+    def what(self) -> str:
+        return held_for(self.reason, self.key)
+
+
+def _past_holds(there: Circumstances) -> list[_Hold]:
+    return [
+        _Hold(
+            entry["reason"],
+            entry["key"],
+            datetime.fromisoformat(entry["since"]),
+            datetime.fromisoformat(entry["until"]),
+            entry["times"],
+            entry["attempt"],
+        )
+        for entry in there.job.past_holds or ()
+    ]
+
+
+def _was_held(hold: _Hold) -> Reason:
+    often = "" if hold.times == 1 else f", {hold.times} times"
+    text = f"it was on hold from {moment(hold.since)} to {moment(hold.until)}{often}: {hold.what}"
+    data = {"hold_reason": hold.reason, "hold_key": hold.key, "since": hold.since, "until": hold.until}
+    return Reason("was_held", text, data | {"times": hold.times})
+
+
+def _claimable_since(there: Circumstances) -> tuple[datetime, bool]:
+    """Since when the last attempt could be claimed, as far as the traces go; whether they go as far as that.
+
+    An attempt that was given back leaves none, so what is known after it is from before it.
+    """
+    job = there.job
+    started = job.started_at or there.now
+    holds, errors = _past_holds(there), ends(job)
+    known = [job.created_at, job.run_at, *(hold.until for hold in holds)]
+    known += [datetime.fromisoformat(entry["at"]) for entry in errors if "at" in entry]
+    traced = {hold.attempt for hold in holds} | {entry.get("attempt") for entry in errors}
+    since = max((at for at in known if at <= started), default=started)
+    return since, job.attempt == 1 or job.attempt - 1 in traced
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    asked: DesiredState
+    set_by: AuditLog
+    until: datetime | None
+
+    @property
+    def host_label(self) -> str:
+        return self.set_by.subject_id.partition(" ")[0]
+
+
+def _was_paused(there: Circumstances) -> Iterator[Reason]:
+    """What was asked of workers of the queue, and held at some time while it waited."""
+    until = there.job.started_at or there.job.finished_at or there.now
+    for wish in _wishes([*there.asked_before, *there.asked_of_queue]):
+        if wish.set_by.at >= until or (wish.until is not None and wish.until <= there.job.created_at):
+            continue
+        span = f"since {moment(wish.set_by.at)}" + (f" until {moment(wish.until)}" if wish.until else "")
+        why = f": {wish.set_by.reason}" if wish.set_by.reason else ""
+        text = f"{asked_of(wish.host_label, wish.asked, past=True)} by {wish.set_by.actor} {span}{why}"
+        data = {"asked": wish.asked, "subject": wish.set_by.subject_id, "actor": wish.set_by.actor}
+        yield Reason("was_paused", text, data | {"since": wish.set_by.at, "until": wish.until})
+
+
+def _wishes(entries: Iterable[AuditLog]) -> list[_Wish]:
+    """Each wish with its end: when it was replaced, taken back, or lapsed; None if it goes on."""
+    of_subject: dict[str, list[AuditLog]] = {}
+    for entry in sorted(entries, key=lambda entry: entry.id):
+        of_subject.setdefault(entry.subject_id, []).append(entry)
+    wishes = []
+    for changes in of_subject.values():
+        for change, following in zip(changes, [*changes[1:], None], strict=True):
+            asked = DesiredState(change.action.removeprefix("workers."))
+            if asked is DesiredState.ON:
+                continue
+            lapses = change.details.get("expires_at")
+            over = [datetime.fromisoformat(lapses)] if lapses else []
+            over += [following.at] if following else []
+            wishes.append(_Wish(asked, change, min(over, default=None)))
+    return sorted(wishes, key=lambda wish: wish.set_by.at)
