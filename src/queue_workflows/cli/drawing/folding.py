@@ -1,0 +1,84 @@
+"""Making a large graph a readable one: what is alike becomes one row.
+
+First siblings, with the same parents and the same children, that are in the same state; then what follows
+one another without a branch, again in one state. So a fan-out of three hundred is a row for each state that
+it has, and a long chain three rows: what is done, what runs, what waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from queue_workflows.cli.drawing.rails import children_of, reduced
+
+# So many alike are shown one by one.
+_FEW: Final = 3
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The rows of a picture: which nodes each stands for, and the rows above it; by the row's first node."""
+
+    members: Mapping[str, Sequence[str]]
+    parents: Mapping[str, Sequence[str]]
+
+
+def folded(
+    parents: Mapping[str, Sequence[str]], *, alike: Callable[[str], Hashable | None], most: int
+) -> Folded:
+    """Fold what is alike if there are more than `most` nodes; a node that is like None stays by itself."""
+    edges = reduced(parents)
+    whole = Folded({node: [node] for node in edges}, edges)
+    if len(edges) <= most:
+        return whole
+    return _by_chain(_by_siblings(whole, alike), alike)
+
+
+def _by_siblings(rows: Folded, alike: Callable[[str], Hashable | None]) -> Folded:
+    children = children_of(rows.parents)
+    groups: dict[Hashable, list[str]] = {}
+    for row, above in rows.parents.items():
+        kind = alike(row)
+        own: Hashable = row if kind is None else (kind, frozenset(above), frozenset(children[row]))
+        groups.setdefault(own, []).append(row)
+    return _joined(rows, [group for group in groups.values() if len(group) > _FEW])
+
+
+def _by_chain(rows: Folded, alike: Callable[[str], Hashable | None]) -> Folded:
+    children = children_of(rows.parents)
+
+    def follows(row: str) -> str | None:
+        """The only child, if this is its only parent and they are alike."""
+        if len(children[row]) != 1:
+            return None
+        (child,) = children[row]
+        same = alike(row) is not None and alike(row) == alike(child)
+        return child if same and len(set(rows.parents[child])) == 1 else None
+
+    after = {row: follows(row) for row in rows.parents}
+    inner = {child for child in after.values() if child is not None}
+    chains = []
+    for row in rows.parents:
+        chain: list[str] = []
+        step: str | None = None if row in inner else row
+        while step is not None:
+            chain.append(step)
+            step = after[step]
+        if len(chain) > _FEW:
+            chains.append(chain)
+    return _joined(rows, chains)
+
+
+def _joined(rows: Folded, groups: Sequence[Sequence[str]]) -> Folded:
+    """Each group as one row, which has the parents of all and is the parent of all children."""
+    into = {row: group[0] for group in groups for row in group}
+    members: dict[str, list[str]] = {}
+    parents: dict[str, list[str]] = {}
+    for row, above in rows.parents.items():
+        name = into.get(row, row)
+        members.setdefault(name, []).extend(rows.members[row])
+        edges = parents.setdefault(name, [])
+        edges += [into.get(parent, parent) for parent in above if into.get(parent, parent) != name]
+    return Folded(members, {name: list(dict.fromkeys(above)) for name, above in parents.items()})
