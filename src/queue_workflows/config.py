@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.settings import (
@@ -41,6 +41,9 @@ _PACKAGE: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 NodeResolver: TypeAlias = Callable[[str], Any]
 # From a job and its run (None for an ingest job) to a context manager around the job.
 InvokeContext: TypeAlias = Callable[[Any, Any], AbstractContextManager[Any]]
+# What is told of a run's end, as a `FinishedRun`.
+RunFinishedHook: TypeAlias = Callable[[Any], object]
+_Hook = TypeVar("_Hook", bound=RunFinishedHook)
 
 
 class Unset(Enum):
@@ -88,6 +91,7 @@ class EngineConfig:
     node_resolver: NodeResolver | None = None
     node_module_package: str | None = None
     invoke_context: InvokeContext | None = None
+    run_finished_hooks: tuple[RunFinishedHook, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
 
@@ -160,6 +164,21 @@ def set_invoke_context(factory: InvokeContext | None) -> None:
     _change({}, {"invoke_context": factory})
 
 
+def on_run_finished(hook: _Hook) -> _Hook:
+    """Have `hook(run)` called, in an orchestrator, when a run is over, whatever became of it; a decorator.
+
+    It is called at least once, and again later if it raises, so it has to bear that: `run.id` tells one end
+    from another. Registered a second time, as by a reload, a function takes the place of its older self.
+    """
+    global _current  # noqa: PLW0603 - see `_change`
+    if not callable(hook):
+        raise ConfigurationError(f"on_run_finished({hook!r:.80}) must be a function of the finished run")
+    with _lock:
+        others = tuple(one for one in _current.run_finished_hooks if not _is_same_function(one, hook))
+        _current = replace(_current, run_finished_hooks=(*others, hook))
+    return hook
+
+
 def current_config() -> EngineConfig:
     """What `configure()` was given so far."""
     return _current
@@ -224,6 +243,16 @@ def _change(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> EngineCo
         }
         _current = replace(_current, overrides=MappingProxyType(merged), **changes)
         return _current
+
+
+def _is_same_function(one: object, other: object) -> bool:
+    """Whether both are one function, or two readings of one definition; closures differ in what they hold."""
+    if one is other:
+        return True
+    if not isinstance(one, FunctionType) or not isinstance(other, FunctionType):
+        return False
+    same_place = (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+    return same_place and one.__closure__ is None and other.__closure__ is None
 
 
 def _check_callable(setter: str, given: object, what: str) -> None:

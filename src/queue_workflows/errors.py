@@ -214,13 +214,41 @@ class UnknownJob(QwfError):
         self.job = job
 
 
+class UnknownRun(QwfError):
+    """A run was asked about that is not there: it never was, is not committed yet, or was pruned."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, run: object) -> None:
+        super().__init__(f"there is no run {run}", advice="it never was, is not committed yet, or was pruned")
+        self.run = str(run)
+
+
+class UnknownNode(QwfError):
+    """A run was asked about a node that its document does not have."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, run: object, node: str) -> None:
+        super().__init__(
+            f"run {run} has no node {node!r:.80}", advice=f"`qwf run show {run}` lists its nodes"
+        )
+        self.run, self.node = str(run), node
+
+
+class RunRefused(QwfError):
+    """What was asked of a run does not go with its `status`, or its node's; nothing was changed."""
+
+    def __init__(self, run: object, message: str, *, status: str, advice: str | None = None) -> None:
+        super().__init__(message, advice=advice)
+        self.run, self.status = str(run), status
+
+
 class JobNotCompleted(QwfError):
     """A job that somebody waited for is over and has no result; `error` is its last entry, if it has one."""
 
     def __init__(self, job: str, error: dict[str, Any] | None) -> None:
-        said = "" if error is None else str(error.get("message") or error.get("kind") or "")
-        kind = "" if error is None or "type" not in error else f"{error['type']}: "
-        super().__init__(f"{job} {self.became}" + (f": {kind}{said}" if said else ""))
+        super().__init__(f"{job} {self.became}{_last_words(error)}")
         self.job, self.error = job, error
 
     became: ClassVar[str] = "is over"
@@ -238,8 +266,40 @@ class JobCancelled(JobNotCompleted):
     became = "was cancelled"
 
 
+class RunNotCompleted(QwfError):
+    """A run that somebody waited for is over and has no outputs; `error` says what ended it, if known."""
+
+    def __init__(self, run: str, error: dict[str, Any] | None) -> None:
+        super().__init__(f"{run} {self.became}{_last_words(error)}", advice=f"`qwf explain {run}`")
+        self.run, self.error = run, error
+
+    became: ClassVar[str] = "is over"
+
+
+class RunFailed(RunNotCompleted):
+    """A node of it failed."""
+
+    became = "failed"
+
+
+class RunCancelled(RunNotCompleted):
+    """Somebody cancelled it."""
+
+    became = "was cancelled"
+
+
+def _last_words(error: dict[str, Any] | None) -> str:
+    """What an entry of `errors`, or a run's error, adds to a sentence."""
+    if error is None:
+        return ""
+    said = str(error.get("message") or error.get("kind") or "")
+    where = f"node {error['node']}: " if error.get("node") else ""
+    kind = f"{error['type']}: " if error.get("type") else ""
+    return f": {where}{kind}{said}" if said else ""
+
+
 class WaitTimeout(QwfError, TimeoutError):
-    """A job is not over yet; it goes on all the same. `status` is None while the database is away."""
+    """A job or run is not over yet; it goes on all the same. `status` is None while the database is away."""
 
     exit_code = ExitCode.DEADLINE
 

@@ -1,13 +1,15 @@
-"""`wait_for`: the result of one job, or why there is none."""
+"""`wait_for`: the result of one job or run, or why there is none."""
 
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 from sqlalchemy import Engine
 from support.jobs import Jobs, ending, jobs_of
 from support.workers import running_worker
@@ -18,12 +20,16 @@ from queue_workflows import (
     JobNotCompleted,
     PayloadError,
     QwfError,
+    RunCancelled,
+    RunFailed,
+    RunRepository,
     UnknownJob,
+    UnknownRun,
     WaitTimeout,
     wait_for,
 )
 from queue_workflows.jobs.waiting import LATEST_S, SOONEST_S
-from queue_workflows.repositories import IngestJobRepository
+from queue_workflows.repositories import IngestJobRepository, StartedRun
 
 
 @pytest.fixture(params=["node", "ingest"])
@@ -158,6 +164,42 @@ def test_on_the_callers_engine_nothing_is_held_meanwhile(jobs: Jobs, qwf_engine:
     job = f"{jobs.family}:{job_id}"
     assert wait_for(job, engine=qwf_engine, now=clock.now, sleep=clock.sleep) == {"ok": True}
     assert held == [0, 0]
+
+
+def test_the_outputs_of_a_run(qwf_dsn: str) -> None:
+    """By whatever names it; as with a job, a failure and a cancel are exceptions of their own."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        runs = RunRepository(connection)
+        done, failed, cancelled = (runs.insert("film", spec={}, spec_hash="h") for _ in range(3))
+
+        def end(run: StartedRun, status: str, **columns: Any) -> None:
+            connection.execute(
+                "UPDATE workflow_runs SET status = %s, finished_at = now(), outputs = %s, error = %s"
+                " WHERE id = %s",
+                [status, columns.get("outputs"), columns.get("error"), run.id],
+            )
+
+        clock = Clock(lambda: None, lambda: end(done, "completed", outputs=Jsonb({"url": "x"})))
+        assert wait_for(done, db_url=qwf_dsn, now=clock.now, sleep=clock.sleep) == {"url": "x"}
+        assert len(clock.pauses) == 2
+        for named in (done.id, str(done.id), f"run:{done.id}"):
+            assert wait_for(named, 0, db_url=qwf_dsn) == {"url": "x"}
+        assert runs.finished(failed.id) is None
+        with pytest.raises(WaitTimeout, match=f"qwf explain run:{failed.id}"):
+            wait_for(failed, 0, db_url=qwf_dsn)
+        end(failed, "failed", error=Jsonb({"node": "cut", "message": "ValueError: no use"}))
+        words = rf"^run:{failed.id} failed: node cut: ValueError: no use"
+        with pytest.raises(RunFailed, match=words) as caught:
+            wait_for(failed, db_url=qwf_dsn)
+        assert (caught.value.exit_code, caught.value.run) == (1, f"run:{failed.id}")
+        end(cancelled, "cancelled")
+        with pytest.raises(RunCancelled, match=rf"^run:{cancelled.id} was cancelled"):
+            wait_for(cancelled, db_url=qwf_dsn)
+        over = runs.finished(done.id)
+        assert over is not None
+        assert (over.workflow, over.status, over.outputs) == ("film", "completed", {"url": "x"})
+    with pytest.raises(UnknownRun, match="is not committed yet"):
+        wait_for(uuid.uuid4(), db_url=qwf_dsn)
 
 
 @pytest.mark.parametrize("job", ["7", "run:7", "ingest:", 0, -1, True, 1.5, 2**63, None])

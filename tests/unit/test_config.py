@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import MetaData
@@ -268,3 +269,25 @@ def test_configure_alone_loads_no_sqlalchemy():
     env = {"PYTHONPATH": str(ROOT / "src")}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_hooks_on_the_end_of_runs_add_up():
+    """In the order of their registration; one that is read again takes the place of its older self."""
+
+    def of_a_closure(name: str):
+        return lambda run: name
+
+    one, two = of_a_closure("one"), of_a_closure("two")
+    assert config.on_run_finished(one) is one
+    config.on_run_finished(two)
+    config.on_run_finished(one)
+    assert current_config().run_finished_hooks == (two, one)
+    source = "def tell(run): return {}"
+    readings = []
+    for version in (1, 2):
+        space: dict[str, Any] = {"__name__": "film.hooks"}
+        exec(source.format(version), space)
+        readings.append(config.on_run_finished(space["tell"]))
+    assert current_config().run_finished_hooks == (two, one, readings[1])
+    with pytest.raises(ConfigurationError, match="must be a function"):
+        config.on_run_finished(None)

@@ -13,7 +13,7 @@ from queue_workflows.repositories.ingest_jobs import IngestJobRepository, NewIng
 from queue_workflows.repositories.input_submissions import InputSubmissionRepository
 from queue_workflows.repositories.limits import LimitRepository
 from queue_workflows.repositories.node_jobs import NewNodeJob, NodeJobRepository
-from queue_workflows.repositories.runs import ParentNode, RunRepository, StartedRun
+from queue_workflows.repositories.runs import FinishedRun, ParentNode, RunRepository, StartedRun
 from queue_workflows.repositories.schedules import ScheduleRepository
 from queue_workflows.repositories.sweeping import Reclaimed
 from queue_workflows.repositories.worker_control import Cleared, WorkerControlRepository
@@ -30,6 +30,7 @@ __all__ = [
     "Enqueued",
     "EventCounts",
     "Fence",
+    "FinishedRun",
     "HeartbeatRepository",
     "IngestJobRepository",
     "InputSubmissionRepository",

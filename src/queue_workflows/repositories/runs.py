@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -45,10 +47,25 @@ SELECT id FROM workflow_runs
 WHERE workflow_name = %(workflow_name)s::text AND dedupe_key = %(dedupe_key)s::text
 """
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM workflow_runs WHERE id = %(id)s::uuid")
+# How a run ended, without its document, which may be large.
+FINISHED: Final = """
+SELECT id, workflow_name, status, inputs::text, outputs::text, error::text, labels::text, parcel_id,
+    dedupe_key, created_at, started_at, finished_at
+FROM workflow_runs
+WHERE id = %(id)s::uuid AND finished_at IS NOT NULL
+"""
 COUNTS: Final = """
 SELECT workflow_name, status, count(*) FROM workflow_runs
 GROUP BY workflow_name, status ORDER BY workflow_name, status
 """
+
+
+def named_run(name: str) -> uuid.UUID | None:
+    """The run that `run:ID` or `ID` names; None if that is no run."""
+    try:
+        return uuid.UUID(name.removeprefix("run:"))
+    except ValueError:
+        return None
 
 
 class StartedRun(NamedTuple):
@@ -64,6 +81,24 @@ class ParentNode(NamedTuple):
     run_id: uuid.UUID
     node_job_id: int
     depth: int
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A run that is over: what `on_run_finished` hooks are called with."""
+
+    id: uuid.UUID
+    workflow: str
+    status: RunStatus
+    inputs: dict[str, Any]
+    outputs: dict[str, Any] | None
+    error: dict[str, Any] | None
+    labels: dict[str, Any]
+    parcel_id: str | None
+    dedupe_key: str | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime
 
 
 class RunRepository(Repository[WorkflowRun]):
@@ -110,6 +145,23 @@ class RunRepository(Repository[WorkflowRun]):
     def fetch(self, run_id: uuid.UUID) -> WorkflowRun | None:
         """One run, or None."""
         return self._first(FETCH, {"id": run_id})
+
+    def finished(self, run_id: uuid.UUID) -> FinishedRun | None:
+        """How a run ended; None if it is not over, or not there."""
+        rows = self._sql.rows(FINISHED, {"id": run_id})
+        if not rows:
+            return None
+        run, workflow, status, inputs, outputs, error, labels, *rest = rows[0]
+        return FinishedRun(
+            run,
+            workflow,
+            RunStatus(status),
+            json.loads(inputs),
+            None if outputs is None else json.loads(outputs),
+            None if error is None else json.loads(error),
+            json.loads(labels),
+            *rest,
+        )
 
     def counts(self) -> dict[str, dict[str, int]]:
         """How many runs there are, by workflow and status."""
