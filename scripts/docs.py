@@ -18,8 +18,19 @@ sys.path.insert(0, str(ROOT / "src"))
 from queue_workflows import errors, states  # noqa: E402
 from queue_workflows.settings import settings_table  # noqa: E402
 
-TERMINAL = {"run": states.RUN_TERMINAL, "node job": states.JOB_TERMINAL, "ingest job": states.JOB_TERMINAL}
-FIRST = {"run": ["queued"], "node job": ["scheduled", "queued"], "ingest job": ["scheduled", "queued"]}
+TERMINAL = {
+    "run": states.RUN_TERMINAL,
+    "node": states.NODE_OVER,
+    "node job": states.JOB_TERMINAL,
+    "ingest job": states.JOB_TERMINAL,
+}
+FIRST = {
+    "run": ["queued"],
+    "node": ["waiting"],
+    "node job": ["scheduled", "queued"],
+    "ingest job": ["scheduled", "queued"],
+}
+ENUMS = {"run": states.RunStatus, "node": states.NodeState}
 
 
 def diagram(family: str) -> str:
@@ -42,7 +53,7 @@ def table_of_moves(family: str) -> str:
 
 def in_order(family: str, statuses: Container[str]) -> list[str]:
     """The order in which the enum declares them; sets and the tables made of them have none."""
-    enum = states.RunStatus if family == "run" else states.JobStatus
+    enum = ENUMS.get(family, states.JobStatus)
     return [status.value for status in enum if status in statuses]
 
 
@@ -80,6 +91,7 @@ def moves(family: str) -> Callable[[], str]:
 BLOCKS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/states.md": {
         "run moves": moves("run"),
+        "node moves": moves("node"),
         "node job moves": moves("node job"),
         "ingest job moves": moves("ingest job"),
     },

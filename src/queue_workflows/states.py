@@ -1,4 +1,4 @@
-"""The statuses of runs and jobs, and the one table of legal moves between them.
+"""The statuses of runs, their nodes and jobs, and the one table of legal moves between them.
 
 CHECK constraints keep what a row looks like in each status, and each statement that moves a row names the
 status it moves it from; `check_move` is what both are held against. The diagram in docs/states.md is drawn
@@ -31,6 +31,17 @@ class JobStatus(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     AWAITING_INPUT = "awaiting_input"
+    COMPLETED = "completed"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class NodeState(StrEnum):
+    """A node of a run: it waits for what it depends on, is worked on by its jobs, and is over."""
+
+    WAITING = "waiting"
+    ACTIVE = "active"
     COMPLETED = "completed"
     SKIPPED = "skipped"
     FAILED = "failed"
@@ -95,6 +106,7 @@ RUN_TERMINAL: Final = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatu
 JOB_TERMINAL: Final = frozenset(
     {JobStatus.COMPLETED, JobStatus.SKIPPED, JobStatus.FAILED, JobStatus.CANCELLED}
 )
+NODE_OVER: Final = frozenset({NodeState.COMPLETED, NodeState.SKIPPED, NodeState.FAILED, NodeState.CANCELLED})
 INGEST_STATUSES: Final = tuple(status for status in JobStatus if status is not JobStatus.AWAITING_INPUT)
 NODE_STATUSES: Final = tuple(JobStatus)
 
@@ -105,6 +117,13 @@ RUN_MOVES: Final[Moves] = {
     RunStatus.COMPLETED: frozenset({RunStatus.RUNNING}),
     RunStatus.FAILED: frozenset({RunStatus.RUNNING}),
     RunStatus.CANCELLED: frozenset({RunStatus.RUNNING}),
+}
+
+# Waiting ends at once where nothing has to run; an operator's `run retry` lets what is over wait again.
+GRAPH_MOVES: Final[Moves] = {
+    NodeState.WAITING: NODE_OVER | {NodeState.ACTIVE},
+    NodeState.ACTIVE: NODE_OVER,
+    **{state: frozenset({NodeState.WAITING}) for state in NODE_OVER},
 }
 
 # Terminal -> queued is an operator's retry and opens a new generation; nothing else leaves a terminal status.
@@ -125,7 +144,12 @@ NODE_MOVES: Final[Moves] = {
     ),
 }
 
-MOVES: Final[Mapping[str, Moves]] = {"run": RUN_MOVES, "node job": NODE_MOVES, "ingest job": INGEST_MOVES}
+MOVES: Final[Mapping[str, Moves]] = {
+    "run": RUN_MOVES,
+    "node": GRAPH_MOVES,
+    "node job": NODE_MOVES,
+    "ingest job": INGEST_MOVES,
+}
 
 
 def check_move(family: str, old: str, new: str) -> None:

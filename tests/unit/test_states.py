@@ -11,21 +11,29 @@ from queue_workflows.states import (
     INGEST_STATUSES,
     JOB_TERMINAL,
     MOVES,
+    NODE_OVER,
     NODE_STATUSES,
     RUN_TERMINAL,
     JobStatus,
+    NodeState,
     RunStatus,
     check_move,
 )
 
-STATUSES = {"run": tuple(RunStatus), "node job": NODE_STATUSES, "ingest job": INGEST_STATUSES}
-TERMINAL = {"run": RUN_TERMINAL, "node job": JOB_TERMINAL, "ingest job": JOB_TERMINAL}
-REOPENED = {"run": {"running"}, "node job": {"queued"}, "ingest job": {"queued"}}
+STATUSES = {
+    "run": tuple(RunStatus),
+    "node": tuple(NodeState),
+    "node job": NODE_STATUSES,
+    "ingest job": INGEST_STATUSES,
+}
+TERMINAL = {"run": RUN_TERMINAL, "node": NODE_OVER, "node job": JOB_TERMINAL, "ingest job": JOB_TERMINAL}
+FIRST = {"run": "queued", "node": "waiting", "node job": "queued", "ingest job": "queued"}
+REOPENED = {"run": {"running"}, "node": {"waiting"}, "node job": {"queued"}, "ingest job": {"queued"}}
 FAMILIES = list(MOVES)
 
 
 def test_every_family_of_rows_has_its_table() -> None:
-    """Runs, node jobs and ingest jobs; nothing else has a status that moves."""
+    """Runs, nodes, node jobs and ingest jobs; nothing else has a status that moves."""
     assert set(MOVES) == set(STATUSES)
 
 
@@ -53,7 +61,7 @@ def test_terminal_is_what_only_an_operator_reopens(family: str) -> None:
 def test_every_status_is_reachable_and_every_row_can_end(family: str) -> None:
     """From the first status each other one can be reached, and from each one a terminal status."""
     everything = set(STATUSES[family])
-    assert reachable(family, "queued") == everything
+    assert reachable(family, FIRST[family]) == everything
     for status in everything:
         assert reachable(family, status) & TERMINAL[family]
 
@@ -86,7 +94,7 @@ def test_only_a_node_job_waits_for_input() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_check_move_allows_the_table_and_refuses_everything_else(family: str) -> None:
     """Every pair of every status, those of other families and nonsense included."""
-    words = {*map(str, JobStatus), *map(str, RunStatus), "", "QUEUED", "done"}
+    words = {*map(str, JobStatus), *map(str, RunStatus), *map(str, NodeState), "", "QUEUED", "done"}
     for old, new in product(words, words):
         if new in MOVES[family].get(old, ()):
             check_move(family, old, new)

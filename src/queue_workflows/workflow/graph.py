@@ -1,0 +1,76 @@
+"""The shape of a document that the planner walks: who comes before whom, and nothing else of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+When = Literal["all_success", "all_done", "any_success"]
+OnFailure = Literal["fail_fast", "continue"]
+
+
+class Shape(NamedTuple):
+    """What a graph is made of for one node; `parents` are the nodes it depends on, in any order."""
+
+    id: str
+    parents: Iterable[str] = ()
+    when: When = "all_success"
+    on_failure: OnFailure = "fail_fast"
+    is_mapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNode:
+    """A node with both directions of its edges; `is_mapped` has one job for each element of a list."""
+
+    id: str
+    when: When
+    on_failure: OnFailure
+    parents: tuple[str, ...]
+    children: tuple[str, ...]
+    is_mapped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """All nodes by id, parents before children; `roots` depend on nothing."""
+
+    nodes: Mapping[str, GraphNode]
+    roots: tuple[str, ...]
+
+
+def graph_from(shapes: Iterable[Shape]) -> Graph:
+    """A graph of nodes in any order, whose parents are all among them; a circle is a ValueError."""
+    given = {shape.id: shape for shape in shapes}
+    parents = {shape.id: tuple(dict.fromkeys(shape.parents)) for shape in given.values()}
+    children: dict[str, list[str]] = {node_id: [] for node_id in given}
+    for node_id, above in parents.items():
+        for parent in above:
+            children[parent].append(node_id)
+    nodes = {
+        node_id: GraphNode(
+            id=node_id,
+            when=given[node_id].when,
+            on_failure=given[node_id].on_failure,
+            parents=parents[node_id],
+            children=tuple(children[node_id]),
+            is_mapped=given[node_id].is_mapped,
+        )
+        for node_id in _parents_first(parents, children)
+    }
+    return Graph(nodes, tuple(node_id for node_id in nodes if not parents[node_id]))
+
+
+def _parents_first(parents: Mapping[str, tuple[str, ...]], children: Mapping[str, list[str]]) -> list[str]:
+    """Each node once the last of its parents has come."""
+    missing = {node_id: len(above) for node_id, above in parents.items()}
+    order = [node_id for node_id, count in missing.items() if count == 0]
+    for node_id in order:
+        for child in children[node_id]:
+            missing[child] -= 1
+            if missing[child] == 0:
+                order.append(child)
+    if len(order) < len(missing):
+        raise ValueError(f"nodes in a circle: {sorted(set(missing) - set(order))[:10]}")
+    return order
