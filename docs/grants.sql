@@ -4,7 +4,7 @@
 BEGIN;
 
 REVOKE ALL ON
-    workflow_runs, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
+    workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
     schedules, hook_records, machines, binaries, queue_schema_version
 FROM qwf_orchestrator, qwf_worker, qwf_producer, qwf_reader;
@@ -16,14 +16,15 @@ FROM qwf_orchestrator, qwf_worker, qwf_producer, qwf_reader;
 GRANT SELECT ON queue_schema_version TO qwf_orchestrator, qwf_worker, qwf_producer, qwf_reader;
 
 -- The wake triggers run with the rights of whoever inserts or requeues.
-GRANT EXECUTE ON FUNCTION qwf_wake_class(), qwf_wake_key(text), qwf_wake_inserted(), qwf_wake_requeued()
+GRANT EXECUTE ON FUNCTION
+    qwf_wake_class(), qwf_wake_key(text), qwf_wake_inserted(), qwf_wake_requeued(), qwf_wake_dispatch(), qwf_wake_watcher()
 TO qwf_orchestrator, qwf_worker, qwf_producer;
 
 
 -- Reader: dashboards, `qwf explain`. Sees payloads, writes nothing.
 
 GRANT SELECT ON
-    workflow_runs, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
+    workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
     schedules, hook_records, machines, binaries
 TO qwf_reader;
@@ -60,8 +61,10 @@ GRANT SELECT, UPDATE (
 ) ON workflow_node_jobs TO qwf_worker;
 -- A retry that is due goes to the end of its priority.
 GRANT USAGE ON SEQUENCE ingest_jobs_position_seq, workflow_node_jobs_position_seq TO qwf_worker;
--- The run's spec and inputs; a hook run is pinned to the host of its first claim.
+-- The run's spec and inputs, and what became of the nodes that a node refers to; a hook run is pinned to the host of its
+-- first claim.
 GRANT SELECT, UPDATE (pinned_host) ON workflow_runs TO qwf_worker;
+GRANT SELECT ON workflow_nodes TO qwf_worker;
 -- The end of a node and its event are one transaction.
 GRANT INSERT, SELECT ON workflow_dispatch_events TO qwf_worker;
 GRANT SELECT, INSERT, UPDATE, DELETE ON worker_heartbeats, limit_slots TO qwf_worker;
@@ -73,7 +76,7 @@ GRANT SELECT, INSERT ON hook_records TO qwf_worker;
 -- Orchestrator, scheduler and operator: everything that is rows, nothing that is schema.
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON
-    workflow_runs, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
+    workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, concurrency_limits, limit_slots, rate_limits,
     schedules, hook_records, machines, binaries
 TO qwf_orchestrator;

@@ -5,7 +5,7 @@ from queue_workflows.models.hooks import Binary, HookRecord, Machine
 from queue_workflows.models.ingest_jobs import IngestJob
 from queue_workflows.models.limits import ConcurrencyLimit, LimitSlot, RateLimit
 from queue_workflows.models.node_jobs import WorkflowDispatchEvent, WorkflowNodeJob
-from queue_workflows.models.runs import WorkflowInputSubmission, WorkflowRun
+from queue_workflows.models.runs import WorkflowInputSubmission, WorkflowNode, WorkflowRun
 from queue_workflows.models.schedules import Schedule
 from queue_workflows.models.workers import AuditLog, WorkerControl, WorkerControlClock, WorkerHeartbeat
 
@@ -25,6 +25,7 @@ __all__ = [
     "WorkerHeartbeat",
     "WorkflowDispatchEvent",
     "WorkflowInputSubmission",
+    "WorkflowNode",
     "WorkflowNodeJob",
     "WorkflowRun",
     "uuid7",

@@ -18,6 +18,7 @@ from sqlalchemy import (
     func,
     text,
 )
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from queue_workflows.models.base import Base, store_with
@@ -53,6 +54,8 @@ class WorkflowNodeJob(Claimable, Base):
     required_model: Mapped[str | None]
     # Refs as written; resolved when the node executes.
     inputs: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
+    # The element of a `for_each` that this job is for; JSON, so its null is one too.
+    item: Mapped[Any | None] = mapped_column(JSONB(none_as_null=True))
     # What the node returned; downstream nodes refer into it.
     context_delta: Mapped[dict[str, Any] | None]
     step: Mapped[int | None] = mapped_column(SmallInteger)
@@ -104,6 +107,12 @@ class WorkflowDispatchEvent(Base):
         ),
         # Drained per run, in order of id; never read by id > cursor.
         Index("ix_workflow_dispatch_events_run", "run_id", "id"),
+        # Whose hooks are to be called.
+        Index(
+            "ix_workflow_dispatch_events_finished",
+            "next_try_at",
+            postgresql_where=text("kind = 'run_finished' AND poisoned_at IS NULL"),
+        ),
         Index(
             "ix_workflow_dispatch_events_poisoned",
             "poisoned_at",

@@ -26,11 +26,9 @@ WITH given AS MATERIALIZED (
     SELECT {position}{arrays}
     FROM unnest({array_params}) AS given ({arrays})
 ), inserted AS (
-    INSERT INTO {table} (position, status, run_at, {columns})
+    INSERT INTO {table} (position, {columns})
     SELECT
         position,
-        CASE WHEN {run_at} > statement_timestamp() THEN 'scheduled' ELSE 'queued' END,
-        COALESCE({run_at}, statement_timestamp()),
         {values}
     FROM given
     {in_order}
@@ -41,6 +39,18 @@ SELECT inserted.id FROM given LEFT JOIN inserted USING (position) ORDER BY posit
 """
 
 TAKE_PLACES = "SELECT nextval('{table}_position_seq') FROM generate_series(1, %(rows)s::integer)"
+
+# By the database's clock: `run_at`, or else `delay_s` from now; what is due is queued.
+_GIVEN_AT: Final = "COALESCE({run_at}, statement_timestamp() + make_interval(secs => {delay_s}))"
+_RUN_AT: Final = f"COALESCE({_GIVEN_AT}, statement_timestamp())"
+_DUE: Final = f"CASE WHEN {_GIVEN_AT} > statement_timestamp() THEN 'scheduled' ELSE 'queued' END"
+# The same for rows that nobody is to claim: their status is given.
+DUE_UNLESS_GIVEN: Final = (
+    ("status", f"COALESCE({{status}}, {_DUE})"),
+    ("run_at", _RUN_AT),
+    ("finished_at", "CASE WHEN {status} = 'skipped' THEN statement_timestamp() END"),
+    ("expires_at", "COALESCE({expires_at}, statement_timestamp() + make_interval(secs => {expires_s}))"),
+)
 
 CHUNK_ROWS: Final = 2000
 CHUNK_BYTES: Final = 8_388_608
@@ -56,10 +66,7 @@ class Enqueued(NamedTuple):
 
 @dataclass(frozen=True)
 class BulkTable:
-    """A job table: its columns with their types, the unique key, and the statement that finds rows by it.
-
-    Two of the columns make one: `run_at`, or else `delay_s` from now by the database's clock.
-    """
+    """A job table: its columns with their types, the unique key, and the statement that finds rows by it."""
 
     name: str
     columns: tuple[tuple[str, str], ...]
@@ -67,6 +74,9 @@ class BulkTable:
     key_where: str
     # Takes an array for each key column, returns (ordinality, id).
     find: str
+    # Columns that are made of others, `{named}` in the expression, and those that only serve this.
+    made: tuple[tuple[str, str], ...] = (("status", _DUE), ("run_at", _RUN_AT))
+    only_for_made: tuple[str, ...] = ("run_at", "delay_s")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,9 +122,9 @@ def _by_key(table: BulkTable, rows: Sequence[Row]) -> list[int]:
 def _chunks(table: BulkTable, rows: Sequence[Row], order: Sequence[int]) -> Iterator[Sequence[int]]:
     """Slices of `order` that bound what one statement sends, by rows and by their JSON."""
     start = size = 0
-    text_at = [kind for _, kind in table.columns].index("jsonb")
+    texts_at = [at for at, (_, kind) in enumerate(table.columns) if kind == "jsonb"]
     for at, number in enumerate(order):
-        length = len(rows[number][text_at])
+        length = sum(len(rows[number][text_at] or "") for text_at in texts_at)
         if at > start and (at - start == CHUNK_ROWS or size + length > CHUNK_BYTES):
             yield order[start:at]
             start, size = at, 0
@@ -197,9 +207,11 @@ def _statement(table: BulkTable, arrays: tuple[str, ...], keyed: bool, placed: b
     position = f"nextval('{table.name}_position_seq') AS position, "
     if placed:
         columns, arrays, position = (("position", "bigint"), *columns), ("position", *arrays), ""
-    plain = [name for name in table.names if name not in ("run_at", "delay_s")]
+    plain = [name for name in table.names if name not in table.only_for_made]
+    made = dict(table.made)
+    for source in table.only_for_made:
+        made = {name: sql.replace(f"{{{source}}}", value(source)) for name, sql in made.items()}
     on_conflict = f"ON CONFLICT ({', '.join(table.key)}) {table.key_where} DO NOTHING"
-    run_at = f"COALESCE({value('run_at')}, statement_timestamp() + make_interval(secs => {value('delay_s')}))"
     fragments = {
         "{table}": table.name,
         "{position}": position,
@@ -207,9 +219,8 @@ def _statement(table: BulkTable, arrays: tuple[str, ...], keyed: bool, placed: b
         "{array_params}": ", ".join(
             f"%({name})b::{sent(kind)}[]" for name, kind in columns if name in arrays
         ),
-        "{columns}": ", ".join(plain),
-        "{run_at}": run_at,
-        "{values}": ", ".join(map(value, plain)),
+        "{columns}": ", ".join([*made, *plain]),
+        "{values}": ", ".join([*made.values(), *map(value, plain)]),
         "{in_order}": f"ORDER BY {', '.join([*by_key, 'position'])}" if by_key else "",
         "{on_conflict}": on_conflict if keyed else "",
     }

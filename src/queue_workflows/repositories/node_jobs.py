@@ -6,12 +6,13 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Any, Final
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.models import WorkflowNodeJob
 from queue_workflows.repositories import fields as check
-from queue_workflows.repositories.bulk import BulkTable, Enqueued, insert_many
+from queue_workflows.repositories.bulk import DUE_UNLESS_GIVEN, BulkTable, Enqueued, insert_many
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.families import NODE
@@ -54,6 +55,7 @@ _BULK: Final = BulkTable(
         ("node_module", "text"),
         ("plugin", "text"),
         ("inputs", "jsonb"),
+        ("item", "jsonb"),
         ("priority", "smallint"),
         ("host_priority", "smallint"),
         ("required_model", "text"),
@@ -69,16 +71,38 @@ _BULK: Final = BulkTable(
         ("traceparent", "text"),
         ("run_at", "timestamptz"),
         ("delay_s", "float8"),
+        ("status", "text"),
+        ("expires_at", "timestamptz"),
+        ("expires_s", "float8"),
     ),
+    made=DUE_UNLESS_GIVEN,
+    only_for_made=("run_at", "delay_s", "status", "expires_at", "expires_s"),
     key=("run_id", "node_id", "map_index"),
     key_where="",
     find=FIND_MANY,
 )
 
 
+class NoItem(Enum):
+    """Says that a job is for no element of a list, where None is an element like any other."""
+
+    NO_ITEM = "no item"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+NO_ITEM: Final = NoItem.NO_ITEM
+_UNCLAIMABLE: Final = (None, JobStatus.SKIPPED, JobStatus.AWAITING_INPUT)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewNodeJob:
-    """A job of a run's node; a `for_each` node has one per element, told apart by `map_index`."""
+    """A job of a run's node; a `for_each` node has one per element, told apart by `map_index`.
+
+    A `status` is for rows that no worker is to claim: `skipped`, or `awaiting_input`, at most until
+    `expires_at` or for `expires_s` seconds.
+    """
 
     run_id: uuid.UUID
     node_id: str
@@ -88,6 +112,7 @@ class NewNodeJob:
     node_module: str | None = None
     plugin: str | None = None
     inputs: dict[str, Any] | None = None
+    item: Any = NO_ITEM
     priority: int = 5
     host_priority: int = 0
     required_model: str | None = None
@@ -103,6 +128,19 @@ class NewNodeJob:
     stall_timeout_s: float | None = None
     host_lock: str | None = None
     traceparent: str | None = None
+    status: JobStatus | None = None
+    expires_at: datetime | None = None
+    expires_s: float | None = None
+
+
+def _status(status: JobStatus | None) -> str | None:
+    if status not in _UNCLAIMABLE:
+        raise PayloadError(
+            f"a new node job cannot be {status}",
+            path="status",
+            advice="give none, skipped, or awaiting_input",
+        )
+    return None if status is None else status.value
 
 
 def _refuse_pinned(host: str | None) -> None:
@@ -153,6 +191,7 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
             check.text_or_none("node_module", job.node_module),
             check.text_or_none("plugin", job.plugin),
             self._limits.json_object("inputs", job.inputs),
+            None if job.item is NO_ITEM else self._limits.json(job.item),
             check.whole("priority", job.priority, 0, 9),
             check.whole("host_priority", job.host_priority, -check.SMALLINT_MAX, check.SMALLINT_MAX),
             check.text_or_none("required_model", job.required_model),
@@ -167,6 +206,9 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
             check.text_or_none("host_lock", job.host_lock),
             check.text_or_none("traceparent", job.traceparent),
             *check.due(job.run_at, job.delay),
+            _status(job.status),
+            check.moment_or_none("expires_at", job.expires_at),
+            check.seconds_or_none("expires_s", job.expires_s, zero=True),
         )
 
     # Last, because its name hides the builtin from the annotations below it.
