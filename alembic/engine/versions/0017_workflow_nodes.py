@@ -119,7 +119,7 @@ def upgrade() -> None:
         _count("jobs_skipped"),
         _count("jobs_failed"),
         _count("jobs_cancelled"),
-        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("error", JSONB(), nullable=True),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint(f"state IN ({NODE_STATES})", name=op.f("ck_workflow_nodes_state")),

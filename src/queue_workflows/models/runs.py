@@ -115,7 +115,7 @@ class WorkflowNode(Base):
     jobs_skipped: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     jobs_failed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     jobs_cancelled: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    error: Mapped[str | None]
+    error: Mapped[dict[str, Any] | None]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
 
