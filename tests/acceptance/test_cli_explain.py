@@ -13,6 +13,7 @@ from support.commands import Said, qwf_here
 from support.jobs import CLEAR, Jobs, ending, jobs_of
 from support.workers import running_worker, until
 
+from queue_workflows import db
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories import (
     HeartbeatRepository,
@@ -461,6 +462,18 @@ def test_a_schema_that_workers_refuse(qwf_new_database):
         connection.execute("UPDATE queue_schema_version SET version_num = '9999'")
     said = qwf_here("--db", dsn, "explain", str(job_id)).stdout
     assert "workers of this version refuse the database: the database schema is at 9999" in said
+
+
+def test_a_schema_that_workers_wait_for(qwf_new_database):
+    """Neither they nor this command can read an older one, and what to do is said."""
+    dsn = qwf_new_database()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        job_id = IngestJobRepository(connection).enqueue("note", queue="fetch").id
+    db.downgrade(dsn, chain="engine", revision="0014")
+    said = qwf_here("--db", dsn, "explain", str(job_id), status=79).stderr
+    assert "the database schema is at 0014, this needs 00" in said
+    assert "run `qwf db upgrade`" in said
+    assert said.count("\n") == 1
 
 
 def test_with_a_real_worker(qwf_dsn):

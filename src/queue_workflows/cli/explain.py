@@ -35,12 +35,12 @@ def explain(invocation: Invocation, *, job: str, as_json: bool) -> None:
     """
     settings = effective_settings()
     with operators_connection(invocation) as connection:
+        refusal = schema_refusal(invocation)
         with at_one_moment(connection):
             family, job_id = job_named(connection, job)
             there = ExplainingRepository(connection).circumstances(family, job_id)
         if there is None:
             raise UnknownJob(f"{family.name}:{job_id}")
-        refusal = schema_refusal(invocation)
     told = explained(there, Knowledge(settings.stale_heartbeat_s, settings.poll_s, refusal))
     if as_json:
         name = {"job": f"{family.name}:{job_id}", "status": there.job.status, "queue": there.job.queue}

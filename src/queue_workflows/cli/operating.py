@@ -43,14 +43,17 @@ def at_one_moment(connection: psycopg.Connection[Any]) -> Iterator[None]:
 
 
 def schema_refusal(invocation: Invocation) -> str | None:
-    """Why workers of this version refuse the database's schema; None if they do not."""
+    """Why workers of this version refuse the database's schema; None if they do not.
+
+    For an older schema they wait, and nothing else of this version can read it either: `SchemaBehind`.
+    """
     from queue_workflows.db import wait_for_schema
-    from queue_workflows.errors import SchemaError
+    from queue_workflows.errors import SchemaAhead
     from queue_workflows.roles.worker import MIN_SCHEMA
 
     try:
         wait_for_schema(MIN_SCHEMA, 0, dsn=invocation.db_url)
-    except SchemaError as refused:
+    except SchemaAhead as refused:
         return str(refused)
     return None
 
