@@ -115,6 +115,33 @@ def test_cancel_and_retry_by_name(job, conn, ingest, node):
     ]
 
 
+RUN_OVER = {
+    "failed": "status = 'failed', finished_at = now()",
+    "being cancelled": "cancel_requested_at = now()",
+}
+
+
+@pytest.mark.parametrize("word", RUN_OVER)
+def test_a_node_whose_run_would_not_go_on_is_not_retried(job, conn, node, word):
+    """Named or matched it is left alone, with what to do; nodes of runs that go on are retried."""
+    lost = fail(node)
+    conn.execute(f"UPDATE workflow_runs SET {RUN_OVER[word]}")
+    before = node.row(lost)
+    run = f"its run {before['run_id']} is {word} and would not go on with it: start the workflow again"
+    for more, status in (("--dry-run", 0), ("--json", 1)):
+        said = job("retry", f"node:{lost}", more, status=status).stdout
+        assert f"not retried, {run}" in said
+    kept = fail(node)
+    said = job("retry", "--queue", node.queue, "--yes").stdout
+    assert said.splitlines()[-2:] == [
+        "1 job left alone; a run that is over or cancelled would not go on with it: start the workflow again",
+        "1 job retried",
+    ]
+    assert (node.row(lost), node.seen(kept, "status")) == (before, ("queued",))
+    said = job("retry", "--queue", node.queue, "--yes", "--json").stdout
+    assert json.loads(said) == {"run_over": 1}
+
+
 def test_one_unknown_name_and_nothing_is_done(job, ingest):
     """A slip does not do half of what was meant."""
     (job_id,) = ingest.enqueue()

@@ -13,10 +13,20 @@ from support.plans import as_prepared, explain, nodes
 
 from queue_workflows.db.engine import connect, parse_dsn
 from queue_workflows.db.pins import PLANNER, Timeouts
-from queue_workflows.repositories import Ending, Fence, Marks, RunRepository, claiming, holding, sweeping
+from queue_workflows.repositories import (
+    Ending,
+    Fence,
+    Marks,
+    RunRepository,
+    claiming,
+    deciding,
+    explaining,
+    holding,
+    sweeping,
+)
 from queue_workflows.repositories import ending as ends
-from queue_workflows.repositories.claiming import UNMARKED, claim_params
-from queue_workflows.repositories.ending import end_params, fence_params, texts
+from queue_workflows.repositories.claiming import PRIORITIES, UNMARKED, claim_params
+from queue_workflows.repositories.ending import end_params, fence_params, id_array, texts
 from queue_workflows.states import JobStatus
 
 FINISHED = 150_000
@@ -178,6 +188,51 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
         check_by_id_only(crowded, plan, f"ix_{crowded.table}_{index}")
         assert f"ix_{crowded.table}_{index}" in indexes(plan)
         assert sql is not sweeping.PROMOTE or "Sort" not in {node["Node Type"] for node in plan}
+
+
+@MODES
+@SWITCHED
+@pytest.mark.slow
+def test_decisions(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
+    """What operators and host apps decide by id is looked up by id, a page of it too."""
+    by = {"actor": "ann", "why": None}
+    over = [row[0] for row in crowded.connection.execute(OVER.format(table=crowded.table))]
+    mark = {"id": held_rows(crowded, 1)[0].job_id, "to": "completed", "from": ["running"], "result": ""}
+    mark |= {"error": "", "attempt": 0, "claimed_by": ""}
+    some = id_array([fence.job_id for fence in held_rows(crowded, 100)])
+    for sql, params in (
+        (deciding.CANCEL, {"ids": some} | by),
+        (deciding.RETRY, {"ids": id_array(over)} | by),
+        (deciding.MARK, mark),
+    ):
+        plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
+        check_by_id_only(crowded, plan)
+
+
+OVER = "SELECT id FROM {table} WHERE status = 'completed' ORDER BY id LIMIT 100"
+
+
+@MODES
+@SWITCHED
+@pytest.mark.slow
+def test_explaining(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
+    """`qwf explain` reads the row, those ahead of it and what workers hold by index, up to a bound."""
+    queued = f"SELECT max(id) FROM {crowded.table} WHERE status = 'queued'"
+    ((job_id,),) = crowded.connection.execute(queued)
+    of_queue = {"queue": crowded.queue, "alone": True}
+    ahead = of_queue | {"priorities": list(range(9, -1, -1)), "before": [2**62] * 10, "limit": 500}
+    for sql, params, index in (
+        (explaining.JUDGED, of_queue | {"id": job_id}, None),
+        (explaining.AHEAD, ahead, "claim"),
+        (explaining.AT_WORK, {"workers": ["w1", "w2"]}, "running"),
+        (sweeping.HELD_KEYS, {"reason": "limit", "queue": crowded.queue, "limit": 100}, "hold"),
+    ):
+        plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
+        also = [f"ix_{crowded.table}_{index}"] if index else []
+        check_by_id_only(crowded, plan, *also)
+        assert set(also) <= indexes(plan)
+        read = [node for node in plan if node.get("Index Name") == f"ix_{crowded.table}_claim"]
+        assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) <= 500 * len(PRIORITIES)
 
 
 def test_hot_statements_are_prepared_once_and_parsed_once(qwf_dsn: str, family: str) -> None:

@@ -26,19 +26,27 @@ from queue_workflows.cli.operating import (
 )
 from queue_workflows.cli.spans import say_span, span
 from queue_workflows.errors import ExitCode, UnknownJob
-from queue_workflows.jobs.deciding import Verb, decide_matching, decide_named
+from queue_workflows.jobs.deciding import RUN_OVER, Verb, decide_matching, decide_named
 from queue_workflows.jobs.explaining import title_of
+from queue_workflows.models import WorkflowNodeJob
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.explaining import ExplainingRepository, Job
 from queue_workflows.repositories.families import Family
+from queue_workflows.repositories.runs import RunRepository
 from queue_workflows.repositories.selecting import FAILURES_READ, JobFilter, JobLine, SelectingRepository
-from queue_workflows.states import JOB_TERMINAL, JobStatus
+from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, JobStatus
 
 COUNTED: Final = 100_000
 LOOK_BACK_S: Final = 7 * 86_400.0
 _OPEN: Final = tuple(status.value for status in JobStatus if status not in JOB_TERMINAL)
 _DONE: Final = {Verb.CANCEL: "cancelled", Verb.RETRY: "retried"}
-_BECAME: Final = {"cancelled": "cancelled", "running": "asked to stop", "retried": "retried"}
+_NO_RUN: Final = "would not go on with it: start the workflow again"
+_BECAME: Final = {
+    "cancelled": "cancelled",
+    "running": "asked to stop",
+    "retried": "retried",
+    RUN_OVER: f"left alone; a run that is over or cancelled {_NO_RUN}",
+}
 
 
 @click.group(no_args_is_help=True)
@@ -251,8 +259,10 @@ def _decide_named(
         if row is None:
             raise UnknownJob(f"{family_name}:{job_id}")
     became = {} if dry_run else decide_named(connection, verb, jobs, **by)
+    runs = RunRepository(connection)
     answers = {
-        f"{name[0]}:{name[1]}": _said(became.get(name), row, verb, dry_run) for name, row in rows.items()
+        f"{name[0]}:{name[1]}": _said(became.get(name), row, verb, dry_run=dry_run, runs=runs)
+        for name, row in rows.items()
     }
     if as_json:
         print_json(answers)
@@ -262,10 +272,14 @@ def _decide_named(
     return ExitCode.DONE if dry_run or len(became) == len(rows) else ExitCode.FAILED
 
 
-def _said(became: str | None, row: Job | None, verb: Verb, dry_run: bool) -> str:
+def _said(became: str | None, row: Job | None, verb: Verb, *, dry_run: bool, runs: RunRepository) -> str:
     if became is not None:
         return _BECAME[became]
     status = row.status if row else "gone"
+    run = runs.fetch(row.run_id) if verb is Verb.RETRY and isinstance(row, WorkflowNodeJob) else None
+    if run is not None and (run.status in RUN_TERMINAL or run.cancel_requested_at is not None):
+        ended = run.status if run.status in RUN_TERMINAL else "being cancelled"
+        return f"not {_DONE[verb]}, its run {run.id} is {ended} and {_NO_RUN}"
     if dry_run and _applies(verb, status):
         return f"would be {_DONE[verb]}"
     return f"not {_DONE[verb]}, it is {status}"

@@ -20,6 +20,8 @@ from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.repositories.selecting import JobFilter, SelectingRepository
 
 PAGE: Final = 500
+# What is said of a node that is not retried, as its run would not go on with it.
+RUN_OVER: Final = "run_over"
 
 
 class Verb(StrEnum):
@@ -68,7 +70,8 @@ def decide_matching(
             with connection.transaction():
                 ids = selecting.lock_page(family, wanted, after=after, limit=page)
                 words = _decide(connection, verb, family, ids, by=(actor, reason))
-            yield Counter(words.values())
+            # Locked rows match, so a node's run is all that a verb can fail at.
+            yield Counter(words.get(job_id, RUN_OVER) for job_id in ids)
             if len(ids) < page:
                 break
             after = ids[-1]

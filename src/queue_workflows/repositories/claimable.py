@@ -237,7 +237,10 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         return {row[0]: JobStatus(row[1]) for row in rows}
 
     def retry_many(self, ids: Iterable[int], *, actor: str, reason: str | None = None) -> dict[int, int]:
-        """Open a new generation of jobs that are over; the numbers of those generations, by id."""
+        """Open a new generation of jobs that are over; the numbers of those generations, by id.
+
+        A node's run has to go on: one that is over has to be opened again before, else its nodes are left.
+        """
         params = _decision(ids, check.text("actor", actor), reason)
         return {row[0]: row[1] for row in self._sql.rows(deciding.RETRY[self._family.name], params)}
 

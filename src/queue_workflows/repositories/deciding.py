@@ -41,12 +41,13 @@ SELECT id, status FROM ended
         "{details}", "jsonb_build_object('status', status)"
     ),
 )
-# found: what is over. ended: as new, at the end of the queue; attempts go on counting, and the history of
-# errors stays.
+# runs, of nodes: those that go on, locked so that none ends meanwhile; in one that is over or being cancelled
+# nobody would act upon the node's end. found: what is over. ended: as new, at the end of the queue; attempts
+# go on counting, and the history of errors stays.
 RETRY: Final = per_family(
     """
-WITH found AS MATERIALIZED (
-    SELECT id FROM {table} WHERE id = ANY (%(ids)s::bigint[]) AND status IN ({terminal})
+WITH {runs}found AS MATERIALIZED (
+    SELECT id FROM {table} WHERE id = ANY (%(ids)s::bigint[]) AND status IN ({terminal}){of_runs}
     ORDER BY id
     FOR NO KEY UPDATE
 ), ended AS (

@@ -15,7 +15,14 @@ from typing import Any, Final
 
 from queue_workflows.models import IngestJob, WorkflowNodeJob
 from queue_workflows.repositories.table import Table
-from queue_workflows.states import INGEST_STATUSES, JOB_TERMINAL, NODE_STATUSES, JobFamily, JobStatus
+from queue_workflows.states import (
+    INGEST_STATUSES,
+    JOB_TERMINAL,
+    NODE_STATUSES,
+    RUN_TERMINAL,
+    JobFamily,
+    JobStatus,
+)
 
 ERRORS_KEPT: Final = 10
 HOLDS_KEPT: Final = 5
@@ -89,6 +96,14 @@ _EVENTS: Final = """, events AS (
     FROM ended WHERE status NOT IN ('queued', 'scheduled', 'running')
     ON CONFLICT (node_job_id, generation, attempt, kind) DO NOTHING
 )"""
+# The runs of some nodes that go on. Before the nodes are locked, as the orchestrator does it.
+_RUNS: Final = """runs AS MATERIALIZED (
+    SELECT id FROM workflow_runs
+    WHERE id = ANY (ARRAY(SELECT DISTINCT run_id FROM {table} WHERE id = ANY (%(ids)s::bigint[])))
+        AND status NOT IN ({run_terminal}) AND cancel_requested_at IS NULL
+    ORDER BY id
+    FOR SHARE
+), """
 # Looked up by id and nothing else, whatever the planner believes. The array makes every scan of the table one
 # by its primary key, where a plan made on a small table would read all of a large one. No index serves IS NOT
 # DISTINCT FROM, where `=` would lead to that of the running rows, with the dead entries that a snapshot
@@ -133,6 +148,9 @@ def _written(template: str, family: Family, fragments: Mapping[str, str]) -> str
         "events": _EVENTS if family.emits_events else "",
         "ended": _ENDED_NODE if family.emits_events else _ENDED,
         "for_events": _FOR_EVENTS if family.emits_events else "",
+        "runs": _RUNS if family is NODE else "",
+        "of_runs": " AND run_id = ANY (ARRAY(SELECT id FROM runs))" if family is NODE else "",
+        "run_terminal": _words(sorted(RUN_TERMINAL)),
         "fence": FENCE,
         "asynchronously": ASYNCHRONOUSLY,
         "errors": _ERRORS,
