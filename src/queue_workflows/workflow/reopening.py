@@ -1,0 +1,91 @@
+"""Decides what a retry of a run that is over runs again, and what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from queue_workflows.states import NodeState
+from queue_workflows.workflow.graph import Graph, GraphNode
+from queue_workflows.workflow.plan import ready_or_not, told
+from queue_workflows.workflow.progress import Counters, RunCounters
+
+
+@dataclass(frozen=True, slots=True)
+class Reopening:
+    """What to write, and what to say of it first.
+
+    `again` wait again, parents before children: of these `nodes` has the rows that say something, and
+    `dropped` names rows to delete, because nothing touched those nodes any more. `nodes` also has a row for
+    each node that stays cancelled and had none. `ready` goes to the dispatcher as `Reopened`. `kept` keep
+    what they came to, and of `again` those in `elements_kept` keep the elements that completed or were
+    skipped.
+    """
+
+    run: RunCounters
+    nodes: Mapping[str, Counters]
+    dropped: tuple[str, ...]
+    ready: tuple[str, ...]
+    again: tuple[str, ...]
+    kept: tuple[str, ...]
+    elements_kept: tuple[str, ...]
+
+
+def reopen(graph: Graph, rows: Mapping[str, Counters], *, from_node: str | None = None) -> Reopening:
+    """What failed or was cancelled runs again, so does `from_node`, and everything below any of them.
+
+    A node below is run again even if it completed, as one that tidies up did: it had another input then. What
+    is cancelled and would be again, because what it needs stays as it is, is left.
+    """
+    again: dict[str, Counters] = {}
+    nodes: dict[str, Counters] = {}
+    dropped: list[str] = []
+    elements_kept: list[str] = []
+    for node_id, node in graph.nodes.items():
+        row = rows.get(node_id)
+        fresh = _counted(node, rows, again)
+        if not (node_id == from_node or fresh.parents_left or _was_stopped(node, row, fresh)):
+            if row is None:
+                nodes[node_id] = replace(fresh, state=NodeState.CANCELLED)
+            continue
+        if row is not None and node_id != from_node and not fresh.parents_left:
+            fresh = _with_elements(fresh, row)
+        if fresh.total:
+            elements_kept.append(node_id)
+        again[node_id] = fresh
+        if fresh != Counters(node_id, parents_left=len(node.parents)):
+            nodes[node_id] = fresh
+        elif row is not None:
+            dropped.append(node_id)
+    return Reopening(
+        run=RunCounters(nodes_left=len(again)),
+        nodes=nodes,
+        dropped=tuple(dropped),
+        ready=tuple(node_id for node_id, fresh in again.items() if not fresh.parents_left),
+        again=tuple(again),
+        kept=tuple(node_id for node_id in graph.nodes if node_id not in again),
+        elements_kept=tuple(elements_kept),
+    )
+
+
+def _counted(node: GraphNode, rows: Mapping[str, Counters], again: Collection[str]) -> Counters:
+    """The node as it waits again: it knows of the parents that keep what they came to."""
+    fresh = Counters(node.id, parents_left=len(node.parents))
+    for parent in node.parents:
+        if parent not in again:
+            row = rows.get(parent)
+            fresh = told(fresh, parent, NodeState.CANCELLED if row is None else row.state)
+    return fresh
+
+
+def _with_elements(fresh: Counters, row: Counters) -> Counters:
+    """Its list is the same as before, so the elements that need not run again do not."""
+    kept = row.completed + row.skipped
+    return replace(fresh, total=kept, completed=row.completed, skipped=row.skipped)
+
+
+def _was_stopped(node: GraphNode, row: Counters | None, fresh: Counters) -> bool:
+    """Whether it failed or was cancelled, and would run now; without a row in a run that is over it was."""
+    if row is not None and row.state is NodeState.FAILED:
+        return True
+    return (row is None or row.state is NodeState.CANCELLED) and ready_or_not(node, fresh)
