@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final, NamedTuple
+
+import psycopg
 
 from queue_workflows.config import EngineConfig, current_config, effective_settings
 from queue_workflows.errors import ConfigurationError
@@ -12,23 +14,34 @@ from queue_workflows.repositories.bulk import Enqueued
 from queue_workflows.repositories.connection import Handle
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository, NewIngestJob
-from queue_workflows.settings import Settings
+
+_KEPT: Final = "_queue_workflows_single_jobs"
 
 
-class _SettingsOfConfig:
-    """The settings, looked up once per `configure()`, because that takes longer than an INSERT."""
+class _Standing(NamedTuple):
+    """What holds for every job until the next `configure()`: looking it up takes longer than an INSERT."""
+
+    config: EngineConfig
+    limits: PayloadLimits
+    max_attempts: int
+
+
+class _Kept:
+    """The standing of the configuration that was in force last."""
 
     def __init__(self) -> None:
-        self._known: tuple[EngineConfig, Settings] | None = None
+        self._standing: _Standing | None = None
 
-    def get(self) -> Settings:
-        config = current_config()
-        if self._known is None or self._known[0] is not config:
-            self._known = (config, effective_settings())
-        return self._known[1]
+    def get(self) -> _Standing:
+        config, standing = current_config(), self._standing
+        if standing is None or standing.config is not config:
+            settings = effective_settings()
+            limits = PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth)
+            standing = self._standing = _Standing(config, limits, settings.max_attempts)
+        return standing
 
 
-_settings = _SettingsOfConfig()
+_kept = _Kept()
 
 
 def enqueue_ingest_job(
@@ -51,8 +64,10 @@ def enqueue_ingest_job(
     traceparent: str | None = None,
 ) -> Enqueued:
     """Enqueue a job on one of this host app's queues, in the transaction of `conn`."""
-    _check_known(queue, current_config().ingest_queues)
-    return _repository(conn).enqueue(
+    standing = _kept.get()
+    if queue not in standing.config.ingest_queues:
+        raise _unknown(queue, standing.config.ingest_queues)
+    return _kept_repository(conn, standing).enqueue(
         task_name,
         queue=queue,
         args=args,
@@ -76,25 +91,39 @@ def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle) -> list[Enqueued
 
     What was seen of `jobs` is kept until the end, so hand over more than some hundred thousand in parts.
     """
-    known = current_config().ingest_queues
+    standing = _kept.get()
+    known = standing.config.ingest_queues
 
     def checked() -> Iterator[NewIngestJob]:
         for job in jobs:
-            _check_known(job.queue, known)
+            if job.queue not in known:
+                raise _unknown(job.queue, known)
             yield job
 
-    return _repository(conn).enqueue_many(checked())
+    return _repository(conn, standing).enqueue_many(checked())
 
 
-def _repository(conn: Handle) -> IngestJobRepository:
-    settings = _settings.get()
-    limits = PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth)
-    return IngestJobRepository(conn, payload_limits=limits, max_attempts=settings.max_attempts)
+def _kept_repository(conn: Handle, standing: _Standing) -> IngestJobRepository:
+    """The repository of a psycopg connection for single jobs, whose cursors have prepared their statement.
+
+    Kept by the connection itself and not by a table of ours: a cursor holds its connection, so a table would
+    keep open whatever the caller forgot to close.
+    """
+    kept: tuple[_Standing, IngestJobRepository] | None = getattr(conn, _KEPT, None)
+    if kept is not None and kept[0] is standing:
+        return kept[1]
+    repository = _repository(conn, standing)
+    if isinstance(conn, psycopg.Connection):
+        setattr(conn, _KEPT, (standing, repository))
+    return repository
 
 
-def _check_known(queue: str, known: frozenset[str]) -> None:
-    if queue not in known:
-        raise ConfigurationError(
-            f"{queue!r} is none of this application's ingest queues ({', '.join(sorted(known))})",
-            advice="name it in configure(ingest_queues=…), so that workers can be started for it",
-        )
+def _repository(conn: Handle, standing: _Standing) -> IngestJobRepository:
+    return IngestJobRepository(conn, payload_limits=standing.limits, max_attempts=standing.max_attempts)
+
+
+def _unknown(queue: str, known: frozenset[str]) -> ConfigurationError:
+    return ConfigurationError(
+        f"{queue!r} is none of this application's ingest queues ({', '.join(sorted(known))})",
+        advice="name it in configure(ingest_queues=…), so that workers can be started for it",
+    )

@@ -6,10 +6,10 @@ What cannot be stored is refused before a statement runs, so that a refusal neve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from queue_workflows.config import RESERVED_QUEUES
@@ -91,6 +91,19 @@ _BULK: Final = BulkTable(
     find=FIND_MANY,
 )
 _MAX_ATTEMPTS: Final = int(_TABLE.default("max_attempts"))
+# What may be left out, each with its check.
+_OPTIONS: Final[tuple[tuple[str, Callable[[str, Any], Any]], ...]] = (
+    ("reason", partial(check.text, max_bytes=check.TEXT_BYTES)),
+    ("dedupe_key", partial(check.text, max_bytes=check.KEY_BYTES)),
+    ("limit_key", lambda _, key: check.limit_key(key)),
+    ("max_attempts", partial(check.whole, at_least=1, at_most=check.SMALLINT_MAX)),
+    ("backoff_s", partial(check.seconds_or_none, zero=True)),
+    ("timeout_s", check.seconds),
+    ("stall_timeout_s", check.seconds),
+    ("host_lock", check.text),
+    ("traceparent", check.text),
+)
+_NOT_GIVEN: Final[dict[str, Any]] = dict.fromkeys(_BULK.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +142,7 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
         max_attempts: int = _MAX_ATTEMPTS,
     ) -> None:
         super().__init__(conn, payload_limits=payload_limits)
-        self._max_attempts = max_attempts
+        self._max_attempts = check.whole("max_attempts", max_attempts, 1, check.SMALLINT_MAX)
 
     def enqueue(
         self,
@@ -154,24 +167,11 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
 
         A job due later is 'scheduled' and any other 'queued', as the database's clock has it.
         """
-        job = NewIngestJob(
-            task_name=task_name,
-            queue=queue,
-            args=args,
-            reason=reason,
-            dedupe_key=dedupe_key,
-            priority=priority,
-            run_at=run_at,
-            delay=delay,
-            limit_key=limit_key,
-            max_attempts=max_attempts,
-            backoff_s=backoff_s,
-            timeout_s=timeout_s,
-            stall_timeout_s=stall_timeout_s,
-            host_lock=host_lock,
-            traceparent=traceparent,
+        options = (
+            *(reason, dedupe_key, limit_key, max_attempts, backoff_s, timeout_s),
+            *(stall_timeout_s, host_lock, traceparent),
         )
-        params = dict(zip(_BULK.names, self._row(job), strict=True))
+        params = self._checked(task_name, queue, args, priority, options, run_at=run_at, delay=delay)
         return Enqueued(*insert_or_find(self._sql, ENQUEUE, FIND, params))
 
     def enqueue_many(self, jobs: Iterable[NewIngestJob]) -> list[Enqueued]:
@@ -192,23 +192,42 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
 
     def _row(self, job: NewIngestJob) -> check.Row:
         """The values of `_BULK.columns`, each checked."""
-        attempts = self._max_attempts if job.max_attempts is None else job.max_attempts
-        return (
-            check.text("task_name", job.task_name),
-            ingest_queue(job.queue),
-            check.text_or_none("reason", job.reason, max_bytes=check.TEXT_BYTES),
-            self._limits.json_object("args", job.args),
-            check.text_or_none("dedupe_key", job.dedupe_key, max_bytes=check.KEY_BYTES),
-            check.whole("priority", job.priority, 0, 9),
-            check.limit_key_or_none(job.limit_key),
-            check.whole("max_attempts", attempts, 1, check.SMALLINT_MAX),
-            check.seconds_or_none("backoff_s", job.backoff_s, zero=True),
-            check.seconds_or_none("timeout_s", job.timeout_s),
-            check.seconds_or_none("stall_timeout_s", job.stall_timeout_s),
-            check.text_or_none("host_lock", job.host_lock),
-            check.text_or_none("traceparent", job.traceparent),
-            *check.due(job.run_at, job.delay),
+        options = (
+            *(job.reason, job.dedupe_key, job.limit_key, job.max_attempts, job.backoff_s, job.timeout_s),
+            *(job.stall_timeout_s, job.host_lock, job.traceparent),
         )
+        checked = self._checked(
+            job.task_name, job.queue, job.args, job.priority, options, run_at=job.run_at, delay=job.delay
+        )
+        return tuple(checked.values())
+
+    def _checked(
+        self,
+        task_name: str,
+        queue: str,
+        args: dict[str, Any] | None,
+        priority: int,
+        options: tuple[Any, ...],
+        *,
+        run_at: datetime | None,
+        delay: timedelta | float | None,
+    ) -> dict[str, Any]:
+        """The values by the names of `_BULK.columns` and in their order; `options` are in that of `_OPTIONS`.
+
+        What is not given costs a look and no check: most jobs give little, and their producers wait.
+        """
+        values = _NOT_GIVEN.copy()
+        values["task_name"] = check.text("task_name", task_name)
+        values["queue"] = ingest_queue(queue)
+        values["args"] = self._limits.json_object("args", args)
+        values["priority"] = check.whole("priority", priority, 0, 9)
+        values["max_attempts"] = self._max_attempts
+        for (name, checked), value in zip(_OPTIONS, options, strict=True):
+            if value is not None:
+                values[name] = checked(name, value)
+        if run_at is not None or delay is not None:
+            values["run_at"], values["delay_s"] = check.due(run_at, delay)
+        return values
 
     # Last, because its name hides the builtin from the annotations below it.
     def list(
