@@ -134,7 +134,8 @@ INGEST_MOVES: Final[Moves] = {
     **{status: frozenset({JobStatus.QUEUED}) for status in JOB_TERMINAL},
 }
 
-# A parked node is answered (completed), asked again (queued), expires (failed) or is cancelled.
+# A parked node is answered (completed), asked again (queued), expires (failed) or is cancelled. A `run retry`
+# opens a node as if it were new, so it may also be parked or skipped at once, or be for later.
 NODE_MOVES: Final[Moves] = {
     **INGEST_MOVES,
     JobStatus.QUEUED: INGEST_MOVES[JobStatus.QUEUED] | {JobStatus.SKIPPED, JobStatus.AWAITING_INPUT},
@@ -142,6 +143,12 @@ NODE_MOVES: Final[Moves] = {
     JobStatus.AWAITING_INPUT: frozenset(
         {JobStatus.COMPLETED, JobStatus.QUEUED, JobStatus.FAILED, JobStatus.CANCELLED}
     ),
+    **{
+        status: frozenset(
+            {JobStatus.QUEUED, JobStatus.SCHEDULED, JobStatus.AWAITING_INPUT, JobStatus.SKIPPED} - {status}
+        )
+        for status in JOB_TERMINAL
+    },
 }
 
 MOVES: Final[Mapping[str, Moves]] = {

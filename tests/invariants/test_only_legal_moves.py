@@ -10,8 +10,8 @@ import pytest
 from support.jobs import Jobs, ending, jobs_of, stale
 
 from queue_workflows.errors import IllegalTransition, LeaseLost
-from queue_workflows.repositories import ClaimedJob
-from queue_workflows.states import INGEST_MOVES, JOB_TERMINAL, MOVES, NODE_MOVES, check_move
+from queue_workflows.repositories import ClaimedJob, NewNodeJob
+from queue_workflows.states import INGEST_MOVES, JOB_TERMINAL, MOVES, NODE_MOVES, JobStatus, check_move
 
 TITLES = {"node": "node job", "ingest": "ingest job"}
 STATUSES = {"node": sorted(NODE_MOVES), "ingest": sorted(INGEST_MOVES)}
@@ -63,7 +63,27 @@ VERBS: dict[str, Verb] = {
     "mark_failed": lambda jobs, ids, claims: each(lambda one: jobs.repository.mark_failed(one, "no"), ids),
     "mark with a fence": late,
 }
+
+
+def opens(*, keep: bool = False, **how: Any) -> Verb:
+    """Opens the nodes of all jobs, as a `run retry` does."""
+
+    def opened(jobs: Jobs, ids: list[int], claims: list[ClaimedJob]) -> None:
+        again = [
+            NewNodeJob(run_id=row["run_id"], node_id=row["node_id"], queue=jobs.queue, **how)
+            for row in jobs.rows()
+        ]
+        jobs.repository.open_many(again, keep=keep)
+
+    return opened
+
+
 FOR_NODES: dict[str, Verb] = {
+    "open": opens(),
+    "open but for the finished": opens(keep=True),
+    "open for later": opens(delay=60),
+    "open skipped": opens(status=JobStatus.SKIPPED),
+    "open parked": opens(status=JobStatus.AWAITING_INPUT),
     "end awaiting_input": ends("awaiting_input"),
     "mark_awaiting_input": lambda jobs, ids, claims: each(jobs.repository.mark_awaiting_input, ids),
 }
@@ -109,4 +129,4 @@ def test_every_move_is_in_the_table(jobs: Jobs, name: str) -> None:
 
 def test_the_table_has_every_family() -> None:
     """A family that is not walked here is a hole."""
-    assert set(MOVES) == {*TITLES.values(), "run"}
+    assert set(MOVES) == {*TITLES.values(), "run", "node"}

@@ -77,6 +77,8 @@ class BulkTable:
     # Columns that are made of others, `{named}` in the expression, and those that only serve this.
     made: tuple[tuple[str, str], ...] = (("status", _DUE), ("run_at", _RUN_AT))
     only_for_made: tuple[str, ...] = ("run_at", "delay_s")
+    # What becomes of a row whose key is taken.
+    on_conflict: str = "DO NOTHING"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -211,7 +213,7 @@ def _statement(table: BulkTable, arrays: tuple[str, ...], keyed: bool, placed: b
     made = dict(table.made)
     for source in table.only_for_made:
         made = {name: sql.replace(f"{{{source}}}", value(source)) for name, sql in made.items()}
-    on_conflict = f"ON CONFLICT ({', '.join(table.key)}) {table.key_where} DO NOTHING"
+    on_conflict = f"ON CONFLICT ({', '.join(table.key)}) {table.key_where} {table.on_conflict}"
     fragments = {
         "{table}": table.name,
         "{position}": position,

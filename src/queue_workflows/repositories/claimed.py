@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, ClassVar, Final, NamedTuple, TypeVar
@@ -25,7 +25,7 @@ class ClaimedJob:
     """What both families hand to a worker; the rest is in the two classes below."""
 
     family: ClassVar[JobFamily]
-    json_field: ClassVar[str]
+    json_fields: ClassVar[tuple[str, ...]]
 
     id: int
     queue: str
@@ -63,10 +63,10 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedNodeJob(ClaimedJob):
-    """A node of a run; its inputs are as written, with refs."""
+    """A node of a run; its inputs are as written, with refs, and `item` is the element that it is for."""
 
     family: ClassVar[JobFamily] = JobFamily.NODE
-    json_field: ClassVar[str] = "inputs"
+    json_fields: ClassVar[tuple[str, ...]] = ("inputs", "item")
 
     run_id: uuid.UUID
     node_id: str
@@ -79,6 +79,7 @@ class ClaimedNodeJob(ClaimedJob):
     required_model: str | None
     step: int | None
     background: bool
+    item: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class ClaimedIngestJob(ClaimedJob):
     """A task with its arguments."""
 
     family: ClassVar[JobFamily] = JobFamily.INGEST
-    json_field: ClassVar[str] = "args"
+    json_fields: ClassVar[tuple[str, ...]] = ("args",)
 
     task_name: str
     reason: str | None
@@ -105,25 +106,28 @@ def columns_of(kind: type[ClaimedJob]) -> list[str]:
 
 
 # Where the JSON stands, reckoned once: it is asked for with every claim.
-_JSON_PLACE: Final = {
-    kind.json_field: columns_of(kind).index(kind.json_field) for kind in (ClaimedNodeJob, ClaimedIngestJob)
+_JSON_PLACES: Final[Mapping[type[ClaimedJob], tuple[int, ...]]] = {
+    kind: tuple(columns_of(kind).index(name) for name in kind.json_fields)
+    for kind in (ClaimedNodeJob, ClaimedIngestJob)
 }
 
 
 def returned(kind: type[ClaimedJob]) -> str:
     """What to return of `job`; JSON as text, so that no loader the caller registered can change it."""
     return ", ".join(
-        f"job.{name}::text" if name == kind.json_field else f"job.{name}" for name in columns_of(kind)
+        f"job.{name}::text" if name in kind.json_fields else f"job.{name}" for name in columns_of(kind)
     )
 
 
 def loaded(kind: type[C], rows: Sequence[Sequence[Any]]) -> list[C]:
     """Claimed jobs in the order in which they are to be worked on."""
-    place = _JSON_PLACE[kind.json_field]
+    places = _JSON_PLACES[kind]
     jobs = []
     for row in rows:
         values = list(row)
-        values[place] = json.loads(values[place])
+        for place in places:
+            if values[place] is not None:
+                values[place] = json.loads(values[place])
         jobs.append(kind(*values))
     jobs.sort(key=lambda job: (-job.priority, job.position))
     return jobs

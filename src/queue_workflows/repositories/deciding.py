@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from queue_workflows.repositories.families import per_family
-from queue_workflows.states import MOVES, JobStatus
+from queue_workflows.states import JOB_TERMINAL, MOVES, JobStatus
 
 # logged: who did it and why; nobody where the caller logs a greater thing that this is part of.
 _LOGGED: Final = """logged AS (
@@ -96,7 +96,7 @@ FROM found LEFT JOIN ended AS {table} ON true
 
 _LEGAL_FROM: Final[Mapping[str, Mapping[str, list[str]]]] = {
     family: {
-        to: [old.value for old in JobStatus if old in moves and to in moves[old]]
+        to: [old.value for old in JobStatus if old not in JOB_TERMINAL and to in moves.get(old, ())]
         for to in (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.AWAITING_INPUT)
     }
     for family, moves in MOVES.items()
@@ -105,5 +105,5 @@ _LEGAL_FROM: Final[Mapping[str, Mapping[str, list[str]]]] = {
 
 
 def legal_from(title: str, to: JobStatus) -> list[str]:
-    """The statuses from which a family's job may become `to`."""
+    """The statuses from which a family's job may become `to` without a new generation."""
     return _LEGAL_FROM[title][to]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final
@@ -81,6 +81,33 @@ _BULK: Final = BulkTable(
     key_where="",
     find=FIND_MANY,
 )
+
+
+_NEW_VALUES: Final = (
+    "position",
+    *dict(_BULK.made),
+    *(name for name in _BULK.names if name not in (*_BULK.key, *_BULK.only_for_made)),
+)
+# A row of an earlier time becomes as new, and what it went through before stays with it.
+_REOPENED: Final = """DO UPDATE SET
+    generation = workflow_node_jobs.generation + 1, failures = 0, crash_count = 0, suspect = false,
+    claimed_by = NULL, context_delta = NULL, progress = NULL, cancel_requested_at = NULL, {new_values}
+WHERE workflow_node_jobs.status IN ('completed', 'skipped', 'failed', 'cancelled')""".replace(
+    "{new_values}", ", ".join(f"{name} = excluded.{name}" for name in _NEW_VALUES)
+)
+# The same, but for elements that have a result, as long as they are the same.
+_UNFINISHED_REOPENED: Final = f"""{_REOPENED} AND NOT (
+    workflow_node_jobs.status IN ('completed', 'skipped')
+    AND workflow_node_jobs.item IS NOT DISTINCT FROM excluded.item
+)"""
+_OPENED: Final = replace(_BULK, on_conflict=_REOPENED)
+_OPENED_BUT_FOR_FINISHED: Final = replace(_BULK, on_conflict=_UNFINISHED_REOPENED)
+DROP_BEYOND: Final = """
+DELETE FROM workflow_node_jobs
+WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND map_index >= %(total)s::integer
+    AND status IN ('completed', 'skipped', 'failed', 'cancelled')
+RETURNING id
+"""
 
 
 class NoItem(Enum):
@@ -166,6 +193,24 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
         All are checked before the first is sent. The answers are in the order of the jobs.
         """
         return insert_many(self._sql, _BULK, check.each("jobs", jobs, self._row))
+
+    def open_many(self, jobs: Iterable[NewNodeJob], *, keep: bool = False) -> list[Enqueued]:
+        """Insert jobs; one that is over from an earlier time of its node opens a new generation instead.
+
+        With `keep` an element that completed or was skipped stays so if it is still the same. The answers are
+        in the order of the jobs; those not created stay as they are.
+        """
+        table = _OPENED_BUT_FOR_FINISHED if keep else _OPENED
+        return insert_many(self._sql, table, check.each("jobs", jobs, self._row))
+
+    def drop_beyond(self, run_id: uuid.UUID, node_id: str, total: int) -> int:
+        """Delete the jobs of elements that a list no longer has; how many."""
+        params = {
+            "run_id": run_id,
+            "node_id": node_id,
+            "total": check.whole("total", total, 0, check.INT_MAX),
+        }
+        return len(self._sql.rows(DROP_BEYOND, params))
 
     def fetch(self, job_id: int) -> WorkflowNodeJob | None:
         """One job, or None."""
