@@ -55,7 +55,7 @@ from queue_workflows.states import DesiredState, WorkerState
 _log = logging.getLogger(__name__)
 
 # The revision that brought the last table which a worker uses.
-MIN_SCHEMA: Final = 16
+MIN_SCHEMA: Final = 17
 _FIRST_LOOK_S: Final = 0.005
 _MEMORY_EVERY_S: Final = 1.0
 
