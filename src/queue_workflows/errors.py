@@ -5,8 +5,9 @@ The exit codes are a contract with supervisors and shells; the table in docs/exi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 
 class ExitCode(IntEnum):
@@ -202,6 +203,65 @@ class NodeModuleError(QwfError):
 
 class InvokeContextError(QwfError):
     """What the host app put around its jobs failed, rather than the job; the cause is chained."""
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong with a workflow document, and where."""
+
+    said: str
+    node: str | None = None
+    field: str | None = None
+    line: int | None = None
+    file: str | None = None
+
+    def __str__(self) -> str:
+        place = self.file or "the document"
+        if self.line is not None:
+            place += f":{self.line}" if self.file else f", line {self.line}"
+        inside = [f"node {self.node!r}"] if self.node is not None else []
+        if self.field:
+            inside.append(f"field {self.field}")
+        return f"{place}: {', '.join(inside)}{': ' if inside else ''}{self.said}"
+
+
+class DocumentError(QwfError):
+    """A workflow document is wrong; `problems` are all that was found, the message has the first few."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+    def __init__(self, problems: Sequence[Problem], *, advice: str | None = None) -> None:
+        shown = [str(problem) for problem in problems[:3]]
+        if len(problems) > len(shown):
+            shown.append(f"and {len(problems) - len(shown):,} more, which `qwf run check` lists")
+        super().__init__("; ".join(shown), advice=advice)
+        self.problems = tuple(problems)
+
+
+class UnknownWorkflow(QwfError):
+    """Nobody has a workflow of this name."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, name: str, *, advice: str | None = None) -> None:
+        super().__init__(f"there is no workflow {name!r}", advice=advice)
+        self.name = name
+
+
+class RefError(QwfError):
+    """A reference of a node cannot be resolved: `where` is its place, `there` what is at hand instead."""
+
+    def __init__(
+        self,
+        said: str,
+        *,
+        where: str,
+        path: str | None = None,
+        there: str | None = None,
+        advice: str | None = None,
+    ) -> None:
+        shown = f"{where}: {f'`{path}`: ' if path else ''}{said}{f'; {there}' if there else ''}"
+        super().__init__(shown, advice=advice)
+        self.where, self.path, self.there = where, path, there
 
 
 class UnknownJob(QwfError):

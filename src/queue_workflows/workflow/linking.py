@@ -1,0 +1,184 @@
+"""What holds between the nodes of a document: who waits for whom, and what references may name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_workflows.workflow.flaws import Flaw
+from queue_workflows.workflow.nodes import BaseNode, InputNode, TaskNode, WaitNode, WorkflowNode
+from queue_workflows.workflow.paths import Path
+from queue_workflows.workflow.refs import ROOTS, near, references_in
+from queue_workflows.workflow.schemas import flaws_of_schema
+
+if TYPE_CHECKING:
+    from queue_workflows.workflow.document import Document
+
+RUN_FIELDS: Final = ("id", "workflow", "labels", "parcel_id", "created_at")
+PER_ELEMENT: Final = frozenset({"item", "index"})
+# Looking for what was probably meant compares with every name, so only the first few unknown ones get a hint.
+_HINTS: Final = 20
+
+
+def expressions_of(node: BaseNode) -> Iterator[tuple[str, Any]]:
+    """The fields of a node in which references may stand, with what they hold."""
+    yield "skip_if", node.skip_if
+    if isinstance(node, TaskNode | WorkflowNode):
+        yield "for_each", node.for_each
+        yield "inputs", node.inputs
+    elif isinstance(node, WaitNode):
+        yield "until", node.until
+
+
+def parents_of(node: BaseNode) -> tuple[str, ...]:
+    """What a node waits for: `depends_on`, then the nodes that its references name."""
+    parents = dict.fromkeys(node.depends_on)
+    for _field, value in expressions_of(node):
+        for found in references_in(value):
+            if found.path is not None and found.path.root not in ROOTS:
+                parents[found.path.root] = None
+    return tuple(parents)
+
+
+def flaws_of(document: Document) -> Iterator[Flaw]:
+    """Everything that is wrong between the parts of a document, in time linear in its size."""
+    if not document.nodes and document.pipeline is None:
+        yield Flaw(("nodes",), "must have at least one node")
+    if document.inputs is not None:
+        yield from (Flaw(("inputs", *place), said) for place, said in flaws_of_schema(document.inputs))
+    first: dict[str, int] = {}
+    for at, node in enumerate(document.nodes):
+        if first.setdefault(node.id, at) != at:
+            yield Flaw(("nodes", at, "id"), f"is taken by node #{first[node.id] + 1}")
+    names = _Names(document, first)
+    for at, node in enumerate(document.nodes):
+        yield from (Flaw(("nodes", at, *flaw.place), flaw.said) for flaw in _flaws_of_node(node, names))
+    yield from (Flaw(("outputs", *flaw.place), flaw.said) for flaw in names.wrong(document.outputs))
+    yield from _circle(document.parents, first)
+
+
+class _Names:
+    """What references of a document may name."""
+
+    def __init__(self, document: Document, nodes: Mapping[str, int]) -> None:
+        self._inputs = document.inputs
+        self._nodes = nodes
+        self._hints = _HINTS
+
+    def wrong(self, value: Any, *, per_element: bool = False) -> Iterator[Flaw]:
+        """What is wrong with the references in a value."""
+        for found in references_in(value):
+            said = found.wrong if found.path is None else self._wrong_path(found.path, per_element)
+            if said is not None:
+                yield Flaw(found.place, said)
+
+    def unknown(self, node_id: str) -> str | None:
+        """What to say of a node that is not there; None if it is."""
+        if node_id in self._nodes:
+            return None
+        return f"there is no node {node_id!r}{self._hint(node_id, self._nodes)}"
+
+    def _hint(self, word: str, known: Iterable[str]) -> str:
+        self._hints -= 1
+        return near(word, known) if self._hints >= 0 else ""
+
+    def _wrong_path(self, path: Path, per_element: bool) -> str | None:
+        root = path.root
+        said = None
+        if root not in ROOTS:
+            said = self.unknown(root)
+        elif root in PER_ELEMENT and not per_element:
+            said = f"{root!r} is there only in the inputs and skip_if of a node with for_each"
+        elif root == "it":
+            said = "'it' is there only in the `where` of a $filter"
+        elif root == "host" and not path.steps:
+            said = "it must say what, as in host.name"
+        elif root in {"run", "inputs"} and path.steps:
+            said = self._wrong_field(root, str(path.steps[0]))
+        return said and f"`{path}`: {said}"
+
+    def _wrong_field(self, root: str, name: str) -> str | None:
+        if root == "run":
+            known = ", ".join(RUN_FIELDS)
+            return None if name in RUN_FIELDS else f"a run has no {name!r}; it has {known}"
+        if self._inputs is None or name in self._inputs:
+            return None
+        return f"the workflow has no input {name!r}{self._hint(name, self._inputs)}"
+
+
+def _flaws_of_node(node: BaseNode, names: _Names) -> Iterator[Flaw]:
+    for at, parent in enumerate(node.depends_on):
+        unknown = names.unknown(parent)
+        if unknown:
+            yield Flaw(("depends_on", at), unknown)
+    mapped = getattr(node, "for_each", None) is not None
+    for field, value in expressions_of(node):
+        per_element = mapped and field != "for_each"
+        yield from (
+            Flaw((field, *flaw.place), flaw.said) for flaw in names.wrong(value, per_element=per_element)
+        )
+    if isinstance(node, TaskNode):
+        if node.module is None and node.plugin is None:
+            yield Flaw(("module",), "is missing")
+    elif isinstance(node, WaitNode):
+        yield from _flaws_of_wait(node)
+    elif isinstance(node, InputNode) and node.answer_schema is not None:
+        yield from (Flaw(("schema", *place), said) for place, said in flaws_of_schema(node.answer_schema))
+    yield from _flaws_of_values(node)
+
+
+def _flaws_of_values(node: BaseNode) -> Iterator[Flaw]:
+    """Literals where only a reference or one kind of literal makes sense."""
+    if not isinstance(node.skip_if, dict | bool | None):
+        yield Flaw(("skip_if",), "must be a condition, as in {$eq: [{$from: approve.ok}, false]}")
+    for_each = getattr(node, "for_each", None)
+    if not isinstance(for_each, dict | list | None):
+        yield Flaw(("for_each",), "must be a list or a reference to one")
+
+
+def _flaws_of_wait(node: WaitNode) -> Iterator[Flaw]:
+    if (node.seconds is None) is (node.until is None):
+        yield Flaw(("seconds",), "give `seconds` or `until`, and not both")
+    elif node.until is not None and not isinstance(node.until, dict) and moment(node.until) is None:
+        yield Flaw(("until",), "must be a moment with its zone, as in 2030-01-31T09:00:00Z, or a reference")
+
+
+def moment(text: object) -> datetime | None:
+    """The moment that a text says, if it says one with its zone."""
+    if not isinstance(text, str):
+        return None
+    try:
+        said = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return said if said.utcoffset() is not None else None
+
+
+def _circle(parents: Mapping[str, tuple[str, ...]], nodes: Mapping[str, int]) -> Iterator[Flaw]:
+    """One circle of nodes that wait for each other, if there is any."""
+    left = {node_id: len(above) for node_id, above in parents.items()}
+    children: dict[str, list[str]] = {node_id: [] for node_id in parents}
+    for node_id, above in parents.items():
+        for parent in above:
+            if parent in children:
+                children[parent].append(node_id)
+            else:
+                left[node_id] -= 1  # unknown, which is said elsewhere
+    free = [node_id for node_id, number in left.items() if number == 0]
+    while free:
+        for child in children[free.pop()]:
+            left[child] -= 1
+            if left[child] == 0:
+                free.append(child)
+    # Whoever is left waits for another who is left, so walking upwards meets somebody twice.
+    at = next((node_id for node_id, number in left.items() if number > 0), None)
+    if at is None:
+        return
+    walked: dict[str, None] = {}
+    while at not in walked:
+        walked[at] = None
+        at = next(parent for parent in parents[at] if left.get(parent, 0) > 0)
+    circle = list(walked)[list(walked).index(at) :]
+    shown = [*circle[:10], "…"] if len(circle) > 10 else circle
+    yield Flaw(("nodes", nodes[at], "depends_on"), f"waits for itself: {' → '.join([*shown, at])}")

@@ -1,0 +1,190 @@
+"""What a node of a document may say: one model for each type, checked field by field."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from queue_workflows.settings.fields import QUEUE_NAME
+from queue_workflows.workflow.refs import ROOTS
+
+NODE_ID: Final = r"[A-Za-z_][A-Za-z0-9_-]{0,127}"
+NAME_BYTES: Final = 512
+SMALLINT_MAX: Final = 32_767
+LONGEST_S: Final = 100 * 365 * 86_400.0
+
+
+class When(StrEnum):
+    """Which ends of its parents let a node start; a skipped parent counts as a success."""
+
+    ALL_SUCCESS = "all_success"
+    ALL_DONE = "all_done"
+    ANY_SUCCESS = "any_success"
+
+
+class OnFailure(StrEnum):
+    """What the failure of a node does to the rest of its run."""
+
+    FAIL_FAST = "fail_fast"
+    CONTINUE = "continue"
+
+
+def _node_id(text: str) -> str:
+    if text in ROOTS:
+        raise ValueError(f"cannot be {text!r}, which references use for something else")
+    if not re.fullmatch(NODE_ID, text):
+        raise ValueError("must be a letter or `_`, then up to 127 letters, digits, `_` and `-`")
+    return text
+
+
+def _queue(text: str) -> str:
+    if not re.fullmatch(QUEUE_NAME, text):
+        raise ValueError("is no queue name: a letter, then up to 62 letters, digits and any of `_ . -`")
+    return text
+
+
+def name_text(text: str) -> str:
+    """A name as columns and indexes take it."""
+    if not text or text != text.strip() or not text.isprintable():
+        raise ValueError("must be a name, without blanks around it and control characters in it")
+    if len(text.encode()) > NAME_BYTES:
+        raise ValueError(f"is longer than {NAME_BYTES} bytes")
+    return text
+
+
+def _limit_key(text: str) -> str:
+    if "*" in text:
+        raise ValueError("must name one key: `*` is for the patterns that limits are set by")
+    return name_text(text)
+
+
+Text: TypeAlias = Annotated[str, Field(strict=True)]
+Name: TypeAlias = Annotated[str, Field(strict=True), AfterValidator(name_text)]
+NodeId: TypeAlias = Annotated[str, Field(strict=True), AfterValidator(_node_id)]
+Whole: TypeAlias = Annotated[int, Field(strict=True)]
+Flag: TypeAlias = Annotated[bool, Field(strict=True)]
+Priority: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=9)]
+Seconds: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=LONGEST_S)]
+SecondsOrNone: TypeAlias = Annotated[float, Field(strict=True, ge=0, le=LONGEST_S)]
+Values: TypeAlias = dict[str, Any]
+
+
+class Part(BaseModel):
+    """A part of a document: frozen, and strict about names that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=False)
+
+
+class Retry(Part):
+    """How often a task is tried, and how long it waits before it is tried again."""
+
+    max_attempts: Annotated[int, Field(strict=True, ge=1, le=SMALLINT_MAX)] | None = Field(
+        None, description="How often it is tried at most; the default is 3."
+    )
+    backoff_s: SecondsOrNone | None = Field(
+        None, description="Seconds before the second try, doubled from then on; the default is 60."
+    )
+
+
+class BaseNode(Part):
+    """What nodes of every type have."""
+
+    id: NodeId = Field(description="What references, commands and other nodes call it.")
+    depends_on: tuple[NodeId, ...] = Field(
+        (), description="Nodes that must be over first, beside those that references name."
+    )
+    when: When = Field(When.ALL_SUCCESS, description="Which ends of its parents let it start.")
+    on_failure: OnFailure | None = Field(
+        None, description="What its failure does to the run; the document's `on_failure` if absent."
+    )
+    skip_if: Any = Field(None, description="A condition, resolved when the node is ready; true skips it.")
+
+
+class TaskNode(BaseNode):
+    """A job for a worker, or one for each element of a list."""
+
+    type: Literal["task"] = "task"
+    module: Name | None = Field(None, description="The node module, as the host app's resolver knows it.")
+    queue: Annotated[str, Field(strict=True), AfterValidator(_queue)] = Field(
+        "cpu", description="Whose workers run it."
+    )
+    model: Name | None = Field(None, description="The model that it needs; workers with it warm go first.")
+    inputs: Values = Field({}, description="What its `run` gets, with references resolved when it executes.")
+    for_each: Any = Field(None, description="A list; the node runs once for each `item` of it.")
+    retry: Retry | None = Field(None, description="How often it is tried, and when again.")
+    timeout_s: Seconds | None = Field(None, description="How long one try may take.")
+    stall_timeout_s: Seconds | None = Field(
+        None, description="How long a try may say nothing, once it has reported progress."
+    )
+    priority: Priority | None = Field(None, description="0 to 9, higher first; the run's if absent.")
+    host_priority: Annotated[int, Field(strict=True, ge=-SMALLINT_MAX, le=SMALLINT_MAX)] = Field(
+        0, description="A host's preference among equals."
+    )
+    limit_key: Annotated[str, Field(strict=True), AfterValidator(_limit_key)] | None = Field(
+        None, description="The limit whose slot it takes."
+    )
+    host_lock: Name | None = Field(None, description="The lock of its machine that it holds.")
+    plugin: Name | None = Field(None, description="The plugin of a hook.")
+    step: Annotated[int, Field(strict=True, ge=0, le=SMALLINT_MAX)] | None = Field(
+        None, description="The step of a hook."
+    )
+    background: Flag = Field(False, description="Whether it runs beside its step, as background hooks do.")
+
+
+class InputNode(BaseNode):
+    """Waits for an answer, which becomes its result; holds no worker."""
+
+    type: Literal["input"]
+    answer_schema: Values | None = Field(
+        None, alias="schema", description="JSON Schema properties of the answer; any object if absent."
+    )
+    expires_s: Seconds | None = Field(None, description="After how many seconds without an answer it fails.")
+    prompt: Annotated[str, Field(strict=True, max_length=16_384)] | None = Field(
+        None, description="What whoever answers is asked."
+    )
+
+
+class WaitNode(BaseNode):
+    """Waits for a length of time or until a moment; holds no worker."""
+
+    type: Literal["wait"]
+    seconds: SecondsOrNone | None = Field(None, description="How long it waits, from when it is ready.")
+    until: Any = Field(
+        None, description="A moment with its zone, as in 2030-01-31T09:00:00Z, or a reference."
+    )
+
+
+class WorkflowNode(BaseNode):
+    """A run of another workflow, whose outputs become its result."""
+
+    type: Literal["workflow"]
+    workflow: Name = Field(description="The other workflow's name.")
+    inputs: Values = Field({}, description="Its inputs, with references resolved when it starts.")
+    for_each: Any = Field(None, description="A list; the workflow runs once for each `item` of it.")
+    priority: Priority | None = Field(None, description="0 to 9, higher first; the run's if absent.")
+
+
+TYPES: Final[dict[str, type[BaseNode]]] = {
+    "task": TaskNode,
+    "input": InputNode,
+    "wait": WaitNode,
+    "workflow": WorkflowNode,
+}
+
+
+def _type_of(node: Any) -> str | None:
+    """Which model a node is for; one that says no type is a task."""
+    kind = node.get("type", "task") if isinstance(node, dict) else getattr(node, "type", None)
+    return kind if isinstance(kind, str) else None
+
+
+Node: TypeAlias = Annotated[
+    Annotated[TaskNode, Tag("task")]
+    | Annotated[InputNode, Tag("input")]
+    | Annotated[WaitNode, Tag("wait")]
+    | Annotated[WorkflowNode, Tag("workflow")],
+    Discriminator(_type_of),
+]

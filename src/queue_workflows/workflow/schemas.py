@@ -1,0 +1,99 @@
+"""JSON Schema properties: whether they make sense, and whether data is as they say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from queue_workflows.errors import PayloadError
+from queue_workflows.workflow.paths import written
+from queue_workflows.workflow.reading import Place
+from queue_workflows.workflow.refs import near
+
+_TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
+
+
+def flaws_of_schema(properties: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
+    """What is wrong with the properties: each is a JSON Schema, and a default must be one of its values."""
+    from jsonschema import Draft202012Validator
+
+    for name, schema in properties.items():
+        if not isinstance(schema, dict | bool):
+            hint = "; list the properties themselves" if name in {"type", "properties", "required"} else ""
+            yield (name,), f"must be a JSON Schema such as {{type: string}}{hint}"
+            continue
+        wrong = sorted(_errors(Draft202012Validator(Draft202012Validator.META_SCHEMA), schema), key=str)
+        for error in wrong:
+            yield (name, *error.absolute_path), f"is no JSON Schema: {_said(error)}"
+        if not wrong and isinstance(schema, dict) and schema.get("default") is not None:
+            for error in _errors(_validator(schema), schema["default"]):
+                yield (name, "default", *error.absolute_path), _said(error)
+
+
+def filled(properties: Mapping[str, Any] | None, given: Mapping[str, Any], *, what: str) -> dict[str, Any]:
+    """The data with defaults filled in, or `PayloadError` that says everything that is wrong with it."""
+    if not isinstance(given, Mapping):
+        raise PayloadError(f"{what} must be an object, not {type(given).__name__}", path=what)
+    if properties is None:
+        return dict(given)
+    wrong: list[tuple[str, str]] = []
+    whole: dict[str, Any] = {}
+    for name, schema in properties.items():
+        place = what + written(name)
+        if name in given:
+            whole[name] = given[name]
+            wrong += [
+                (place + "".join(map(written, error.absolute_path)), _said(error))
+                for error in _errors(_validator(schema), given[name])
+            ]
+        elif isinstance(schema, dict) and "default" in schema:
+            whole[name] = schema["default"]
+        else:
+            wrong.append((place, "is missing"))
+    wrong += [
+        (what + written(str(name)), f"is not asked for{near(str(name), list(properties))}")
+        for name in given
+        if name not in properties
+    ]
+    if wrong:
+        said = "; ".join(f"{place} {words}" for place, words in wrong[:5])
+        more = f"; and {len(wrong) - 5:,} more" if len(wrong) > 5 else ""
+        raise PayloadError(said + more, path=wrong[0][0])
+    return whole
+
+
+def _validator(schema: Any) -> Any:
+    """Knows no other schemas than this one: nothing is fetched from anywhere."""
+    from jsonschema import Draft202012Validator
+    from referencing import Registry
+
+    return Draft202012Validator(schema, registry=Registry())
+
+
+def _errors(validator: Any, value: Any) -> list[Any]:
+    """What a validator says; a reference that leads nowhere and a pattern that is none are errors too."""
+    from jsonschema import ValidationError
+    from referencing.exceptions import Unresolvable
+
+    try:
+        return list(validator.iter_errors(value))
+    except Unresolvable as unknown:
+        return [ValidationError(f"$ref {unknown.ref!r} leads nowhere; only the schema itself is known")]
+    except re.error as wrong:
+        return [ValidationError(f"its pattern is no regular expression: {wrong}")]
+
+
+def _said(error: Any) -> str:
+    """One line, without the value, which may be long or nobody's business."""
+    rule, wanted = error.validator, error.validator_value
+    if rule == "type":
+        return f"must be {' or '.join([wanted] if isinstance(wanted, str) else wanted)}"
+    if rule in {"enum", "const"}:
+        shown = ", ".join(repr(one) for one in (wanted if rule == "enum" else [wanted]))
+        return f"must be {'one of ' if rule == 'enum' else ''}{shown[:200]}"
+    if rule == "required":
+        return str(error.message).replace(" is a required property", " is missing")
+    if rule is None:
+        return str(error.message)
+    return f"does not fit {rule}: {str(wanted)[:100]}"

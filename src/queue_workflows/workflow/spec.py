@@ -1,0 +1,171 @@
+"""Reading a workflow's document: from a dict, a text or a file, or from the snapshot that a run keeps."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pydantic import ValidationError
+
+from queue_workflows.errors import DocumentError, Problem
+from queue_workflows.workflow.document import Document, canonical_hash
+from queue_workflows.workflow.flaws import Flaw, flaws_in, problems
+from queue_workflows.workflow.linking import flaws_of
+from queue_workflows.workflow.nodes import (
+    BaseNode,
+    InputNode,
+    Node,
+    OnFailure,
+    Retry,
+    TaskNode,
+    WaitNode,
+    When,
+    WorkflowNode,
+)
+from queue_workflows.workflow.reading import MAX_BYTES, Unreadable, check_data, lines_of, read_text, steps_of
+
+__all__ = [
+    "BaseNode",
+    "CompiledDocuments",
+    "Document",
+    "InputNode",
+    "Node",
+    "OnFailure",
+    "Retry",
+    "TaskNode",
+    "WaitNode",
+    "When",
+    "WorkflowNode",
+    "compiled",
+    "load_document",
+]
+
+KEPT_NODES: Final = 250_000
+
+
+class _Source(NamedTuple):
+    """A document as it came: its data, and what errors need to name places in it."""
+
+    data: Any
+    file: str | None = None
+    text: str | None = None
+
+
+def load_document(source: Mapping[str, Any] | str | Path, *, name: str | None = None) -> Document:
+    """A document from a dict, a YAML or JSON text, or a file (a `Path`; a `str` is always the text itself).
+
+    `name` is what it is known by: the default of its own `name`, and a different one is refused. Raises
+    `DocumentError` with everything that is wrong.
+    """
+    read = _read(source)
+    fallback = source.stem if name is None and isinstance(source, Path) else name
+    data = _with_name(read, fallback)
+    try:
+        document = Document.model_validate(data)
+    except ValidationError as refused:
+        raise _refusal(read._replace(data=data), flaws_in(refused, Document)) from None
+    flaws = list(flaws_of(document))
+    if name is not None and document.name != name:
+        flaws.append(Flaw(("name",), f"must be {name!r}, as it is known by, or be left out"))
+    if flaws:
+        raise _refusal(read, flaws)
+    return document
+
+
+class CompiledDocuments:
+    """The last documents that were parsed from snapshots, by hash; together they have not too many nodes."""
+
+    def __init__(self, max_nodes: int = KEPT_NODES) -> None:
+        self._max_nodes = max_nodes
+        self._kept: OrderedDict[str, Document] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, spec_hash: str) -> Document | None:
+        """The document of a hash if it is kept, so that its snapshot need not be fetched."""
+        with self._lock:
+            found = self._kept.get(spec_hash)
+            if found is not None:
+                self._kept.move_to_end(spec_hash)
+            return found
+
+    def compiled(self, spec: Mapping[str, Any], spec_hash: str) -> Document:
+        """The document of a snapshot; kept if the hash is really its own, since a host app may write rows.
+
+        What `load_document` checked is not checked again: a stricter version must not stop a run in flight.
+        """
+        found = self.find(spec_hash)
+        if found is not None:
+            return found
+        try:
+            document = Document.model_validate(spec)
+        except ValidationError as refused:
+            raise _refusal(_Source(spec, "the run's snapshot"), flaws_in(refused, Document)) from None
+        if canonical_hash(dict(spec)) == spec_hash:
+            self._keep(spec_hash, document)
+        return document
+
+    def _keep(self, spec_hash: str, document: Document) -> None:
+        with self._lock:
+            self._kept[spec_hash] = document
+            nodes = sum(len(kept.nodes) + 1 for kept in self._kept.values())
+            while nodes > self._max_nodes and len(self._kept) > 1:
+                nodes -= len(self._kept.popitem(last=False)[1].nodes) + 1
+
+
+_COMPILED: Final = CompiledDocuments()
+compiled = _COMPILED.compiled
+find_compiled = _COMPILED.find
+
+
+def _read(source: Mapping[str, Any] | str | Path) -> _Source:
+    """The data of a source, checked to be JSON of a bearable size."""
+    file = str(source) if isinstance(source, Path) else None
+    try:
+        if isinstance(source, str | Path):
+            text = _text_of(source) if isinstance(source, Path) else source
+            read = _Source(read_text(text), file, text)
+        else:
+            read = _Source(dict(source) if isinstance(source, Mapping) else source)
+        check_data(read.data)
+    except Unreadable as unreadable:
+        if unreadable.place is not None:
+            flaw = Flaw(tuple(steps_of(unreadable.place)), unreadable.said)
+            raise _refusal(read, [flaw]) from None
+        raise DocumentError([Problem(unreadable.said, line=unreadable.line, file=file)]) from None
+    return read
+
+
+def _text_of(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise Unreadable(f"is larger than {MAX_BYTES:,} bytes")
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as wrong:
+        raise Unreadable(f"cannot be read: {wrong.strerror or wrong}") from None
+    except UnicodeDecodeError as wrong:
+        found = f"byte {wrong.start + 1} is {wrong.object[wrong.start]:#04x}"
+        raise Unreadable(f"is no text in UTF-8: {found}") from None
+
+
+def _with_name(read: _Source, name: str | None) -> dict[str, Any]:
+    """The data as a mapping with a name; keys that begin with `x-` are the author's own, for anchors."""
+    if read.data is None:
+        raise DocumentError([Problem("is empty", file=read.file)])
+    if not isinstance(read.data, dict):
+        advice = None
+        if read.file is None and isinstance(read.data, str):
+            advice = "a str is the document's text: give a file as pathlib.Path(…)"
+        what = "a list" if isinstance(read.data, list) else f"the single value {str(read.data)[:60]!r}"
+        raise DocumentError([Problem(f"must be a mapping, not {what}", file=read.file)], advice=advice)
+    data = {key: value for key, value in read.data.items() if not key.startswith("x-")}
+    if name is not None:
+        data.setdefault("name", name)
+    return data
+
+
+def _refusal(read: _Source, flaws: list[Flaw]) -> DocumentError:
+    lines = lines_of(read.text) if read.text is not None else {}
+    return DocumentError(problems(flaws, read.data, file=read.file, lines=lines))

@@ -1,0 +1,162 @@
+"""References: what they yield, and what is said where they yield nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queue_workflows.errors import RefError
+from queue_workflows.workflow.refs import (
+    ABSENT,
+    paths_in,
+    resolve,
+    resolve_condition,
+    resolve_elements,
+    resolve_ref,
+)
+
+SCOPE: dict[str, Any] = {
+    "inputs": {"brief": "short", "a key": {"x.y": 1}},
+    "run": {"id": "r1", "labels": {}},
+    "item": {"n": 2},
+    "index": 0,
+    "plan": {"scenes": [{"kind": "day", "n": 1}, {"kind": "night", "n": 2}], "none": None},
+    "draw": [{"url": "a"}, ABSENT, {"url": "c"}],
+    "gone": ABSENT,
+}
+
+
+def ref(path: str) -> dict[str, str]:
+    return {"$from": path}
+
+
+def only(path: str, where: Any) -> dict[str, Any]:
+    return {"$filter": {"in": ref(path), "where": where}}
+
+
+@pytest.mark.parametrize(
+    ("value", "result"),
+    [
+        (ref("inputs.brief"), "short"),
+        (ref("inputs"), SCOPE["inputs"]),
+        (ref('inputs["a key"]["x.y"]'), 1),
+        (ref("item.n"), 2),
+        (ref("index"), 0),
+        (ref("plan.scenes[1].kind"), "night"),
+        (ref("plan.scenes[-1].n"), 2),
+        (ref("plan.scenes.0.n"), 1),
+        (ref("plan.none"), None),
+        (ref("draw"), [{"url": "a"}, None, {"url": "c"}]),
+        (ref("draw[0].url"), "a"),
+        (ref("draw[1].url"), None),
+        (ref("gone"), None),
+        (ref("gone.however[3].deep"), None),
+        ({"$value": {"$from": "inputs.brief"}}, {"$from": "inputs.brief"}),
+        ({"$eq": [ref("item.n"), 2]}, True),
+        ({"$eq": [ref("item.n"), 2.0]}, True),
+        ({"$eq": [1, True]}, False),
+        ({"$eq": [[0], [False]]}, False),
+        ({"$eq": [{"a": [1]}, {"a": [1]}]}, True),
+        ({"$ne": [ref("inputs.brief"), "long"]}, True),
+        (only("plan.scenes", {"$eq": [ref("it.kind"), "day"]}), [{"kind": "day", "n": 1}]),
+        (only("plan.scenes", {"$eq": [ref("it.n"), ref("item.n")]}), [{"kind": "night", "n": 2}]),
+        (only("gone", True), []),
+        ({"a": [1, {"b": ref("index")}]}, {"a": [1, {"b": 0}]}),
+    ],
+)
+def test_what_references_yield(value: Any, result: Any):
+    """Each operator, nested anywhere."""
+    assert resolve(value, SCOPE, where="draw.inputs") == result
+
+
+def test_what_a_node_returned_is_data():
+    """Nothing that looks like a reference is followed when it comes out of one."""
+    scope = {"plan": {"x": {"$from": "inputs.secret"}}, "inputs": {"secret": 1}}
+    assert resolve(ref("plan.x"), scope, where="a.inputs") == {"$from": "inputs.secret"}
+
+
+@pytest.mark.parametrize(
+    ("path", "missing", "there"),
+    [
+        ("plan.scene[0]", ".scene", "plan is an object with 'scenes', 'none'; did you mean 'scenes'?"),
+        ("plan.scenes[2].n", "[2]", "plan.scenes is a list of 2"),
+        ("plan.none.x", ".x", "plan.none is null"),
+        ("inputs.brief.x", ".x", "inputs.brief is a text"),
+        ("run.labels.x", ".x", "run.labels is an empty object"),
+    ],
+)
+def test_a_path_that_leads_nowhere_says_what_is_there(path: str, missing: str, there: str):
+    """The place of the reference, the path, and what was found instead; never a value."""
+    with pytest.raises(RefError) as wrong:
+        resolve({"scene": [ref(path)]}, SCOPE, where="draw.inputs")
+    assert str(wrong.value) == f"draw.inputs.scene[0]: `{path}`: nothing is there at {missing}; {there}"
+    assert (wrong.value.where, wrong.value.path, wrong.value.there) == ("draw.inputs.scene[0]", path, there)
+
+
+def test_a_root_that_is_not_there():
+    """A misspelt node is met with the one that was probably meant."""
+    with pytest.raises(RefError) as wrong:
+        resolve(ref("paln.x"), {"plan": {}, "run": {}}, where="a.inputs")
+    assert str(wrong.value) == (
+        "a.inputs: `paln.x`: there is no 'paln'; there is 'plan', 'run'; did you mean 'plan'?"
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"$form": "inputs.brief"},
+        {"$from": 3},
+        {"$from": ""},
+        {"$from": "a..b"},
+        {"$from": "a[x]"},
+        {"$from": 'a["x]'},
+        {"$from": "a", "b": 1},
+        {"$eq": [1]},
+        {"$filter": {"in": []}},
+        {"a": {"$filter": [], "where": True}},
+    ],
+)
+def test_a_malformed_operator_is_an_error(value: Any):
+    """What begins with `$` is never passed on as if it were data."""
+    with pytest.raises(RefError):
+        resolve(value, SCOPE, where="a")
+    with pytest.raises(RefError):
+        paths_in(value)
+
+
+def test_the_paths_that_a_value_needs():
+    """Each once; what `it` stands for inside a filter is no path of its own."""
+    value = {
+        "a": [ref("plan.x"), {"$value": ref("not.this")}, ref("plan.x")],
+        "b": {"$filter": {"in": ref("draw"), "where": {"$eq": [ref("it.n"), ref("item.n")]}}},
+    }
+    assert [str(path) for path in paths_in(value)] == ["plan.x", "draw", "item.n"]
+
+
+def test_conditions_and_elements():
+    """A condition is true or false and a list is a list; null is the empty one of each."""
+    assert resolve_condition(ref("gone.ok"), SCOPE, where="a.skip_if") is False
+    assert resolve_condition({"$eq": [1, 1]}, SCOPE, where="a.skip_if") is True
+    assert resolve_elements(ref("gone"), SCOPE, where="a.for_each") == []
+    with pytest.raises(RefError, match=r"a\.skip_if: a condition is true or false, and this is a text"):
+        resolve_condition(ref("inputs.brief"), SCOPE, where="a.skip_if")
+    with pytest.raises(RefError, match=r"a\.for_each: a list is needed, and this is an object"):
+        resolve_elements(ref("inputs"), SCOPE, where="a.for_each")
+
+
+def test_the_host_app_answers_for_what_is_behind_host():
+    """It gets the path and the run; a LookupError is a path that leads nowhere."""
+    asked: list[Any] = []
+
+    def host(path: str, run: Any) -> Any:
+        asked.append((path, run["id"]))
+        return {"bucket": {"name": "films"}}[path]
+
+    assert resolve_ref("host.bucket", SCOPE, host=host) == {"name": "films"}
+    with pytest.raises(RefError, match="the host app does not know it"):
+        resolve_ref("host.buckte", SCOPE, host=host)
+    with pytest.raises(RefError, match="nobody to ask"):
+        resolve_ref("host.bucket", SCOPE)
+    assert asked == [("bucket", "r1"), ("buckte", "r1")]
