@@ -1,0 +1,187 @@
+"""`load_scope`: what references can see of a run, read in one statement from what upstream has stored."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.types.json import Jsonb
+from support.jobs import CLEAR
+from support.plans import explain
+
+from queue_workflows.errors import RefError, UnknownRun
+from queue_workflows.jobs.scope import load_scope
+from queue_workflows.repositories import RunRepository, scopes
+from queue_workflows.workflow.paths import Path
+from queue_workflows.workflow.refs import ABSENT, paths_in, resolve
+
+INPUTS = {"brief": "a film", "size": {"w": 3, "h": 4}, "tags": ["a", "b"]}
+
+
+class Rows:
+    """A run with nodes as the dispatcher leaves them."""
+
+    def __init__(self, connection: psycopg.Connection) -> None:
+        self.connection = connection
+        self.run_id = (
+            RunRepository(connection)
+            .insert("film", spec={}, spec_hash="h", inputs=INPUTS, labels={"team": "red"}, parcel_id="p7")
+            .id
+        )
+
+    def node(self, node_id: str, state: str, *, total: int | None = None) -> None:
+        self.connection.execute(
+            "INSERT INTO workflow_nodes (run_id, node_id, state, mapped, jobs_total) VALUES (%s,%s,%s,%s,%s)",
+            [self.run_id, node_id, state, total is not None, 1 if total is None else total],
+        )
+
+    def job(self, node_id: str, delta: Any, *, place: int = -1, status: str = "completed") -> None:
+        self.connection.execute(
+            "INSERT INTO workflow_node_jobs (run_id, node_id, map_index, queue, status, finished_at,"
+            " context_delta) VALUES (%s, %s, %s, 'cpu', %s, now(), %s)",
+            [self.run_id, node_id, place, status, None if delta is None else Jsonb(delta)],
+        )
+
+    def scope(self, *paths: str, **element: Any) -> dict[str, Any]:
+        wanted = [Path.parse(path) for path in paths]
+        return dict(load_scope(self.connection, self.run_id, wanted, **element))
+
+    def resolved(self, value: Any, **element: Any) -> Any:
+        scope = load_scope(self.connection, self.run_id, paths_in(value), **element)
+        return resolve(value, scope, where="cut.inputs")
+
+
+@pytest.fixture
+def rows(qwf_dsn: str) -> Iterator[Rows]:
+    """A run whose nodes ended in every way."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR)
+        rows = Rows(connection)
+        rows.node("plan", "completed")
+        rows.job("plan", {"title": "T", "scenes": [{"n": 0}, {"n": 1}], "deep": {"a": {"b": None}}})
+        rows.node("failed", "failed")
+        rows.job("failed", None, status="failed")
+        rows.node("nothing", "completed")
+        rows.job("nothing", None)
+        rows.node("draw", "failed", total=4)
+        rows.job("draw", {"url": 2}, place=2)
+        rows.job("draw", {"url": 0}, place=0)
+        rows.job("draw", None, place=1, status="failed")
+        rows.node("none", "completed", total=0)
+        yield rows
+
+
+def test_what_paths_lead_to(rows: Rows) -> None:
+    """Of a result only the part that is referred to; an index needs the whole list."""
+    assert rows.scope("plan.title") == {"plan": {"title": "T"}}
+    assert rows.scope("plan.title", "plan.deep.a.b") == {"plan": {"title": "T", "deep": {"a": {"b": None}}}}
+    assert rows.scope("plan.scenes[1].n") == {"plan": {"scenes": [{"n": 0}, {"n": 1}]}}
+    assert rows.scope("plan.scenes.1.n", "plan.deep", "plan.deep.a") == {
+        "plan": {"scenes": [{"n": 0}, {"n": 1}], "deep": {"a": {"b": None}}}
+    }
+    assert list(rows.scope("plan", "plan.title")["plan"]) == ["deep", "title", "scenes"]
+    assert rows.scope("inputs.size.w", "inputs.tags[0]") == {"inputs": {"size": {"w": 3}, "tags": ["a", "b"]}}
+
+
+def test_the_facts_of_the_run(rows: Rows) -> None:
+    """As JSON values; the host app's references need them too."""
+    for path in ("run.labels.team", "host.tenant"):
+        run = rows.scope(path)["run"]
+        assert run.pop("created_at").startswith("20")
+        assert run == {
+            "id": str(rows.run_id),
+            "workflow": "film",
+            "labels": {"team": "red"},
+            "parcel_id": "p7",
+        }
+
+
+def test_results_in_the_order_of_the_list(rows: Rows) -> None:
+    """Whatever order they were stored in; null for those without one."""
+    assert rows.resolved({"$from": "draw"}) == [{"url": 0}, None, {"url": 2}, None]
+    assert rows.resolved({"$from": "draw[2].url"}) == 2
+    assert rows.resolved({"$from": "draw[1].url"}) is None
+    assert rows.resolved({"$from": "none"}) == []
+
+
+def test_nodes_without_a_result_are_null_however_deep(rows: Rows) -> None:
+    """Failed, skipped, cancelled, or never reached in a run that stopped; and stale rows do not count."""
+    rows.node("skipped", "skipped")
+    rows.node("again", "cancelled")
+    rows.job("again", {"stale": True})
+    rows.node("mapped_again", "cancelled", total=1)
+    rows.job("mapped_again", {"stale": True}, place=0)
+    for node in ("failed", "skipped", "again", "mapped_again", "never"):
+        assert rows.scope(node) == {node: ABSENT}
+        assert rows.resolved({"$from": f"{node}.a[0].b"}) is None
+    assert rows.resolved({"$from": "nothing"}) == {}
+
+
+def test_what_is_not_there_is_an_error_that_says_what_is(rows: Rows) -> None:
+    """Though only a part was asked for at first."""
+    cases = {
+        "plan.titel": "an object with 'deep', 'title', 'scenes'",
+        "plan.deep.a.c": "an object with 'b'",
+        "inputs.breif": "an object with 'size', 'tags', 'brief'",
+        "nothing.a": "an empty object",
+        "draw.url": "a list of 4",
+        "plan.title.x": "a text",
+    }
+    for path, there in cases.items():
+        with pytest.raises(RefError) as caught:
+            rows.resolved({"title": {"$from": path}, "fine": {"$from": "plan.deep.a"}})
+        assert there in str(caught.value), str(caught.value)
+        assert path in str(caught.value)
+
+
+def test_the_element_needs_no_statement(rows: Rows) -> None:
+    """`item` and `index` came with the claim; without an element there are none."""
+    value = {"scene": {"$from": "item.n"}, "at": {"$from": "index"}}
+    rows.connection.close()
+    assert rows.resolved(value, item={"n": 7}, index=3) == {"scene": 7, "at": 3}
+    with pytest.raises(RefError, match="there is no 'item'"):
+        rows.resolved(value)
+
+
+def test_a_run_of_the_host_apps_own(rows: Rows) -> None:
+    """Its nodes have no rows of the engine's, and what a job stored is its node's result."""
+    rows.job("own", {"a": 1})
+    assert rows.resolved([{"$from": "own.a"}, {"$from": "own"}]) == [1, {"a": 1}]
+
+
+def test_a_run_that_is_gone(rows: Rows) -> None:
+    """Pruned meanwhile: said so, as nothing can be resolved."""
+    with pytest.raises(UnknownRun):
+        load_scope(rows.connection, uuid.uuid4(), [Path("inputs", ("brief",))])
+
+
+MANY = """
+INSERT INTO workflow_node_jobs (run_id, node_id, map_index, queue, status, finished_at, context_delta)
+SELECT run.id, 'other', n, 'cpu', 'completed', now(), '{}'
+FROM workflow_runs AS run, generate_series(1, 300) AS n
+"""
+
+
+@pytest.mark.parametrize("analyzed", [True, False], ids=["analyzed", "never analyzed"])
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_results_are_looked_up_by_their_key(rows: Rows, mode: str, analyzed: bool) -> None:
+    """However many jobs there are, of this run and of others."""
+    runs = RunRepository(rows.connection)
+    for _ in range(100):
+        runs.insert("film", spec={}, spec_hash="h")
+    rows.connection.execute("ALTER TABLE workflow_node_jobs SET (autovacuum_enabled = off)")
+    rows.connection.execute(MANY)
+    if analyzed:
+        rows.connection.execute("ANALYZE workflow_node_jobs")
+    wanted = [{"number": 0, "node": "plan", "keys": []}, {"number": 1, "node": "draw", "keys": ["url"]}]
+    plan = explain(rows.connection, mode, scopes.READ, {"run_id": rows.run_id, "wanted": json.dumps(wanted)})
+    assert plan[0]["Actual Rows"] == 3
+    found = [(node["Node Type"], node.get("Relation Name"), node.get("Index Name")) for node in plan]
+    assert ("Seq Scan", "workflow_node_jobs") not in [(kind, table) for kind, table, _ in found]
+    assert "uq_workflow_node_jobs_node" in [index for _, _, index in found]
+    read = [node for node in plan if node.get("Relation Name") == "workflow_node_jobs"]
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) == 3
