@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queue_workflows.states import NodeState, RunStatus
-from queue_workflows.workflow.graph import Shape, graph_from
+from queue_workflows.workflow.graph import Shape, graph_from, graph_of
 from queue_workflows.workflow.plan import advance
 from queue_workflows.workflow.progress import (
     Begun,
@@ -19,6 +19,7 @@ from queue_workflows.workflow.progress import (
     SkippedNode,
     opens_no_more,
 )
+from queue_workflows.workflow.spec import load_document
 from tests.support.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, chain, planned
 
 BROKEN = {"kind": "ref", "message": "a.b is not there"}
@@ -423,3 +424,27 @@ def test_a_graph_lists_parents_before_children_and_refuses_a_circle() -> None:
     assert (graph.roots, graph.nodes["c"].parents, graph.nodes["b"].children) == (("a",), ("b",), ("c",))
     with pytest.raises(ValueError, match="circle"):
         graph_from([Shape("a", ("b",)), Shape("b", ("a",))])
+
+
+def test_a_documents_graph_has_its_edges_and_its_ways_to_fail() -> None:
+    """A reference is an edge as `depends_on` is, and a node's own `on_failure` beats the document's."""
+    document = load_document(
+        {
+            "name": "film",
+            "on_failure": "continue",
+            "nodes": [
+                {"id": "plan", "module": "m", "on_failure": "fail_fast"},
+                {"id": "draw", "module": "m", "for_each": {"$from": "plan.scenes"}},
+                {"id": "tidy", "module": "m", "depends_on": ["draw"], "when": "all_done"},
+            ],
+        }
+    )
+    graph = document.derived(graph_of)
+    assert graph is document.derived(graph_of)
+    assert graph == graph_from(
+        [
+            Shape("plan"),
+            Shape("draw", ("plan",), on_failure="continue", is_mapped=True),
+            Shape("tidy", ("draw",), when="all_done", on_failure="continue"),
+        ]
+    )

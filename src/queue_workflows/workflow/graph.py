@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-When = Literal["all_success", "all_done", "any_success"]
-OnFailure = Literal["fail_fast", "continue"]
+from queue_workflows.workflow.spec import Document, OnFailure, When
 
 
 class Shape(NamedTuple):
@@ -15,8 +14,8 @@ class Shape(NamedTuple):
 
     id: str
     parents: Iterable[str] = ()
-    when: When = "all_success"
-    on_failure: OnFailure = "fail_fast"
+    when: When = When.ALL_SUCCESS
+    on_failure: OnFailure = OnFailure.FAIL_FAST
     is_mapped: bool = False
 
 
@@ -40,6 +39,20 @@ class Graph:
     roots: tuple[str, ...]
 
 
+def graph_of(document: Document) -> Graph:
+    """The shape of a document; `document.derived(graph_of)` keeps it with the document."""
+    return graph_from(
+        Shape(
+            node.id,
+            document.parents[node.id],
+            when=node.when,
+            on_failure=document.on_failure_of(node),
+            is_mapped=getattr(node, "for_each", None) is not None,
+        )
+        for node in document.nodes
+    )
+
+
 def graph_from(shapes: Iterable[Shape]) -> Graph:
     """A graph of nodes in any order, whose parents are all among them; a circle is a ValueError."""
     given = {shape.id: shape for shape in shapes}
@@ -51,8 +64,8 @@ def graph_from(shapes: Iterable[Shape]) -> Graph:
     nodes = {
         node_id: GraphNode(
             id=node_id,
-            when=given[node_id].when,
-            on_failure=given[node_id].on_failure,
+            when=When(given[node_id].when),
+            on_failure=OnFailure(given[node_id].on_failure),
             parents=parents[node_id],
             children=tuple(children[node_id]),
             is_mapped=given[node_id].is_mapped,

@@ -35,6 +35,7 @@ from queue_workflows.workflow.progress import (
     is_given_up,
     untouched,
 )
+from queue_workflows.workflow.spec import OnFailure, When
 
 Look = Callable[[Collection[str]], Mapping[str, Counters]]
 
@@ -84,9 +85,9 @@ def advance(
 
 def ready_or_not(node: GraphNode, row: Counters) -> bool:
     """Whether a node all of whose parents are over runs."""
-    if node.when == "all_done" or not node.parents:
+    if node.when is When.ALL_DONE or not node.parents:
         return True
-    return row.parents_bad == 0 if node.when == "all_success" else row.parents_completed > 0
+    return row.parents_bad == 0 if node.when is When.ALL_SUCCESS else row.parents_completed > 0
 
 
 def told(row: Counters, parent_id: str, state: NodeState) -> Counters:
@@ -189,7 +190,7 @@ class _Plan:
         self._put(row)
         if row.left == 0:
             self._end(row, self._outcome(row))
-        elif first_failure and self.graph.nodes[row.node_id].on_failure == "fail_fast":
+        elif first_failure and self.graph.nodes[row.node_id].on_failure is OnFailure.FAIL_FAST:
             self.stop[row.node_id] = None
             self._fail_fast(row.node_id)
 
@@ -240,7 +241,7 @@ class _Plan:
         self.ready.pop(node_id, None)
         self.stop.pop(node_id, None)
         self.untold.append(node_id)
-        if failed and self.graph.nodes[node_id].on_failure == "fail_fast":
+        if failed and self.graph.nodes[node_id].on_failure is OnFailure.FAIL_FAST:
             self._fail_fast(node_id)
 
     def _tell(self) -> None:

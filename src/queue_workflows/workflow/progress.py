@@ -7,6 +7,7 @@ from typing import Any, Final, Literal
 
 from queue_workflows.states import JobStatus, NodeState
 from queue_workflows.workflow.graph import Graph
+from queue_workflows.workflow.spec import OnFailure, When
 
 Stopping = Literal["fail_fast", "cancel"]
 NodeError = dict[str, Any]
@@ -122,7 +123,7 @@ def untouched(graph: Graph, run: RunCounters, node_id: str) -> Counters:
 def is_given_up(graph: Graph, run: RunCounters, node_id: str) -> bool:
     """Whether the run's stop includes this node; only a cancel keeps an `all_done` node from tidying up."""
     return run.stopping == "cancel" or (
-        run.stopping == "fail_fast" and graph.nodes[node_id].when != "all_done"
+        run.stopping == "fail_fast" and graph.nodes[node_id].when is not When.ALL_DONE
     )
 
 
@@ -130,6 +131,6 @@ def opens_no_more(graph: Graph, run: RunCounters, row: Counters) -> bool:
     """Whether further elements of an active `for_each` node count as cancelled instead of getting a job."""
     return (
         is_given_up(graph, run, row.node_id)
-        or (row.failed > 0 and graph.nodes[row.node_id].on_failure == "fail_fast")
+        or (row.failed > 0 and graph.nodes[row.node_id].on_failure is OnFailure.FAIL_FAST)
         or (row.error is not None and row.error.get("kind") == CANCELLED)
     )
