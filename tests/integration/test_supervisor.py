@@ -25,8 +25,9 @@ from queue_workflows.errors import ExitCode
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 from queue_workflows.roles.bookkeeper import Bookkeeper
 from queue_workflows.roles.loop import Halt, Waiter
+from queue_workflows.roles.slots import WorkerSpec
 from queue_workflows.roles.spares import Spares
-from queue_workflows.roles.supervisor import Supervisor, WorkerSpec
+from queue_workflows.roles.supervisor import Supervisor
 from queue_workflows.settings import Settings
 
 READY = r"ready (\S+) (\d+)"

@@ -22,6 +22,17 @@ from support.workers import until
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 
 TESTS = Path(__file__).parents[1]
+# It beats nowhere and holds nothing.
+ORCHESTRATOR = """
+import os, signal, sys, threading
+from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+stop = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: stop.set())
+die_with_parent(take_launcher_pid())
+os.write(1, b"orchestrates %d\\n" % os.getpid())
+while not stop.wait(1): pass
+os.write(1, b"orchestrator stopping\\n")
+"""
 STAND_IN = Path(__file__).with_name("standin_worker.py")
 HOST = "h1"
 
@@ -169,7 +180,7 @@ def idle(conn: psycopg.Connection, count: int) -> None:
 
 
 def over_stand_ins(dsn: str, *workers: str, env: Mapping[str, str] | None = None) -> Supervised:
-    """A supervisor of stand-ins; each `QUEUE[:N] [options of the stand-in]`."""
+    """A supervisor of stand-ins; each `QUEUE[:N] [options of the stand-in]`, or `orchestrator`."""
     return Supervised([sys.executable, __file__, json.dumps(workers)], dsn, env=env)
 
 
@@ -177,21 +188,29 @@ def main(workers: Sequence[str]) -> int:
     from queue_workflows.cli.logs import log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.roles.bookkeeper import Pace
-    from queue_workflows.roles.supervisor import WorkerSpec, supervise
+    from queue_workflows.roles.slots import OrchestratorSpec, Spec, WorkerSpec
+    from queue_workflows.roles.supervisor import supervise
 
     log_to_stderr()
-    specs = []
+    specs: list[Spec] = []
     for worker in workers:
+        if worker == "orchestrator":
+            specs.append(OrchestratorSpec())
+            continue
         name, *options = worker.split()
         queue_name, _, count = name.partition(":")
         specs += [WorkerSpec(queue_name, tuple(options))] * int(count or 1)
     settings = effective_settings()
+
+    def command_for(spec: Spec) -> list[str]:
+        if isinstance(spec, OrchestratorSpec):
+            return [sys.executable, "-c", ORCHESTRATOR]
+        place = ["--queue", spec.queue, "--host-label", settings.host_label]
+        return [sys.executable, str(STAND_IN), *place, *spec.options]
+
     return supervise(
         specs,
-        command_for=lambda spec: [
-            *(sys.executable, str(STAND_IN), "--queue", spec.queue, "--host-label", settings.host_label),
-            *spec.options,
-        ],
+        command_for=command_for,
         settings=settings,
         pace=Pace(look_every=0.2, answer_within=1.0),
     )

@@ -20,6 +20,11 @@ def note(reason: str | None) -> dict[str, Any]:
     return {"reason": reason, "pid": os.getpid()}
 
 
+@ingest_task("say")
+def say(reason: str | None, args: dict[str, Any]) -> None:
+    print(args["words"], flush=True)
+
+
 @ingest_task("clock")
 def clock(reason: str | None) -> float:
     return time.time()

@@ -6,8 +6,11 @@ import logging
 import time
 
 
-def log_to_stderr(*, debug: bool = False) -> None:
-    """One line an event, with UTC time and pid; a host app that set up the root logger keeps that."""
+def log_to_stderr(*, debug: bool = False, handler: logging.Handler | None = None) -> None:
+    """One line an event, with UTC time and pid; a host app that set up the root logger keeps that.
+
+    With a handler it goes there instead.
+    """
     ours = logging.getLogger("queue_workflows")
     if ours.level == logging.NOTSET:
         ours.setLevel(logging.DEBUG if debug else logging.INFO)
@@ -17,6 +20,6 @@ def log_to_stderr(*, debug: bool = False) -> None:
         "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ"
     )
     formatter.converter = time.gmtime
-    handler = logging.StreamHandler()
+    handler = handler or logging.StreamHandler()
     handler.setFormatter(formatter)
     ours.addHandler(handler)

@@ -28,6 +28,7 @@ ALIASES: Final = {
 ASKS_FOR_HELP: Final = "queue_workflows.asks_for_help"
 
 ENTRIES: Final = {
+    "up": Entry("queue_workflows.cli.up:up", "Run everything in one terminal, for development."),
     "demo": Entry("queue_workflows.cli.demo:demo", "Run the bundled example on an embedded Postgres."),
     "db": Entry("queue_workflows.cli.db:db", "Migrate the database and look at its schema."),
     "doctor": Entry(

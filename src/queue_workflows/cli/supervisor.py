@@ -1,10 +1,10 @@
-"""`qwf supervisor`: every worker of a machine or container below one process."""
+"""`qwf supervisor`: the workers of a machine or container below one process, and an orchestrator if asked."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import click
@@ -17,8 +17,9 @@ from queue_workflows.config import check_known_queue, effective_settings
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.host.launcher import own_command, run_as_child_if_pid1
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
-from queue_workflows.roles.supervisor import WorkerSpec, supervise
-from queue_workflows.settings import check_queue_name
+from queue_workflows.roles.slots import OrchestratorSpec, Spec, WorkerSpec
+from queue_workflows.roles.supervisor import supervise
+from queue_workflows.settings import Settings, check_queue_name
 
 MOST_WORKERS: Final = 1000
 # What the supervisor has to know itself.
@@ -45,7 +46,8 @@ def parse_workers(text: str) -> list[WorkerSpec]:
     return [WorkerSpec(queue, tuple(options))] * int(count or 1)
 
 
-def _workers(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> list[WorkerSpec]:
+def workers_option(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> list[WorkerSpec]:
+    """The workers that several `--worker` ask for."""
     specs: list[WorkerSpec] = []
     for value in values:
         try:
@@ -74,12 +76,16 @@ def _check_not_shared(specs: Sequence[WorkerSpec]) -> None:
 @click.option(
     "--worker",
     "workers",
-    callback=_workers,
+    callback=workers_option,
     metavar="QUEUE[:N]",
     multiple=True,
-    required=True,
     help="N workers (one unless said) of this queue; may be given several times, for several queues."
     " Options of `qwf worker` may follow in the same word: --worker 'fetch:2 --recycle-mb 500'.",
+)
+@click.option(
+    "--orchestrator",
+    is_flag=True,
+    help="An orchestrator beside them, which advances workflow runs; any number of them may run anywhere.",
 )
 @click.option("--host-label", metavar="LABEL", help="This machine's name in worker ids; else host_label.")
 @click.option(
@@ -99,6 +105,7 @@ def supervisor(
     invocation: Invocation,
     *,
     workers: list[WorkerSpec],
+    orchestrator: bool,
     host_label: str | None,
     grace: float | None,
     spare: bool,
@@ -108,27 +115,39 @@ def supervisor(
     SIGTERM, SIGINT or SIGHUP stops them gracefully: each may finish its job within the grace; a second signal
     stops them at once. What a worker held that died is queued again at once.
     """
+    if not workers and not orchestrator:
+        raise click.UsageError("nothing to run: say --worker QUEUE[:N], --orchestrator, or both")
     run_as_child_if_pid1()
     die_with_parent(take_launcher_pid())
     log_to_stderr(debug=invocation.debug)
     settings = effective_settings({"host_label": host_label, "grace_s": grace})
     for spec in workers:
         check_known_queue(spec.queue)
-    above = list(_before_the_command(invocation))
-    beside = ["--host-label", settings.host_label, *(["--grace", f"{grace:g}"] if grace is not None else [])]
     return supervise(
-        workers,
-        command_for=lambda spec: own_command(
-            [*above, "worker", "--queue", spec.queue, *beside, *spec.options]
-        ),
+        [*workers, *([OrchestratorSpec()] if orchestrator else [])],
+        command_for=commands(invocation, settings, grace),
         settings=settings,
         db_url=invocation.db_url,
         with_spares=spare,
     )
 
 
+def commands(
+    invocation: Invocation, settings: Settings, grace: float | None = None
+) -> Callable[[Spec], list[str]]:
+    """How each process is started: what stood before our command stands before its own too."""
+    above = list(_before_the_command(invocation))
+    beside = ["--host-label", settings.host_label, *(["--grace", f"{grace:g}"] if grace is not None else [])]
+
+    def command_for(spec: Spec) -> list[str]:
+        if isinstance(spec, OrchestratorSpec):
+            return own_command([*above, "orchestrator", *spec.options])
+        return own_command([*above, "worker", "--queue", spec.queue, *beside, *spec.options])
+
+    return command_for
+
+
 def _before_the_command(invocation: Invocation) -> Iterator[str]:
-    """What stood before `supervisor` stands before `worker` too."""
     if invocation.db_url is not None:
         yield from ("--db", invocation.db_url)
     if invocation.app is not None:

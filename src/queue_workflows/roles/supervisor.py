@@ -1,6 +1,6 @@
 """The supervisor: starts workers by exec, watches them by pidfd, replaces those that end, and buries them.
 
-One slot for each worker that shall be there; a slot has one incarnation after the other:
+One slot for each process that shall be there; a slot has one incarnation after the other:
 
     waiting ──due──> living ──pidfd──> ended ──its tree is swept, it is waited for──> buried ──┬──> waiting
        ^               │                 ^                                                     ├──> done
@@ -13,6 +13,9 @@ the database by the bookkeeper, the end of a process tree by a thread of its own
 
 A child is not waited for until its tree is swept, so that its pid stays its own meanwhile. The sweep comes
 before the next incarnation, which may need what the leftovers hold, such as a GPU's memory.
+
+An orchestrator has a slot like a worker's. It holds no jobs and sends no heartbeat, so there is nothing to
+bury and nobody judges it; and when all are stopped it comes last, to act on what the workers finished.
 """
 
 from __future__ import annotations
@@ -24,8 +27,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Final
 
 from queue_workflows.db.engine import Database
@@ -37,29 +39,32 @@ from queue_workflows.roles.bookkeeper import Bookkeeper, Burial, Pace, Wanted
 from queue_workflows.roles.identity import INCARNATION
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
 from queue_workflows.roles.restarts import HOPELESS, Next, Restarts, crashed, describe
+from queue_workflows.roles.slots import Life, Slot, Spec, slots_of, worth_a_spare
 from queue_workflows.roles.spares import Spares
 from queue_workflows.roles.sweep import Sweep
 from queue_workflows.roles.vigil import Signs, Vigil
 from queue_workflows.settings import Settings
 
 _log = logging.getLogger(__name__)
+# Where the output of the child of this name goes; None is where ours goes.
+Outlet = Callable[[str], AbstractContextManager[int | None]]
 
 _LOOK_EVERY_S: Final = 1.0
 _RELEASE_S: Final = 5.0  # beyond the grace, for a worker that has to give back its job
 _AT_ONCE_S: Final = 2.0
 _LAST_BURIALS_S: Final = 5.0
 LONGEST_STOP_S: Final = _RELEASE_S + _LAST_BURIALS_S  # beyond the grace; the examples in docs/ allow for it
-_ENDS_BY_ITSELF: Final = frozenset({"--drain", "--once"})
 
 
 def supervise(
-    specs: Sequence[WorkerSpec],
+    specs: Sequence[Spec],
     *,
-    command_for: Callable[[WorkerSpec], Sequence[str]],
+    command_for: Callable[[Spec], Sequence[str]],
     settings: Settings,
     db_url: str | None = None,
     pace: Pace | None = None,
     with_spares: bool = False,
+    outlet: Outlet | None = None,
 ) -> ExitCode:
     """Supervise in this process, from its main thread, until a signal says otherwise.
 
@@ -85,53 +90,8 @@ def supervise(
                 halt=halt,
                 manager=manager,
                 spares=Spares(worth_a_spare(specs) if with_spares else (), command_for, waiter),
+                outlet=outlet,
             ).run()
-
-
-@dataclass(frozen=True)
-class WorkerSpec:
-    """One worker that shall be there: its queue, and options of its own."""
-
-    queue: str
-    options: tuple[str, ...] = ()
-
-    @property
-    def finishes(self) -> bool:
-        """Whether it ends when its work is done, and is not to be replaced then."""
-        return not _ENDS_BY_ITSELF.isdisjoint(self.options)
-
-
-@dataclass
-class _Life:
-    """One incarnation; `fd` is None once it has ended."""
-
-    worker_id: str
-    child: Child
-    fd: int | None
-    started_at: float
-    ended_at: float = 0.0
-    sweep: Sweep | None = None
-    killed: bool = False
-
-
-@dataclass
-class _Slot:
-    """The place of one worker; `start_at` None and no life: done, or parked.
-
-    `urgent` says that a worker died and is to be replaced at once, which is what spares are for.
-    """
-
-    name: str
-    spec: WorkerSpec
-    start_at: float | None
-    deaths: int = 0
-    parked_at: float | None = None
-    urgent: bool = False
-    life: _Life | None = field(default=None, repr=False)
-
-    @property
-    def done(self) -> bool:
-        return self.life is None and self.start_at is None and self.parked_at is None
 
 
 class Supervisor:
@@ -143,14 +103,15 @@ class Supervisor:
 
     def __init__(
         self,
-        specs: Sequence[WorkerSpec],
+        specs: Sequence[Spec],
         *,
-        command_for: Callable[[WorkerSpec], Sequence[str]],
+        command_for: Callable[[Spec], Sequence[str]],
         settings: Settings,
         bookkeeper: Bookkeeper,
         waiter: Waiter,
         halt: Halt,
-        spares: Spares[WorkerSpec],
+        spares: Spares[Spec],
+        outlet: Outlet | None = None,
         manager: ServiceManager | None = None,
         restarts: Restarts | None = None,
         now: Callable[[], float] = time.monotonic,
@@ -162,12 +123,13 @@ class Supervisor:
         self._waiter = waiter
         self._halt = halt
         self._spares = spares
+        self._outlet = outlet or (lambda _name: nullcontext())
         self._manager = manager or ServiceManager(None)
         self._restarts = restarts or Restarts()
         self._now = now
         self._chance = chance
         self._vigil = Vigil(stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
-        self._slots = [_Slot(name, spec, now()) for name, spec in _named(specs)]
+        self._slots = slots_of(specs, now())
         self._obeyed = Urgency.NONE
         self._kill_at: float | None = None
         self._judged = Signs()
@@ -219,19 +181,17 @@ class Supervisor:
                 slot.start_at = None
                 self._start(slot)
 
-    def _start(self, slot: _Slot) -> None:
+    def _start(self, slot: Slot) -> None:
         incarnation = secrets.token_hex(6)
         started_at = self._now()
         self._spares.started(started_at)
         try:
-            child = self._spared(slot, incarnation) or spawn(
-                self._command_for(slot.spec), env={**os.environ, INCARNATION: incarnation}
-            )
+            child = self._spared(slot, incarnation) or self._spawn(slot, incarnation)
         except OSError as exc:
             self._follow(slot, _log.error, f"could not be started: {exc}", ExitCode.FAILED, 0)
             return
-        worker_id = f"{self._settings.host_label}:{slot.spec.queue}:{incarnation}"
-        slot.life = _Life(worker_id, child, None, started_at)
+        worker_id = slot.spec.worker_id(self._settings.host_label, incarnation)
+        slot.life = Life(worker_id, child, None, started_at)
         try:
             slot.life.fd = fd = watch(child)
         except OSError as exc:
@@ -240,10 +200,20 @@ class Supervisor:
             self._end(slot.life)
             return
         self._waiter.watch(fd, lambda: self._ended(slot))
-        self._vigil.begin(worker_id, started_at)
-        _log.info("%s: started, pid %d, as %s", slot.name, child.pid, worker_id)
+        if worker_id is not None:
+            self._vigil.begin(worker_id, started_at)
+        _log.info("%s: started, pid %d%s", slot.name, child.pid, f", as {worker_id}" if worker_id else "")
 
-    def _spared(self, slot: _Slot, incarnation: str) -> Child | None:
+    def _spawn(self, slot: Slot, incarnation: str) -> Child:
+        with self._outlet(slot.name) as stream:
+            return spawn(
+                self._command_for(slot.spec),
+                env={**os.environ, INCARNATION: incarnation},
+                stdout=stream,
+                stderr=stream,
+            )
+
+    def _spared(self, slot: Slot, incarnation: str) -> Child | None:
         """A spare is as old as what it imported; who was stopped or mended comes back with what is new."""
         if slot.urgent:
             return self._spares.take(slot.spec, incarnation)
@@ -252,7 +222,7 @@ class Supervisor:
 
     # Ending
 
-    def _ended(self, slot: _Slot) -> None:
+    def _ended(self, slot: Slot) -> None:
         """Its pidfd is readable."""
         life = slot.life
         if life is None or life.fd is None:
@@ -261,15 +231,15 @@ class Supervisor:
         os.close(life.fd)
         life.fd = None
         life.ended_at = self._now()
-        self._vigil.end(life.worker_id)
+        self._judge_no_more(life)
         if life.sweep is None or life.sweep.over:
             self._end(life)
 
-    def _end(self, life: _Life) -> None:
+    def _end(self, life: Life) -> None:
         life.sweep = Sweep(life.child, self._waiter.ring)
         life.sweep.start()
 
-    def _see_to_the_end(self, slot: _Slot, life: _Life) -> None:
+    def _see_to_the_end(self, slot: Slot, life: Life) -> None:
         """Wait for the child once its tree is swept; then what it held can be taken back."""
         if life.sweep is None or not life.sweep.over:
             return
@@ -282,16 +252,17 @@ class Supervisor:
         if life.sweep.left:
             _log.warning("%s: left behind, and not to be killed: %s", slot.name, life.sweep.left)
         slot.life = None
-        blamed = crashed(status) and self._kill_at is None
-        lease_s = self._settings.lease_for(slot.spec.queue)
-        self._bookkeeper.bury(Burial(life.worker_id, life.ended_at, lease_s, blamed))
+        if life.worker_id is not None:
+            blamed = crashed(status) and self._kill_at is None
+            lease_s = self._settings.lease_for(slot.spec.queue)
+            self._bookkeeper.bury(Burial(life.worker_id, life.ended_at, lease_s, blamed))
         lived_s = life.ended_at - life.started_at
         say = _log.info if status == ExitCode.DONE or self._obeyed else _log.warning
         self._follow(
             slot, say, f"pid {life.child.pid} {describe(status)} after {lived_s:.1f} s", status, lived_s
         )
 
-    def _give_up(self, slot: _Slot, life: _Life, sweep: Sweep, fd: int) -> None:
+    def _give_up(self, slot: Slot, life: Life, sweep: Sweep, fd: int) -> None:
         """A child that the kernel has yet to let go of is waited for, but not by one who has to stop."""
         if self._obeyed and life.child.pid in sweep.left:
             _log.error("%s: pid %d does not die; left behind", slot.name, life.child.pid)
@@ -299,7 +270,7 @@ class Supervisor:
             os.close(fd)
             slot.life = None
 
-    def _follow(self, slot: _Slot, say: Callable[..., None], what: str, status: int, lived_s: float) -> None:
+    def _follow(self, slot: Slot, say: Callable[..., None], what: str, status: int, lived_s: float) -> None:
         """Decide what comes after an end, and say both in one line."""
         if self._obeyed:
             say("%s: %s", slot.name, what)
@@ -332,19 +303,29 @@ class Supervisor:
             _log.info("%s: stopping%s, for %g s at most", by, " at once" if at_once else "", patience)
             self._obeyed, self._kill_at = urgency, self._now() + patience
             self._manager.tell("STOPPING=1", f"STATUS=stopping after {by}")
-            self._ask_all_to_stop()
             self._spares.dismiss_all()
-        if self._kill_at is not None and self._now() >= self._kill_at:
+        if self._kill_at is None:
+            return
+        self._ask_to_stop(self._kill_at)
+        if self._now() >= self._kill_at:
             for slot in self._slots:
                 self._kill(slot, "did not stop in time")
 
-    def _ask_all_to_stop(self) -> None:
+    def _ask_to_stop(self, kill_at: float) -> None:
+        """Once for each urgency; those that have to act on what workers finish when no worker is left."""
+        working = any(slot.life is not None and slot.life.worker_id is not None for slot in self._slots)
+        every = not working or self._obeyed is Urgency.AT_ONCE or self._now() >= kill_at - _AT_ONCE_S
         for slot in self._slots:
             slot.start_at = slot.parked_at = None
-            if slot.life is not None and slot.life.fd is not None:
+            life = slot.life
+            if life is None or life.fd is None or life.asked is self._obeyed:
+                continue
+            if every or life.worker_id is not None:
+                life.asked = self._obeyed
+                _log.info("%s: asked to stop", slot.name)
                 # Not by Popen, which would wait for it.
                 with suppress(ProcessLookupError):
-                    os.kill(slot.life.child.pid, signal.SIGTERM)
+                    os.kill(life.child.pid, signal.SIGTERM)
 
     def _judge(self) -> None:
         """By what the bookkeeper read last; a worker that was told to stop need not beat any more."""
@@ -357,14 +338,18 @@ class Supervisor:
                 if slot.life is not None and slot.life.worker_id == worker_id:
                     self._kill(slot, reason)
 
-    def _kill(self, slot: _Slot, reason: str) -> None:
+    def _kill(self, slot: Slot, reason: str) -> None:
         life = slot.life
         if life is None or life.fd is None or life.killed:
             return
         _log.warning("%s: killing pid %d: %s", slot.name, life.child.pid, reason)
         life.killed = True
-        self._vigil.end(life.worker_id)
+        self._judge_no_more(life)
         self._end(life)
+
+    def _judge_no_more(self, life: Life) -> None:
+        if life.worker_id is not None:
+            self._vigil.end(life.worker_id)
 
     # Workers that the operator switched off, and that ended because of it
 
@@ -387,24 +372,11 @@ class Supervisor:
                 self._halt.ask()
 
     def _tell_bookkeeper(self) -> None:
-        lives = frozenset(slot.life.worker_id for slot in self._slots if slot.life is not None)
+        lives = frozenset(
+            slot.life.worker_id for slot in self._slots if slot.life is not None and slot.life.worker_id
+        )
         parked = frozenset(slot.spec.queue for slot in self._slots if slot.parked_at is not None)
         self._bookkeeper.wanted = Wanted(lives, parked)
-
-
-def worth_a_spare(specs: Sequence[WorkerSpec]) -> list[WorkerSpec]:
-    """Not those that are never replaced, and not where a second process would be in the way."""
-    return [spec for spec in specs if not spec.finishes and spec.queue != "gpu"]
-
-
-def _named(specs: Sequence[WorkerSpec]) -> list[tuple[str, WorkerSpec]]:
-    """Each with a name for the log: `cpu/1`, `cpu/2`."""
-    counts: dict[str, int] = {}
-    named = []
-    for spec in specs:
-        counts[spec.queue] = counts.get(spec.queue, 0) + 1
-        named.append((f"{spec.queue}/{counts[spec.queue]}", spec))
-    return named
 
 
 def _in_words(follows: Next, status: int) -> str:

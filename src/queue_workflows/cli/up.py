@@ -1,0 +1,132 @@
+"""`qwf up`: the schema, an orchestrator and workers, in one terminal with one log; for development."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import Final
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.logs import log_to_stderr
+from queue_workflows.cli.operating import say
+from queue_workflows.cli.supervisor import commands, workers_option
+from queue_workflows.cli.terminal import Terminal, padded, stdout_terminal
+from queue_workflows.config import check_known_queue, current_config, effective_settings
+from queue_workflows.db import bootstrap
+from queue_workflows.db.engine import Database
+from queue_workflows.errors import ExitCode
+from queue_workflows.host.launcher import run_as_child_if_pid1
+from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.roles.outlet import OneLog
+from queue_workflows.roles.slots import OrchestratorSpec, Spec, WorkerSpec, slots_of
+from queue_workflows.roles.supervisor import supervise
+
+OURSELVES: Final = "up"
+_COLOURS: Final = (
+    "cyan",
+    "yellow",
+    "green",
+    "magenta",
+    "blue",
+    "bright_cyan",
+    "bright_yellow",
+    "bright_green",
+)
+
+
+@click.command()
+@click.option(
+    "--worker",
+    "workers",
+    callback=workers_option,
+    metavar="QUEUE[:N]",
+    multiple=True,
+    help="Workers as for `qwf supervisor`; else one each for cpu, gpu and the app's ingest queues.",
+)
+@click.pass_obj
+def up(invocation: Invocation, *, workers: list[WorkerSpec]) -> ExitCode:
+    """Migrate the database, then run an orchestrator and workers until Ctrl-C; for development.
+
+    Without a database of yours an embedded one is started in .qwf/. The log of all goes to stdout, each line
+    with who says it. The first Ctrl-C lets running jobs finish within the grace, the second does not.
+    """
+    run_as_child_if_pid1()
+    die_with_parent(take_launcher_pid())
+    settings = effective_settings()
+    specs: list[Spec] = [OrchestratorSpec(), *(workers or _usual_workers())]
+    for spec in specs[1:]:
+        check_known_queue(spec.queue)
+    names = [slot.name for slot in slots_of(specs, 0.0)]
+    with Database.open(invocation.db_url, role="up", settings=settings) as database:
+        applied = bootstrap(invocation.db_url)
+        say(f"{database.redacted}: {_revisions(len(applied))}")
+        say(f"running {', '.join(names)}; Ctrl-C stops them all")
+        say(_next(invocation))
+        prefixed = _Prefixed([OURSELVES, *names], stdout_terminal())
+        log_to_stderr(debug=invocation.debug, handler=_Handler(prefixed))
+        with OneLog(prefixed.write, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as log:
+            return supervise(
+                specs,
+                command_for=commands(invocation, settings),
+                settings=settings,
+                db_url=invocation.db_url,
+                outlet=log.outlet,
+            )
+
+
+def _usual_workers() -> list[WorkerSpec]:
+    """One for each queue that may have jobs."""
+    return [WorkerSpec(queue) for queue in ("cpu", "gpu", *sorted(current_config().ingest_queues))]
+
+
+def _revisions(count: int) -> str:
+    return f"migrated, {count} {'revision' if count == 1 else 'revisions'}" if count else "schema up to date"
+
+
+def _next(invocation: Invocation) -> str:
+    """What to type elsewhere; there, too, an app that was named here has to be named."""
+    qwf = f"qwf --app {invocation.app}" if invocation.app else "qwf"
+    return f"""in another terminal:
+  {qwf} run start film.yaml --watch   a workflow, from a file or by name, drawn while it runs
+  {qwf} run list                      the runs, and what became of them
+  {qwf} queue stats                   what waits on each queue, and who works there
+  {qwf} workers list                  the workers; pause one, or switch it off"""
+
+
+class _Prefixed:
+    """Lines on stdout, each with a name in front that is as wide as the widest."""
+
+    def __init__(self, names: list[str], terminal: Terminal) -> None:
+        width = max(map(len, names))
+        self._prefixes = {
+            name: terminal.paint(f"{padded(name, width)} |", fg=_COLOURS[number % len(_COLOURS)])
+            for number, name in enumerate(names)
+        }
+        self._guard = threading.Lock()
+
+    def write(self, name: str, line: str) -> None:
+        """One line, whole; it raises when nobody reads."""
+        with self._guard:
+            sys.stdout.write(f"{self._prefixes[name]} {line}\n")
+            sys.stdout.flush()
+
+
+class _Handler(logging.Handler):
+    """Our own log among that of the others."""
+
+    def __init__(self, prefixed: _Prefixed) -> None:
+        super().__init__()
+        self._prefixed = prefixed
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A line of the log; who cannot write it has heard so from the others."""
+        try:
+            for line in self.format(record).splitlines():
+                self._prefixed.write(OURSELVES, line)
+        except (OSError, ValueError):
+            self.handleError(record)

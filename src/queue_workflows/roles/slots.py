@@ -1,0 +1,104 @@
+"""The places of a supervisor's processes: what shall run there, and what does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from queue_workflows.host.launcher import Child
+from queue_workflows.roles.loop import Urgency
+from queue_workflows.roles.sweep import Sweep
+
+_ENDS_BY_ITSELF: Final = frozenset({"--drain", "--once"})
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """One worker that shall be there: its queue, and options of its own."""
+
+    queue: str
+    options: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        return self.queue
+
+    @property
+    def finishes(self) -> bool:
+        """Whether it ends when its work is done, and is not to be replaced then."""
+        return not _ENDS_BY_ITSELF.isdisjoint(self.options)
+
+    def worker_id(self, host_label: str, incarnation: str) -> str:
+        """The name under which it beats and holds jobs."""
+        return f"{host_label}:{self.queue}:{incarnation}"
+
+
+@dataclass(frozen=True)
+class OrchestratorSpec:
+    """An orchestrator that shall be there; it neither beats nor holds jobs."""
+
+    options: tuple[str, ...] = ()
+    name = "orchestrator"
+    queue = ""
+    finishes = False
+
+    def worker_id(self, _host_label: str, _incarnation: str) -> None:
+        """It is no worker."""
+
+
+Spec = WorkerSpec | OrchestratorSpec
+
+
+@dataclass
+class Life:
+    """One incarnation; `fd` is None once it has ended, `worker_id` for who is no worker."""
+
+    worker_id: str | None
+    child: Child
+    fd: int | None
+    started_at: float
+    ended_at: float = 0.0
+    asked: Urgency = Urgency.NONE
+    sweep: Sweep | None = None
+    killed: bool = False
+
+
+@dataclass
+class Slot:
+    """The place of one process; `start_at` None and no life: done, or parked.
+
+    `urgent` says that a worker died and is to be replaced at once, which is what spares are for.
+    """
+
+    name: str
+    spec: Spec
+    start_at: float | None
+    deaths: int = 0
+    parked_at: float | None = None
+    urgent: bool = False
+    life: Life | None = field(default=None, repr=False)
+
+    @property
+    def done(self) -> bool:
+        """Nothing runs here any more, and nothing will."""
+        return self.life is None and self.start_at is None and self.parked_at is None
+
+
+def slots_of(specs: Sequence[Spec], now: float) -> list[Slot]:
+    """A slot each, due now, with a name for the log: `cpu/1`, `cpu/2`."""
+    counts: Counter[str] = Counter()
+    slots = []
+    for spec in specs:
+        counts[spec.name] += 1
+        slots.append(Slot(f"{spec.name}/{counts[spec.name]}", spec, now))
+    return slots
+
+
+def worth_a_spare(specs: Sequence[Spec]) -> list[Spec]:
+    """Not those that are never replaced, and not where a second process would be in the way."""
+    return [
+        spec for spec in specs if isinstance(spec, WorkerSpec) and not spec.finishes and spec.queue != "gpu"
+    ]

@@ -1,0 +1,84 @@
+"""`qwf up`: everything in one terminal, from an empty database to a finished job, and nothing left of it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import psycopg
+import pytest
+from support.processes import gone
+from support.supervised import Supervised, enqueue
+from support.workers import until, worker_environment
+
+from queue_workflows.db import wait_for_schema
+from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
+
+UP = [sys.executable, "-m", "queue_workflows", "--app", "support.worker_tasks", "up"]
+STARTED = r"^up +\| .* {}/1: started, pid (\d+)"
+
+
+def queues(connection: psycopg.Connection) -> set[str]:
+    return {worker.queue for worker in HeartbeatRepository(connection).list(state="idle")}
+
+
+def test_from_an_empty_database_to_nothing_left(qwf_new_database):
+    """Migrated, an orchestrator and a worker for each queue started, one log; Ctrl-C ends them all."""
+    dsn = qwf_new_database(template=False)
+    with Supervised(UP, dsn) as up:
+        up.until(r"migrated, \d+ revisions$")
+        up.until("^running orchestrator/1, cpu/1, gpu/1, fetch/1, load/1; Ctrl-C stops them all")
+        up.until("qwf --app support.worker_tasks run start film.yaml --watch")
+        pids = [
+            int(up.until(STARTED.format(name))[1]) for name in ("orchestrator", "cpu", "gpu", "fetch", "load")
+        ]
+        wait_for_schema("head", 0, dsn=dsn)
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            until(lambda: queues(connection) == {"cpu", "gpu", "fetch", "load"})
+            jobs = IngestJobRepository(connection)
+            job = enqueue(jobs, "say", words="good morning")
+            until(lambda: (found := jobs.fetch(job)) and found.status == "completed")
+        up.until(r"^fetch/1 +\| good morning$")
+        up.signal(signal.SIGINT)
+        assert up.status() == 0
+        assert all(gone(pid) for pid in pids)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        assert HeartbeatRepository(connection).list() == []
+
+
+def test_only_the_workers_that_are_asked_for(qwf_dsn):
+    """As for the supervisor, options included."""
+    with Supervised([*UP, "--worker", "fetch:2 --recycle-mb 500"], qwf_dsn) as up:
+        up.until("schema up to date$")
+        up.until("^running orchestrator/1, fetch/1, fetch/2; ")
+        up.until(STARTED.format("fetch"))
+        assert up.stop() == 0
+
+
+def test_when_nobody_reads_the_log_all_end(qwf_dsn):
+    """`| head -3`."""
+    command = [*UP, "--worker", "fetch"]
+    process = subprocess.Popen(
+        command, env=worker_environment(qwf_dsn), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert process.stdout
+        process.stdout.readline()
+        process.stdout.close()
+        process.wait(60)
+    finally:
+        process.kill()
+        process.wait(10)
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        until(lambda: HeartbeatRepository(connection).list() == [])
+
+
+@pytest.mark.parametrize("wrong", [("--worker", "fech"), ("--worker", "fetch:0"), ("--orchestrator",)])
+def test_a_wrong_command_line_starts_nothing(qwf_dsn, wrong):
+    """One line."""
+    ended = subprocess.run(
+        [*UP, *wrong], env=worker_environment(qwf_dsn), capture_output=True, text=True, timeout=60
+    )
+    assert ended.returncode in (2, 78)
+    assert (ended.stdout, ended.stderr.count("\n")) == ("", 1)

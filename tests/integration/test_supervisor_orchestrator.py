@@ -1,0 +1,101 @@
+"""An orchestrator below the supervisor: a stand-in for it, started, killed and stopped beside workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from click import UsageError
+from support.jobs import CLEAR
+from support.processes import gone
+from support.supervised import over_stand_ins
+from support.workers import until
+
+from queue_workflows.cli.main import cli
+
+ORCHESTRATES = r"orchestrates (\d+)"
+ASKED = "orchestrator/1: asked to stop"
+READY = r"ready (\S+) (\d+)"
+
+
+@pytest.fixture
+def connection(qwf_dsn: str) -> Iterator[psycopg.Connection]:
+    """The test's own eyes, on empty tables."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        yield connection
+
+
+def test_it_stops_when_no_worker_is_left(qwf_dsn, connection):
+    """What the workers finish last is still acted on; nothing is left of any of them."""
+    with over_stand_ins(qwf_dsn, "orchestrator", "fetch:2") as supervisor:
+        pid = int(supervisor.until(ORCHESTRATES)[1])
+        workers = [int(supervisor.until(READY)[2]) for _ in range(2)]
+        assert supervisor.stop() == 0
+        said = [line for line in supervisor.said if line.startswith(("stopping", "orchestrator stopping"))]
+        assert [line.split()[0] for line in said] == ["stopping", "stopping", "orchestrator"]
+        assert all(gone(each) for each in (pid, *workers))
+
+
+def test_a_second_signal_does_not_wait_for_the_workers(qwf_dsn, connection):
+    """Everybody is told at once, and killed two seconds later."""
+    with over_stand_ins(qwf_dsn, "orchestrator", "fetch --act deaf") as supervisor:
+        supervisor.until(ORCHESTRATES)
+        supervisor.until(READY)
+        supervisor.signal(signal.SIGTERM)
+        supervisor.until("heard")
+        assert not any(ASKED in line for line in supervisor.said)
+        supervisor.signal(signal.SIGTERM)
+        supervisor.until(ASKED)
+        assert supervisor.status() == 143
+
+
+def test_a_worker_that_does_not_stop_keeps_it_from_nothing(qwf_dsn, connection):
+    """It is asked in time to end by itself before all that is left is killed."""
+    with over_stand_ins(qwf_dsn, "orchestrator", "fetch --act deaf", env={"QWF_GRACE_S": "0"}) as supervisor:
+        supervisor.until(ORCHESTRATES)
+        supervisor.until(READY)
+        supervisor.signal(signal.SIGTERM)
+        supervisor.until(ASKED)
+        supervisor.until("fetch/1: killing pid .* did not stop in time")
+        assert supervisor.status() == 0
+
+
+def test_a_killed_one_is_replaced(qwf_dsn, connection):
+    """At once, and the log says of what it died."""
+    with over_stand_ins(qwf_dsn, "orchestrator") as supervisor:
+        first = int(supervisor.until(ORCHESTRATES)[1])
+        os.kill(first, signal.SIGKILL)
+        supervisor.until("orchestrator/1: pid .* killed by SIGKILL .* again at once")
+        second = int(supervisor.until(ORCHESTRATES)[1])
+        assert second != first
+        assert supervisor.stop() == 0
+        assert gone(second)
+
+
+def test_nobody_misses_its_heartbeat(qwf_dsn, connection):
+    """A worker beside it that never beats is killed for it; the orchestrator goes on."""
+    short = {"QWF_FIRST_HEARTBEAT_S": "2"}
+    with over_stand_ins(qwf_dsn, "orchestrator", "fetch --act mute", env=short) as supervisor:
+        pid = int(supervisor.until(ORCHESTRATES)[1])
+        for _ in range(2):
+            supervisor.until("fetch/1: killing pid .* no first heartbeat")
+        assert not gone(pid)
+        assert not any("orchestrator/1: killing" in line for line in supervisor.said)
+
+
+def test_a_supervisor_that_is_killed_leaves_no_orchestrator(qwf_dsn, connection):
+    """It dies with its parent, as workers do."""
+    with over_stand_ins(qwf_dsn, "orchestrator") as supervisor:
+        pid = int(supervisor.until(ORCHESTRATES)[1])
+        os.kill(supervisor.pid, signal.SIGKILL)
+        until(lambda: gone(pid))
+
+
+def test_a_supervisor_has_to_have_something_to_do():
+    """Workers, an orchestrator, or both."""
+    with pytest.raises(UsageError, match="nothing to run"):
+        cli.main(["supervisor"], standalone_mode=False)
