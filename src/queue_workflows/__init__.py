@@ -17,16 +17,21 @@ if TYPE_CHECKING:
         set_invoke_context,
         set_node_module_package,
         set_node_resolver,
+        set_ref_resolver,
+        set_workflow_dir,
+        set_workflow_provider,
     )
     from queue_workflows.errors import (
         ConfigurationError,
         DatabaseError,
+        DocumentError,
         JobCancelled,
         JobFailed,
         JobNotCompleted,
         LeaseLost,
         PayloadError,
         QwfError,
+        RefError,
         RunCancelled,
         RunFailed,
         RunNotCompleted,
@@ -35,6 +40,7 @@ if TYPE_CHECKING:
         UnknownJob,
         UnknownNode,
         UnknownRun,
+        UnknownWorkflow,
         WaitTimeout,
     )
     from queue_workflows.jobs.context import JobContext
@@ -59,6 +65,7 @@ if TYPE_CHECKING:
         enqueue_ingest_job,
         enqueue_many,
     )
+    from queue_workflows.workflow.spec import Document, load_document
 
     __version__: str
 
@@ -68,6 +75,8 @@ __all__ = [
     "DatabaseError",
     "Discard",
     "DispatchEventRepository",
+    "Document",
+    "DocumentError",
     "Enqueued",
     "FinishedRun",
     "HeartbeatRepository",
@@ -87,6 +96,7 @@ __all__ = [
     "ParentNode",
     "PayloadError",
     "QwfError",
+    "RefError",
     "RetryAfter",
     "RunCancelled",
     "RunFailed",
@@ -99,6 +109,7 @@ __all__ = [
     "UnknownJob",
     "UnknownNode",
     "UnknownRun",
+    "UnknownWorkflow",
     "WaitTimeout",
     "WorkerControlRepository",
     "__version__",
@@ -107,11 +118,15 @@ __all__ = [
     "enqueue_ingest_job",
     "enqueue_many",
     "ingest_task",
+    "load_document",
     "on_run_finished",
     "register_ingest_task",
     "set_invoke_context",
     "set_node_module_package",
     "set_node_resolver",
+    "set_ref_resolver",
+    "set_workflow_dir",
+    "set_workflow_provider",
     "wait_for",
 ]
 
@@ -123,16 +138,21 @@ _HOMES: Final = {
         "set_invoke_context",
         "set_node_module_package",
         "set_node_resolver",
+        "set_ref_resolver",
+        "set_workflow_dir",
+        "set_workflow_provider",
     ),
     "errors": (
         "ConfigurationError",
         "DatabaseError",
+        "DocumentError",
         "JobCancelled",
         "JobFailed",
         "JobNotCompleted",
         "LeaseLost",
         "PayloadError",
         "QwfError",
+        "RefError",
         "RunCancelled",
         "RunFailed",
         "RunNotCompleted",
@@ -141,6 +161,7 @@ _HOMES: Final = {
         "UnknownJob",
         "UnknownNode",
         "UnknownRun",
+        "UnknownWorkflow",
         "WaitTimeout",
     ),
     "jobs.context": ("JobContext",),
@@ -165,6 +186,7 @@ _HOMES: Final = {
         "enqueue_ingest_job",
         "enqueue_many",
     ),
+    "workflow.spec": ("Document", "load_document"),
 }
 _HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -39,6 +39,12 @@ _PACKAGE: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 
 # From a node module's name to a module or its `run`; None for what it does not know.
 NodeResolver: TypeAlias = Callable[[str], Any]
+# From a workflow's name to its document: a dict, a text, a Path; None for what it does not know.
+LoadWorkflow: TypeAlias = Callable[[str], Any]
+# From a pipeline's name to its list of nodes; None for what it does not know.
+PipelineSchema: TypeAlias = Callable[[str], Any]
+# From the path behind `host.` and the run to a value; LookupError for what it does not know.
+RefResolver: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 # From a job and its run (None for an ingest job) to a context manager around the job.
 InvokeContext: TypeAlias = Callable[[Any, Any], AbstractContextManager[Any]]
 # What is told of a run's end, as a `FinishedRun`.
@@ -90,6 +96,10 @@ class EngineConfig:
     host_migrations: HostMigrations | None = None
     node_resolver: NodeResolver | None = None
     node_module_package: str | None = None
+    load_workflow: LoadWorkflow | None = None
+    pipeline_schema: PipelineSchema | None = None
+    workflow_dir: Path | None = None
+    ref_resolver: RefResolver | None = None
     invoke_context: InvokeContext | None = None
     run_finished_hooks: tuple[RunFinishedHook, ...] = ()
     overrides: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
@@ -152,6 +162,45 @@ def set_node_module_package(package: str | None) -> None:
             )
         _package_roots(package, f"set_node_module_package({package!r})")
     _change({}, {"node_module_package": package})
+
+
+def set_workflow_provider(
+    *,
+    load_workflow: LoadWorkflow | Unset | None = UNSET,
+    pipeline_schema: PipelineSchema | Unset | None = UNSET,
+) -> None:
+    """Find workflows by `load_workflow(name)`: a document as dict, text or Path, or None if it knows none.
+
+    It is asked before the directory of `set_workflow_dir`. `pipeline_schema(name)` gives the list of nodes of
+    documents that name a `pipeline`. What is not given stays as it was; None takes it back.
+    """
+    changes: dict[str, Any] = {}
+    if load_workflow is not UNSET:
+        _check_callable("set_workflow_provider(load_workflow=…)", load_workflow, "a function of a name")
+        changes["load_workflow"] = load_workflow
+    if pipeline_schema is not UNSET:
+        _check_callable("set_workflow_provider(pipeline_schema=…)", pipeline_schema, "a function of a name")
+        changes["pipeline_schema"] = pipeline_schema
+    _change({}, changes)
+
+
+def set_workflow_dir(directory: Path | str | None) -> None:
+    """Find the workflow NAME in `NAME.yaml`, `NAME.yml` or `NAME.json` of a directory."""
+    if directory is not None:
+        directory = Path(os.path.abspath(os.path.expanduser(directory)))
+        if not directory.is_dir():
+            raise ConfigurationError(f"set_workflow_dir('{directory}'): that is no directory")
+    _change({}, {"workflow_dir": directory})
+
+
+def set_ref_resolver(resolver: RefResolver | None) -> None:
+    """Answer references such as `host.bucket` by `resolver("bucket", run)`, in workers and orchestrators.
+
+    `run` has the run's id, workflow, labels, parcel_id and created_at. A LookupError says that it knows no
+    such path, which fails the node; any other exception is the resolver's own, and the node is tried again.
+    """
+    _check_callable("set_ref_resolver", resolver, "a function of a path and a run")
+    _change({}, {"ref_resolver": resolver})
 
 
 def set_invoke_context(factory: InvokeContext | None) -> None:
@@ -257,7 +306,7 @@ def _is_same_function(one: object, other: object) -> bool:
 
 def _check_callable(setter: str, given: object, what: str) -> None:
     if given is not None and not callable(given):
-        raise ConfigurationError(f"{setter}({given!r:.80}) must be {what}, or None")
+        raise ConfigurationError(f"{setter}: {given!r:.80} must be {what}, or None")
 
 
 def _checked_variable(name: str | None) -> str | None:

@@ -14,7 +14,7 @@ import pytest
 from support.claimed_jobs import context, node_job
 
 from queue_workflows import set_invoke_context, set_node_module_package, set_node_resolver
-from queue_workflows.config import current_config, reset_config
+from queue_workflows.config import current_config
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.jobs.executor import execute
 from queue_workflows.jobs.modules import ModuleResolver
@@ -215,13 +215,6 @@ def test_an_async_module_is_awaited():
         return inputs
 
     assert executed(ModuleResolver(resolver=lambda name: run), "plan") == Completed('{"brief":"a film"}')
-
-
-@pytest.fixture
-def clean_config() -> Iterator[None]:
-    reset_config()
-    yield
-    reset_config()
 
 
 @pytest.mark.usefixtures("clean_config")

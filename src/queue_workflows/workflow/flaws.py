@@ -77,7 +77,7 @@ def _flaw(error: ErrorDetails, top: type[Part]) -> Flaw:
         return _wrong_type(place, given)
     if kind == "model_type" and not isinstance(given, dict):
         return Flaw(place, "must be a mapping")
-    if kind == "enum":
+    if kind in {"enum", "literal_error"}:
         return Flaw(place, f"must be {error['ctx']['expected'].replace(chr(39), '')}, not {_short(given)}")
     if kind == "value_error":
         return Flaw(place, f"{_short(given)} {error['ctx']['error']}")

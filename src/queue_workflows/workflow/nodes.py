@@ -8,7 +8,6 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from queue_workflows.settings.fields import QUEUE_NAME
 from queue_workflows.workflow.refs import ROOTS
 
 NODE_ID: Final = r"[A-Za-z_][A-Za-z0-9_-]{0,127}"
@@ -37,12 +36,6 @@ def _node_id(text: str) -> str:
         raise ValueError(f"cannot be {text!r}, which references use for something else")
     if not re.fullmatch(NODE_ID, text):
         raise ValueError("must be a letter or `_`, then up to 127 letters, digits, `_` and `-`")
-    return text
-
-
-def _queue(text: str) -> str:
-    if not re.fullmatch(QUEUE_NAME, text):
-        raise ValueError("is no queue name: a letter, then up to 62 letters, digits and any of `_ . -`")
     return text
 
 
@@ -108,9 +101,7 @@ class TaskNode(BaseNode):
 
     type: Literal["task"] = "task"
     module: Name | None = Field(None, description="The node module, as the host app's resolver knows it.")
-    queue: Annotated[str, Field(strict=True), AfterValidator(_queue)] = Field(
-        "cpu", description="Whose workers run it."
-    )
+    queue: Literal["cpu", "gpu", "hooks"] = Field("cpu", description="Whose workers run it.")
     model: Name | None = Field(None, description="The model that it needs; workers with it warm go first.")
     inputs: Values = Field({}, description="What its `run` gets, with references resolved when it executes.")
     for_each: Any = Field(None, description="A list; the node runs once for each `item` of it.")

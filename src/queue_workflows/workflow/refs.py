@@ -169,7 +169,7 @@ def _operator(one: dict[str, Any]) -> str | None:
     name = marked[0]
     if name not in OPERATORS:
         hint = near(name, OPERATORS)
-        raise _Malformed(f"there is no {name[:60]}{hint}; a literal key like this goes into $value")
+        raise _Malformed(f"there is no {name[:60]}{hint or '.'} A literal key like this goes into $value")
     if len(one) > 1:
         other = next(key for key in one if key != name)
         raise _Malformed(f"{name} must be the only key, and beside it is {other[:60]!r}")

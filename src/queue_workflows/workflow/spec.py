@@ -46,7 +46,7 @@ __all__ = [
 KEPT_NODES: Final = 250_000
 
 
-class _Source(NamedTuple):
+class Source(NamedTuple):
     """A document as it came: its data, and what errors need to name places in it."""
 
     data: Any
@@ -60,19 +60,53 @@ def load_document(source: Mapping[str, Any] | str | Path, *, name: str | None = 
     `name` is what it is known by: the default of its own `name`, and a different one is refused. Raises
     `DocumentError` with everything that is wrong.
     """
-    read = _read(source)
     fallback = source.stem if name is None and isinstance(source, Path) else name
-    data = _with_name(read, fallback)
+    return document_of(read_source(source, name=fallback), name=name)
+
+
+def read_source(source: Mapping[str, Any] | str | Path, *, name: str | None = None) -> Source:
+    """The data of a source, checked to be a mapping of plain data, of a bearable size.
+
+    Keys that begin with `x-` are the author's own, for anchors, and left out; `name` is added if missing.
+    """
+    file = str(source) if isinstance(source, Path) else None
     try:
-        document = Document.model_validate(data)
+        if isinstance(source, str | Path):
+            text = _text_of(source) if isinstance(source, Path) else source
+            read = Source(read_text(text), file, text)
+        else:
+            read = Source(dict(source) if isinstance(source, Mapping) else source)
+        check_data(read.data)
+    except Unreadable as unreadable:
+        if unreadable.place is not None:
+            flaw = Flaw(tuple(steps_of(unreadable.place)), unreadable.said)
+            raise refusal(read, [flaw]) from None
+        raise DocumentError([Problem(unreadable.said, line=unreadable.line, file=file)]) from None
+    data = {key: value for key, value in _mapping(read).items() if not key.startswith("x-")}
+    if name is not None:
+        data.setdefault("name", name)
+    return read._replace(data=data)
+
+
+def document_of(source: Source, *, name: str | None = None) -> Document:
+    """The document of a source; `DocumentError` with all that is wrong, another name than its own too."""
+    try:
+        document = Document.model_validate(source.data)
     except ValidationError as refused:
-        raise _refusal(read._replace(data=data), flaws_in(refused, Document)) from None
+        raise refusal(source, flaws_in(refused, Document)) from None
     flaws = list(flaws_of(document))
     if name is not None and document.name != name:
-        flaws.append(Flaw(("name",), f"must be {name!r}, as it is known by, or be left out"))
+        said = f"is {document.name!r}, and the document is known by {name!r}; leave it out or correct it"
+        flaws.insert(0, Flaw(("name",), said))
     if flaws:
-        raise _refusal(read, flaws)
+        raise refusal(source, flaws)
     return document
+
+
+def refusal(source: Source, flaws: list[Flaw]) -> DocumentError:
+    """The error that names the flaws of a source by file, line, node and field."""
+    lines = lines_of(source.text) if source.text is not None else {}
+    return DocumentError(problems(flaws, source.data, file=source.file, lines=lines))
 
 
 class CompiledDocuments:
@@ -102,7 +136,7 @@ class CompiledDocuments:
         try:
             document = Document.model_validate(spec)
         except ValidationError as refused:
-            raise _refusal(_Source(spec, "the run's snapshot"), flaws_in(refused, Document)) from None
+            raise refusal(Source(spec, "the run's snapshot"), flaws_in(refused, Document)) from None
         if canonical_hash(dict(spec)) == spec_hash:
             self._keep(spec_hash, document)
         return document
@@ -120,24 +154,6 @@ compiled = _COMPILED.compiled
 find_compiled = _COMPILED.find
 
 
-def _read(source: Mapping[str, Any] | str | Path) -> _Source:
-    """The data of a source, checked to be JSON of a bearable size."""
-    file = str(source) if isinstance(source, Path) else None
-    try:
-        if isinstance(source, str | Path):
-            text = _text_of(source) if isinstance(source, Path) else source
-            read = _Source(read_text(text), file, text)
-        else:
-            read = _Source(dict(source) if isinstance(source, Mapping) else source)
-        check_data(read.data)
-    except Unreadable as unreadable:
-        if unreadable.place is not None:
-            flaw = Flaw(tuple(steps_of(unreadable.place)), unreadable.said)
-            raise _refusal(read, [flaw]) from None
-        raise DocumentError([Problem(unreadable.said, line=unreadable.line, file=file)]) from None
-    return read
-
-
 def _text_of(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -150,22 +166,13 @@ def _text_of(path: Path) -> str:
         raise Unreadable(f"is no text in UTF-8: {found}") from None
 
 
-def _with_name(read: _Source, name: str | None) -> dict[str, Any]:
-    """The data as a mapping with a name; keys that begin with `x-` are the author's own, for anchors."""
+def _mapping(read: Source) -> dict[str, Any]:
+    if isinstance(read.data, dict):
+        return read.data
     if read.data is None:
         raise DocumentError([Problem("is empty", file=read.file)])
-    if not isinstance(read.data, dict):
-        advice = None
-        if read.file is None and isinstance(read.data, str):
-            advice = "a str is the document's text: give a file as pathlib.Path(…)"
-        what = "a list" if isinstance(read.data, list) else f"the single value {str(read.data)[:60]!r}"
-        raise DocumentError([Problem(f"must be a mapping, not {what}", file=read.file)], advice=advice)
-    data = {key: value for key, value in read.data.items() if not key.startswith("x-")}
-    if name is not None:
-        data.setdefault("name", name)
-    return data
-
-
-def _refusal(read: _Source, flaws: list[Flaw]) -> DocumentError:
-    lines = lines_of(read.text) if read.text is not None else {}
-    return DocumentError(problems(flaws, read.data, file=read.file, lines=lines))
+    advice = None
+    if read.file is None and isinstance(read.data, str):
+        advice = "a str is the document's text: give a file as pathlib.Path(…)"
+    what = "a list" if isinstance(read.data, list) else f"the single value {str(read.data)[:60]!r}"
+    raise DocumentError([Problem(f"must be a mapping, not {what}", file=read.file)], advice=advice)
