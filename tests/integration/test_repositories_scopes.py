@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg.types.json import Jsonb
 from support.jobs import CLEAR
 from support.plans import explain
+from support.run_rows import RunRows
 
 from queue_workflows.errors import RefError, UnknownRun
 from queue_workflows.jobs.scope import load_scope
@@ -22,29 +22,8 @@ from queue_workflows.workflow.refs import ABSENT, paths_in, resolve
 INPUTS = {"brief": "a film", "size": {"w": 3, "h": 4}, "tags": ["a", "b"]}
 
 
-class Rows:
-    """A run with nodes as the dispatcher leaves them."""
-
-    def __init__(self, connection: psycopg.Connection) -> None:
-        self.connection = connection
-        self.run_id = (
-            RunRepository(connection)
-            .insert("film", spec={}, spec_hash="h", inputs=INPUTS, labels={"team": "red"}, parcel_id="p7")
-            .id
-        )
-
-    def node(self, node_id: str, state: str, *, total: int | None = None) -> None:
-        self.connection.execute(
-            "INSERT INTO workflow_nodes (run_id, node_id, state, mapped, jobs_total) VALUES (%s,%s,%s,%s,%s)",
-            [self.run_id, node_id, state, total is not None, 1 if total is None else total],
-        )
-
-    def job(self, node_id: str, delta: Any, *, place: int = -1, status: str = "completed") -> None:
-        self.connection.execute(
-            "INSERT INTO workflow_node_jobs (run_id, node_id, map_index, queue, status, finished_at,"
-            " context_delta) VALUES (%s, %s, %s, 'cpu', %s, now(), %s)",
-            [self.run_id, node_id, place, status, None if delta is None else Jsonb(delta)],
-        )
+class Rows(RunRows):
+    """A run with nodes as the dispatcher leaves them, and its scope."""
 
     def scope(self, *paths: str, **element: Any) -> dict[str, Any]:
         wanted = [Path.parse(path) for path in paths]
@@ -60,17 +39,17 @@ def rows(qwf_dsn: str) -> Iterator[Rows]:
     """A run whose nodes ended in every way."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
         connection.execute(CLEAR)
-        rows = Rows(connection)
+        rows = Rows(connection, inputs=INPUTS, labels={"team": "red"}, parcel_id="p7")
         rows.node("plan", "completed")
-        rows.job("plan", {"title": "T", "scenes": [{"n": 0}, {"n": 1}], "deep": {"a": {"b": None}}})
+        rows.ended("plan", {"title": "T", "scenes": [{"n": 0}, {"n": 1}], "deep": {"a": {"b": None}}})
         rows.node("failed", "failed")
-        rows.job("failed", None, status="failed")
+        rows.ended("failed", None, status="failed")
         rows.node("nothing", "completed")
-        rows.job("nothing", None)
+        rows.ended("nothing", None)
         rows.node("draw", "failed", total=4)
-        rows.job("draw", {"url": 2}, place=2)
-        rows.job("draw", {"url": 0}, place=0)
-        rows.job("draw", None, place=1, status="failed")
+        rows.ended("draw", {"url": 2}, place=2)
+        rows.ended("draw", {"url": 0}, place=0)
+        rows.ended("draw", None, place=1, status="failed")
         rows.node("none", "completed", total=0)
         yield rows
 
@@ -112,9 +91,9 @@ def test_nodes_without_a_result_are_null_however_deep(rows: Rows) -> None:
     """Failed, skipped, cancelled, or never reached in a run that stopped; and stale rows do not count."""
     rows.node("skipped", "skipped")
     rows.node("again", "cancelled")
-    rows.job("again", {"stale": True})
+    rows.ended("again", {"stale": True})
     rows.node("mapped_again", "cancelled", total=1)
-    rows.job("mapped_again", {"stale": True}, place=0)
+    rows.ended("mapped_again", {"stale": True}, place=0)
     for node in ("failed", "skipped", "again", "mapped_again", "never"):
         assert rows.scope(node) == {node: ABSENT}
         assert rows.resolved({"$from": f"{node}.a[0].b"}) is None
@@ -149,7 +128,7 @@ def test_the_element_needs_no_statement(rows: Rows) -> None:
 
 def test_a_run_of_the_host_apps_own(rows: Rows) -> None:
     """Its nodes have no rows of the engine's, and what a job stored is its node's result."""
-    rows.job("own", {"a": 1})
+    rows.ended("own", {"a": 1})
     assert rows.resolved([{"$from": "own.a"}, {"$from": "own"}]) == [1, {"a": 1}]
 
 

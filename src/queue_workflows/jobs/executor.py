@@ -6,7 +6,7 @@ Whatever is raised on the way becomes an outcome, so that a worker has one thing
 obvious about it:
 
 - A result that cannot be stored, or is of the wrong kind, fails the job without a retry: the work was done,
-  and doing it again would only do it twice.
+  and doing it again would only do it twice. So does a reference that leads nowhere.
 - `sys.exit()` in a job is that job's failure, and the worker goes on. So is `KeyboardInterrupt`, because a
   worker handles SIGINT itself; only where Python's own handler is in force (a test, a shell) it is the
   user's Ctrl-C, and is passed on.
@@ -26,7 +26,7 @@ from contextvars import copy_context
 from typing import Any, Final, Self
 
 from queue_workflows.config import InvokeContext
-from queue_workflows.errors import LeaseLost, PayloadError
+from queue_workflows.errors import LeaseLost, PayloadError, RefError
 from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.invocation import invocation
@@ -236,7 +236,7 @@ def _outcome_of(exc: BaseException, job: ClaimedJob, ctx: JobContext, redactor: 
             return CancelledOutcome(redactor.head(ctx.stop_reason, ERROR_TEXT))
         case LeaseLost(family=ctx.family, job_id=job.id, attempt=job.attempt):
             ctx.stop(Stop.LEASE_LOST)
-    return Failed(captured(exc, redactor), retryable=not isinstance(verdict, Discard | _Unusable))
+    return Failed(captured(exc, redactor), retryable=not isinstance(verdict, Discard | _Unusable | RefError))
 
 
 def _verdict_in(exc: BaseException) -> BaseException:

@@ -12,6 +12,7 @@ from queue_workflows.config import current_config
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.ending import ending_of
 from queue_workflows.jobs.executor import EventLoop, execute
+from queue_workflows.jobs.late_inputs import on_resolved_inputs
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
 from queue_workflows.jobs.outcomes import Outcome, Released
 from queue_workflows.jobs.redaction import Redactor
@@ -58,6 +59,7 @@ class Performer:
         self._backoff = Backoff(settings.backoff_s, settings.backoff_jitter_s)
         self._modules = ModuleResolver.of(current_config())
         self._invoke_context = current_config().invoke_context
+        self._host_refs = current_config().ref_resolver
         self._tasks = current_tasks()
         self.has_loaded = False
 
@@ -73,6 +75,8 @@ class Performer:
             )
             return Performed(ending, counts=False)
         self.has_loaded = True
+        if isinstance(job, ClaimedNodeJob):
+            work = on_resolved_inputs(work, job, self._connected, self._host_refs)
         outcome = execute(
             job,
             work,

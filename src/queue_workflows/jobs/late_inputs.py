@@ -1,0 +1,50 @@
+"""A node's inputs, resolved when it executes: its references see what upstream has stored by then.
+
+What they can see is read before the function begins, because a database that is away is the worker's affair.
+Resolving them is the job's: a reference that leads nowhere is its failure, for good, and the host app's own
+references are asked for inside the context that the host app puts around its jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+
+from queue_workflows.errors import RefError
+from queue_workflows.jobs.context import JobContext
+from queue_workflows.jobs.scope import load_scope
+from queue_workflows.jobs.work import Work
+from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.workflow.paths import Path
+from queue_workflows.workflow.refs import HostRefs, paths_in, resolve_inputs
+
+
+def on_resolved_inputs(
+    work: Work,
+    job: ClaimedNodeJob,
+    connected: Callable[[], psycopg.Connection[Any]],
+    host: HostRefs | None,
+) -> Work:
+    """The work, to be called with a job whose references are resolved; reads only if they need rows."""
+    if not job.inputs:
+        return work
+    index = None if job.map_index < 0 else job.map_index
+    scope = load_scope(connected(), job.run_id, _paths(job), item=job.item, index=index)
+    where = f"{job.node_id}{'' if index is None else f'[{index}]'}.inputs"
+
+    def call(claimed: Any, ctx: JobContext) -> Any:
+        inputs = resolve_inputs(job.inputs, scope, where=where, host=host)
+        return work.call(replace(claimed, inputs=inputs), ctx)
+
+    return replace(work, call=call)
+
+
+def _paths(job: ClaimedNodeJob) -> list[Path]:
+    """Where the references lead; what is no sound one is told by resolving it."""
+    try:
+        return paths_in(job.inputs)
+    except RefError:
+        return []
