@@ -472,7 +472,7 @@ def test_help_and_completion_work_whatever_the_host_app_does(qwf: Qwf) -> None:
 
 @pytest.mark.parametrize(
     ("script", "role"),
-    [("orchestrator", "orchestrator"), ("scheduler", "scheduler")],
+    [("scheduler", "scheduler")],
 )
 def test_a_role_that_is_not_there_yet_says_so(qwf: Qwf, tmp_path: Path, script: str, role: str) -> None:
     """By console script and by command, whatever options it is given: 78; its help works."""

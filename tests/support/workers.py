@@ -49,6 +49,24 @@ def worker_command(*options: str) -> list[str]:
 
 
 @contextmanager
+def running_orchestrator(dsn: str, *options: str, **settings: str) -> Iterator[subprocess.Popen[str]]:
+    """An orchestrator that nothing of outlives the `with`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "queue_workflows", "orchestrator", *options],
+        env=worker_environment(dsn, settings),
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+@contextmanager
 def running_worker(
     dsn: str, *options: str, prefix: tuple[str, ...] = (), **settings: str
 ) -> Iterator[subprocess.Popen[str]]:

@@ -24,5 +24,4 @@ def _not_yet(role: str) -> click.Command:
     )
 
 
-orchestrator = _not_yet("orchestrator")
 scheduler = _not_yet("scheduler")

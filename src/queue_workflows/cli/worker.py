@@ -7,17 +7,9 @@ from pathlib import Path
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.address import address
 from queue_workflows.cli.seconds import Seconds
 from queue_workflows.errors import ExitCode
-
-
-def _address(_ctx: click.Context, _param: click.Parameter, value: str | None) -> tuple[str, int] | None:
-    host, _, port = (value or "").rpartition(":")
-    if value is None:
-        return None
-    if not (port.isascii() and port.isdecimal() and int(port) <= 65_535) or (":" in value and not host):
-        raise click.BadParameter(f"{value!r} is neither a port nor an address and a port")
-    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 @click.command()
@@ -39,7 +31,7 @@ def _address(_ctx: click.Context, _param: click.Parameter, value: str | None) ->
 @click.option(
     "--health",
     metavar="[HOST:]PORT",
-    callback=_address,
+    callback=address,
     help="Answer GET /live and /ready there, on the loopback address unless said.",
 )
 @click.option(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 
 from queue_workflows.db import wait_for_schema
 from queue_workflows.db.engine import Database
@@ -20,6 +18,7 @@ from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.health import HealthReport, judge
 from queue_workflows.roles.identity import Identity
+from queue_workflows.roles.probing import probed
 from queue_workflows.roles.worker import MIN_SCHEMA, Worker, WorkerOptions, family_of
 from queue_workflows.settings import Settings
 
@@ -31,23 +30,9 @@ def run_worker(database: Database, settings: Settings, options: WorkerOptions) -
     launcher_pid = take_launcher_pid()
     die_with_parent(launcher_pid)
     report = HealthReport()
-    with _probed(report, options):
+    with probed(report, options.health, options.health_file):
         _wait_for_schema(database, options)
         return _work(database, settings, options, report, launcher_pid)
-
-
-@contextmanager
-def _probed(report: HealthReport, options: WorkerOptions) -> Iterator[None]:
-    """Answers probes meanwhile; who asks for none need not import a web server."""
-    with ExitStack() as until_the_end:
-        if options.health is not None or options.health_file is not None:
-            from queue_workflows.roles.probes import HealthFile, HealthServer
-
-            if options.health is not None:
-                until_the_end.enter_context(HealthServer(report, options.health))
-            if options.health_file is not None:
-                until_the_end.enter_context(HealthFile(report, options.health_file))
-        yield
 
 
 def _wait_for_schema(database: Database, options: WorkerOptions) -> None:

@@ -230,6 +230,12 @@ class Settings(BaseSettings):
         16_777_216, 1024, 134_217_728, "Largest JSON payload of one row, in UTF-8 bytes."
     )
     payload_max_depth: int = _whole(100, 1, 500, "Deepest nesting of a JSON payload.")
+    dispatch_max_tries: int = _whole(
+        8, 1, 1000, "How often an orchestrator tries an event of a run before it puts it aside."
+    )
+    dispatch_backoff_s: float = _seconds(
+        1, 0.01, 300, "The first delay before such an event is tried again; doubled each time, up to 300 s."
+    )
     retention_days: float = _seconds(30, 0, 36_500, "How long finished jobs and runs are kept, in days.")
     dedupe_ttl_days: float = _seconds(7, 0, 36_500, "How long a dedupe key outlives its pruned row, in days.")
 

@@ -1,0 +1,272 @@
+"""One run's part of the outbox, acted on in one transaction, under the run's row lock.
+
+events ──planner──> ready nodes ──decided here──> answers ──planner──> … until nothing is ready
+                        │
+                        └─> jobs, child runs, parked rows            all of it, or none, with the events
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.errors import RefError
+from queue_workflows.jobs.children import ChildRuns
+from queue_workflows.jobs.closing import close_run
+from queue_workflows.jobs.opening import (
+    Host,
+    NotOpened,
+    Opening,
+    broken_by,
+    decided,
+    needed_to_open,
+    new_jobs,
+)
+from queue_workflows.jobs.parking import Parking
+from queue_workflows.jobs.scope import load_scope
+from queue_workflows.repositories.dispatching import DispatchRepository, LockedRun, TakenEvent
+from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.repositories.workflow_nodes import WorkflowNodeRepository
+from queue_workflows.settings import Settings
+from queue_workflows.states import JOB_TERMINAL, JobStatus, NodeState, RunStatus
+from queue_workflows.workflow.graph import Graph
+from queue_workflows.workflow.paths import Path
+from queue_workflows.workflow.plan import advance
+from queue_workflows.workflow.progress import (
+    Begun,
+    Broken,
+    CancelNode,
+    CancelRun,
+    Counters,
+    Ended,
+    Event,
+    Opened,
+    Reopened,
+    SkippedNode,
+    opens_no_more,
+    untouched,
+)
+from queue_workflows.workflow.spec import BaseNode, Document, InputNode, WorkflowNode
+
+_NO_NEWS: Final = frozenset({"begin", JobStatus.AWAITING_INPUT.value})
+
+
+class Advancing:
+    """What follows from some events of a run; `act` is called once."""
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        settings: Settings,
+        run: LockedRun,
+        document: Document,
+        graph: Graph,
+        *,
+        host: Host | None,
+        find_document: Callable[[str], Document],
+    ) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._run = run
+        self._document = document
+        self._graph = graph
+        self._host = host
+        limits = PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth)
+        self._events = DispatchRepository(connection)
+        self._nodes = WorkflowNodeRepository(connection)
+        self._jobs = NodeJobRepository(connection, payload_limits=limits)
+        self._limits = limits
+        self._parking = Parking(connection, run, document, self._jobs)
+        self._children = ChildRuns(
+            connection, run, self._jobs, limits, host=host, find_document=find_document
+        )
+        self._openings: dict[str, Opening] = {}
+        self._expansions: list[tuple[str, int]] = []
+        self._written: dict[str, Counters] = {}
+        self._stopped: set[str] = set()
+        self._cancel_reason: str | None = None
+
+    def act(self, events: Sequence[TakenEvent]) -> None:
+        """Do all that follows, and store how far the run is."""
+        begun: list[Event] = [Begun()] if self._run.status is RunStatus.QUEUED else []
+        planned = [*begun, *self._planned(events)]
+        self._step = advance(self._graph, self._run.counters, planned, self._look)
+        while self._settle():
+            pass
+        for event in events:
+            if event.kind == "input_submitted":
+                self._parking.answer(event.payload["submission_id"])
+        self._flush()
+        over = self._step.over
+        if over is None:
+            self._events.save(self._run, self._step.run, cancel_reason=self._cancel_reason)
+            return
+        close_run(
+            self._connection,
+            self._run,
+            self._step.run,
+            over,
+            self._document,
+            limits=self._limits,
+            host=self._host,
+            cancel_reason=self._cancel_reason,
+        )
+
+    def _planned(self, events: Iterable[TakenEvent]) -> list[Event]:
+        """The events as the planner takes them; ends of one node and kind as one."""
+        ends: dict[tuple[str, JobStatus], Ended] = {}
+        others: list[Event] = []
+        for event in events:
+            if event.kind in JOB_TERMINAL:
+                if event.is_current and event.node_id is not None:
+                    status = JobStatus(event.kind)
+                    before = ends.get((event.node_id, status))
+                    count, error = (before.count, before.error) if before else (0, event.payload.get("error"))
+                    ends[event.node_id, status] = Ended(event.node_id, status, count + 1, error)
+            elif event.kind == "cancel":
+                others.append(self._cancel(event.payload))
+            elif event.kind == "reopen":
+                others.append(Reopened(tuple(event.payload["nodes"])))
+            elif event.kind == "expand":
+                self._expansions.append((event.payload["node_id"], event.payload["from"]))
+            elif event.kind not in _NO_NEWS and event.kind != "input_submitted":
+                raise ValueError(f"this version knows no dispatch event of kind {event.kind!r:.80}")
+        return [*ends.values(), *others]
+
+    def _cancel(self, payload: Mapping[str, Any]) -> Event:
+        reason, node_id = payload.get("reason"), payload.get("node_id")
+        if node_id is not None:
+            return CancelNode(node_id, reason)
+        if self._cancel_reason is None:
+            self._cancel_reason = reason or ""
+        return CancelRun(reason)
+
+    # The loop: each turn tells the planner what it made of its last step.
+
+    def _settle(self) -> bool:
+        """Do the next thing that the step asks for; whether there was one."""
+        answers = self._answers() or self._stops() or self._opened_jobs() or self._expanded()
+        if answers is None:
+            return False
+        if answers:
+            self._step = advance(self._graph, self._run.counters, answers, self._look, self._step)
+        return True
+
+    def _answers(self) -> list[Event] | None:
+        """What becomes of the nodes that are ready."""
+        if not self._step.ready:
+            return None
+        nodes = [(self._document.by_id[node_id], 0) for node_id in self._step.ready]
+        return [self._answer(decision) for decision in self._decisions(nodes)]
+
+    def _decisions(self, nodes: Sequence[tuple[BaseNode, int]]) -> list[Opening | NotOpened]:
+        """Decide about nodes; of a list, from an element on."""
+        paths: list[Path] = []
+        malformed: dict[str, NotOpened] = {}
+        for node, _ in nodes:
+            try:
+                paths += needed_to_open(node)
+            except RefError as wrong:
+                malformed[node.id] = NotOpened(node, broken_by(wrong))
+        scope: Mapping[str, Any] = {}
+        if paths:
+            self._flush()
+            scope = load_scope(self._connection, self._run.id, paths)
+        return [malformed.get(node.id) or decided(node, scope, self._host, start=at) for node, at in nodes]
+
+    def _answer(self, decision: Opening | NotOpened) -> Event:
+        node_id = decision.node.id
+        if isinstance(decision, Opening):
+            self._openings[node_id] = decision
+            return Opened(node_id, decision.jobs)
+        return SkippedNode(node_id) if decision.error is None else Broken(node_id, decision.error)
+
+    def _stops(self) -> list[Event] | None:
+        """Cancel the jobs of nodes that are to stop; those that have no rows yet get none."""
+        stop = [node_id for node_id in self._step.stop if node_id not in self._stopped]
+        if not stop:
+            return None
+        self._stopped.update(stop)
+        never_opened = {
+            node_id: self._openings.pop(node_id).jobs for node_id in stop if node_id in self._openings
+        }
+        counts = {node_id: count for node_id, count in never_opened.items() if count}
+        reason = self._cancel_reason or "its run stopped"
+        for node_id, count in self._events.stop(self._run.id, stop, reason).items():
+            counts[node_id] = counts.get(node_id, 0) + count
+        return [Ended(node_id, JobStatus.CANCELLED, count) for node_id, count in counts.items()]
+
+    def _opened_jobs(self) -> list[Event] | None:
+        """Insert the jobs of what was opened and is still to run."""
+        if not self._openings:
+            return None
+        openings, self._openings = self._openings, {}
+        return self._insert(
+            [opening for node_id, opening in openings.items() if self._row(node_id).state is NodeState.ACTIVE]
+        )
+
+    def _expanded(self) -> list[Event] | None:
+        """The next parts of long lists, or the end of them where the node was stopped meanwhile."""
+        if not self._expansions:
+            return None
+        expansions, self._expansions = self._expansions, []
+        answers: list[Event] = []
+        parts: list[Opening] = []
+        for node_id, start in expansions:
+            row = self._row(node_id)
+            if row.state is not NodeState.ACTIVE:
+                continue
+            if opens_no_more(self._graph, self._step.run, row):
+                answers.append(Ended(node_id, JobStatus.CANCELLED, max(row.total - start, 0)))
+                continue
+            (decision,) = self._decisions([(self._document.by_id[node_id], start)])
+            if not isinstance(decision, Opening):
+                raise ValueError(f"the list of node {node_id!r} can no longer be had: {decision.error}")
+            parts.append(decision)
+        return [*answers, *self._insert(parts)]
+
+    def _insert(self, openings: Sequence[Opening]) -> list[Event]:
+        """Insert the jobs of these parts and ask for the next ones; what is skipped comes back as ended."""
+        rows = [
+            new_jobs(self._run, opening, max_attempts=self._settings.max_attempts) for opening in openings
+        ]
+        ids = iter(self._jobs.open_many([row for part in rows for row in part]))
+        ended: list[Event] = []
+        for opening, part in zip(openings, rows, strict=True):
+            jobs = {row.map_index: next(ids).id for row in part}
+            node, following = opening.node, opening.start + len(part)
+            if opening.elements is not None and following < len(opening.elements):
+                self._events.add_event(self._run.id, "expand", {"node_id": node.id, "from": following})
+            if opening.skipped:
+                ended.append(Ended(node.id, JobStatus.SKIPPED, len(opening.skipped)))
+            if isinstance(node, InputNode):
+                self._parking.welcome(node.id)
+            elif isinstance(node, WorkflowNode):
+                self._flush()
+                self._children.start(opening, jobs)
+        return ended
+
+    # What is known of the rows, and what is written of them.
+
+    def _look(self, node_ids: Collection[str]) -> Mapping[str, Counters]:
+        return self._nodes.read(self._run.id, node_ids)
+
+    def _row(self, node_id: str) -> Counters:
+        row = self._step.nodes.get(node_id)
+        if row is None:
+            found = self._look([node_id])
+            row = found.get(node_id) or untouched(self._graph, self._step.run, node_id)
+        return row
+
+    def _flush(self) -> None:
+        """Write the rows that changed since the last time, so that a scope sees them."""
+        changed = [row for node_id, row in self._step.nodes.items() if self._written.get(node_id) != row]
+        self._nodes.write(
+            self._run.id,
+            changed,
+            [row.node_id for row in changed if self._graph.nodes[row.node_id].is_mapped],
+        )
+        self._written.update((row.node_id, row) for row in changed)

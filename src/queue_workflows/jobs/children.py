@@ -1,0 +1,95 @@
+"""Child runs: a node of type `workflow` is parked, and its run says how it ended.
+
+A child that cannot be started fails its node's job, as a task that raises does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.errors import QwfError
+from queue_workflows.jobs.opening import Host, Opening
+from queue_workflows.jobs.scope import load_scope
+from queue_workflows.repositories.dispatching import LockedRun
+from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.repositories.runs import ParentNode, RunRepository
+from queue_workflows.workflow.refs import paths_in, resolve_inputs
+from queue_workflows.workflow.spec import Document, WorkflowNode
+
+DEEPEST: Final = 16
+
+
+class ChildRuns:
+    """Starts the children of one locked run."""
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        run: LockedRun,
+        jobs: NodeJobRepository,
+        limits: PayloadLimits,
+        *,
+        host: Host | None,
+        find_document: Callable[[str], Document],
+    ) -> None:
+        self._connection = connection
+        self._run = run
+        self._jobs = jobs
+        self._runs = RunRepository(connection, payload_limits=limits)
+        self._host = host
+        self._find_document = find_document
+
+    def start(self, opening: Opening, jobs: Mapping[int, int]) -> None:
+        """Start a run for each parked job, given by the index of its element."""
+        node = opening.node
+        assert isinstance(node, WorkflowNode)  # noqa: S101 - it is asked for those only
+        waiting = {index: job_id for index, job_id in jobs.items() if index not in opening.skipped}
+        try:
+            document = self._document(node)
+            paths = [path for path in paths_in(node.inputs) if path.root not in ("item", "index")]
+            scope = load_scope(self._connection, self._run.id, paths) if paths else {}
+        except psycopg.Error:
+            raise
+        except Exception as wrong:
+            for job_id in waiting.values():
+                self._fail(job_id, wrong)
+            return
+        for index, job_id in waiting.items():
+            element = {} if opening.elements is None else {"item": opening.elements[index], "index": index}
+            self._start_one(node, document, {**scope, **element}, job_id)
+
+    def _start_one(
+        self, node: WorkflowNode, document: Document, scope: Mapping[str, Any], job_id: int
+    ) -> None:
+        try:
+            inputs = resolve_inputs(node.inputs, scope, where=f"{node.id}.inputs", host=self._host)
+            checked = document.checked_inputs(inputs)
+        except QwfError as wrong:
+            self._fail(job_id, wrong)
+            return
+        self._runs.insert(
+            document.name,
+            spec=document.snapshot(),
+            spec_hash=document.hash,
+            inputs=checked,
+            priority=self._run.priority if node.priority is None else node.priority,
+            labels=dict(document.labels),
+            traceparent=self._run.traceparent,
+            parent=ParentNode(self._run.id, job_id, self._run.depth + 1),
+        )
+
+    def _document(self, node: WorkflowNode) -> Document:
+        if self._run.depth >= DEEPEST:
+            raise QwfError(
+                f"workflows are nested {DEEPEST} deep, and this would be one more",
+                advice="see whether one of them starts itself",
+            )
+        return self._find_document(node.workflow)
+
+    def _fail(self, job_id: int, wrong: Exception) -> None:
+        said = str(wrong) if isinstance(wrong, QwfError) else f"{type(wrong).__name__}: {wrong}"
+        self._jobs.mark_failed(job_id, said[:2000] or type(wrong).__name__)

@@ -1,0 +1,161 @@
+"""Advances runs: finds those that have something to do, and acts on the outbox of one at a time.
+
+Any number of dispatchers may do this at once. A run belongs to whoever has its row locked, for one batch; the
+others pass it by and take the next one. Nothing is remembered between two batches, so one that is killed is
+missed by nobody: its transaction never happened.
+
+A batch that fails is tried event by event, and one that still fails is put off, for longer each time, and at
+last put aside with its error. The run's other events go on, and so do other runs.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg import IsolationLevel
+
+from queue_workflows.jobs.advancing import Advancing
+from queue_workflows.jobs.opening import Host
+from queue_workflows.jobs.parking import Parking
+from queue_workflows.jobs.redaction import Redactor
+from queue_workflows.repositories.dispatching import (
+    BEGIN,
+    NO_RUN,
+    DispatchRepository,
+    LockedRun,
+    TakenEvent,
+)
+from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.settings import Settings
+from queue_workflows.states import RUN_TERMINAL, RunStatus
+from queue_workflows.workflow.graph import graph_of
+from queue_workflows.workflow.spec import Document, compiled, find_compiled
+
+_log = logging.getLogger(__name__)
+
+_ERROR_TEXT = 4_000
+
+
+class Dispatcher:
+    """Works on one connection in autocommit, which is its own; a lost one is the caller's to replace."""
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        settings: Settings,
+        *,
+        host: Host | None = None,
+        find_document: Callable[[str], Document],
+        redactor: Redactor | None = None,
+    ) -> None:
+        # What is read after the lock must be what its holder before left, whatever the server's default is.
+        connection.isolation_level = IsolationLevel.READ_COMMITTED
+        self._connection = connection
+        self._settings = settings
+        self._host = host
+        self._find_document = find_document
+        self._redactor = redactor or Redactor([])
+        self._repository = DispatchRepository(connection)
+        self._after = NO_RUN
+
+    def turn(self, go_on: Callable[[], bool] = lambda: True) -> int:
+        """Give each run that has something to do one batch, in turn; how many did something.
+
+        `go_on` is asked between two runs.
+        """
+        found, self._after = self._repository.runs_with_events(self._after)
+        return sum(self.dispatch(run_id) for run_id in [*found, *self._repository.queued_runs()] if go_on())
+
+    @property
+    def is_around(self) -> bool:
+        """Whether the last turn has looked at the last of the runs."""
+        return self._after == NO_RUN
+
+    def dispatch(self, run_id: UUID) -> bool:
+        """Act on a batch of a run's events; false if there was nothing to do, or another one is at it."""
+        try:
+            return self._act(run_id)
+        except Exception as wrong:
+            self._unless_cut_off(wrong)
+            _log.warning("run %s: its events are tried one by one: %s", run_id, self._said(wrong))
+            self._one_by_one(run_id)
+            return True
+
+    def _act(self, run_id: UUID, only: int | None = None) -> bool:
+        with self._connection.transaction():
+            run = self._repository.lock(run_id)
+            if run is None:
+                return False
+            events = self._repository.take(run_id, only=only)
+            if run.status in RUN_TERMINAL:
+                self._too_late(run, events)
+            elif events or run.status is RunStatus.QUEUED:
+                document = self._document(run)
+                Advancing(
+                    self._connection,
+                    self._settings,
+                    run,
+                    document,
+                    document.derived(graph_of),
+                    host=self._host,
+                    find_document=self._find_document,
+                ).act(events)
+            return bool(events) or run.status is RunStatus.QUEUED
+
+    def _document(self, run: LockedRun) -> Document:
+        found = find_compiled(run.spec_hash)
+        return found or compiled(self._repository.spec(run.id), run.spec_hash)
+
+    def _too_late(self, run: LockedRun, events: list[TakenEvent]) -> None:
+        """Events of a run that is over mean nothing any more; who answered one of its nodes is told."""
+        parking = Parking(self._connection, run, None, NodeJobRepository(self._connection))
+        for event in events:
+            if event.kind == "input_submitted":
+                parking.answer(event.payload["submission_id"])
+
+    # What goes wrong.
+
+    def _one_by_one(self, run_id: UUID) -> None:
+        for event_id in self._repository.due_events(run_id) or self._begin_event(run_id):
+            try:
+                self._act(run_id, only=event_id)
+            except Exception as wrong:
+                self._unless_cut_off(wrong)
+                self._defer(run_id, event_id, wrong)
+
+    def _begin_event(self, run_id: UUID) -> list[int]:
+        """A run that cannot begin gets an event to count its tries by, and is found by that from then on."""
+        with self._connection.transaction():
+            run = self._repository.lock(run_id)
+            if run is None or run.status is not RunStatus.QUEUED:
+                return []
+            return [self._repository.add_event(run_id, BEGIN)]
+
+    def _defer(self, run_id: UUID, event_id: int, wrong: Exception) -> None:
+        said = self._said(wrong)
+        deferred = self._repository.defer(
+            event_id,
+            said,
+            max_tries=self._settings.dispatch_max_tries,
+            backoff_s=self._settings.dispatch_backoff_s,
+        )
+        if deferred is None:
+            return
+        tries, is_poisoned = deferred
+        if is_poisoned:
+            _log.error("run %s: event %d is given up after %d tries: %s", run_id, event_id, tries, said)
+        else:
+            _log.warning("run %s: event %d failed, try %d: %s", run_id, event_id, tries, said)
+
+    def _unless_cut_off(self, wrong: Exception) -> None:
+        """Raise what is about the connection rather than the run."""
+        if self._connection.closed or self._connection.broken:
+            raise wrong
+
+    def _said(self, wrong: Exception) -> str:
+        text = f"{type(wrong).__name__}: {' '.join(str(wrong).split())}"
+        return self._redactor.head(text.replace("\x00", "\\0"), _ERROR_TEXT)

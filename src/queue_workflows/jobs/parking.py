@@ -1,0 +1,97 @@
+"""The answers to parked nodes: one that fits completes its node, another is refused and says why.
+
+An answer that comes before its node is there waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.errors import PayloadError
+from queue_workflows.models import WorkflowInputSubmission
+from queue_workflows.repositories.connection import Statements
+from queue_workflows.repositories.dispatching import LockedRun
+from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.states import JobStatus, SubmissionStatus
+from queue_workflows.workflow.schemas import filled
+from queue_workflows.workflow.spec import Document, InputNode
+
+# job: the parked row of the node that is answered, if it has one yet.
+LOOK: Final = """
+SELECT answer.node_id, answer.payload::text, job.id, job.status
+FROM workflow_input_submissions AS answer LEFT JOIN LATERAL (
+    SELECT id, status FROM workflow_node_jobs
+    WHERE run_id = answer.run_id AND node_id = answer.node_id AND map_index = -1
+    LIMIT 1
+) AS job ON true
+WHERE answer.id = %(id)s::bigint AND answer.run_id = %(run_id)s::uuid AND answer.status = 'pending'
+"""
+PENDING: Final = """
+SELECT id FROM workflow_input_submissions
+WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND status = 'pending'
+ORDER BY id
+LIMIT 100
+"""
+PROCESS: Final = """
+UPDATE workflow_input_submissions
+SET status = %(status)s::text, error = %(error)s::text, processed_at = statement_timestamp()
+WHERE id = %(id)s::bigint AND status = 'pending'
+RETURNING id
+"""
+
+
+class Parking:
+    """The answers to nodes of one locked run; without a document the run is over."""
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        run: LockedRun,
+        document: Document | None,
+        jobs: NodeJobRepository,
+    ) -> None:
+        self._sql = Statements(connection, WorkflowInputSubmission)
+        self._run = run
+        self._document = document
+        self._jobs = jobs
+
+    def welcome(self, node_id: str) -> None:
+        """Take up the answers that came before a node was parked."""
+        for (answer_id,) in self._sql.rows(PENDING, {"run_id": self._run.id, "node_id": node_id}):
+            self.answer(answer_id)
+
+    def answer(self, answer_id: int) -> None:
+        """Take up one answer, unless it is done with or came too early."""
+        rows = self._sql.rows(LOOK, {"id": answer_id, "run_id": self._run.id})
+        if not rows:
+            return
+        node_id, payload, job_id, status = rows[0]
+        if self._document is None:
+            self._process(answer_id, f"the run is over: it is {self._run.status}")
+            return
+        node = self._document.by_id.get(node_id)
+        if not isinstance(node, InputNode):
+            what = "takes no answer" if node is not None else "is not in the run's document"
+            self._process(answer_id, f"node {node_id} {what}")
+        elif status is None:
+            return
+        elif status != JobStatus.AWAITING_INPUT:
+            self._process(answer_id, f"node {node_id} waits for no answer any more: it is {status}")
+        else:
+            self._take(answer_id, node, json.loads(payload), job_id)
+
+    def _take(self, answer_id: int, node: InputNode, payload: Any, job_id: int) -> None:
+        try:
+            answer = filled(node.answer_schema, payload, what="payload")
+            self._jobs.mark_completed(job_id, answer)
+        except PayloadError as wrong:
+            self._process(answer_id, str(wrong))
+            return
+        self._process(answer_id, None)
+
+    def _process(self, answer_id: int, error: str | None) -> None:
+        status = SubmissionStatus.ACCEPTED if error is None else SubmissionStatus.REJECTED
+        self._sql.rows(PROCESS, {"id": answer_id, "status": status.value, "error": error})

@@ -1,0 +1,180 @@
+"""An orchestrator: advances runs, and does the upkeep that needs no worker. Any number may run at once.
+
+    start ──> migrate, or wait for the schema ──> turn ──nothing to do──> idle: advertised, LISTENing, polling
+                                                   ^ │                      │
+                                                   └─┴──────────────────────┘  signal ──> ends after this run
+
+What it is at is in the database alone. Cut off, it starts from the beginning; killed, nobody misses it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.db.line import Line
+from queue_workflows.db.listen import Listener
+from queue_workflows.errors import ExitCode
+from queue_workflows.jobs.dispatching import Dispatcher
+from queue_workflows.jobs.maintenance import sweep
+from queue_workflows.repositories.parking import ParkedJobRepository
+from queue_workflows.roles.health import Pulse
+from queue_workflows.roles.loop import Halt
+from queue_workflows.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+CHANNEL: Final = "dispatch_ready"
+# What an idle orchestrator advertises, and what the wake carries.
+WAKE: Final = "qwf:dispatch"
+_DATABASE_RETRY_S: Final = 0.5
+_FIRST_LOOK_S: Final = 0.005
+# Busy for so many turns, it need not be woken any more, and writers need not notify.
+_BUSY_TURNS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class OrchestratorOptions:
+    """What the command line says of one orchestrator."""
+
+    once: bool = False
+    schema_wait_s: float = 60.0
+    health: tuple[str, int] | None = None
+    health_file: Path | None = None
+
+
+class Orchestrator:
+    """The main thread's loop."""
+
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection[Any]],
+        settings: Settings,
+        *,
+        name: str,
+        listener: Listener,
+        halt: Halt,
+        dispatcher: Callable[[psycopg.Connection[Any]], Dispatcher],
+        rng: Random | None = None,
+    ) -> None:
+        self._line = Line(connect)
+        self._settings = settings
+        self._name = name
+        self._listener = listener
+        self._halt = halt
+        self._new_dispatcher = dispatcher
+        self._rng = rng or Random()  # noqa: S311
+        self._dispatcher: Dispatcher | None = None
+        self._main_at = self._database_at = time.monotonic()
+        self._upkeep_at = 0.0
+        self._next_due_at: float | None = None
+        self._back_at: float | None = None
+        self._is_cut_off = False
+        self._busy_turns = 0
+
+    def run(self, *, once: bool = False) -> ExitCode:
+        """Advance runs until told to stop; with `once` until there is nothing left to do now."""
+        pause = _FIRST_LOOK_S
+        while not self._halt.urgency:
+            self._main_at = time.monotonic()
+            try:
+                busy = self._turn()
+            except DATABASE_AWAY as exc:
+                if once:
+                    raise
+                self._cut_off(exc)
+                continue
+            if busy:
+                pause = _FIRST_LOOK_S
+                continue
+            if once:
+                return ExitCode.DONE
+            pause = self._idle(pause)
+        return self._halt.exit_code
+
+    def pulse(self) -> Pulse:
+        """For a probe."""
+        return Pulse(
+            worker_id=self._name,
+            state="busy" if self._busy_turns else "idle",
+            main_at=self._main_at,
+            guardian_at=self._main_at,
+            database_at=self._database_at,
+            is_busy=False,
+            obstacle="the database is away" if self._is_cut_off else None,
+        )
+
+    def _turn(self) -> bool:
+        """One batch for each run that has something to do, and the upkeep when due; false if nothing was."""
+        connection = self._connected()
+        is_upkeep_due = time.monotonic() >= self._upkeep_at
+        ended = self._upkeep(connection) if is_upkeep_due else 0
+        assert self._dispatcher is not None  # noqa: S101 - it comes with the connection
+        moved = self._dispatcher.turn(self._goes_on)
+        self._database_at = time.monotonic()
+        if moved or ended or not self._dispatcher.is_around:
+            self._busy_turns += 1
+            if self._busy_turns == _BUSY_TURNS:
+                self._listener.absorb(withdraw=True)
+            return True
+        self._busy_turns = 0
+        return False
+
+    def _goes_on(self) -> bool:
+        self._main_at = time.monotonic()
+        return not self._halt.urgency
+
+    def _upkeep(self, connection: psycopg.Connection[Any]) -> int:
+        """What every role does now and then, and the parked jobs whose time is up; how many of those."""
+        now = time.monotonic()
+        recovered_s = None if self._back_at is None else now - self._back_at
+        swept = sweep(connection, self._settings, recovered_s=recovered_s)
+        expired = ParkedJobRepository(connection).expire()
+        delay = swept.next_in_s
+        if expired.next_in_s is not None:
+            delay = min(delay, expired.next_in_s)
+        self._upkeep_at = now + delay
+        return expired.ended
+
+    def _idle(self, pause: float) -> float:
+        """Wait where a writer's NOTIFY finds us; how long to wait next time if nothing comes."""
+        if not self._listener.is_wanted(WAKE):
+            self._listener.advertise(WAKE)
+            return pause
+        timeout = self._settings.poll_s * (0.75 + self._rng.random() / 2)
+        timeout = max(0.0, min(timeout, self._upkeep_at - time.monotonic()))
+        if self._listener.must_look_again():
+            # Somebody who wrote before we advertised may commit without a wake.
+            timeout = min(timeout, pause)
+        woken = self._listener.wait(timeout)
+        return _FIRST_LOOK_S if woken is not None else pause * 2
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        connection = self._line.connected()
+        if self._dispatcher is None:
+            self._dispatcher = self._new_dispatcher(connection)
+            if self._is_cut_off:
+                self._is_cut_off, self._back_at = False, time.monotonic()
+                _log.info("the database is back")
+        return connection
+
+    def _cut_off(self, exc: Exception) -> None:
+        """Let go of the connection, as nobody knows what it is at, and wait a little before the next try."""
+        self._line.let_go()
+        self._dispatcher = None
+        if not self._is_cut_off:
+            _log.warning("the orchestrator has no database: %s", " ".join(str(exc).split()))
+        self._is_cut_off = True
+        self._listener.wait(_DATABASE_RETRY_S * (0.5 + self._rng.random()))
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._line.let_go()

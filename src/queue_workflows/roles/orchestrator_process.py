@@ -1,0 +1,92 @@
+"""One orchestrator process, put together: its schema, its probes, its place to wait, its loop."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.config import current_config
+from queue_workflows.db import bootstrap, wait_for_schema
+from queue_workflows.db.dsn import secrets_of
+from queue_workflows.db.engine import Database
+from queue_workflows.db.listen import Listener
+from queue_workflows.errors import AccessRefused, DatabaseUnreachable, ExitCode
+from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.jobs.dispatching import Dispatcher
+from queue_workflows.jobs.redaction import Redactor
+from queue_workflows.roles.health import HealthReport, judge
+from queue_workflows.roles.identity import Identity
+from queue_workflows.roles.loop import Halt
+from queue_workflows.roles.orchestrator import CHANNEL, WAKE, Orchestrator, OrchestratorOptions
+from queue_workflows.roles.probing import probed
+from queue_workflows.settings import Settings
+from queue_workflows.workflow.providing import find_document
+
+_log = logging.getLogger(__name__)
+
+# The revision that brought the last table which an orchestrator uses.
+MIN_SCHEMA: Final = 17
+ROLE: Final = "orchestrator"
+
+
+def run_orchestrator(database: Database, settings: Settings, options: OrchestratorOptions) -> ExitCode:
+    """Advance runs until told to stop; the status to end the process with."""
+    die_with_parent(take_launcher_pid())
+    report = HealthReport()
+    with (
+        probed(report, options.health, options.health_file),
+        Listener.on(database, [CHANNEL], payloads=[WAKE]) as listener,
+    ):
+        halt = Halt(listener.interrupt)
+        with halt.on_signals():
+            _prepare_schema(database, options)
+            orchestrator = _put_together(database, settings, listener, halt)
+            report.look = lambda: judge(
+                orchestrator.pulse(),
+                now=time.monotonic(),
+                patience_s=settings.stale_heartbeat_s,
+                poll_s=settings.poll_s,
+            )
+            try:
+                return orchestrator.run(once=options.once)
+            finally:
+                orchestrator.close()
+
+
+def _prepare_schema(database: Database, options: OrchestratorOptions) -> None:
+    """Migrate, or wait for somebody who may; a server that does not answer yet is waited for too."""
+    try:
+        for step in bootstrap(engine=database.engine):
+            _log.info("migrated: %s %s", step.chain, step.revision)
+    except AccessRefused as refused:
+        _log.info("%s; waiting for the schema for %g s", refused, options.schema_wait_s)
+    except DatabaseUnreachable as exc:
+        if options.once:
+            raise
+        _log.warning("%s; waiting for it for %g s", exc, options.schema_wait_s)
+    wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
+
+
+def _put_together(database: Database, settings: Settings, listener: Listener, halt: Halt) -> Orchestrator:
+    redactor = Redactor(secrets_of(database.params))
+
+    def dispatcher(connection: psycopg.Connection[Any]) -> Dispatcher:
+        return Dispatcher(
+            connection,
+            settings,
+            host=current_config().ref_resolver,
+            find_document=find_document,
+            redactor=redactor,
+        )
+
+    return Orchestrator(
+        lambda: database.connect(autocommit=True, hot=True),
+        settings,
+        name=Identity.take(settings.host_label, ROLE).worker_id,
+        listener=listener,
+        halt=halt,
+        dispatcher=dispatcher,
+    )
