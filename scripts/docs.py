@@ -1,11 +1,13 @@
-"""Writes the generated tables of docs/ anew; with --check, says which are stale and changes nothing.
+"""Writes the generated parts of docs/ anew; with --check, says which are stale and changes nothing.
 
 A page is written by hand but for what stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
+What is in FILES is generated as a whole.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -17,6 +19,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from queue_workflows import errors, states  # noqa: E402
 from queue_workflows.settings import settings_table  # noqa: E402
+from queue_workflows.workflow.json_schema import document_schema  # noqa: E402
 
 TERMINAL = {
     "run": states.RUN_TERMINAL,
@@ -100,6 +103,14 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[], str]]] = {
 }
 
 
+def workflow_schema() -> str:
+    """The JSON Schema of documents, as `qwf run schema` prints it."""
+    return json.dumps(document_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+FILES: Mapping[str, Callable[[], str]] = {"docs/workflow.schema.json": workflow_schema}
+
+
 def renewed(page: str, blocks: Mapping[str, Callable[[], str]]) -> str:
     """The page with each of its blocks written anew."""
     for name, render in blocks.items():
@@ -118,10 +129,10 @@ def main() -> int:
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout whose pages are meant")
     options = parser.parse_args()
     stale = []
-    for name, blocks in BLOCKS.items():
+    for name in (*BLOCKS, *FILES):
         path = options.root / name
-        before = path.read_text(encoding="utf-8")
-        after = renewed(before, blocks)
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        after = FILES[name]() if name in FILES else renewed(before, BLOCKS[name])
         if before == after:
             continue
         stale.append(name)

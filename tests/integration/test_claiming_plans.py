@@ -187,6 +187,10 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
         plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
         check_by_id_only(crowded, plan, f"ix_{crowded.table}_{index}")
         assert f"ix_{crowded.table}_{index}" in indexes(plan)
+        if sql is sweeping.PROMOTE_HELD:
+            # One is freed, so one is read, whoever else waits for the same.
+            read = [node for node in plan if node.get("Index Name") == f"ix_{crowded.table}_hold"]
+            assert [(node["Actual Rows"], node["Actual Loops"]) for node in read] == [(1, 1)]
         assert sql is not sweeping.PROMOTE or "Sort" not in {node["Node Type"] for node in plan}
 
 
@@ -233,6 +237,10 @@ def test_explaining(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
         assert set(also) <= indexes(plan)
         read = [node for node in plan if node.get("Index Name") == f"ix_{crowded.table}_claim"]
         assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) <= 500 * len(PRIORITIES)
+        if sql is sweeping.HELD_KEYS:
+            # One for each of the fifty keys and to find the next, and not all that wait for them.
+            read = [node for node in plan if node.get("Index Name") in also]
+            assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) <= 3 * 50
 
 
 def test_hot_statements_are_prepared_once_and_parsed_once(qwf_dsn: str, family: str) -> None:

@@ -164,6 +164,31 @@ def test_a_freed_key_promotes_those_who_wait_for_it(jobs: Jobs) -> None:
     assert jobs.seen(ids[4], "status", "hold_reason") == ("scheduled", "unknown_task")
 
 
+def test_what_is_waited_for_is_told_once(jobs: Jobs) -> None:
+    """Of one queue and for one reason, whatever else is on hold, without those that have no key."""
+    keys = ["b", "a", "b", None, "c", "a"]
+    jobs.enqueue(len(keys))
+    for key, job in zip(keys, jobs.claim(limit=len(keys)), strict=True):
+        jobs.repository.hold(job, "limit" if key != "c" else "unknown_task", key, delay_s=3600)
+    elsewhere = "gpu" if jobs.family == "node" else "load"
+    jobs.enqueue(queue=elsewhere)
+    (other,) = jobs.repository.claim(elsewhere, worker_id="w1", lease_s=30)
+    jobs.repository.hold(other, "limit", "d", delay_s=3600)
+    assert sorted(jobs.repository.held_keys("limit", queue=jobs.queue)) == ["a", "b"]
+    assert jobs.repository.held_keys("limit", queue=elsewhere) == ["d"]
+    assert len(jobs.repository.held_keys("limit", queue=jobs.queue, limit=1)) == 1
+    assert jobs.repository.held_keys("nothing", queue=jobs.queue) == []
+
+
+def test_a_key_named_twice_frees_no_more(jobs: Jobs) -> None:
+    """One slot, one job."""
+    jobs.enqueue(3)
+    for job in jobs.claim(limit=3):
+        jobs.repository.hold(job, "limit", "k", delay_s=3600)
+    assert jobs.repository.promote_held("limit", ["k", "k"], limit=2) == 2
+    assert jobs.repository.promote_held("limit", []) == 0
+
+
 def test_a_lease_that_holds_is_left_alone(jobs: Jobs) -> None:
     """Nobody is reclaimed before the lease is over."""
     jobs.enqueue()

@@ -42,6 +42,7 @@ ENTRIES: Final = {
         "queue_workflows.cli.queue:queue", "See how full the queues are and how fast they move; pause one."
     ),
     "job": Entry("queue_workflows.cli.job:job", "List, show, cancel and retry jobs; group what failed."),
+    "run": Entry("queue_workflows.cli.run:run", "Workflow documents and their runs."),
     "explain": Entry("queue_workflows.cli.explain:explain", "Say why a job does not run, or how it ended."),
     "workers": Entry("queue_workflows.cli.workers:workers", "See the workers; pause them, stop them, go on."),
     "orchestrator": Entry(

@@ -109,11 +109,13 @@ def claimable_indexes(table: str) -> tuple[Index, ...]:
         ),
         # Promotion of what is due.
         Index(f"ix_{table}_due", "run_at", postgresql_where=text("status = 'scheduled'")),
-        # What a freed slot or a starting worker promotes.
+        # What a freed slot or a starting worker promotes, first in line first.
         Index(
             f"ix_{table}_hold",
             "hold_reason",
             "hold_key",
+            text("priority DESC"),
+            "position",
             postgresql_where=text("status = 'scheduled' AND hold_reason IS NOT NULL"),
         ),
         # Reclaim, and what a worker holds.

@@ -182,7 +182,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         """Queue what waits for one of these keys, at its old place, the first in line first; how many."""
         params = {
             "reason": check.text("reason", reason),
-            "keys": texts(check.text("key", key, max_bytes=check.KEY_BYTES) for key in keys),
+            "keys": texts({check.text("key", key, max_bytes=check.KEY_BYTES): None for key in keys}),
             "queue": queue,
             "limit": check.whole("limit", limit, 1, LONGEST_PAGE),
         }

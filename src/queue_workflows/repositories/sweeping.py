@@ -57,16 +57,22 @@ RETURNING job.id
     in_turn=_IN_TURN,
     at_once=str(PROMOTED_AT_ONCE),
 )
-# freed: what waited for one of these keys, in the order in which it would be claimed.
+# freed: what waited for one of these keys, in the order in which it would be claimed, which is that of the
+# index for each key: whoever frees one slot reads one row of the thousands that wait for it.
 PROMOTE_HELD: Final = per_family(
     """
 WITH freed AS MATERIALIZED (
-    SELECT id FROM {table}
-    WHERE status = 'scheduled' AND hold_reason = %(reason)s::text AND hold_key = ANY (%(keys)s::text[])
-        AND (%(queue)s::text IS NULL OR queue = %(queue)s::text)
-    ORDER BY priority DESC, position
+    SELECT job.id FROM unnest(%(keys)s::text[]) AS freed (key)
+    CROSS JOIN LATERAL (
+        SELECT id, priority, position FROM {table}
+        WHERE status = 'scheduled' AND hold_reason = %(reason)s::text AND hold_key = freed.key
+            AND (%(queue)s::text IS NULL OR queue = %(queue)s::text)
+        ORDER BY priority DESC, position
+        LIMIT %(limit)s::bigint
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+    ORDER BY job.priority DESC, job.position
     LIMIT %(limit)s::bigint
-    FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {table} AS job SET
     status = 'queued', run_at = statement_timestamp(), past_holds = {past_holds},
@@ -76,12 +82,32 @@ RETURNING job.id
 """
 )
 
-# What some of these wait for, each once.
+# keys: each key that some job waits for, found by a jump to the next one in the index. waiting: the first of
+# the queue; by order, as for a LIMIT alone the planner would read the table.
 HELD_KEYS: Final = per_family(
     """
-SELECT DISTINCT hold_key FROM {table}
-WHERE status = 'scheduled' AND hold_reason = %(reason)s::text AND hold_key IS NOT NULL
-    AND queue = %(queue)s::text
+WITH RECURSIVE keys AS (
+    (
+        SELECT hold_key FROM {table} WHERE status = 'scheduled' AND hold_reason = %(reason)s::text
+            AND hold_key IS NOT NULL
+        ORDER BY hold_key LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT next.hold_key FROM {table} AS next
+        WHERE next.status = 'scheduled' AND next.hold_reason = %(reason)s::text
+            AND next.hold_key > keys.hold_key
+        ORDER BY next.hold_key LIMIT 1
+    ) FROM keys WHERE keys.hold_key IS NOT NULL
+)
+SELECT keys.hold_key FROM keys
+CROSS JOIN LATERAL (
+    SELECT FROM {table} AS job
+    WHERE job.status = 'scheduled' AND job.hold_reason = %(reason)s::text AND job.hold_key = keys.hold_key
+        AND job.queue = %(queue)s::text
+    ORDER BY job.priority DESC, job.position LIMIT 1
+) AS waiting
+WHERE keys.hold_key IS NOT NULL
 LIMIT %(limit)s::bigint
 """
 )

@@ -54,9 +54,12 @@ def _limit_key(text: str) -> str:
     return name_text(text)
 
 
-Text: TypeAlias = Annotated[str, Field(strict=True)]
-Name: TypeAlias = Annotated[str, Field(strict=True), AfterValidator(name_text)]
-NodeId: TypeAlias = Annotated[str, Field(strict=True), AfterValidator(_node_id)]
+Name: TypeAlias = Annotated[
+    str, Field(strict=True, json_schema_extra={"minLength": 1}), AfterValidator(name_text)
+]
+NodeId: TypeAlias = Annotated[
+    str, Field(strict=True, json_schema_extra={"pattern": f"^{NODE_ID}$"}), AfterValidator(_node_id)
+]
 Whole: TypeAlias = Annotated[int, Field(strict=True)]
 Flag: TypeAlias = Annotated[bool, Field(strict=True)]
 Priority: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=9)]
