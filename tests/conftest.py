@@ -18,6 +18,7 @@ OF_ROWS = (
     "test_payload_",
     "test_selecting",
     "test_standing",
+    "test_run_verbs",
     "test_bench",
 )
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from queue_workflows.jobs.context import JobContext
     from queue_workflows.jobs.outcomes import Cancelled, Discard, RetryAfter, Skip
+    from queue_workflows.jobs.runs import cancel_node, cancel_run, cancel_runs, start_run, submit_input
     from queue_workflows.jobs.tasks import IngestTask, ingest_task, register_ingest_task
     from queue_workflows.jobs.waiting import wait_for
     from queue_workflows.repositories import (
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
         ParentNode,
         RunRepository,
         ScheduleRepository,
+        StartedRun,
         WorkerControlRepository,
         enqueue_ingest_job,
         enqueue_many,
@@ -106,6 +108,7 @@ __all__ = [
     "ScheduleRepository",
     "SchemaError",
     "Skip",
+    "StartedRun",
     "UnknownJob",
     "UnknownNode",
     "UnknownRun",
@@ -113,6 +116,9 @@ __all__ = [
     "WaitTimeout",
     "WorkerControlRepository",
     "__version__",
+    "cancel_node",
+    "cancel_run",
+    "cancel_runs",
     "configure",
     "db",
     "enqueue_ingest_job",
@@ -127,6 +133,8 @@ __all__ = [
     "set_ref_resolver",
     "set_workflow_dir",
     "set_workflow_provider",
+    "start_run",
+    "submit_input",
     "wait_for",
 ]
 
@@ -166,6 +174,7 @@ _HOMES: Final = {
     ),
     "jobs.context": ("JobContext",),
     "jobs.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),
+    "jobs.runs": ("cancel_node", "cancel_run", "cancel_runs", "start_run", "submit_input"),
     "jobs.tasks": ("IngestTask", "ingest_task", "register_ingest_task"),
     "jobs.waiting": ("wait_for",),
     "repositories": (
@@ -182,6 +191,7 @@ _HOMES: Final = {
         "ParentNode",
         "RunRepository",
         "ScheduleRepository",
+        "StartedRun",
         "WorkerControlRepository",
         "enqueue_ingest_job",
         "enqueue_many",
