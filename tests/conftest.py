@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 MAY_BE_TRIED_TWICE = ("acceptance", "concurrency", "integration", "migrations")
 OF_ROWS = (
     "test_claiming_",
+    "test_overlooking",
     "test_repositories_",
     "test_payload_",
     "test_selecting",

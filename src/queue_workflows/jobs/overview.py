@@ -6,10 +6,9 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
-# A node's state while it is active and nothing more is known of its jobs.
-ACTIVE: Final = "active"
+from queue_workflows.states import RUN_TERMINAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,5 +90,12 @@ class RunOverview:
     nodes: tuple[NodeOverview, ...] = ()
     # Nodes by state, where there are too many to list them.
     counts: Mapping[str, int] = field(default_factory=dict)
+    parent_run: uuid.UUID | None = None
+    # How many events wait for an orchestrator, to a bound; and those that were given up.
     events: int = 0
     poisoned: tuple[str, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more happens to it, unless somebody retries it."""
+        return self.status in RUN_TERMINAL

@@ -49,10 +49,10 @@ _TELLING: Final = frozenset({"failed", "running", "active", "awaiting_input"})
 def draw(run: RunOverview, terminal: Terminal, *, most_rows: int | None = MOST_ROWS) -> list[str]:
     """The run as lines; of more than `most_rows` nodes those that are alike share a row, None draws each."""
     lines = [*_head(run, terminal), ""]
+    if run.counts:
+        lines += [_counted(run.counts)]
     if run.nodes:
         lines += _graph(run, terminal, most_rows)
-    elif run.counts:
-        lines += [_counted(run.counts)]
     return [terminal.glyphs(line) for line in [*lines, *_foot(run, terminal)]]
 
 
@@ -94,7 +94,7 @@ def _graph(run: RunOverview, terminal: Terminal, most_rows: int | None) -> list[
     most = len(nodes) if most_rows is None else most_rows
     rows = folded(parents, alike=lambda node: _kind(nodes[node]), most=most)
     drawn = rails(rows.parents, most_lanes=MOST_LANES)
-    if drawn is None or (len(rows.members) > most):
+    if drawn is None or len(rows.members) > most or run.counts:
         return _listed(nodes, rows, run.at, terminal, most)
     return _beside(
         drawn, {row: _row(nodes, members, run.at) for row, members in rows.members.items()}, terminal
