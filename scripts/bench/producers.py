@@ -2,75 +2,115 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from statistics import median
 from typing import Any, Final
 
 import psycopg
 
-from bench import pgbench
+from bench import peers, pgbench
+from bench.crews import Crew
 from bench.figures import Figure, interleaved, ratio
 from bench.measuring import Bench
+from bench.orders import take_orders
 from bench.servers import said
 from bench.workers import environment, working
 from queue_workflows import enqueue_ingest_job
 
-PRODUCERS: Final = 10
 BUSY: Final = 2
 HOLD: Final = """
 INSERT INTO ingest_jobs (task_name, queue, priority) SELECT 'hold', 'fetch', 9 FROM generate_series(1, %s)
 """
 HELD: Final = "SELECT count(*) FROM ingest_jobs WHERE status = 'running'"
-RATE: Final = """
-SELECT (count(*) - 1) / EXTRACT(epoch FROM max(created_at) - min(created_at))::float8
-FROM ingest_jobs WHERE created_at > %(since)s
-"""
+AT_ONCE: Final = {"QWF_GRACE_S": "0"}
 _PATIENCE_S: Final = 60.0
 
 
 def producers(bench: Bench) -> Sequence[Figure]:
-    """Ten producers while all workers are busy: with the trigger, without any, and through the library."""
-    each, rounds = bench.much(300, 60), bench.much(11, 3)
-    with bench.database() as with_trigger, bench.database() as without:
+    """Ten producers while all workers are busy: bare, through the library, and through other queues."""
+    each, rounds, size = bench.much(300, 60), bench.much(11, 3), bench.much(10, 3)
+    versions = peers.installed()
+    if not versions:
+        bench.say("no peer installed: docs/benchmarks.md says how")
+    with bench.database() as with_trigger, bench.database() as without, ExitStack() as stack:
         without[1].execute("ALTER TABLE ingest_jobs DISABLE TRIGGER USER")
 
         def bare(dsn: str) -> float:
             script = pgbench.ENQUEUE
-            return pgbench.tps(bench.server.bindir, dsn, script, transactions=each, clients=PRODUCERS)
+            return pgbench.tps(bench.server.bindir, dsn, script, transactions=each, clients=size)
 
-        with _busy_workers(*with_trigger), _busy_workers(*without):
-            seen = interleaved(
-                rounds,
-                {
-                    "with trigger": lambda: bare(with_trigger[0]),
-                    "without": lambda: bare(without[0]),
-                    "in Python": lambda: _in_python(*with_trigger, each),
-                },
-                bench.say,
-            )
-    ours, base, library = seen["with trigger"], seen["without"], seen["in Python"]
-    what = f"{PRODUCERS} producers, busy workers"
+        stack.enter_context(_busy_workers(*with_trigger))
+        stack.enter_context(_busy_workers(*without))
+        library = stack.enter_context(_library(with_trigger[0], size))
+        others = {name: stack.enter_context(_peer(bench, name, size)) for name in versions}
+        seen = interleaved(
+            rounds,
+            {
+                "with trigger": lambda: bare(with_trigger[0]),
+                "without": lambda: bare(without[0]),
+                "Python": lambda: library.rate("autocommit", each),
+                "Python, BEGIN and COMMIT": lambda: library.rate("transaction", each),
+                **{name: partial(crew.rate, "autocommit", each) for name, crew in others.items()},
+            },
+            bench.say,
+        )
+    what = f"{size} producers, busy workers"
+    return [*_bare_figures(what, seen), *_peer_figures(what, seen, versions)]
+
+
+def _bare_figures(what: str, seen: Mapping[str, Sequence[float]]) -> Sequence[Figure]:
+    with_trigger = seen["with trigger"]
+    bare = Figure(
+        *("producers", f"{what}: pgbench", median(with_trigger), "jobs/s"),
+        *("no trigger", median(seen["without"]), ratio(with_trigger, seen["without"]), 0.75),
+    )
     return [
-        Figure(
-            *("producers", f"{what}: pgbench", median(ours), "jobs/s"),
-            *("no trigger", median(base), ratio(ours, base), 0.75),
-        ),
-        Figure(
-            *("producers", f"{what}: Python", median(library), "jobs/s"),
-            *("pgbench, with trigger", median(ours), ratio(library, ours)),
+        bare,
+        *(
+            Figure(
+                *("producers", f"{what}: {form}", median(seen[form]), "jobs/s"),
+                *("pgbench, with trigger", median(with_trigger), ratio(seen[form], with_trigger)),
+            )
+            for form in ("Python", "Python, BEGIN and COMMIT")
         ),
     ]
 
 
+def _peer_figures(
+    what: str, seen: Mapping[str, Sequence[float]], versions: Mapping[str, str]
+) -> Sequence[Figure]:
+    """The peers commit each job by themselves, so they stand beside the library on autocommit."""
+    return [
+        Figure(
+            *("producers", f"{what}: Python", median(seen["Python"]), "jobs/s"),
+            *(f"{name} {number}", median(seen[name]), ratio(seen["Python"], seen[name]), 2.5),
+        )
+        for name, number in versions.items()
+    ]
+
+
+def _library(dsn: str, size: int) -> Crew:
+    command = [sys.executable, "-m", "bench.producers", dsn]
+    return Crew(command, environment(dsn), size=size)
+
+
+@contextmanager
+def _peer(bench: Bench, name: str, size: int) -> Iterator[Crew]:
+    with bench.database() as (dsn, _):
+        peers.prepare(name, dsn)
+        with Crew(peers.command("produce", name, dsn), peers.environment(), size=size) as crew:
+            yield crew
+
+
 @contextmanager
 def _busy_workers(dsn: str, connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Workers that hold a job each, and so advertise nothing."""
+    """Workers that hold a job each, and so advertise nothing; told to stop, they let go of it at once."""
     connection.execute(HOLD, [BUSY])
-    with working(dsn), working(dsn):
+    with working(dsn, settings=AT_ONCE), working(dsn, settings=AT_ONCE):
         until = time.monotonic() + _PATIENCE_S
         while said(connection, HELD) < BUSY:
             if time.monotonic() > until:
@@ -79,39 +119,27 @@ def _busy_workers(dsn: str, connection: psycopg.Connection[Any]) -> Iterator[Non
         yield
 
 
-def _in_python(dsn: str, connection: psycopg.Connection[Any], each: int) -> float:
-    """Jobs a second of processes that begin together."""
-    command = [sys.executable, "-m", "bench.producers", dsn, str(each)]
-    started = [
-        subprocess.Popen(
-            command, env=environment(dsn), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(PRODUCERS)
-    ]
-    for process in started:
-        assert process.stdout is not None
-        process.stdout.readline()
-    since = said(connection, "SELECT clock_timestamp()")
-    for process in started:
-        assert process.stdin is not None
-        process.stdin.close()
-    ended = [process.wait() for process in started]
-    if any(ended):
-        raise SystemExit("a producer failed")
-    row = connection.execute(RATE, {"since": since}).fetchone()
-    assert row is not None
-    return float(row[0])
+def produce(dsn: str) -> None:
+    """Each job in a transaction of its own, as a host app would: one statement, or BEGIN to COMMIT."""
 
+    def job(number: int, connection: psycopg.Connection[Any]) -> None:
+        enqueue_ingest_job("noop", queue="fetch", args={"n": number}, conn=connection)
 
-def produce(dsn: str, jobs: int) -> None:
-    """Enqueue as a host app would: each job in a transaction of its own."""
-    with psycopg.connect(dsn) as connection:
-        print("ready", flush=True)
-        sys.stdin.read()
-        for number in range(jobs):
-            enqueue_ingest_job("noop", queue="fetch", args={"n": number}, conn=connection)
-            connection.commit()
+    with psycopg.connect(dsn, autocommit=True) as each, psycopg.connect(dsn) as begun:
+
+        def autocommit(count: int) -> None:
+            for number in range(count):
+                job(number, each)
+
+        def transaction(count: int) -> None:
+            for number in range(count):
+                job(number, begun)
+                begun.commit()
+
+        autocommit(1)
+        transaction(1)
+        take_orders({"autocommit": autocommit, "transaction": transaction})
 
 
 if __name__ == "__main__":
-    produce(sys.argv[1], int(sys.argv[2]))
+    produce(sys.argv[1])

@@ -22,6 +22,7 @@ def main() -> int:
     from bench.memory import memory
     from bench.producers import producers
     from bench.rates import flat, one_worker, snapshot
+    from bench.restart import restart
     from bench.servers import open_server
     from bench.wakes import wakes
 
@@ -32,6 +33,7 @@ def main() -> int:
         "producers": producers,
         "wakes": wakes,
         "memory": memory,
+        "restart": restart,
     }
     wanted = _arguments(list(measures))
     figures: list[Figure] = []

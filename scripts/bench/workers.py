@@ -28,10 +28,12 @@ def environment(dsn: str, settings: Mapping[str, str] | None = None) -> dict[str
 
 
 @contextmanager
-def working(dsn: str, *options: str, queue: str = "fetch") -> Iterator[subprocess.Popen[str]]:
+def working(
+    dsn: str, *options: str, queue: str = "fetch", settings: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
     """A worker for as long as the block lasts."""
     command = [sys.executable, "-m", "queue_workflows", "worker", "--queue", queue, *options]
-    process = subprocess.Popen(command, env=environment(dsn), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=environment(dsn, settings), stderr=subprocess.PIPE, text=True)
     try:
         yield process
     finally:

@@ -16,6 +16,7 @@ from queue_workflows.repositories import NewIngestJob, enqueue_many
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 sys.path.append(str(SCRIPTS))
 
+from bench import peers  # noqa: E402
 from bench.accounts import account, watch_ends  # noqa: E402
 from bench.figures import Figure, table  # noqa: E402
 from bench.mutations import MUTANTS  # noqa: E402
@@ -81,9 +82,17 @@ def test_a_missed_target_stands_in_the_table(ratio: float, at_most: bool, met: b
     assert ("MISSED" in table([figure])) is not met
 
 
+def test_where_no_other_queue_is_installed_none_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bench needs nothing but the engine and Postgres."""
+    monkeypatch.setattr(peers, "PLACE", tmp_path)
+    assert peers.installed() == {}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["worker", "producers", "wakes", "memory"])
+@pytest.mark.parametrize("name", ["worker", "producers", "wakes", "memory", "restart"])
 def test_a_quick_look(qwf_dsn: str, name: str) -> None:
     """Each measure comes to a figure; what it is worth depends on the machine, so nothing is asked of it."""
     ran = run("queue.py", "--quick", "--json", "--only", name, "--dsn", qwf_dsn)

@@ -7,11 +7,13 @@ started another.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import psutil
@@ -24,12 +26,34 @@ from support.supervised import Supervised
 from support.workers import until
 
 from queue_workflows.db import bootstrap
-from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
+from queue_workflows.repositories import (
+    HeartbeatRepository,
+    IngestJobRepository,
+    NewIngestJob,
+    enqueue_many,
+)
 
 WORKERS = 2
 LOAD = 150
 NOT_OVER = "SELECT count(*) FROM ingest_jobs WHERE status <> 'completed'"
 COMPLETED = "SELECT id, attempt FROM ingest_jobs WHERE status = 'completed'"
+
+NAP_S = 0.1
+NAPS = [NewIngestJob(task_name="wait", queue="fetch", args={"s": NAP_S})] * 4000
+BACK_WITHIN_S = 30
+# The most jobs that were finished in any five seconds between two moments.
+PEAK = """
+SELECT COALESCE(max(done), 0) FROM (
+    SELECT count(*) AS done
+    FROM generate_series(
+        %(since)s::timestamptz + interval '5 s', %(until)s::timestamptz, interval '250 ms'
+    ) AS ending
+    JOIN ingest_jobs ON finished_at > ending - interval '5 s' AND finished_at <= ending
+    GROUP BY ending
+) AS windows
+"""
+AT_WORK = "SELECT count(DISTINCT claimed_by) FROM ingest_jobs"
+NOW = "SELECT clock_timestamp()"
 
 
 @pytest.fixture
@@ -79,6 +103,25 @@ def killed_and_started(cluster: Cluster) -> psycopg.Connection:
     cluster.stop("immediate")
     cluster.start()
     return cluster.connect()
+
+
+def now(connection: psycopg.Connection) -> datetime:
+    return connection.execute(NOW).fetchone()[0]
+
+
+def peak(connection: psycopg.Connection, since: datetime, until: datetime) -> int:
+    return connection.execute(PEAK, {"since": since, "until": until}).fetchone()[0]
+
+
+def peak_for(connection: psycopg.Connection, seconds: float, enough: float = math.inf) -> int:
+    """The most in any five seconds from now on; it looks for so long, or until that is enough."""
+    since = now(connection)
+    end = since + timedelta(seconds=seconds)
+    until(
+        lambda: (moment := now(connection)) > end or peak(connection, since, moment) >= enough,
+        within_s=seconds * 4,
+    )
+    return peak(connection, since, min(now(connection), end))
 
 
 def test_under_load(cluster: Cluster, tmp_path: Path) -> None:
@@ -131,3 +174,30 @@ def test_longer_than_a_lease(cluster: Cluster, tmp_path: Path) -> None:
         after.until_completed(job)
         assert after.jobs.seen(job, "attempt", "crash_count", "failures") == (2, 0, 0)
         assert [entry["counted"] for entry in after.jobs.row(job)["errors"]] == [False]
+
+
+@pytest.mark.timed
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_as_quick_as_before(cluster: Cluster, tmp_path: Path) -> None:
+    """Half a minute after the server is back, as many jobs are done as before it was killed.
+
+    The jobs nap, so that the machine's other work decides little; where it did, there is another outage.
+    """
+    with ExitStack() as stack:
+        before = stack.enter_context(cluster.connect())
+        floor = floor_of(before, cluster, tmp_path)
+        enqueue_many(NAPS, conn=before)
+        workers = [stack.enter_context(floor.worker()) for _ in range(WORKERS)]
+        until(lambda: before.execute(AT_WORK).fetchone() == (WORKERS,))
+        usual = reached = 0
+        for _ in range(3):
+            usual = max(usual, peak_for(before, 8))
+            before = stack.enter_context(killed_and_started(cluster))
+            reached = peak_for(before, BACK_WITHIN_S, 0.95 * usual)
+            print(f"in five seconds: {usual} jobs, and {reached} after the outage")
+            if reached >= 0.95 * usual:
+                break
+        assert usual > 0
+        assert reached >= 0.95 * usual
+        assert [worker.poll() for worker in workers] == [None] * WORKERS
