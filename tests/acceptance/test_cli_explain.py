@@ -311,6 +311,23 @@ def test_a_job_that_was_cancelled_on_hold_says_so(jobs, explain):
     assert ": host lock 'scanner'" in explain(job_id)["reasons"]["was_held"]["text"]
 
 
+@pytest.mark.parametrize("before", ["held", "retried"])
+def test_a_job_that_ended_while_it_waited_took_no_time(jobs, explain, before):
+    """Its last attempt is another story; what was asked of its queue since then is told."""
+    (job_id,) = jobs.enqueue()
+    if before == "held":
+        jobs.repository.hold(jobs.one(), "unknown_task", "draw", delay_s=600)
+    else:
+        jobs.repository.complete(jobs.one(), {})
+        jobs.repository.retry_many([job_id], actor="ann")
+    WorkerControlRepository(jobs.connection).set("*", jobs.queue, "pause", actor="zoe")
+    assert any(event["text"].endswith("by zoe") for event in explain(job_id)["history"])
+    jobs.repository.cancel(job_id)
+    told = explain(job_id)
+    assert codes(told) == ["ended", *(["was_held"] if before == "held" else []), "was_paused"]
+    assert any(event["text"].endswith("by zoe") for event in told["history"])
+
+
 def test_how_long_it_waited_for_a_worker(jobs, explain):
     """Since it was due, or its last failure; at most, after an attempt that left no trace."""
     (job_id,) = jobs.enqueue(delay=3600)

@@ -316,7 +316,7 @@ def _ended(there: Circumstances, _known: Knowledge) -> Iterator[Reason]:
     if (message := _last_message(there)) is not None and job.status != JobStatus.COMPLETED:
         yield Reason("last_error", message, {"error": job.errors[-1]})
     yield from waits(there)
-    if job.started_at is not None:
+    if job.started_at is not None and job.claimed_by is not None:
         took_s = ((job.finished_at or there.now) - job.started_at).total_seconds()
         yield Reason("took", f"its last attempt took {took_s:.1f} s", {"took_s": took_s})
 

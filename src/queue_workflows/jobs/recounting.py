@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from queue_workflows.models import AuditLog, IngestJob, WorkflowNodeJob
-from queue_workflows.repositories.explaining import Circumstances
+from queue_workflows.repositories.explaining import Circumstances, waited_until
 from queue_workflows.repositories.families import INGEST
 from queue_workflows.states import DesiredState
 
@@ -102,7 +102,7 @@ def waits(there: Circumstances) -> Iterator[Reason]:
     yield from map(_was_held, _past_holds(there))
     yield from _was_paused(there)
     job = there.job
-    if job.started_at is None:
+    if job.started_at is None or job.claimed_by is None:
         return
     since, is_known = _claimable_since(there)
     waited_s = max(0.0, (job.started_at - since).total_seconds())
@@ -175,7 +175,7 @@ class _Wish:
 
 def _was_paused(there: Circumstances) -> Iterator[Reason]:
     """What was asked of workers of the queue, and held at some time while it waited."""
-    until = there.job.started_at or there.job.finished_at or there.now
+    until = waited_until(there.job) or there.now
     for wish in _wishes([*there.asked_before, *there.asked_of_queue]):
         if wish.set_by.at >= until or (wish.until is not None and wish.until <= there.job.created_at):
             continue

@@ -107,6 +107,14 @@ class Circumstances:
     asked_of_queue: list[AuditLog]
 
 
+def waited_until(job: Job) -> datetime | None:
+    """When a job was claimed last, or ended without that; None while it waits.
+
+    Only a job that runs, or ended from there, names a worker: of another `started_at` is an attempt before.
+    """
+    return job.started_at if job.claimed_by is not None else job.finished_at
+
+
 class ExplainingRepository:
     """Reads circumstances on the caller's connection; changes nothing."""
 
@@ -140,7 +148,7 @@ class ExplainingRepository:
             limit=self._limit(job.hold_key) if job.hold_key and job.hold_key == job.limit_key else None,
             done_to_it=audit.of(family.title, str(job_id)),
             asked_before=audit.of_queue_last(job.queue, before=job.created_at),
-            asked_of_queue=audit.of_queue(job.queue, since=job.created_at, until=job.started_at),
+            asked_of_queue=audit.of_queue(job.queue, since=job.created_at, until=waited_until(job)),
         )
 
     def job(self, family: Family, job_id: int) -> Job | None:
