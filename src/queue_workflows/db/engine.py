@@ -20,6 +20,7 @@ from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from queue_workflows.config import DsnChoice, effective_settings, resolve_dsn
+from queue_workflows.db.asking import AskingConnection
 from queue_workflows.db.dsn import parse_dsn, redact_dsn
 from queue_workflows.db.embedded.server import EmbeddedServer
 from queue_workflows.db.failures import OLDEST_MAJOR, classify_failure, unusable
@@ -41,11 +42,13 @@ def connect(
     pooled: bool = False,
     autocommit: bool = False,
     hot: bool = False,
-) -> psycopg.Connection[Any]:
+) -> AskingConnection:
     """One pinned and checked connection, or one of our errors."""
     pinned: dict[str, Any] = dict(pin(params, name=name, timeouts=timeouts, pooled=pooled, hot=hot))
     try:
-        connection = psycopg.connect(autocommit=autocommit, prepare_threshold=None if pooled else 5, **pinned)
+        connection = AskingConnection.connect(
+            autocommit=autocommit, prepare_threshold=None if pooled else 5, **pinned
+        )
     except psycopg.ProgrammingError as exc:
         raise unusable(exc, params) from None
     except (psycopg.Error, OSError) as exc:
@@ -120,7 +123,7 @@ class Database:
 
     def connect(
         self, *, autocommit: bool = False, direct: bool = False, hot: bool = False
-    ) -> psycopg.Connection[Any]:
+    ) -> AskingConnection:
         """A connection outside the pool, the caller's to close; `direct` goes past a proxy.
 
         `hot` is for a worker's claims and ends: the planner plans each prepared statement once, by index.

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-import psycopg
+from queue_workflows.db.asking import AskingConnection
 
 
 class Line:
     """What `connect` gives, for as long as it lasts; of the thread that asks over it."""
 
-    def __init__(self, connect: Callable[[], psycopg.Connection[Any]]) -> None:
+    def __init__(self, connect: Callable[[], AskingConnection]) -> None:
         self._connect = connect
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: AskingConnection | None = None
 
     @property
     def is_up(self) -> bool:
         """Whether there is a connection, as far as anybody knows."""
         return self._connection is not None
 
-    def connected(self) -> psycopg.Connection[Any]:
+    def connected(self) -> AskingConnection:
         """The connection, a fresh one if there is none."""
         if self._connection is None:
             self._connection = self._connect()

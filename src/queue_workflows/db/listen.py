@@ -127,6 +127,10 @@ class Listener:
         self._mark: int | None = None
         self.trouble: str | None = None
         self._bell = Bell()
+        # Kept, as the way from a wake to the claim is as long as what is done on it for the first time.
+        self._ready = select.poll()
+        self._ready.register(self._bell, select.POLLIN)
+        self._rang = True
         self._in_use = threading.RLock()
 
     @classmethod
@@ -149,6 +153,7 @@ class Listener:
         self._refuse_fork()
         until = self._now() + timeout
         with self._in_use:
+            self._rang = True  # perhaps, before we came
             while True:
                 self._tend()
                 wake = self._next_wake()
@@ -226,9 +231,9 @@ class Listener:
         if self._attempt is not None:
             self._attempt.abandon()
             self._attempt = None
-        if self._wire is not None and ours:
-            self._wire.close()
-        self._wire = None
+        wire = self._drop_wire()
+        if wire is not None and ours:
+            wire.close()
 
     def __enter__(self) -> Self:
         return self
@@ -251,7 +256,8 @@ class Listener:
             return
         if self._wire is not None:
             self._keep_wire(self._take_in)
-            self._keep_wire(self._check_canary)
+            if self._now() >= self._canary_at:
+                self._keep_wire(self._check_canary)
         elif self._attempt is not None:
             if self._attempt.done:
                 self._take_over(self._attempt)
@@ -266,8 +272,10 @@ class Listener:
         return self._try_at if self._connect is not None and self._attempt is None else float("inf")
 
     def _next_wake(self) -> Wake | None:
-        if INTERRUPT in self._bell.answer():
-            return Wake("interrupted")
+        if self._rang:
+            self._rang = False
+            if INTERRUPT in self._bell.answer():
+                return Wake("interrupted")
         if self._owed is not None:
             reason, self._owed = self._owed, None
             # The look that this causes covers what these announce.
@@ -279,12 +287,9 @@ class Listener:
         return None
 
     def _sleep(self, seconds: float) -> None:
-        poll = select.poll()
-        poll.register(self._bell, select.POLLIN)
-        if self._wire is not None:
-            poll.register(self._wire, select.POLLIN)
         # A poll is in whole milliseconds; rounding down would spin through the last one.
-        poll.poll(None if seconds == float("inf") else max(0, -int(-seconds * 1000 // 1)))
+        ready = self._ready.poll(None if seconds == float("inf") else max(0, -int(-seconds * 1000 // 1)))
+        self._rang = len(ready) > 1 or (len(ready) == 1 and ready[0][0] == self._bell.fileno())
 
     def _take_in(self, wire: Wire) -> int:
         arrived = wire.read()
@@ -299,8 +304,6 @@ class Listener:
         return len(arrived)
 
     def _check_canary(self, wire: Wire) -> None:
-        if self._now() < self._canary_at:
-            return
         if self._canary is not None:
             raise WireLost(f"its own notification did not come back within {self._pace.answer_within:g} s")
         self._canary = Note(self._canary_channel, str(next(self._canary_numbers)))
@@ -347,6 +350,7 @@ class Listener:
             self._report(attempt.trouble or "")
             return
         self._wire = attempt.wire
+        self._ready.register(self._wire, select.POLLIN)
         self._failures = 0
         self._canary = None
         self._canary_at = self._now() + self._pace.canary_every
@@ -368,8 +372,15 @@ class Listener:
             raise classify_failure(exc, "") from exc
         return None
 
-    def _lose(self, why: str) -> None:
+    def _drop_wire(self) -> Wire | None:
         wire, self._wire = self._wire, None
+        if wire is not None:
+            # Before it is closed: by then its number may be that of another descriptor.
+            self._ready.unregister(wire)
+        return wire
+
+    def _lose(self, why: str) -> None:
+        wire = self._drop_wire()
         if wire is not None:
             wire.close()
         self._advertised.clear()

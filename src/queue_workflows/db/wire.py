@@ -30,11 +30,17 @@ def absorb(pgconn: pq.abc.PGconn) -> None:
     """Take in what has arrived, without waiting; OperationalError if what arrived was the end."""
     poll = select.poll()
     poll.register(pgconn.socket, select.POLLIN)
-    while poll.poll(0):
+    _absorb(pgconn, poll)
+
+
+def _absorb(pgconn: pq.abc.PGconn, poll: select.poll) -> None:
+    more: Any = True
+    while more:
         pgconn.consume_input()
-        pgconn.is_busy()
-        if pgconn.status != pq.ConnStatus.OK:
-            raise psycopg.OperationalError("server closed the connection")
+        more = poll.poll(0)
+    pgconn.is_busy()  # which parses it
+    if pgconn.status != pq.ConnStatus.OK:
+        raise psycopg.OperationalError("server closed the connection")
 
 
 class Wire:
@@ -49,14 +55,17 @@ class Wire:
     ) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
+        self._descriptor = self._pgconn.socket
+        self._poll = select.poll()
+        self._poll.register(self._descriptor, select.POLLIN)
         self._within_s = answer_within_s
         self._now = now
         self._unanswered = False
         self._notes: list[Note] = []
 
     def fileno(self) -> int:
-        """The socket, to wait on."""
-        return self._pgconn.socket
+        """The socket, to wait on; its number also when it is closed."""
+        return self._descriptor
 
     def ask(self, statement: str, *parameters: str) -> tuple[str | None, ...]:
         """Run one statement and return the first row, empty if there is none."""
@@ -79,13 +88,16 @@ class Wire:
 
     def read(self) -> list[Note]:
         """The notifications that have arrived, each once, without waiting."""
-        self._lost_if_fails(lambda: absorb(self._pgconn))
+        try:
+            _absorb(self._pgconn, self._poll)
+        except psycopg.OperationalError as exc:
+            raise _lost(exc) from None
         # libpq reads no further than to an answer that nobody has taken.
         while self._unanswered and not self._pgconn.is_busy():
             self._unanswered = self._pgconn.get_result() is not None
         self._collect()
         found, self._notes = self._notes, []
-        return list(dict.fromkeys(found))
+        return found if len(found) < 2 else list(dict.fromkeys(found))
 
     def expect(self, note: Note) -> bool:
         """Wait for one notification up to the bound; false if it did not come."""
@@ -139,7 +151,7 @@ class Wire:
             if left <= 0 or not self._wait(select.POLLIN | select.POLLOUT, left):
                 raise WireLost(f"nothing could be sent for {self._within_s:g} s")
             # The server may be waiting for us to read before it reads on.
-            self._lost_if_fails(lambda: absorb(self._pgconn))
+            self._lost_if_fails(lambda: _absorb(self._pgconn, self._poll))
 
     def _wait(self, events: int, seconds: float) -> bool:
         poll = select.poll()
@@ -154,7 +166,11 @@ class Wire:
         try:
             return call()
         except psycopg.OperationalError as exc:
-            raise WireLost(" ".join(str(exc).split())) from None
+            raise _lost(exc) from None
+
+
+def _lost(exc: psycopg.OperationalError) -> WireLost:
+    return WireLost(" ".join(str(exc).split()))
 
 
 def _text(value: bytes | None) -> str | None:

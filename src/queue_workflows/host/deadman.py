@@ -39,6 +39,7 @@ import sys
 import time
 import weakref
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_void_p
+from functools import partial
 from math import nan
 from threading import Lock
 from types import TracebackType
@@ -48,6 +49,9 @@ _CLOCK_BOOTTIME: Final = 7
 _SIGEV_SIGNAL: Final = 0
 _TIMER_ABSTIME: Final = 1
 _NANOSECONDS: Final = 1_000_000_000
+_clock: Final = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
 _DEBUGGER_ID: Final = 0  # sys.monitoring.DEBUGGER_ID, of Python 3.12 and later
 _pack_itimerspec: Final = struct.Struct("@4q").pack  # interval s, ns; value s, ns
 
@@ -65,7 +69,7 @@ class _SigEvent(Structure):
 
 def boottime() -> float:
     """The clock that deadlines are on: on Linux it counts the time that the machine is suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    return _clock()
 
 
 def traced_by() -> str | None:

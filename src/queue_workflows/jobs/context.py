@@ -71,7 +71,9 @@ class JobContext:
         self._fence: FenceToken | None = None
         self._fence_lock = threading.Lock()
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
+        # Held until the attempt has to stop; an Event would cost as much as the rest of this object.
+        self._running = threading.Lock()
+        self._running.acquire()
         self._stop: Stop | None = None
         self._stop_reason = ""
         self._on_stop: list[Callable[[], None]] = []
@@ -161,7 +163,8 @@ class JobContext:
         if self.last_beat is not None:
             # The stall watchdog counts from the end of the wait.
             self.last_beat = max(self.last_beat, self._clock() + max(seconds, 0.0))
-        self._stopped.wait(max(seconds, 0.0))
+        if self._running.acquire(timeout=max(seconds, 0.0)):
+            self._running.release()
         self.raise_if_cancelled()
 
     def progress(self, fraction: float | None = None, message: str | None = None, **data: Any) -> None:
@@ -214,9 +217,10 @@ class JobContext:
         with self._lock:
             if self._stop is not None and why <= self._stop:
                 return
+            if self._stop is None:
+                self._running.release()
             self._stop, self._stop_reason = why, reason
             interrupts = tuple(self._on_stop)
-        self._stopped.set()
         for interrupt in interrupts:
             interrupt()
 

@@ -20,8 +20,9 @@ from enum import Enum
 
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.outcomes import Stop
-from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob
+from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.settings import Settings
+from queue_workflows.states import JobFamily
 
 
 class Verdict(Enum):
@@ -41,17 +42,19 @@ class Budget:
     stall_s: float
 
 
-def budget_for(job: ClaimedJob, settings: Settings) -> Budget:
-    """The job's own limits, else its queue's, else the default of its family."""
+def budget_of(queue: str, family: JobFamily, settings: Settings) -> Budget:
+    """What a queue's jobs may take, else those of its family."""
     default = (
-        settings.ingest_default_budget_s
-        if isinstance(job, ClaimedIngestJob)
-        else settings.node_default_budget_s
+        settings.ingest_default_budget_s if family is JobFamily.INGEST else settings.node_default_budget_s
     )
-    return Budget(
-        wall_s=job.timeout_s or settings.budget_s_by_queue.get(job.queue, default),
-        stall_s=job.stall_timeout_s or settings.stall_timeout_s,
-    )
+    return Budget(settings.budget_s_by_queue.get(queue, default), settings.stall_timeout_s)
+
+
+def budget_for(job: ClaimedJob, usual: Budget) -> Budget:
+    """The job's own limits, else the usual ones."""
+    if not (job.timeout_s or job.stall_timeout_s):
+        return usual
+    return Budget(job.timeout_s or usual.wall_s, job.stall_timeout_s or usual.stall_s)
 
 
 @dataclass(slots=True)

@@ -127,7 +127,9 @@ def loaded(kind: type[C], rows: Sequence[Sequence[Any]]) -> list[C]:
         values = list(row)
         for place in places:
             if values[place] is not None:
-                values[place] = json.loads(values[place])
+                # Most have none, and are not to wait until a parser has come into the caches.
+                values[place] = {} if values[place] == "{}" else json.loads(values[place])
         jobs.append(kind(*values))
-    jobs.sort(key=lambda job: (-job.priority, job.position))
+    if len(jobs) > 1:
+        jobs.sort(key=lambda job: (-job.priority, job.position))
     return jobs

@@ -31,6 +31,9 @@ _WANTED: Final = (
     "a SQLAlchemy Session or Connection on postgresql+psycopg, or a psycopg 3 connection; it must be open"
 )
 _ASYNC: Final = "use `await session.run_sync(…)` and hand on the Session or Connection that it gives"
+# An enum's members are dear to look up on a class, and these are asked for with every claim.
+_IDLE: Final = TransactionStatus.IDLE
+_NO_PIPELINE: Final = PipelineStatus.OFF
 # A caller may stream: a server-side cursor takes no INSERT.
 _AT_ONCE: Final = {"stream_results": False, "yield_per": None}
 
@@ -52,8 +55,8 @@ class Statements:
         return (
             isinstance(handle, psycopg.Connection)
             and handle.autocommit
-            and handle.info.transaction_status == TransactionStatus.IDLE
-            and handle.pgconn.pipeline_status == PipelineStatus.OFF
+            and handle.pgconn.transaction_status == _IDLE
+            and handle.pgconn.pipeline_status == _NO_PIPELINE
         )
 
     def rows(self, sql: str, params: Params) -> Rows:

@@ -29,6 +29,7 @@ from typing import Any, Final, NoReturn
 
 import psycopg
 
+from queue_workflows.db.asking import AskingConnection
 from queue_workflows.db.failures import DATABASE_FAILED
 from queue_workflows.db.line import Line
 from queue_workflows.errors import ExitCode, QwfError
@@ -88,7 +89,7 @@ class Guardian:
         settings: Settings,
         *,
         repository: type[ClaimableRepository[Any, Any]],
-        connect: Callable[[], psycopg.Connection[Any]],
+        connect: Callable[[], AskingConnection],
         deadman: DeadMan,
         on_news: Callable[[], None],
         absorb: Callable[[bool], bool],

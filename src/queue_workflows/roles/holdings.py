@@ -7,8 +7,9 @@ renew (no database, or no GIL) leaves it alone, and the kernel ends the process.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import TracebackType
 
 from queue_workflows.host.deadman import DeadMan, boottime
 from queue_workflows.jobs.guards import HeldJob
@@ -70,25 +71,50 @@ class Holdings:
                 held.lease_until = reading + self.lease_s
             self._arm()
 
-    @contextmanager
-    def bounded(self) -> Iterator[float]:
+    def bounded(self, when: Callable[[Callable[[], None]], None] | None = None) -> _Bounded:
         """A statement of the main thread, from the clock reading given: no answer within a lease ends us.
 
-        Only until the answer: what waits for work, or for the operator, may wait longer than a lease.
+        Only until the answer: what waits for work, or for the operator, may wait longer than a lease. `when`
+        is handed what sets the timer, to be called when the statement is on its way; else it is set before.
         """
-        reading = boottime()
+        return _Bounded(self, when)
+
+    def bound(self, reading: float) -> None:
+        """From this reading on."""
         with self._lock:
             if not self._held:
                 self._deadman.arm(reading + self.lease_s - self._margin_s)
-        try:
-            yield reading
-        finally:
-            with self._lock:
-                self._arm()
+
+    def unbound(self) -> None:
+        """The answer is there; what it brought is guarded by itself."""
+        with self._lock:
+            if not self._held:
+                self._deadman.disarm()
 
     def _arm(self) -> None:
-        first = min((held.lease_until for held in self._held.values()), default=None)
-        if first is None:
-            self._deadman.disarm()
-        else:
+        if self._held:
+            first = min([held.lease_until for held in self._held.values()])
             self._deadman.arm(first - self._margin_s)
+        else:
+            self._deadman.disarm()
+
+
+class _Bounded:
+    """As a class, because it is on the way from a wake to the job, where a generator costs three times it."""
+
+    def __init__(self, holdings: Holdings, when: Callable[[Callable[[], None]], None] | None) -> None:
+        self._holdings = holdings
+        self._when = when
+
+    def __enter__(self) -> float:
+        reading = boottime()
+        if self._when is None:
+            self._holdings.bound(reading)
+        else:
+            self._when(partial(self._holdings.bound, reading))
+        return reading
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._holdings.unbound()

@@ -12,8 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
-import psycopg
-
+from queue_workflows.db.asking import AskingConnection
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.line import Line
 from queue_workflows.db.listen import Listener
@@ -35,7 +34,7 @@ class Touch:
 
     def __init__(
         self,
-        connect: Callable[[], psycopg.Connection[Any]],
+        connect: Callable[[], AskingConnection],
         repository: type[ClaimableRepository[Any, Any]],
         *,
         guardian: Guardian,
@@ -53,7 +52,7 @@ class Touch:
         self._rng = rng
         self._repository: ClaimableRepository[Any, Any] | None = None
 
-    def connected(self) -> psycopg.Connection[Any]:
+    def connected(self) -> AskingConnection:
         """For what else the main thread asks."""
         return self._line.connected()
 
@@ -62,6 +61,10 @@ class Touch:
         if self._repository is None:
             self._repository = self._kind(self._line.connected(), payload_limits=self._limits)
         return self._repository
+
+    def meanwhile(self, do: Callable[[], None]) -> None:
+        """Do this as soon as the next statement is on its way."""
+        self._line.connected().meanwhile = do
 
     def let_go(self) -> bool:
         """Close the connection, as nobody knows what it is at; whether there was one."""

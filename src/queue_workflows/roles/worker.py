@@ -35,7 +35,7 @@ from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.ending import ending_instead
 from queue_workflows.jobs.executor import EventLoop
-from queue_workflows.jobs.guards import HeldJob, budget_for
+from queue_workflows.jobs.guards import HeldJob, budget_for, budget_of
 from queue_workflows.jobs.modules import UNKNOWN_MODULE
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.tasks import UNKNOWN_TASK
@@ -50,7 +50,7 @@ from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.performing import Performed, Performer
 from queue_workflows.roles.touch import Touch
 from queue_workflows.settings import Settings
-from queue_workflows.states import DesiredState, WorkerState
+from queue_workflows.states import DesiredState, JobFamily, WorkerState
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +103,7 @@ class Worker:
         self._family = family_of(options.queue)
         self._worker_id = guardian.identity.worker_id
         self._lease_s = guardian.holdings.lease_s
+        self._budget = budget_of(options.queue, JobFamily(self._family.name), settings)
         self._marks = Marks(settings.poll_s)
         self._rng = Random()  # noqa: S311
         self._redactor = Redactor(secrets_of(database.params))
@@ -193,7 +194,8 @@ class Worker:
         positions = self._marks.positions(now)
         try:
             repository = self._touch.repository()
-            with self._guardian.claiming, self._guardian.holdings.bounded() as reading:
+            bounded = self._guardian.holdings.bounded(self._touch.meanwhile)
+            with self._guardian.claiming, bounded as reading:
                 jobs = repository.claim(
                     self._queue,
                     worker_id=self._worker_id,
@@ -218,7 +220,7 @@ class Worker:
             HeldJob(
                 job,
                 self._context(job),
-                budget_for(job, self._settings),
+                budget_for(job, self._budget),
                 time.monotonic(),
                 reading + self._lease_s,
             )

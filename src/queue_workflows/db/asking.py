@@ -1,0 +1,34 @@
+"""A connection on which something can be done while the server is at the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, TypeVar
+
+import psycopg
+
+T = TypeVar("T")
+
+
+class AskingConnection(psycopg.Connection[Any]):
+    """Calls `meanwhile`, once, as soon as its next statement is on its way."""
+
+    meanwhile: Callable[[], None] | None = None
+
+    def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
+        """Let psycopg wait for the answer; what it waits with first stops when there is nothing to send."""
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            gen = _with(gen, meanwhile)
+        return super().wait(gen, *args, **kwargs)
+
+
+def _with(asking: Generator[Any, Any, T], meanwhile: Callable[[], None]) -> Generator[Any, Any, T]:
+    try:
+        awaited = next(asking)
+        meanwhile()
+        while True:
+            awaited = asking.send((yield awaited))
+    except StopIteration as answered:
+        answer: T = answered.value
+        return answer

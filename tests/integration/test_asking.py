@@ -1,0 +1,47 @@
+"""What a connection of the engine does while the server is at the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from support.schemas import blocked
+from support.workers import until
+
+from queue_workflows.db.asking import AskingConnection
+from queue_workflows.db.engine import Database
+
+
+@pytest.fixture
+def asking(qwf_dsn: str) -> Iterator[AskingConnection]:
+    """A connection as the worker's main thread has one."""
+    with Database.open(qwf_dsn, role="test") as database, database.connect(autocommit=True) as connection:
+        yield connection
+
+
+def test_it_is_done_once_while_the_statement_runs(qwf_dsn: str, asking: AskingConnection) -> None:
+    """Only when the server has the statement, and before it answers: here it cannot, unless that was done."""
+    seen: list[list[int]] = []
+    with psycopg.connect(qwf_dsn, autocommit=True) as holder:
+        holder.execute("SELECT pg_advisory_lock(1)")
+
+        def let_go() -> None:
+            seen.append(until(lambda: blocked(qwf_dsn, holder.info.backend_pid)))
+            holder.execute("SELECT pg_advisory_unlock(1)")
+
+        asking.meanwhile = let_go
+        cursor = asking.execute("SELECT 7 FROM pg_advisory_lock(1)")
+        assert cursor.fetchall() == [(7,)]
+        asking.execute("SELECT 1")
+    assert seen == [[asking.info.backend_pid]]
+
+
+def test_an_error_passes_as_it_is(asking: AskingConnection) -> None:
+    """The server's refusal reaches the caller, and the next statement is like any other."""
+    calls: list[int] = []
+    asking.meanwhile = lambda: calls.append(1)
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        asking.execute("SELECT FROM nowhere")
+    assert asking.execute("SELECT 1").fetchall() == [(1,)]
+    assert calls == [1]
