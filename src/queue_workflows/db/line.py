@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
-from queue_workflows.db.asking import AskingConnection
+import psycopg
+
+C = TypeVar("C", bound=psycopg.Connection[Any])
 
 
-class Line:
+class Line(Generic[C]):
     """What `connect` gives, for as long as it lasts; of the thread that asks over it."""
 
-    def __init__(self, connect: Callable[[], AskingConnection]) -> None:
+    def __init__(self, connect: Callable[[], C]) -> None:
         self._connect = connect
-        self._connection: AskingConnection | None = None
+        self._connection: C | None = None
 
     @property
     def is_up(self) -> bool:
         """Whether there is a connection, as far as anybody knows."""
         return self._connection is not None
 
-    def connected(self) -> AskingConnection:
+    def connected(self) -> C:
         """The connection, a fresh one if there is none."""
         if self._connection is None:
             self._connection = self._connect()

@@ -29,7 +29,6 @@ from typing import Any, Final, NoReturn
 
 import psycopg
 
-from queue_workflows.db.asking import AskingConnection
 from queue_workflows.db.failures import DATABASE_FAILED
 from queue_workflows.db.line import Line
 from queue_workflows.errors import ExitCode, QwfError
@@ -89,7 +88,7 @@ class Guardian:
         settings: Settings,
         *,
         repository: type[ClaimableRepository[Any, Any]],
-        connect: Callable[[], AskingConnection],
+        connect: Callable[[], psycopg.Connection[Any]],
         deadman: DeadMan,
         on_news: Callable[[], None],
         absorb: Callable[[bool], bool],
