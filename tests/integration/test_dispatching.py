@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import psycopg
 import pytest
 from support.jobs import CLEAR
-from support.runs import dispatcher, run_through, settle, start, work
+from support.runs import dispatcher, run_through, settings, settle, start, work
+from support.workers import until
 
+from queue_workflows.jobs.delivering import deliver
+from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.repositories import InputSubmissionRepository, RunRepository
+from queue_workflows.repositories.dispatching import DispatchRepository
+from queue_workflows.repositories.parking import ParkedJobRepository
 
 
 @pytest.fixture
@@ -108,3 +114,258 @@ def test_an_answer_resumes_a_parked_node(connection):
     run = RunRepository(connection).fetch(run_id)
     assert (run.status, run.outputs) == ("completed", {"ok": False})
     assert nodes(connection, run_id) == {"ask": "completed", "go": "skipped"}
+
+
+def outbox(connection: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
+    """What is left in the outbox, but for the ends of runs."""
+    return connection.execute(
+        "SELECT kind, tries, last_error, poisoned_at IS NOT NULL FROM workflow_dispatch_events"
+        " WHERE kind <> 'run_finished' ORDER BY id"
+    ).fetchall()
+
+
+def cancel(connection: psycopg.Connection[Any], run_id: Any, **payload: Any) -> None:
+    """What the verb of the public face writes."""
+    DispatchRepository(connection).add_event(run_id, "cancel", payload)
+
+
+CHILD = {
+    "name": "child",
+    "inputs": {"n": {"type": "integer"}},
+    "nodes": [{"id": "work", "module": "m", "inputs": {"n": {"$from": "inputs.n"}}}],
+    "outputs": {"twice": {"$from": "work.twice"}},
+}
+PARENT = {
+    "nodes": [
+        {"id": "list", "module": "m"},
+        {"id": "kids", "type": "workflow", "workflow": "child", "for_each": {"$from": "list.all"},
+         "inputs": {"n": {"$from": "item"}}},
+    ],
+    "outputs": {"all": {"$from": "kids"}},
+}  # fmt: skip
+
+
+def test_children_run_as_nodes_of_their_parent(connection):
+    """A child run for each element, whose outputs are the node's results in order."""
+    run_id = start(connection, PARENT, priority=8)
+
+    def body(job):
+        assert job.priority == 8
+        if job.node_id == "list":
+            return {"all": [3, 1, 2]}
+        run = RunRepository(connection).fetch(job.run_id)
+        assert (run.parent_run_id, run.depth) == (run_id, 1)
+        return {"twice": 2 * run.inputs["n"]}
+
+    run_through(connection, dispatcher(connection, CHILD), body)
+    run = RunRepository(connection).fetch(run_id)
+    assert (run.status, run.outputs) == ("completed", {"all": [{"twice": 6}, {"twice": 2}, {"twice": 4}]})
+
+
+def test_a_childs_failure_is_its_nodes(connection):
+    """The parent fails with it, its other children are cancelled, and one that cannot start fails too."""
+    run_id = start(connection, PARENT)
+
+    def body(job):
+        if job.node_id == "list":
+            return {"all": [1, 2]}
+        raise ValueError("no")
+
+    settling = dispatcher(connection, CHILD)
+    settle(settling)
+    work(connection, body)
+    settle(settling)
+    work(connection, body, limit=1)
+    settle(settling)
+    statuses = [run.status for run in RunRepository(connection).list(parent_run_id=run_id)]
+    run = RunRepository(connection).fetch(run_id)
+    assert sorted(statuses) == ["cancelled", "failed"]
+    assert (run.status, run.error["node"]) == ("failed", "kids")
+    assert "ValueError: no" in run.error["message"] or "no" in run.error["message"]
+
+    lonely = start(connection, PARENT)
+    run_through(connection, dispatcher(connection), lambda job: {"all": [1]})
+    run = RunRepository(connection).fetch(lonely)
+    assert run.status == "failed"
+    assert "there is no workflow 'child'" in run.error["message"]
+
+
+def test_a_cancel_reaches_children_and_parked_nodes(connection):
+    """Everything that waits ends at once, in the children too, and nothing starts any more."""
+    document = {
+        "nodes": [
+            {"id": "kid", "type": "workflow", "workflow": "child", "inputs": {"n": 1}},
+            {"id": "ask", "type": "input"},
+            {"id": "tidy", "module": "m", "depends_on": ["kid", "ask"], "when": "all_done"},
+        ]
+    }
+    run_id = start(connection, document)
+    settling = dispatcher(connection, CHILD)
+    settle(settling)
+    cancel(connection, run_id, reason="enough")
+    settle(settling)
+    runs = RunRepository(connection)
+    run, (child,) = runs.fetch(run_id), runs.list(parent_run_id=run_id)
+    assert (run.status, run.cancel_reason, child.status) == ("cancelled", "enough", "cancelled")
+    assert run.cancel_requested_at is not None
+    assert connection.execute("SELECT DISTINCT status FROM workflow_node_jobs").fetchall() == [("cancelled",)]
+    assert outbox(connection) == []
+
+
+def test_a_run_that_is_cancelled_before_it_began_starts_nothing(connection):
+    """It has no node and no job."""
+    run_id = start(connection, CHILD, inputs={"n": 1})
+    cancel(connection, run_id)
+    settle(dispatcher(connection))
+    assert RunRepository(connection).fetch(run_id).status == "cancelled"
+    assert connection.execute("SELECT count(*) FROM workflow_node_jobs").fetchone() == (0,)
+
+
+def test_what_is_parked_expires(connection):
+    """A wait is completed and a question has failed, and both say so to their run."""
+    document = {
+        "on_failure": "continue",
+        "nodes": [
+            {"id": "nap", "type": "wait", "seconds": 0},
+            {"id": "at", "type": "wait", "until": "2020-01-31T09:00:00Z"},
+            {"id": "ask", "type": "input", "expires_s": 0.001},
+            {"id": "long", "type": "wait", "seconds": 60},
+        ],
+    }
+    run_id = start(connection, document)
+    settling = dispatcher(connection)
+    settle(settling)
+    parked = ParkedJobRepository(connection)
+    first = until(lambda: (found := parked.expire()).ended == 3 and found)
+    assert 0 < first.next_in_s <= 60
+    settle(settling)
+    states = {"nap": "completed", "at": "completed", "ask": "failed", "long": "active"}
+    assert nodes(connection, run_id) == states
+    error = connection.execute(
+        "SELECT error ->> 'message' FROM workflow_nodes WHERE node_id = 'ask'"
+    ).fetchone()
+    assert error == ("nobody answered in time",)
+
+
+def test_a_node_that_cannot_be_opened_is_broken_and_says_why(connection):
+    """A list that is none, a list that is too long, and a moment that is none."""
+    document = {
+        "on_failure": "continue",
+        "nodes": [
+            {"id": "list", "module": "m"},
+            {"id": "none", "module": "m", "for_each": {"$from": "list.text"}},
+            {"id": "long", "module": "m", "for_each": {"$from": "list.long"}},
+            {"id": "when", "type": "wait", "until": {"$from": "list.text"}},
+            {"id": "gone", "module": "m", "skip_if": {"$eq": [{"$from": "list.nothing"}, 1]}},
+        ],
+    }
+    run_id = start(connection, document)
+    run_through(connection, dispatcher(connection), lambda job: {"text": "x", "long": [0] * 100_001})
+    rows = connection.execute(
+        "SELECT node_id, error ->> 'message' FROM workflow_nodes WHERE state = 'failed'"
+    )
+    said = dict(rows.fetchall())
+    assert "must be a list" in said["none"] or "list" in said["none"]
+    assert "100,000" in said["long"]
+    assert "no moment" in said["when"]
+    assert "nothing" in said["gone"]
+    assert RunRepository(connection).fetch(run_id).status == "failed"
+
+
+def test_an_element_is_skipped_by_itself(connection):
+    """Its condition looks at it; the others run, and what comes after sees null in its place."""
+    document = {
+        "nodes": [
+            {"id": "list", "module": "m"},
+            {"id": "each", "module": "m", "for_each": {"$from": "list.all"},
+             "skip_if": {"$eq": [{"$from": "item"}, 2]}},
+        ],
+        "outputs": {"all": {"$from": "each"}},
+    }  # fmt: skip
+    run_id = start(connection, document)
+    run_through(
+        connection,
+        dispatcher(connection),
+        lambda job: {"all": [1, 2, 3]} if job.node_id == "list" else {"at": job.map_index},
+    )
+    run = RunRepository(connection).fetch(run_id)
+    assert (run.status, run.outputs) == ("completed", {"all": [{"at": 0}, None, {"at": 2}]})
+
+
+def test_an_answer_may_come_before_its_question(connection):
+    """It waits for its node; one for a node that takes none, and one for a run that is over, are refused."""
+    document = {
+        "nodes": [
+            {"id": "first", "module": "m"},
+            {"id": "ask", "type": "input", "depends_on": ["first"]},
+        ]
+    }
+    run_id = start(connection, document)
+    answers = InputSubmissionRepository(connection)
+    early = answers.insert(run_id, "ask", {"ok": 1})
+    odd = answers.insert(run_id, "first", {"ok": 1})
+    settling = dispatcher(connection)
+    settle(settling)
+    assert answers.fetch(early).status == "pending"
+    assert "takes no answer" in answers.fetch(odd).error
+    run_through(connection, settling, lambda job: None)
+    assert (answers.fetch(early).status, RunRepository(connection).fetch(run_id).status) == (
+        "accepted",
+        "completed",
+    )
+    late = answers.insert(run_id, "ask", {"ok": 2})
+    settle(settling)
+    assert "the run is over" in answers.fetch(late).error
+
+
+def test_a_failing_event_is_put_off_and_at_last_aside(connection):
+    """It keeps its error, and holds up neither its own run's other events nor another run."""
+    document = {"nodes": [{"id": "one", "module": "m"}, {"id": "two", "module": "m", "depends_on": ["one"]}]}
+    run_id, other = start(connection, document), start(connection, document)
+    settling = dispatcher(connection, dispatch_max_tries=2)
+    DispatchRepository(connection).add_event(run_id, "riddle")
+    run_through(connection, settling, lambda job: None)
+    until(lambda: settle(settling) or outbox(connection)[0][3])
+    ((kind, tries, error, is_poisoned),) = outbox(connection)
+    assert (kind, tries, is_poisoned) == ("riddle", 2, True)
+    assert "knows no dispatch event of kind 'riddle'" in error
+    runs = RunRepository(connection)
+    assert [runs.fetch(each).status for each in (run_id, other)] == ["completed", "completed"]
+
+
+def test_a_run_that_cannot_begin_is_put_aside(connection):
+    """Its document is none; it stays queued, with an event that says why."""
+    runs = RunRepository(connection)
+    run_id = runs.insert("odd", spec={"nodes": 7}, spec_hash="h").id
+    other = start(connection, {"nodes": [{"id": "one", "module": "m"}]})
+    settling = dispatcher(connection, dispatch_max_tries=1)
+    run_through(connection, settling, lambda job: None)
+    ((kind, tries, error, is_poisoned),) = outbox(connection)
+    assert (kind, tries, is_poisoned) == ("begin", 1, True)
+    assert "nodes" in error
+    assert [runs.fetch(each).status for each in (run_id, other)] == ["queued", "completed"]
+
+
+def test_hooks_hear_of_each_end_at_least_once(connection):
+    """One that raises is called again, with its neighbours; without hooks nothing is kept."""
+    run_id = start(connection, {"nodes": [{"id": "one", "module": "m"}]})
+    run_through(connection, dispatcher(connection), lambda job: None)
+    heard = []
+
+    def fails_once(run):
+        heard.append(run.id)
+        if len(heard) == 1:
+            raise ValueError("not now")
+
+    tell = partial(deliver, connection, [fails_once], settings(), Redactor([]))
+    assert tell() == 1
+    left = connection.execute("SELECT tries, last_error FROM workflow_dispatch_events").fetchone()
+    assert left[0] == 1
+    assert "ValueError: not now" in left[1]
+    until(tell)
+    assert heard == [run_id, run_id]
+    assert connection.execute("SELECT count(*) FROM workflow_dispatch_events").fetchone() == (0,)
+    start(connection, {"nodes": [{"id": "one", "module": "m"}]})
+    run_through(connection, dispatcher(connection), lambda job: None)
+    assert deliver(connection, [], settings(), Redactor([])) == 1
+    assert connection.execute("SELECT count(*) FROM workflow_dispatch_events").fetchone() == (0,)

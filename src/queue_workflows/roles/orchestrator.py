@@ -25,6 +25,7 @@ from queue_workflows.db.listen import Listener
 from queue_workflows.errors import ExitCode
 from queue_workflows.jobs.dispatching import Dispatcher
 from queue_workflows.jobs.maintenance import sweep
+from queue_workflows.jobs.pruning import Pruning
 from queue_workflows.repositories.parking import ParkedJobRepository
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.loop import Halt
@@ -63,6 +64,7 @@ class Orchestrator:
         listener: Listener,
         halt: Halt,
         dispatcher: Callable[[psycopg.Connection[Any]], Dispatcher],
+        on_news: Callable[[], None],
         rng: Random | None = None,
     ) -> None:
         self._line = Line(connect)
@@ -71,11 +73,12 @@ class Orchestrator:
         self._listener = listener
         self._halt = halt
         self._new_dispatcher = dispatcher
+        self._on_news = on_news
+        self._pruning = Pruning(settings)
         self._rng = rng or Random()  # noqa: S311
         self._dispatcher: Dispatcher | None = None
         self._main_at = self._database_at = time.monotonic()
-        self._upkeep_at = 0.0
-        self._next_due_at: float | None = None
+        self._upkeep_at = self._prune_at = 0.0
         self._back_at: float | None = None
         self._is_cut_off = False
         self._busy_turns = 0
@@ -120,6 +123,8 @@ class Orchestrator:
         assert self._dispatcher is not None  # noqa: S101 - it comes with the connection
         moved = self._dispatcher.turn(self._goes_on)
         self._database_at = time.monotonic()
+        if moved:
+            self._on_news()
         if moved or ended or not self._dispatcher.is_around:
             self._busy_turns += 1
             if self._busy_turns == _BUSY_TURNS:
@@ -133,8 +138,10 @@ class Orchestrator:
         return not self._halt.urgency
 
     def _upkeep(self, connection: psycopg.Connection[Any]) -> int:
-        """What every role does now and then, and the parked jobs whose time is up; how many of those."""
+        """What every role does now and then, and what only this one does; how many parked jobs it ended."""
         now = time.monotonic()
+        if now >= self._prune_at:
+            self._prune_at = now + self._pruning.prune(connection)
         recovered_s = None if self._back_at is None else now - self._back_at
         swept = sweep(connection, self._settings, recovered_s=recovered_s)
         expired = ParkedJobRepository(connection).expire()

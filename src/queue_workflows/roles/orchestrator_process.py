@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
+from contextlib import closing
 from typing import Any, Final
 
 import psycopg
@@ -15,9 +17,11 @@ from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import AccessRefused, DatabaseUnreachable, ExitCode
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.jobs.delivering import deliver
 from queue_workflows.jobs.dispatching import Dispatcher
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.roles.health import HealthReport, judge
+from queue_workflows.roles.herald import Herald
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.loop import Halt
 from queue_workflows.roles.orchestrator import CHANNEL, WAKE, Orchestrator, OrchestratorOptions
@@ -43,17 +47,22 @@ def run_orchestrator(database: Database, settings: Settings, options: Orchestrat
         halt = Halt(listener.interrupt)
         with halt.on_signals():
             _prepare_schema(database, options)
-            orchestrator = _put_together(database, settings, listener, halt)
+            redactor = Redactor(secrets_of(database.params))
+            herald = _herald(database, settings, redactor)
+            orchestrator = _orchestrator(
+                database, settings, redactor=redactor, listener=listener, halt=halt, on_news=herald.ring
+            )
             report.look = lambda: judge(
                 orchestrator.pulse(),
                 now=time.monotonic(),
                 patience_s=settings.stale_heartbeat_s,
                 poll_s=settings.poll_s,
             )
-            try:
-                return orchestrator.run(once=options.once)
-            finally:
-                orchestrator.close()
+            with herald, closing(orchestrator):
+                status = orchestrator.run(once=options.once)
+                if options.once:
+                    herald.tell_all()
+                return status
 
 
 def _prepare_schema(database: Database, options: OrchestratorOptions) -> None:
@@ -70,9 +79,27 @@ def _prepare_schema(database: Database, options: OrchestratorOptions) -> None:
     wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
 
 
-def _put_together(database: Database, settings: Settings, listener: Listener, halt: Halt) -> Orchestrator:
-    redactor = Redactor(secrets_of(database.params))
+def _herald(database: Database, settings: Settings, redactor: Redactor) -> Herald:
+    def told(connection: psycopg.Connection[Any]) -> int:
+        return deliver(connection, current_config().run_finished_hooks, settings, redactor)
 
+    return Herald(
+        lambda: database.connect(autocommit=True),
+        told,
+        poll_s=settings.poll_s,
+        grace_s=settings.grace_s,
+    )
+
+
+def _orchestrator(
+    database: Database,
+    settings: Settings,
+    *,
+    redactor: Redactor,
+    listener: Listener,
+    halt: Halt,
+    on_news: Callable[[], None],
+) -> Orchestrator:
     def dispatcher(connection: psycopg.Connection[Any]) -> Dispatcher:
         return Dispatcher(
             connection,
@@ -89,4 +116,5 @@ def _put_together(database: Database, settings: Settings, listener: Listener, ha
         listener=listener,
         halt=halt,
         dispatcher=dispatcher,
+        on_news=on_news,
     )

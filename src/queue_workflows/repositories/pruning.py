@@ -1,0 +1,93 @@
+"""What retention deletes, in parts that hold no lock for long. Several may prune at once."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection
+from typing import Any, Final
+
+from queue_workflows.models import WorkflowRun
+from queue_workflows.repositories.connection import Handle, Statements
+
+# Literals, so that a generic plan knows how few rows these are.
+RUNS_AT_ONCE: Final = 100
+JOBS_AT_ONCE: Final = 2_000
+
+# A key outlives its run, so that it is not started again too soon.
+OLD_RUNS: Final = f"""
+SELECT id FROM workflow_runs
+WHERE finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
+    AND (dedupe_key IS NULL OR finished_at
+        < statement_timestamp() - make_interval(secs => %(kept_s)s::float8 + %(ttl_s)s::float8))
+    AND id <> ALL (%(but)s::uuid[])
+ORDER BY finished_at
+LIMIT {RUNS_AT_ONCE}
+"""  # noqa: S608 - a number of our own
+# found: some jobs of these runs, so that a run of a hundred thousand is not deleted by one statement.
+DELETE_JOBS: Final = f"""
+WITH found AS MATERIALIZED (
+    SELECT id FROM workflow_node_jobs
+    WHERE run_id = ANY (%(run_ids)s::uuid[])
+    LIMIT {JOBS_AT_ONCE}
+    FOR UPDATE SKIP LOCKED
+)
+DELETE FROM workflow_node_jobs WHERE id = ANY (ARRAY(SELECT id FROM found)) RETURNING id
+"""  # noqa: S608 - a number of our own
+# Only while it is over: an operator may have retried it since it was found.
+DELETE_RUN: Final = """
+DELETE FROM workflow_runs WHERE id = %(run_id)s::uuid AND finished_at IS NOT NULL RETURNING id
+"""
+# old: what nobody needs any more. With a key the row stays for a while, without what it was about.
+DELETE_INGEST: Final = f"""
+WITH old AS MATERIALIZED (
+    SELECT id FROM ingest_jobs
+    WHERE finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
+        AND (dedupe_key IS NULL OR finished_at
+            < statement_timestamp() - make_interval(secs => %(kept_s)s::float8 + %(ttl_s)s::float8))
+    ORDER BY finished_at
+    LIMIT {JOBS_AT_ONCE}
+    FOR UPDATE SKIP LOCKED
+)
+DELETE FROM ingest_jobs WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+"""  # noqa: S608 - a number of our own
+STRIP_INGEST: Final = f"""
+WITH old AS MATERIALIZED (
+    SELECT id FROM ingest_jobs
+    WHERE finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
+        AND dedupe_key IS NOT NULL
+        AND (args <> '{{}}' OR result IS NOT NULL OR errors <> '[]' OR progress IS NOT NULL)
+    ORDER BY finished_at
+    LIMIT {JOBS_AT_ONCE}
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE ingest_jobs SET args = '{{}}', result = NULL, errors = '[]', progress = NULL
+WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
+"""  # noqa: S608 - a number of our own
+
+
+class PruningRepository:
+    """On the caller's connection, each statement a transaction of its own."""
+
+    def __init__(self, conn: Handle, *, kept_s: float, ttl_s: float) -> None:
+        self._sql = Statements(conn, WorkflowRun)
+        self._times: dict[str, Any] = {"kept_s": kept_s, "ttl_s": ttl_s}
+
+    def old_runs(self, but: Collection[uuid.UUID]) -> list[uuid.UUID]:
+        """Runs that are to go, the oldest first, without some."""
+        return [row[0] for row in self._sql.rows(OLD_RUNS, {**self._times, "but": list(but)})]
+
+    def delete_jobs(self, run_ids: Collection[uuid.UUID]) -> int:
+        """Delete some of the jobs of these runs; how many, none when all are gone."""
+        return len(self._sql.rows(DELETE_JOBS, {"run_ids": list(run_ids)}))
+
+    def delete_run(self, run_id: uuid.UUID) -> bool:
+        """Delete a run that is over, with all that belongs to it."""
+        return bool(self._sql.rows(DELETE_RUN, {"run_id": run_id}))
+
+    def delete_ingest(self) -> int:
+        """Delete old ingest jobs, at most `JOBS_AT_ONCE`; how many."""
+        return len(self._sql.rows(DELETE_INGEST, self._times))
+
+    def strip_ingest(self) -> int:
+        """Empty old ingest jobs that stay for their key, at most `JOBS_AT_ONCE`; how many."""
+        return len(self._sql.rows(STRIP_INGEST, self._times))

@@ -1,0 +1,88 @@
+"""What is older than the retention goes, a part at a time, and what has a key stays for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support.jobs import CLEAR
+from support.runs import dispatcher, run_through, settings, start
+
+from queue_workflows.jobs.pruning import EVERY_S, Pruning
+from queue_workflows.repositories import IngestJobRepository
+
+ONE = {"nodes": [{"id": "one", "module": "m"}]}
+
+
+@pytest.fixture
+def connection(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    """Empty tables, and a connection whose every statement is seen at once."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR)
+        yield connection
+
+
+def prune(connection: psycopg.Connection[Any], **given: Any) -> None:
+    """Until there is nothing more to do."""
+    pruning = Pruning(settings(**given))
+    while pruning.prune(connection) < EVERY_S:
+        pass
+
+
+def age(connection: psycopg.Connection[Any], table: str, days: int) -> None:
+    """Let everything that is over have ended some days earlier."""
+    earlier = "finished_at - make_interval(days => %s)"
+    connection.execute(f"UPDATE {table} SET finished_at = {earlier} WHERE finished_at IS NOT NULL", [days])
+
+
+def test_old_runs_go_with_all_that_is_theirs(connection):
+    """One that is not over stays, one with a key stays a while, and nothing of the old ones is left."""
+    for key in (None, "a", "b"):
+        start(connection, ONE, dedupe_key=key)
+    run_through(connection, dispatcher(connection), lambda job: {})
+    age(connection, "workflow_runs", 31)
+    connection.execute(
+        "UPDATE workflow_runs SET finished_at = finished_at - interval '7 days' WHERE dedupe_key = 'b'"
+    )
+    going = start(connection, ONE)
+    prune(connection)
+    left = connection.execute("SELECT id = %s, dedupe_key FROM workflow_runs ORDER BY id", [going]).fetchall()
+    assert left == [(False, "a"), (True, None)]
+    assert connection.execute("SELECT count(*) FROM workflow_node_jobs").fetchone() == (1,)
+    prune(connection, retention_days=0, dedupe_ttl_days=0)
+    assert connection.execute("SELECT id FROM workflow_runs").fetchall() == [(going,)]
+
+
+def test_old_ingest_jobs_go_and_their_keys_a_while_later(connection):
+    """A job with a key loses what it was about first; what waits or is young stays whole."""
+    jobs = IngestJobRepository(connection)
+    kept = jobs.enqueue("t", queue="fetch", args={"n": 1}, dedupe_key="k").id
+    jobs.enqueue("t", queue="fetch", args={"n": 2})
+    for job in jobs.claim("fetch", worker_id="w", lease_s=30, limit=2):
+        jobs.complete(job, {"done": True})
+    age(connection, "ingest_jobs", 31)
+    waiting = jobs.enqueue("t", queue="fetch", args={"n": 3}).id
+    prune(connection)
+    rows = connection.execute("SELECT id, args, result, status FROM ingest_jobs ORDER BY id").fetchall()
+    assert rows == [(kept, {}, None, "completed"), (waiting, {"n": 3}, None, "queued")]
+    assert jobs.enqueue("t", queue="fetch", dedupe_key="k") == (kept, False)
+    age(connection, "ingest_jobs", 7)
+    prune(connection)
+    assert connection.execute("SELECT id FROM ingest_jobs").fetchall() == [(waiting,)]
+
+
+def test_a_run_that_something_refers_to_stays_and_holds_up_no_other(connection):
+    """A host app's own table may refer to a run."""
+    held, free = start(connection, ONE), start(connection, ONE)
+    run_through(connection, dispatcher(connection), lambda job: {})
+    age(connection, "workflow_runs", 31)
+    connection.execute("CREATE TABLE film (run_id uuid REFERENCES workflow_runs (id))")
+    try:
+        connection.execute("INSERT INTO film VALUES (%s)", [held])
+        prune(connection)
+        assert connection.execute("SELECT id FROM workflow_runs").fetchall() == [(held,)]
+        assert free != held
+    finally:
+        connection.execute("DROP TABLE film")
