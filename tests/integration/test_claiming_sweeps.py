@@ -11,6 +11,7 @@ from support.jobs import Jobs, ending, jobs_of
 from support.wakes import Ear
 
 from queue_workflows.db import bootstrap
+from queue_workflows.repositories.dispatching import DispatchRepository
 from queue_workflows.repositories.families import HOLDS_KEPT
 from queue_workflows.repositories.sweeping import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE
 
@@ -162,6 +163,16 @@ def test_a_freed_key_promotes_those_who_wait_for_it(jobs: Jobs) -> None:
     assert [job.id for job in jobs.claim(limit=5)] == [ids[2], ids[3]]
     assert jobs.repository.promote_held("unknown_task", ["other"]) == 0
     assert jobs.seen(ids[4], "status", "hold_reason") == ("scheduled", "unknown_task")
+
+
+def test_a_run_that_stops_ends_holds_of_its_nodes(qwf_dsn: str) -> None:
+    """And keeps their traces."""
+    with jobs_of("node", qwf_dsn) as jobs:
+        (job_id,) = jobs.enqueue()
+        jobs.repository.hold(jobs.one(), "unknown_module", "draw", delay_s=3600)
+        run_id, node_id = jobs.seen(job_id, "run_id", "node_id")
+        assert DispatchRepository(jobs.connection).stop(run_id, [node_id], "enough") == {node_id: 1}
+        assert past_holds(jobs, job_id) == [("unknown_module", "draw", 1, 1)]
 
 
 def test_what_is_waited_for_is_told_once(jobs: Jobs) -> None:

@@ -93,6 +93,7 @@ def test_nodes_and_their_runs(crowded: psycopg.Connection, mode: str) -> None:
     """A retry looks at the runs of its nodes alone, and a key that is taken leads to its node."""
     taken = crowded.execute("SELECT id, run_id FROM workflow_node_jobs ORDER BY id LIMIT 100").fetchall()
     ids = id_array([job_id for job_id, _ in taken])
+    check_by_index(crowded, mode, deciding.COUNTED, {"ids": ids})
     check_by_index(crowded, mode, deciding.RETRY["node"], {"ids": ids, "actor": "ann", "why": None})
     keys = {"run_id": [run for _, run in taken], "node_id": ["draw"] * 100, "map_index": [-1] * 100}
     check_by_index(crowded, mode, node_jobs.FIND_MANY, keys)

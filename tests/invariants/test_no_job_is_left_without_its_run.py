@@ -82,3 +82,59 @@ def test_who_ends_the_run_waits_for_a_retry(nodes: Jobs, qwf_dsn: str) -> None:
         operator.commit()
         locking.result(60)
         assert orchestrator.execute("SELECT status FROM workflow_node_jobs").fetchall() == [("queued",)]
+
+
+# Nodes that an orchestrator plans: it counts their jobs' ends, each once.
+
+
+def planned(nodes: Jobs, job_id: int) -> None:
+    """As the orchestrator has it when a node's only job runs."""
+    nodes.connection.execute(
+        "INSERT INTO workflow_nodes (run_id, node_id, state, jobs_total, jobs_left)"
+        " SELECT run_id, node_id, 'active', 1, 1 FROM workflow_node_jobs WHERE id = %s",
+        [job_id],
+    )
+
+
+TAKE = "DELETE FROM workflow_dispatch_events WHERE node_job_id = %s"
+
+
+def test_an_end_is_counted_once(nodes: Jobs) -> None:
+    """What the orchestrator has not acted upon is retried; what it has counted, only with the run."""
+    job_id = failed(nodes)
+    planned(nodes, job_id)
+    assert nodes.repository.counted([job_id]) == set()
+    assert nodes.repository.retry_many([job_id], actor="ann") == {job_id: 2}
+    nodes.repository.end(ending(nodes.one(), "failed", error={"kind": "exception"}, counts=True))
+    nodes.connection.execute(TAKE + " AND generation = 2", [job_id])
+    before = nodes.row(job_id)
+    assert nodes.repository.counted([job_id]) == {job_id}
+    assert nodes.repository.retry_many([job_id], actor="ann") == {}
+    assert nodes.row(job_id) == before
+
+
+@pytest.mark.parametrize("first", ["orchestrator", "operator"])
+def test_who_is_first_has_the_end(nodes: Jobs, qwf_dsn: str, first: str) -> None:
+    """Taken at the same moment, an end is either counted or retried, never both."""
+    job_id = failed(nodes)
+    planned(nodes, job_id)
+    with (
+        psycopg.connect(qwf_dsn) as holder,
+        psycopg.connect(qwf_dsn, autocommit=True) as waiter,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        if first == "orchestrator":
+            holder.execute("SELECT FROM workflow_runs FOR NO KEY UPDATE")
+            holder.execute(TAKE, [job_id])
+            second = pool.submit(NodeJobRepository(waiter).retry_many, [job_id], actor="ann")
+        else:
+            assert NodeJobRepository(holder).retry_many([job_id], actor="ann") == {job_id: 2}
+            second = pool.submit(waiter.execute, TAKE, [job_id])
+        until(lambda: waiter.info.backend_pid in blocked(qwf_dsn, holder.info.backend_pid), "the wait")
+        holder.commit()
+        done = second.result(60)
+    if first == "orchestrator":
+        assert done == {}
+        assert nodes.seen(job_id, "status", "generation") == ("failed", 1)
+    else:
+        assert nodes.seen(job_id, "status", "generation") == ("queued", 2)

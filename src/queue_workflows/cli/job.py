@@ -32,6 +32,7 @@ from queue_workflows.models import WorkflowNodeJob
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.explaining import ExplainingRepository, Job
 from queue_workflows.repositories.families import Family
+from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.repositories.runs import RunRepository
 from queue_workflows.repositories.selecting import FAILURES_READ, JobFilter, JobLine, SelectingRepository
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, JobStatus
@@ -40,12 +41,12 @@ COUNTED: Final = 100_000
 LOOK_BACK_S: Final = 7 * 86_400.0
 _OPEN: Final = tuple(status.value for status in JobStatus if status not in JOB_TERMINAL)
 _DONE: Final = {Verb.CANCEL: "cancelled", Verb.RETRY: "retried"}
-_NO_RUN: Final = "would not go on with it: start the workflow again"
+_NO_RUN: Final = "would not go on with it: retry the run, or start the workflow again"
 _BECAME: Final = {
     "cancelled": "cancelled",
     "running": "asked to stop",
     "retried": "retried",
-    RUN_OVER: f"left alone; a run that is over or cancelled {_NO_RUN}",
+    RUN_OVER: f"left alone; the run {_NO_RUN}",
 }
 
 
@@ -259,9 +260,10 @@ def _decide_named(
         if row is None:
             raise UnknownJob(f"{family_name}:{job_id}")
     became = {} if dry_run else decide_named(connection, verb, jobs, **by)
-    runs = RunRepository(connection)
     answers = {
-        f"{name[0]}:{name[1]}": _said(became.get(name), row, verb, dry_run=dry_run, runs=runs)
+        f"{name[0]}:{name[1]}": _said(
+            became.get(name), row, verb, dry_run=dry_run, left=_run_of_left(connection, verb, row)
+        )
         for name, row in rows.items()
     }
     if as_json:
@@ -272,14 +274,26 @@ def _decide_named(
     return ExitCode.DONE if dry_run or len(became) == len(rows) else ExitCode.FAILED
 
 
-def _said(became: str | None, row: Job | None, verb: Verb, *, dry_run: bool, runs: RunRepository) -> str:
+def _run_of_left(connection: psycopg.Connection[Any], verb: Verb, row: Job | None) -> str | None:
+    """Why a node's run would not go on with it, if that is so."""
+    if verb is not Verb.RETRY or not isinstance(row, WorkflowNodeJob):
+        return None
+    run = RunRepository(connection).fetch(row.run_id)
+    if run is not None and run.status in RUN_TERMINAL:
+        return f"its run {run.id} is {run.status}"
+    if run is not None and run.cancel_requested_at is not None:
+        return f"its run {run.id} is being cancelled"
+    if NodeJobRepository(connection).counted([row.id]):
+        return f"its run {row.run_id} has counted its end"
+    return None
+
+
+def _said(became: str | None, row: Job | None, verb: Verb, *, dry_run: bool, left: str | None) -> str:
     if became is not None:
         return _BECAME[became]
+    if left is not None:
+        return f"not {_DONE[verb]}, {left} and {_NO_RUN}"
     status = row.status if row else "gone"
-    run = runs.fetch(row.run_id) if verb is Verb.RETRY and isinstance(row, WorkflowNodeJob) else None
-    if run is not None and (run.status in RUN_TERMINAL or run.cancel_requested_at is not None):
-        ended = run.status if run.status in RUN_TERMINAL else "being cancelled"
-        return f"not {_DONE[verb]}, its run {run.id} is {ended} and {_NO_RUN}"
     if dry_run and _applies(verb, status):
         return f"would be {_DONE[verb]}"
     return f"not {_DONE[verb]}, it is {status}"

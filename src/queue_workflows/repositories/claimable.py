@@ -239,7 +239,8 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
     def retry_many(self, ids: Iterable[int], *, actor: str, reason: str | None = None) -> dict[int, int]:
         """Open a new generation of jobs that are over; the numbers of those generations, by id.
 
-        A node's run has to go on: one that is over has to be opened again before, else its nodes are left.
+        A node is left alone if its run is over or being cancelled, or an orchestrator has counted its end;
+        then it is the run that is retried.
         """
         params = _decision(ids, check.text("actor", actor), reason)
         return {row[0]: row[1] for row in self._sql.rows(deciding.RETRY[self._family.name], params)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from queue_workflows.repositories.families import per_family
+from queue_workflows.repositories.families import NODE, per_family
 from queue_workflows.states import JOB_TERMINAL, MOVES, JobStatus
 
 # logged: who did it and why; nobody where the caller logs a greater thing that this is part of.
@@ -41,9 +41,10 @@ SELECT id, status FROM ended
         "{details}", "jsonb_build_object('status', status)"
     ),
 )
-# runs, of nodes: those that go on, locked so that none ends meanwhile; in one that is over or being cancelled
-# nobody would act upon the node's end. found: what is over. ended: as new, at the end of the queue; attempts
-# go on counting, and the history of errors stays.
+# runs, of nodes: those that go on; in one that is over or being cancelled nobody would act upon another end.
+# uncounted: of what an orchestrator plans, the ends that it has not counted; it would count a job twice.
+# found: what is over. ended: as new, at the end of the queue; attempts go on counting, and the history of
+# errors stays.
 RETRY: Final = per_family(
     """
 WITH {runs}found AS MATERIALIZED (
@@ -64,6 +65,15 @@ SELECT id, generation FROM ended
         "{details}", "jsonb_build_object('generation', generation)"
     ),
 )
+# Of these nodes, whose run goes on, the ones of which an orchestrator has counted the end.
+COUNTED: Final = per_family("""
+SELECT id FROM {table}
+WHERE id = ANY (%(ids)s::bigint[]) AND status IN ({terminal}) AND {is_planned} AND NOT EXISTS (
+    SELECT FROM workflow_dispatch_events AS event
+    WHERE event.node_job_id = {table}.id AND event.generation = {table}.generation
+        AND event.kind IN ({terminal})
+)
+""")[NODE.name]
 # found: the row, locked, as it is. ended: the row as it becomes, if it may; with a fence only from that very
 # attempt. counted: a failure, and what it had to say.
 MARK: Final = per_family(

@@ -19,6 +19,7 @@ from typing import Any, Final
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.connection import Handle, Statements
+from queue_workflows.repositories.families import PAST_HOLDS
 from queue_workflows.states import JOB_TERMINAL, NODE_STATUSES, RunStatus
 from queue_workflows.workflow.progress import RunCounters
 
@@ -122,7 +123,7 @@ WITH found AS MATERIALIZED (
         status = CASE job.status WHEN 'running' THEN 'running' ELSE 'cancelled' END,
         finished_at = CASE job.status WHEN 'running' THEN NULL ELSE statement_timestamp() END,
         cancel_requested_at = COALESCE(job.cancel_requested_at, statement_timestamp()),
-        hold_reason = NULL, hold_key = NULL
+        past_holds = {PAST_HOLDS}, hold_reason = NULL, hold_key = NULL
     WHERE job.id = ANY (ARRAY(SELECT id FROM found))
     RETURNING job.id, job.node_id, job.status, job.kind
 ), children AS (

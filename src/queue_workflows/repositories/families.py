@@ -96,14 +96,29 @@ _EVENTS: Final = """, events AS (
     FROM ended WHERE status NOT IN ('queued', 'scheduled', 'running')
     ON CONFLICT (node_job_id, generation, attempt, kind) DO NOTHING
 )"""
-# The runs of some nodes that go on. Before the nodes are locked, as the orchestrator does it.
+# runs: those of some nodes that go on, locked before the nodes, as the orchestrator does it. uncounted: ends
+# that it has not acted upon, locked so that it does not meanwhile.
 _RUNS: Final = """runs AS MATERIALIZED (
     SELECT id FROM workflow_runs
     WHERE id = ANY (ARRAY(SELECT DISTINCT run_id FROM {table} WHERE id = ANY (%(ids)s::bigint[])))
         AND status NOT IN ({run_terminal}) AND cancel_requested_at IS NULL
     ORDER BY id
     FOR SHARE
+), uncounted AS MATERIALIZED (
+    SELECT event.id, event.node_job_id FROM workflow_dispatch_events AS event
+    WHERE event.node_job_id = ANY (%(ids)s::bigint[]) AND event.run_id = ANY (ARRAY(SELECT id FROM runs))
+        AND event.kind IN ({terminal})
+        AND event.generation = (SELECT job.generation FROM {table} AS job WHERE job.id = event.node_job_id)
+    ORDER BY event.id
+    FOR UPDATE
 ), """
+_OF_RUNS: Final = """
+        AND run_id = ANY (ARRAY(SELECT id FROM runs))
+        AND (id = ANY (ARRAY(SELECT node_job_id FROM uncounted)) OR NOT {is_planned})"""
+# Whether an orchestrator counts the ends of a node's jobs.
+_IS_PLANNED: Final = """EXISTS (
+    SELECT FROM workflow_nodes AS node WHERE node.run_id = {table}.run_id AND node.node_id = {table}.node_id
+)"""
 # Looked up by id and nothing else, whatever the planner believes. The array makes every scan of the table one
 # by its primary key, where a plan made on a small table would read all of a large one. No index serves IS NOT
 # DISTINCT FROM, where `=` would lead to that of the running rows, with the dead entries that a snapshot
@@ -122,7 +137,7 @@ _ERRORS: Final = f"jsonb_path_query_array(job.errors, '$[last - {ERRORS_KEPT - 2
 # What is kept of a hold by whoever ends it, so that claims and other ends write nothing for it. A job is put
 # aside right after its claim, so `started_at` says since when; holds for one thing in attempts that follow
 # each other are one entry.
-_PAST_HOLDS: Final = f"""CASE
+PAST_HOLDS: Final = f"""CASE
     WHEN job.hold_reason IS NULL THEN job.past_holds
     WHEN (job.past_holds -> -1 ->> 'reason', job.past_holds -> -1 ->> 'key',
             (job.past_holds -> -1 ->> 'attempt')::integer + 1)
@@ -149,12 +164,13 @@ def _written(template: str, family: Family, fragments: Mapping[str, str]) -> str
         "ended": _ENDED_NODE if family.emits_events else _ENDED,
         "for_events": _FOR_EVENTS if family.emits_events else "",
         "runs": _RUNS if family is NODE else "",
-        "of_runs": " AND run_id = ANY (ARRAY(SELECT id FROM runs))" if family is NODE else "",
+        "of_runs": _OF_RUNS if family is NODE else "",
+        "is_planned": _IS_PLANNED,
         "run_terminal": _words(sorted(RUN_TERMINAL)),
         "fence": FENCE,
         "asynchronously": ASYNCHRONOUSLY,
         "errors": _ERRORS,
-        "past_holds": _PAST_HOLDS,
+        "past_holds": PAST_HOLDS,
         "columns": columns,
         "job_columns": columns.replace(f"{family.table}.", "job."),
         "table": family.table,
@@ -166,8 +182,8 @@ def _written(template: str, family: Family, fragments: Mapping[str, str]) -> str
         "terminal": _words(sorted(JOB_TERMINAL)),
         "open": _words(status for status in family.statuses if status not in JOB_TERMINAL),
     }
-    # Fragments may hold marks of their own, one deep.
-    for _ in range(2):
+    # Fragments may hold marks of their own, two deep.
+    for _ in range(3):
         for mark, fragment in known.items():
             template = template.replace(f"{{{mark}}}", fragment)
     # Without the indentation: the driver keeps what it has parsed of a statement of up to 4,096 bytes.

@@ -15,6 +15,8 @@ from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.bulk import DUE_UNLESS_GIVEN, BulkTable, Enqueued, insert_many
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.deciding import COUNTED
+from queue_workflows.repositories.ending import id_array
 from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.table import Filters, Table
 from queue_workflows.settings import check_queue_name
@@ -211,6 +213,10 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
             "total": check.whole("total", total, 0, check.INT_MAX),
         }
         return len(self._sql.rows(DROP_BEYOND, params))
+
+    def counted(self, ids: Iterable[int]) -> set[int]:
+        """Which of these ended and were counted by an orchestrator, so that only their run is retried."""
+        return {job_id for (job_id,) in self._sql.rows(COUNTED, {"ids": id_array(ids)})}
 
     def fetch(self, job_id: int) -> WorkflowNodeJob | None:
         """One job, or None."""
