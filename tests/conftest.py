@@ -20,6 +20,7 @@ OF_ROWS = (
     "test_selecting",
     "test_standing",
     "test_run_verbs",
+    "test_run_retry",
     "test_bench",
 )
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from queue_workflows.jobs.context import JobContext
     from queue_workflows.jobs.outcomes import Cancelled, Discard, RetryAfter, Skip
+    from queue_workflows.jobs.retrying import RunRetry, retry_run
     from queue_workflows.jobs.runs import cancel_node, cancel_run, cancel_runs, start_run, submit_input
     from queue_workflows.jobs.tasks import IngestTask, ingest_task, register_ingest_task
     from queue_workflows.jobs.waiting import wait_for
@@ -105,6 +106,7 @@ __all__ = [
     "RunNotCompleted",
     "RunRefused",
     "RunRepository",
+    "RunRetry",
     "ScheduleRepository",
     "SchemaError",
     "Skip",
@@ -127,6 +129,7 @@ __all__ = [
     "load_document",
     "on_run_finished",
     "register_ingest_task",
+    "retry_run",
     "set_invoke_context",
     "set_node_module_package",
     "set_node_resolver",
@@ -174,6 +177,7 @@ _HOMES: Final = {
     ),
     "jobs.context": ("JobContext",),
     "jobs.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),
+    "jobs.retrying": ("RunRetry", "retry_run"),
     "jobs.runs": ("cancel_node", "cancel_run", "cancel_runs", "start_run", "submit_input"),
     "jobs.tasks": ("IngestTask", "ingest_task", "register_ingest_task"),
     "jobs.waiting": ("wait_for",),

@@ -65,7 +65,7 @@ VERBS: dict[str, Verb] = {
 }
 
 
-def opens(*, keep: bool = False, **how: Any) -> Verb:
+def opens(**how: Any) -> Verb:
     """Opens the nodes of all jobs, as a `run retry` does."""
 
     def opened(jobs: Jobs, ids: list[int], claims: list[ClaimedJob]) -> None:
@@ -73,14 +73,13 @@ def opens(*, keep: bool = False, **how: Any) -> Verb:
             NewNodeJob(run_id=row["run_id"], node_id=row["node_id"], queue=jobs.queue, **how)
             for row in jobs.rows()
         ]
-        jobs.repository.open_many(again, keep=keep)
+        jobs.repository.open_many(again)
 
     return opened
 
 
 FOR_NODES: dict[str, Verb] = {
     "open": opens(),
-    "open but for the finished": opens(keep=True),
     "open for later": opens(delay=60),
     "open skipped": opens(status=JobStatus.SKIPPED),
     "open parked": opens(status=JobStatus.AWAITING_INPUT),

@@ -181,8 +181,15 @@ class Advancing:
         node_id = decision.node.id
         if isinstance(decision, Opening):
             self._openings[node_id] = decision
-            return Opened(node_id, decision.jobs)
+            return Opened(node_id, decision.jobs - self._kept(decision))
         return SkippedNode(node_id) if decision.error is None else Broken(node_id, decision.error)
+
+    def _kept(self, opening: Opening) -> int:
+        """How many elements keep what they came to before the run was retried."""
+        if opening.elements is None:
+            return 0
+        row = self._row(opening.node.id)
+        return row.completed + row.skipped
 
     def _stops(self) -> list[Event] | None:
         """Cancel the jobs of nodes that are to stop; those that have no rows yet get none."""
@@ -190,10 +197,8 @@ class Advancing:
         if not stop:
             return None
         self._stopped.update(stop)
-        never_opened = {
-            node_id: self._openings.pop(node_id).jobs for node_id in stop if node_id in self._openings
-        }
-        counts = {node_id: count for node_id, count in never_opened.items() if count}
+        never_opened = [node_id for node_id in stop if self._openings.pop(node_id, None) is not None]
+        counts = {node_id: left for node_id in never_opened if (left := self._row(node_id).left)}
         reason = self._cancel_reason or "its run stopped"
         for node_id, count in self._events.stop(self._run.id, stop, reason).items():
             counts[node_id] = counts.get(node_id, 0) + count
@@ -220,7 +225,8 @@ class Advancing:
             if row.state is not NodeState.ACTIVE:
                 continue
             if opens_no_more(self._graph, self._step.run, row):
-                answers.append(Ended(node_id, JobStatus.CANCELLED, max(row.total - start, 0)))
+                kept = self._jobs.finished_beyond(self._run.id, node_id, start)
+                answers.append(Ended(node_id, JobStatus.CANCELLED, max(row.total - start - kept, 0)))
                 continue
             (decision,) = self._decisions([(self._document.by_id[node_id], start)])
             if not isinstance(decision, Opening):
@@ -233,15 +239,15 @@ class Advancing:
         rows = [
             new_jobs(self._run, opening, max_attempts=self._settings.max_attempts) for opening in openings
         ]
-        ids = iter(self._jobs.open_many([row for part in rows for row in part]))
+        opened = iter(self._jobs.open_many([row for part in rows for row in part]))
         ended: list[Event] = []
         for opening, part in zip(openings, rows, strict=True):
-            jobs = {row.map_index: next(ids).id for row in part}
+            jobs = {row.map_index: job.id for row, job in zip(part, opened, strict=False) if job.created}
             node, following = opening.node, opening.start + len(part)
             if opening.elements is not None and following < len(opening.elements):
                 self._events.add_event(self._run.id, "expand", {"node_id": node.id, "from": following})
-            if opening.skipped:
-                ended.append(Ended(node.id, JobStatus.SKIPPED, len(opening.skipped)))
+            if skipped := len(opening.skipped & jobs.keys()):
+                ended.append(Ended(node.id, JobStatus.SKIPPED, skipped))
             if isinstance(node, InputNode):
                 self._parking.welcome(node.id)
             elif isinstance(node, WorkflowNode):

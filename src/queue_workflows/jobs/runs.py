@@ -175,7 +175,7 @@ def _cancel(
     for run_id in ids:
         if run_id not in found:
             raise UnknownRun(run_id)
-        _check_mode(run_id, found[run_id].status, found[run_id].mode)
+        check_mode(run_id, found[run_id].status, found[run_id].mode)
     return {run_id: found[run_id].status for run_id in ids}
 
 
@@ -183,13 +183,14 @@ def _standing(run_id: uuid.UUID, node: str, conn: Handle) -> NodeStanding:
     standing = SteeringRepository(conn).node(run_id, node)
     if standing is None:
         raise UnknownRun(run_id)
-    _check_mode(run_id, standing.run_status, standing.mode)
+    check_mode(run_id, standing.run_status, standing.mode)
     if standing.declared is None:
         raise UnknownNode(run_id, node)
     return standing
 
 
-def _check_mode(run_id: uuid.UUID, status: RunStatus, mode: str) -> None:
+def check_mode(run_id: uuid.UUID, status: RunStatus, mode: str) -> None:
+    """Refuse what is asked of a run that the host app advances by itself."""
     if mode != ENGINE_MODE:
         raise RunRefused(
             run_id,

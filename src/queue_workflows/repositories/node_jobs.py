@@ -90,25 +90,20 @@ _NEW_VALUES: Final = (
     *dict(_BULK.made),
     *(name for name in _BULK.names if name not in (*_BULK.key, *_BULK.only_for_made)),
 )
-# A row of an earlier time becomes as new, and what it went through before stays with it.
+# A row of an earlier time becomes as new, and what it went through before stays with it. Elements that have a
+# result keep it, as long as they are the same.
 _REOPENED: Final = """DO UPDATE SET
     generation = workflow_node_jobs.generation + 1, failures = 0, crash_count = 0, suspect = false,
     claimed_by = NULL, context_delta = NULL, progress = NULL, cancel_requested_at = NULL, {new_values}
-WHERE workflow_node_jobs.status IN ('completed', 'skipped', 'failed', 'cancelled')""".replace(
-    "{new_values}", ", ".join(f"{name} = excluded.{name}" for name in _NEW_VALUES)
-)
-# The same, but for elements that have a result, as long as they are the same.
-_UNFINISHED_REOPENED: Final = f"""{_REOPENED} AND NOT (
-    workflow_node_jobs.status IN ('completed', 'skipped')
+WHERE workflow_node_jobs.status IN ('completed', 'skipped', 'failed', 'cancelled') AND NOT (
+    workflow_node_jobs.status IN ('completed', 'skipped') AND workflow_node_jobs.map_index >= 0
     AND workflow_node_jobs.item IS NOT DISTINCT FROM excluded.item
-)"""
+)""".replace("{new_values}", ", ".join(f"{name} = excluded.{name}" for name in _NEW_VALUES))
 _OPENED: Final = replace(_BULK, on_conflict=_REOPENED)
-_OPENED_BUT_FOR_FINISHED: Final = replace(_BULK, on_conflict=_UNFINISHED_REOPENED)
-DROP_BEYOND: Final = """
-DELETE FROM workflow_node_jobs
-WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND map_index >= %(total)s::integer
-    AND status IN ('completed', 'skipped', 'failed', 'cancelled')
-RETURNING id
+FINISHED_BEYOND: Final = """
+SELECT count(*) FROM workflow_node_jobs
+WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND map_index >= %(start)s::integer
+    AND status IN ('completed', 'skipped')
 """
 
 
@@ -196,23 +191,18 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
         """
         return insert_many(self._sql, _BULK, check.each("jobs", jobs, self._row))
 
-    def open_many(self, jobs: Iterable[NewNodeJob], *, keep: bool = False) -> list[Enqueued]:
+    def open_many(self, jobs: Iterable[NewNodeJob]) -> list[Enqueued]:
         """Insert jobs; one that is over from an earlier time of its node opens a new generation instead.
 
-        With `keep` an element that completed or was skipped stays so if it is still the same. The answers are
+        An element of a list that completed or was skipped stays so, if it is still the same. The answers are
         in the order of the jobs; those not created stay as they are.
         """
-        table = _OPENED_BUT_FOR_FINISHED if keep else _OPENED
-        return insert_many(self._sql, table, check.each("jobs", jobs, self._row))
+        return insert_many(self._sql, _OPENED, check.each("jobs", jobs, self._row))
 
-    def drop_beyond(self, run_id: uuid.UUID, node_id: str, total: int) -> int:
-        """Delete the jobs of elements that a list no longer has; how many."""
-        params = {
-            "run_id": run_id,
-            "node_id": node_id,
-            "total": check.whole("total", total, 0, check.INT_MAX),
-        }
-        return len(self._sql.rows(DROP_BEYOND, params))
+    def finished_beyond(self, run_id: uuid.UUID, node_id: str, start: int) -> int:
+        """How many elements of a list have a result from an earlier time, from `start` on."""
+        params = {"run_id": run_id, "node_id": node_id, "start": start}
+        return int(self._sql.rows(FINISHED_BEYOND, params)[0][0])
 
     def counted(self, ids: Iterable[int]) -> set[int]:
         """Which of these ended and were counted by an orchestrator, so that only their run is retried."""

@@ -17,8 +17,6 @@ from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.states import JobStatus, NodeState, RunStatus
 
-CANCEL_EVENT: Final = "cancel"
-REOPEN_EVENT: Final = "reopen"
 # What the engine's own dispatcher expands; a run in another mode is the host app's.
 ENGINE_MODE: Final = "node"
 
@@ -56,6 +54,50 @@ LEFT JOIN workflow_node_jobs AS job
     ON job.run_id = run.id AND job.node_id = %(node_id)s::text AND job.map_index = -1
 WHERE run.id = %(run_id)s::uuid
 """
+# With its document, so a large answer; a retry needs all of it.
+LOOK: Final = """
+SELECT status, mode, parent_run_id, spec_hash, spec::text FROM workflow_runs WHERE id = %(run_id)s::uuid
+"""
+LOCK: Final = f"{LOOK} FOR NO KEY UPDATE"
+# forgotten: what the run's outbox still held is about what is over: a cancel that came too late must not hit
+# what is run again. Hooks are told of each end. untouched: nodes that wait as if nothing had happened yet.
+# anew: the elements of lists that are gone through from the start.
+REOPEN: Final = """
+WITH forgotten AS (
+    DELETE FROM workflow_dispatch_events WHERE run_id = %(run_id)s::uuid AND kind <> 'run_finished'
+), untouched AS (
+    DELETE FROM workflow_nodes WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(untouched)s::text[])
+), anew AS (
+    DELETE FROM workflow_node_jobs WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(anew)s::text[])
+), logged AS (
+    INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
+    SELECT %(actor)s::text, 'run.retry', 'run', (%(run_id)s::uuid)::text, %(why)s::text, %(details)s::jsonb
+    WHERE %(actor)s::text IS NOT NULL
+)
+UPDATE workflow_runs SET
+    status = 'running', finished_at = NULL, outputs = NULL, error = NULL, stopping = NULL,
+    cancel_requested_at = NULL, cancel_reason = NULL, nodes_left = %(nodes_left)s::integer,
+    nodes_active = 0, nodes_failed = 0
+WHERE id = %(run_id)s::uuid
+RETURNING id
+"""
+# By itself, as the statement before deletes what was there at its beginning.
+REOPENED: Final = """
+INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, payload)
+VALUES (%(run_id)s::uuid, 1, 0, 'reopen', %(payload)s::jsonb)
+RETURNING id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run with its document, as it stands."""
+
+    status: RunStatus
+    mode: str
+    parent_run_id: uuid.UUID | None
+    spec_hash: str
+    spec: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +153,39 @@ class SteeringRepository:
         """How a node stands; None if there is no such run."""
         params = {"run_id": run_id, "node_id": check.text("node_id", node_id)}
         return _standing(self._sql.rows(NODE, params))
+
+    def stored(self, run_id: uuid.UUID, *, lock: bool) -> StoredRun | None:
+        """A run and its document; locked until the transaction ends, or just looked at."""
+        rows = self._sql.rows(LOCK if lock else LOOK, {"run_id": run_id})
+        if not rows:
+            return None
+        status, mode, parent, spec_hash, spec = rows[0]
+        return StoredRun(RunStatus(status), mode, parent, spec_hash, json.loads(spec))
+
+    def reopen(
+        self,
+        run_id: uuid.UUID,
+        *,
+        nodes_left: int,
+        ready: Sequence[str],
+        untouched: Sequence[str],
+        anew: Sequence[str],
+        actor: str | None,
+        reason: str | None,
+        details: dict[str, Any],
+    ) -> None:
+        """Let a run that is over go on, and ask for the nodes that are `ready`; its lock is held."""
+        params = {
+            "run_id": run_id,
+            "nodes_left": nodes_left,
+            "untouched": list(untouched),
+            "anew": list(anew),
+            "actor": check.text_or_none("actor", actor),
+            "why": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
+            "details": json.dumps(details),
+        }
+        self._sql.rows(REOPEN, params)
+        self._sql.rows(REOPENED, {"run_id": run_id, "payload": json.dumps({"nodes": list(ready)})})
 
 
 def _standing(rows: Sequence[Sequence[Any]]) -> NodeStanding | None:
