@@ -263,6 +263,32 @@ def test_a_list_in_parts_is_over_when_its_last_job_is(stage: Stage, monkeypatch:
     assert stage.run(run_id).status == "completed"
 
 
+def test_a_late_end_of_a_child_is_not_that_of_its_successor(stage: Stage) -> None:
+    """A run that was cancelled may be retried while the runs that it had started still stop."""
+    scene = {"name": "scene", "nodes": [{"id": "shoot", "module": "shoot"}]}
+    stage.dispatcher = dispatcher(stage.connection, scene)
+    film = {
+        "nodes": [{"id": "scene", "type": "workflow", "workflow": "scene"}],
+        "outputs": {"s": {"$from": "scene"}},
+    }
+    run_id = start(stage.connection, film)
+    settle(stage.dispatcher)
+    jobs, runs = NodeJobRepository(stage.connection), RunRepository(stage.connection)
+    (shooting,) = jobs.claim("cpu", worker_id="w", lease_s=60, limit=5)
+    cancel_run(run_id, conn=stage.connection)
+    settle(stage.dispatcher)
+    assert (stage.run(run_id).status, stage.run(shooting.run_id).status) == ("cancelled", "running")
+
+    stage.retry(run_id)
+    settle(stage.dispatcher)
+    jobs.end_many([ending(shooting, "failed", error={"kind": "no", "message": "no"})])
+    settle(stage.dispatcher)
+    assert (stage.run(run_id).status, stage.run(shooting.run_id).status) == ("running", "failed")
+    stage.go_on()
+    assert stage.run(run_id).status == "completed"
+    assert sorted(run.status for run in runs.list(parent_run_id=run_id)) == ["completed", "failed"]
+
+
 def test_a_list_that_the_host_app_gives_is_gone_through_anew(stage: Stage) -> None:
     """It may be another one by now, so nothing of it is kept."""
     scenes = ["a", "b"]

@@ -42,7 +42,7 @@ def close_run(
     events = DispatchRepository(connection)
     events.save(run, counters, end=end, cancel_reason=cancel_reason)
     events.add_event(run.id, RUN_FINISHED)
-    if run.parent_node_job_id is not None:
+    if run.parent_node_job_id is not None and not events.is_succeeded(run):
         _tell_parent(NodeJobRepository(connection, payload_limits=limits), run.parent_node_job_id, run, end)
 
 

@@ -154,6 +154,18 @@ WHERE id = %(run_id)s::uuid
 RETURNING CASE WHEN %(over)s::boolean
     THEN set_config('synchronous_commit', %(durability)s::text, true) END
 """
+# The job that a child run was started for, locked: who retries the parent opens it again and starts another
+# child in one transaction. Then, by a statement of its own, whether somebody has.
+LOCK_PARENT_JOB: Final = """
+SELECT id FROM workflow_node_jobs WHERE id = %(job_id)s::bigint FOR NO KEY UPDATE
+"""
+SUCCESSOR: Final = """
+SELECT later.id FROM workflow_runs AS this
+JOIN workflow_runs AS later ON later.parent_run_id = this.parent_run_id
+    AND later.parent_node_job_id = this.parent_node_job_id AND later.created_at > this.created_at
+WHERE this.id = %(run_id)s::uuid
+LIMIT 1
+"""
 ADD_EVENT: Final = """
 INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, payload)
 VALUES (%(run_id)s::uuid, 1, 0, %(kind)s::text, %(payload)s::jsonb)
@@ -277,6 +289,11 @@ class DispatchRepository:
             "durability": run.durability,
         }
         self._sql.rows(SAVE, params)
+
+    def is_succeeded(self, run: LockedRun) -> bool:
+        """Whether a child run is no longer the one that its parent's job waits for."""
+        self._sql.rows(LOCK_PARENT_JOB, {"job_id": run.parent_node_job_id})
+        return bool(self._sql.rows(SUCCESSOR, {"run_id": run.id}))
 
     def add_event(self, run_id: uuid.UUID, kind: str, payload: dict[str, Any] | None = None) -> int:
         """An event of the run itself."""
