@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.operating import json_option
 from queue_workflows.cli.seconds import Seconds
 from queue_workflows.cli.serve import serve
 from queue_workflows.db import migrations
@@ -70,11 +71,6 @@ def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="How long to wait for another migration of this database; else migration_wait_s.",
     )
     return with_wait(with_lock_timeout(with_terms))
-
-
-def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Machines read JSON."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
 def chain_option(choice: click.Choice[str], *, required: bool) -> Callable[[Any], Any]:

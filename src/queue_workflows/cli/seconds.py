@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any
 
 import click
 
-LONGEST_S: Final = 86_400.0
+from queue_workflows.settings import DAY_S
 
 
 class Seconds(click.FloatRange):
     """From nothing to a day; `nan` is in no range, though it compares as neither too small nor too large."""
 
     def __init__(self, *, min_open: bool = False) -> None:
-        super().__init__(0, LONGEST_S, min_open=min_open)
+        super().__init__(0, DAY_S, min_open=min_open)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = float(super().convert(value, param, ctx))

@@ -1,4 +1,5 @@
-"""One maintenance tick: promote what is due, take back what lapsed, and now and then see to silent workers.
+"""One maintenance tick: promote what is due, take back what lapsed, now and then see to silent workers, and
+seldom to operators' wishes whose time is over.
 
 Every role does it, so that none has to exist. Whoever comes first does it for all: the others find the lock
 taken and come again later. Each statement is a transaction of its own, so that nobody who is stopped or cut
@@ -19,7 +20,8 @@ from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.repositories.sweeping import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE
-from queue_workflows.settings import Settings
+from queue_workflows.repositories.worker_control import WorkerControlRepository
+from queue_workflows.settings import DAY_S, Settings
 from queue_workflows.states import JobStatus
 
 _log = logging.getLogger(__name__)
@@ -27,7 +29,9 @@ _log = logging.getLogger(__name__)
 EVERY_S: Final = 1.0
 # Silence is slow, and each look reads all workers: one tick in so many, by chance.
 _SILENCE_ONE_IN: Final = 5
-_FORGOTTEN_AFTER_S: Final = 86_400.0
+# Lapsed wishes harm nobody: in the quarter of an hour.
+_LAPSED_ONE_IN: Final = 900
+_FORGOTTEN_AFTER_S: Final = DAY_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ def sweep(
         full = full or due >= PROMOTED_AT_ONCE or len(taken) >= RECLAIMED_AT_ONCE
     if chance() * _SILENCE_ONE_IN < 1:
         _see_to_the_silent(connection, settings.stale_heartbeat_s, recovered_s)
+    if chance() * _LAPSED_ONE_IN < 1:
+        WorkerControlRepository(connection).forget_lapsed(for_s=_FORGOTTEN_AFTER_S)
     return Swept(promoted, reclaimed, 0.0 if full else EVERY_S)
 
 

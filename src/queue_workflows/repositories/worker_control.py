@@ -84,6 +84,23 @@ WHERE (host_label IN (%(host_label)s::text, '*') OR %(host_label)s::text = '*')
 ORDER BY {STRICTEST_FIRST}, host_label, queue
 """)  # noqa: S608
 
+_LAPSED: Final = "expires_at < statement_timestamp() - make_interval(secs => %(for_s)s::float8)"
+# Whether whoever asks may delete wishes, as a worker with the least rights may not, and there are some.
+HAS_LAPSED: Final = """
+SELECT has_table_privilege('worker_control', 'DELETE') AND has_table_privilege('worker_control', 'UPDATE')
+    AND EXISTS (SELECT FROM worker_control WHERE {lapsed})
+""".replace("{lapsed}", _LAPSED)
+# lapsed: those that nobody changes at this moment. No tick: what they said holds for nobody any more, and
+# the audit log has kept it.
+FORGET_LAPSED: Final = """
+WITH lapsed AS MATERIALIZED (
+    SELECT host_label, queue FROM worker_control WHERE {lapsed} LIMIT 200 FOR UPDATE SKIP LOCKED
+)
+DELETE FROM worker_control AS wish USING lapsed
+WHERE wish.host_label = lapsed.host_label AND wish.queue = lapsed.queue
+RETURNING wish.version
+""".replace("{lapsed}", _LAPSED)
+
 
 class Cleared(NamedTuple):
     """A wish that was taken back: the version of that change, and the row as it was."""
@@ -122,6 +139,13 @@ class WorkerControlRepository(Repository[WorkerControl]):
         for version, *row in self._sql.rows(CLEAR, self._change(host_label, queue, actor, reason)):
             return Cleared(version, *self._table.load([row]))
         return None
+
+    def forget_lapsed(self, *, for_s: float) -> int:
+        """Delete wishes whose time was over so long ago, if this connection may; how many."""
+        params = {"for_s": check.seconds("for_s", for_s)}
+        if not self._sql.rows(HAS_LAPSED, params)[0][0]:
+            return 0
+        return len(self._sql.rows(FORGET_LAPSED, params))
 
     def version(self) -> int:
         """The latest change; a worker whose heartbeat says so much has seen it."""

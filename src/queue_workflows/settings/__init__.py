@@ -1,6 +1,7 @@
 """Everything that an environment variable or a file can say: the table, and how values are found."""
 
 from queue_workflows.settings.fields import (
+    DAY_S,
     Layer,
     Row,
     Settings,
@@ -12,6 +13,7 @@ from queue_workflows.settings.fields import (
 from queue_workflows.settings.load import UnknownVariable, check_overrides, load_settings, unknown_variables
 
 __all__ = [
+    "DAY_S",
     "Layer",
     "Row",
     "Settings",

@@ -27,6 +27,7 @@ from queue_workflows.db.engine import Database, classify_failure
 from queue_workflows.db.proxies import asker, is_announced, shares_backend
 from queue_workflows.db.wire import WireLost
 from queue_workflows.errors import ConfigurationError, MigrationBlocked, MigrationRefused, QwfError
+from queue_workflows.settings import DAY_S
 
 Target = str | sa.Engine | sa.Connection | None
 Notify = Callable[[str], None]
@@ -35,7 +36,7 @@ LOCK_CLASS: Final = 0x71776600
 LOCK_KEY: Final = 1
 POLL_S: Final = 0.2
 # What the settings of the same name allow.
-LONGEST_S: Final = 86400.0
+LONGEST_S: Final = DAY_S
 
 TRY_LOCK: Final = sa.text("SELECT pg_try_advisory_lock(:class, :key)")
 UNLOCK: Final = sa.text("SELECT pg_advisory_unlock(:class, :key)")
