@@ -84,7 +84,7 @@ def test_every_problem_is_told_with_its_line_node_and_field():
     )
     assert refused(wrong) == [
         ", line 4: node 'plan', field quee: there is no such field; did you mean 'queue'?",
-        ", line 11: node 'draw', field retry.max_attempts: must be a valid integer, not '3'",
+        ", line 11: node 'draw', field retry.max_attempts: must be a whole number, not '3'",
         ", line 14: node 'approve', field type: there is no type 'inptu'; did you mean 'input'?",
         ", line 16: node 'tidy', field when: must be all_success, all_done or any_success, not 'all_dne'",
     ]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from pydantic import Field
 
 from queue_workflows.workflow.linking import parents_of
-from queue_workflows.workflow.nodes import BaseNode, Name, Node, OnFailure, Part, Priority, Values
+from queue_workflows.workflow.nodes import BaseNode, Label, Name, Node, OnFailure, Part, Priority, Values
 from queue_workflows.workflow.schemas import filled
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Document(Part):
     outputs: Values = Field({}, description="What a completed run yields; references may name any node.")
     on_failure: OnFailure = Field(OnFailure.FAIL_FAST, description="What a failed node does to the run.")
     pipeline: Name | None = Field(None, description="The pipeline that owns the list of nodes.")
-    labels: dict[str, str | int | float | bool] = Field({}, description="Labels of every run of it.")
+    labels: dict[str, Label] = Field({}, description="Labels of every run of it.")
     priority: Priority | None = Field(None, description="The priority of its runs, 0 to 9; the default is 5.")
 
     @cached_property

@@ -14,14 +14,17 @@ from queue_workflows.workflow.paths import written
 from queue_workflows.workflow.reading import Place
 from queue_workflows.workflow.refs import near
 
+MISSING: Final = "is missing"
 _SAID: Final = {
-    "missing": "is missing",
     "tuple_type": "must be a list",
     "dict_type": "must be a mapping",
     "model_type": "must be a mapping",
     "model_attributes_type": "must be a mapping",
     "string_type": "must be a text",
     "bool_type": "must be true or false",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a number",
 }
 
 
@@ -41,7 +44,21 @@ def problems(
     flaws: Iterable[Flaw], data: Any, *, file: str | None, lines: Mapping[Place, int]
 ) -> list[Problem]:
     """The flaws with the names that a reader knows them by, in the order of the document."""
-    return [_problem(flaw, data, file, lines) for flaw in flaws]
+    told = [_problem(flaw, data, file, lines) for flaw in flaws]
+    return sorted(told, key=lambda problem: problem.line or 0)
+
+
+def without(flaws: Iterable[Flaw], data: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the data without the fields that have flaws."""
+    copy, nodes = dict(data), data.get("nodes")
+    if isinstance(nodes, list):
+        copy["nodes"] = nodes = [dict(node) if isinstance(node, dict) else node for node in nodes]
+    for flaw in flaws:
+        if flaw.place[0] == "nodes" and len(flaw.place) > 2 and isinstance(nodes, list):
+            nodes[int(flaw.place[1])].pop(flaw.place[2], None)
+        else:
+            copy.pop(str(flaw.place[0]), None)
+    return copy
 
 
 def _problem(flaw: Flaw, data: Any, file: str | None, lines: Mapping[Place, int]) -> Problem:
@@ -75,14 +92,21 @@ def _flaw(error: ErrorDetails, top: type[Part]) -> Flaw:
         return Flaw(place, _unknown_field(str(place[-1]), model))
     if kind in {"union_tag_invalid", "union_tag_not_found"}:
         return _wrong_type(place, given)
-    if kind == "model_type" and not isinstance(given, dict):
-        return Flaw(place, "must be a mapping")
+    return Flaw(place, _refused(error))
+
+
+def _refused(error: ErrorDetails) -> str:
+    """What a value must be, and what it is where that helps."""
+    kind = error["type"]
+    if kind == "missing":
+        return MISSING
     if kind in {"enum", "literal_error"}:
-        return Flaw(place, f"must be {error['ctx']['expected'].replace(chr(39), '')}, not {_short(given)}")
-    if kind == "value_error":
-        return Flaw(place, f"{_short(given)} {error['ctx']['error']}")
-    said = _SAID.get(kind) or f"{error['msg'][0].lower()}{error['msg'][1:]}".replace("input should", "must")
-    return Flaw(place, said if kind == "missing" else f"{said}, not {_short(given)}")
+        said = f"must be {error['ctx']['expected'].replace(chr(39), '')}"
+    elif kind == "value_error":
+        said = str(error["ctx"]["error"])
+    else:
+        said = _SAID.get(kind) or error["msg"].replace("Input should", "must").replace("String", "Text")
+    return f"{said}, not {_short(error['input'])}" if said.startswith("must ") else said
 
 
 def _unknown_field(name: str, model: type[Part]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_workflows.workflow.flaws import Flaw
+from queue_workflows.workflow.flaws import MISSING, Flaw
 from queue_workflows.workflow.nodes import BaseNode, InputNode, TaskNode, WaitNode, WorkflowNode
 from queue_workflows.workflow.paths import Path
 from queue_workflows.workflow.refs import ROOTS, near, references_in
@@ -120,7 +120,7 @@ def _flaws_of_node(node: BaseNode, names: _Names) -> Iterator[Flaw]:
         )
     if isinstance(node, TaskNode):
         if node.module is None and node.plugin is None:
-            yield Flaw(("module",), "is missing")
+            yield Flaw(("module",), MISSING)
     elif isinstance(node, WaitNode):
         yield from _flaws_of_wait(node)
     elif isinstance(node, InputNode) and node.answer_schema is not None:

@@ -54,13 +54,21 @@ def _limit_key(text: str) -> str:
     return name_text(text)
 
 
+def _label(value: Any) -> Any:
+    if not isinstance(value, str | int | float):
+        raise ValueError("must be a text, a number, true or false")
+    return value
+
+
+Label: TypeAlias = Annotated[
+    Any, Field(json_schema_extra={"type": ["string", "number", "boolean"]}), AfterValidator(_label)
+]
 Name: TypeAlias = Annotated[
     str, Field(strict=True, json_schema_extra={"minLength": 1}), AfterValidator(name_text)
 ]
 NodeId: TypeAlias = Annotated[
     str, Field(strict=True, json_schema_extra={"pattern": f"^{NODE_ID}$"}), AfterValidator(_node_id)
 ]
-Whole: TypeAlias = Annotated[int, Field(strict=True)]
 Flag: TypeAlias = Annotated[bool, Field(strict=True)]
 Priority: TypeAlias = Annotated[int, Field(strict=True, ge=0, le=9)]
 Seconds: TypeAlias = Annotated[float, Field(strict=True, gt=0, le=LONGEST_S)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -16,19 +15,49 @@ _TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "n
 
 def flaws_of_schema(properties: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
     """What is wrong with the properties: each is a JSON Schema, and a default must be one of its values."""
-    from jsonschema import Draft202012Validator
-
     for name, schema in properties.items():
         if not isinstance(schema, dict | bool):
             hint = "; list the properties themselves" if name in {"type", "properties", "required"} else ""
             yield (name,), f"must be a JSON Schema such as {{type: string}}{hint}"
             continue
-        wrong = sorted(_errors(Draft202012Validator(Draft202012Validator.META_SCHEMA), schema), key=str)
-        for error in wrong:
-            yield (name, *error.absolute_path), f"is no JSON Schema: {_said(error)}"
-        if not wrong and isinstance(schema, dict) and schema.get("default") is not None:
+        flaws = list(_flaws_of_one(schema))
+        yield from (((name, *place), said) for place, said in flaws)
+        if not flaws and isinstance(schema, dict) and schema.get("default") is not None:
             for error in _errors(_validator(schema), schema["default"]):
                 yield (name, "default", *error.absolute_path), _said(error)
+
+
+def _flaws_of_one(schema: Any) -> Iterator[tuple[Place, str]]:
+    from jsonschema import Draft202012Validator, FormatChecker
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    meta = Draft202012Validator(Draft202012Validator.META_SCHEMA, format_checker=FormatChecker(["regex"]))
+    flaws = [
+        (tuple(error.absolute_path), f"is no JSON Schema: {_said(error)}") for error in _errors(meta, schema)
+    ]
+    yield from sorted(flaws, key=str)
+    if flaws:
+        return
+    resolver = Registry().resolver_with_root(DRAFT202012.create_resource(schema))
+    for place, reference in _references(schema):
+        try:
+            resolver.lookup(reference)
+        except Unresolvable:
+            yield place, f"{reference!r} leads nowhere; only the schema itself is known"
+
+
+def _references(schema: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
+    """Every `$ref` of a schema; data in it, such as a default, has none."""
+    children = (
+        schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
+    )
+    for key, child in children:
+        if key == "$ref" and isinstance(child, str):
+            yield (*place, key), child
+        elif key not in {"default", "const", "enum", "examples"}:
+            yield from _references(child, (*place, key))
 
 
 def filled(properties: Mapping[str, Any] | None, given: Mapping[str, Any], *, what: str) -> dict[str, Any]:
@@ -72,7 +101,7 @@ def _validator(schema: Any) -> Any:
 
 
 def _errors(validator: Any, value: Any) -> list[Any]:
-    """What a validator says; a reference that leads nowhere and a pattern that is none are errors too."""
+    """What a validator says; references that lead nowhere, or in circles, are errors too."""
     from jsonschema import ValidationError
     from referencing.exceptions import Unresolvable
 
@@ -80,8 +109,8 @@ def _errors(validator: Any, value: Any) -> list[Any]:
         return list(validator.iter_errors(value))
     except Unresolvable as unknown:
         return [ValidationError(f"$ref {unknown.ref!r} leads nowhere; only the schema itself is known")]
-    except re.error as wrong:
-        return [ValidationError(f"its pattern is no regular expression: {wrong}")]
+    except RecursionError:
+        return [ValidationError("is checked for ever: a $ref of its schema leads to itself")]
 
 
 def _said(error: Any) -> str:

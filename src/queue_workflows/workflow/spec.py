@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from queue_workflows.errors import DocumentError, Problem
 from queue_workflows.workflow.document import Document, canonical_hash
-from queue_workflows.workflow.flaws import Flaw, flaws_in, problems
+from queue_workflows.workflow.flaws import MISSING, Flaw, flaws_in, problems, without
 from queue_workflows.workflow.linking import flaws_of
 from queue_workflows.workflow.nodes import (
     BaseNode,
@@ -93,7 +93,8 @@ def document_of(source: Source, *, name: str | None = None) -> Document:
     try:
         document = Document.model_validate(source.data)
     except ValidationError as refused:
-        raise refusal(source, flaws_in(refused, Document)) from None
+        flaws = flaws_in(refused, Document)
+        raise refusal(source, [*flaws, *_flaws_beside(flaws, source.data)]) from None
     flaws = list(flaws_of(document))
     if name is not None and document.name != name:
         said = f"is {document.name!r}, and the document is known by {name!r}; leave it out or correct it"
@@ -101,6 +102,24 @@ def document_of(source: Source, *, name: str | None = None) -> Document:
     if flaws:
         raise refusal(source, flaws)
     return document
+
+
+def _flaws_beside(flaws: list[Flaw], data: dict[str, Any]) -> list[Flaw]:
+    """What else is wrong between the nodes, where it can be told without the fields that have flaws."""
+    if any(flaw.place[0] == "nodes" and len(flaw.place) < 3 for flaw in flaws):
+        return []
+    try:
+        document = Document.model_validate(without(flaws, data))
+    except ValidationError:
+        return []
+    fields = {flaw.place[:3] for flaw in flaws}
+    nodes = {flaw.place[:2] for flaw in flaws}
+    return [
+        flaw
+        for flaw in flaws_of(document)
+        # What is missing from a node may be there under a misspelt name.
+        if flaw.place[:3] not in fields and (flaw.said != MISSING or flaw.place[:2] not in nodes)
+    ]
 
 
 def refusal(source: Source, flaws: list[Flaw]) -> DocumentError:
@@ -156,9 +175,11 @@ find_compiled = _COMPILED.find
 
 def _text_of(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_BYTES:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
             raise Unreadable(f"is larger than {MAX_BYTES:,} bytes")
-        return path.read_bytes().decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except OSError as wrong:
         raise Unreadable(f"cannot be read: {wrong.strerror or wrong}") from None
     except UnicodeDecodeError as wrong:
