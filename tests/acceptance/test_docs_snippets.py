@@ -74,6 +74,7 @@ EXEMPT = [one for page in PAGES for one in snippets_of(page) if one.not_run is n
 EXEMPT_PAGES = [
     "README.md",
     "docs/benchmarks.md",
+    "docs/how-to-run-workers.md",
     "docs/least-privilege.md",
     "docs/migrations.md",
     "docs/testing.md",
