@@ -9,11 +9,11 @@ from __future__ import annotations
 import signal
 
 import pytest
-from support.floor import ENDS, Floor
-from support.statement_proxy import StatementProxy
+from support.floor import ENDS, WATCHES, Floor
+from support.statement_proxy import Moment, StatementProxy
 from support.workers import until
 
-from queue_workflows.repositories import HeartbeatRepository
+from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 
 
 @pytest.mark.timed
@@ -68,3 +68,19 @@ def test_an_end_that_was_swallowed_is_refused_later(floor: Floor, proxy: Stateme
         assert floor.row(job) == before
     assert floor.standing(job) == ("completed", 2, 1, 0)
     assert floor.ledger.attempts(job) == [1, 2]
+
+
+@pytest.mark.parametrize(("wish", "state"), [("pause", "paused"), ("off", "parked")])
+def test_a_worker_that_is_parked_hears_the_operator_again(
+    floor: Floor, proxy: StatementProxy, wish: str, state: str
+) -> None:
+    """No timer runs for it, so its question would be without an answer for ever: it lets go and asks anew."""
+    control = WorkerControlRepository(floor.connection)
+    with floor.worker(dsn=proxy.dsn, QWF_STALE_HEARTBEAT_S="5") as worker:
+        control.set("*", "fetch", wish, actor="test")
+        until(lambda: HeartbeatRepository(floor.connection).list(state=state))
+        proxy.trap(*WATCHES, moment=Moment.UNSENT).sprung()
+        control.clear("*", "fetch", actor="test")
+        job = floor.enqueue()
+        floor.until_completed(job)
+        assert floor.jobs.row(job)["result"] == {"attempt": 1, "pid": worker.pid}

@@ -14,12 +14,9 @@ before it. The same goes for a machine that was asleep, where all timers fire at
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
@@ -27,6 +24,7 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.db.failures import DATABASE_FAILED, classify_failure
+from queue_workflows.db.line import Line
 from queue_workflows.host.deadman import boottime
 from queue_workflows.repositories import (
     HeartbeatRepository,
@@ -89,7 +87,7 @@ class Bookkeeper(threading.Thread):
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name="qwf-bookkeeper", daemon=True)
-        self._connect = connect
+        self._line = Line(connect, now=now)
         self._host_label = host_label
         self._max_crashes = max_crashes
         self._tell = tell
@@ -97,8 +95,6 @@ class Bookkeeper(threading.Thread):
         self._now = now
         self._wake = threading.Event()
         self._guard = threading.Lock()
-        self._connection: psycopg.Connection[Any] | None = None
-        self._asked_at: float | None = None
         self._burials: list[Burial] = []
         self._closing = False
         self._failures = 0
@@ -128,14 +124,8 @@ class Bookkeeper(threading.Thread):
             _log.warning("%s left to their leases: the database is away", ", ".join(left))
 
     def cut_if_stuck(self) -> None:
-        """End a statement that gets no answer, by its socket: a black hole may acknowledge for ever."""
-        with self._guard:
-            asked_at, connection = self._asked_at, self._connection
-            if asked_at is None or connection is None or connection.closed:
-                return
-            if self._now() - asked_at > self._pace.answer_within:
-                with suppress(OSError), socket.socket(fileno=os.dup(connection.pgconn.socket)) as line:
-                    line.shutdown(socket.SHUT_RDWR)
+        """End a statement that gets no answer: a black hole may acknowledge for ever."""
+        self._line.cut_if_stuck(self._pace.answer_within)
 
     def run(self) -> None:
         """Rounds, until all is buried after `close`."""
@@ -148,7 +138,7 @@ class Bookkeeper(threading.Thread):
                 self._wake.wait(pause)
                 self._wake.clear()
         finally:
-            self._drop_connection()
+            self._line.let_go()
 
     def _round(self) -> float:
         self._notice_sleep()
@@ -178,7 +168,7 @@ class Bookkeeper(threading.Thread):
     def _buried(self, burial: Burial) -> bool:
         """Take back what can be had; a session that the dead worker left may still hold a row's lock."""
         crashed = burial.crashed and burial.ended_at - self._steady_since >= burial.lease_s
-        with self._asking() as connection:
+        with self._line.asking() as connection:
             for kind, title in _FAMILIES:
                 taken = kind(connection).reclaim_worker(
                     burial.worker_id, max_crashes=self._max_crashes, crashed=crashed
@@ -195,7 +185,7 @@ class Bookkeeper(threading.Thread):
     def _look(self) -> None:
         wanted = self.wanted
         read_at = self._now()
-        with self._asking() as connection:
+        with self._line.asking() as connection:
             beats = HeartbeatRepository(connection).signs(wanted.workers)
             control = WorkerControlRepository(connection)
             wishes = {queue: control.effective(self._host_label, queue) for queue in wanted.queues}
@@ -203,19 +193,6 @@ class Bookkeeper(threading.Thread):
             queue for queue, wish in wishes.items() if wish is None or wish.desired != DesiredState.OFF
         )
         self.signs = Signs(read_at, self._steady_since, beats, on)
-
-    @contextmanager
-    def _asking(self) -> Iterator[psycopg.Connection[Any]]:
-        connection = self._connection
-        if connection is None or connection.closed:
-            connection = self._connect()
-        with self._guard:
-            self._connection, self._asked_at = connection, self._now()
-        try:
-            yield connection
-        finally:
-            with self._guard:
-                self._asked_at = None
 
     def _notice_sleep(self) -> None:
         slept = boottime() - self._now()
@@ -225,7 +202,7 @@ class Bookkeeper(threading.Thread):
         self._slept = slept
 
     def _lost(self, exc: Exception) -> float:
-        self._drop_connection()
+        self._line.let_go()
         if self._away_since is None:
             self._away_since = self._now()
             _log.warning("workers cannot be watched: %s", classify_failure(exc, ""))
@@ -235,14 +212,8 @@ class Bookkeeper(threading.Thread):
     def _reach(self) -> None:
         """Before anything else, so that who ended meanwhile is judged by it."""
         away_since = self._away_since or self._now()
-        with self._asking() as connection:
+        with self._line.asking() as connection:
             connection.execute("SELECT 1")
         self._steady_since = self._now()
         _log.info("the database is back after %.1f s", self._steady_since - away_since)
         self._away_since = None
-
-    def _drop_connection(self) -> None:
-        with self._guard:
-            connection, self._connection, self._asked_at = self._connection, None, None
-            if connection is not None:
-                connection.close()

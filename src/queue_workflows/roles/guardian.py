@@ -162,6 +162,15 @@ class Guardian:
         if self._telling.doing(state, reason):
             self._hearing.ring()
 
+    def cut_if_stuck(self) -> None:
+        """Let the guarding thread connect anew if it gets no answer; with a job in hand the timer sees to it.
+
+        The operator's word comes by its connection: behind a network that acknowledges for ever a worker that
+        is parked would never hear it.
+        """
+        if not self.holdings.all():
+            self._line.cut_if_stuck(self.settings.stale_heartbeat_s)
+
     def pulse(self) -> Pulse:
         """How this worker gets on, for a probe; from any thread."""
         wish = self.wish
@@ -244,17 +253,21 @@ class Guardian:
             return
         try:
             self._connected()
-            self._renew()
-            self._write_progress(now)
-            if now >= self._due.watch:
-                self._watch(now)
-                self._database_at = now
-            if self._telling.is_due(now):
-                self._telling.tell(self._connected(), now)
-            if now >= self._due.sweep:
-                self._sweep(now)
+            with self._line.asking():
+                self._see_to_duties(now)
         except DATABASE_FAILED as exc:
             self._lost_touch(exc)
+
+    def _see_to_duties(self, now: float) -> None:
+        self._renew()
+        self._write_progress(now)
+        if now >= self._due.watch:
+            self._watch(now)
+            self._database_at = now
+        if self._telling.is_due(now):
+            self._telling.tell(self._connected(), now)
+        if now >= self._due.sweep:
+            self._sweep(now)
 
     def _connected(self) -> psycopg.Connection[Any]:
         if self._line.is_up:

@@ -78,6 +78,7 @@ class Touch:
         if self.let_go():
             _log.warning("the worker has no database: %s", " ".join(str(exc).split()))
         self._listener.wait(_RETRY_S * (0.5 + self._rng.random()))
+        self._guardian.cut_if_stuck()
 
     def recover(self, ending: Ending | None) -> None:
         """After a statement whose answer was lost: write the end again, and give back a claim never read.

@@ -185,6 +185,7 @@ class Worker:
         else:
             self._guardian.doing(WorkerState.PAUSED, wish.reason)
         self._listener.wait(self._settings.poll_s)
+        self._guardian.cut_if_stuck()
 
     # Claiming.
 
@@ -244,7 +245,9 @@ class Worker:
             if self._listener.must_look_again():
                 # Somebody who inserted before we advertised may commit without a wake.
                 timeout, pause = min(timeout, pause), pause * 2
-            if (wake := self._listener.wait(timeout)) is not None and wake.reason != "interrupted":
+            if (wake := self._listener.wait(timeout)) is None:
+                self._guardian.cut_if_stuck()
+            elif wake.reason != "interrupted":
                 pause = _FIRST_LOOK_S
         return None
 
