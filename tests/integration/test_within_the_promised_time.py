@@ -8,10 +8,17 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from support.film_app import task
 from support.supervised import holder, supervisor_of
-from support.workers import running_worker, until
+from support.workers import running_orchestrator, running_worker, until
 
-from queue_workflows.repositories import IngestJobRepository, WorkerControlRepository
+from queue_workflows import cancel_run, start_run
+from queue_workflows.repositories import (
+    IngestJobRepository,
+    NodeJobRepository,
+    RunRepository,
+    WorkerControlRepository,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timed]
 
@@ -35,6 +42,21 @@ def test_a_running_job_learns_of_a_cancel_within_two(qwf_dsn, conn, jobs):
         jobs.cancel(job, actor="test")
         until(lambda: jobs.fetch(job).status == "cancelled")
     assert seconds(conn, "finished_at - cancel_requested_at", job) < 2
+
+
+def test_a_running_node_learns_of_its_runs_cancel_within_two(qwf_dsn, conn, tmp_path):
+    """Through an orchestrator; one that heeds it has ended by then."""
+    nodes = [task("write", "polite")]
+    film = {"name": "film", "inputs": {"directory": {"type": "string"}}, "nodes": nodes}
+    with running_orchestrator(qwf_dsn), running_worker(qwf_dsn, "--queue", "cpu"):
+        run_id = start_run(film, {"directory": str(tmp_path)}, conn=conn).id
+        until((tmp_path / "write.begun").exists)
+        (since,) = conn.execute(NOW).fetchone()
+        cancel_run(run_id, conn=conn)
+        until(lambda: RunRepository(conn).finished(run_id))
+    (job,) = NodeJobRepository(conn).list(run_id=run_id)
+    assert job.status == "cancelled"
+    assert (job.finished_at - since).total_seconds() < 2
 
 
 def test_off_stops_a_running_job_within_two(qwf_dsn, conn, jobs, tmp_path):

@@ -37,8 +37,6 @@ def close_run(
         end = _completed(connection, run, document, limits, host)
     elif over is RunStatus.FAILED:
         end = RunEnd(over, error=_failure(connection, run))
-    elif cancel_reason:
-        end = RunEnd(over, error=json.dumps({"kind": "cancelled", "message": cancel_reason}))
     events = DispatchRepository(connection)
     events.save(run, counters, end=end, cancel_reason=cancel_reason)
     events.add_event(run.id, RUN_FINISHED)

@@ -135,12 +135,17 @@ WITH found AS MATERIALIZED (
 )
 SELECT node_id, count(*) FROM ended WHERE status = 'cancelled' GROUP BY node_id ORDER BY node_id
 """  # noqa: S608 - fragments of our own
-# Who has cancelled a run first is who is named.
+# Who has cancelled a run first is who is named, also when its last node ends in a later batch.
 SAVE: Final = """
 UPDATE workflow_runs SET
     status = %(status)s::text, nodes_left = %(nodes_left)s::integer, nodes_active = %(nodes_active)s::integer,
     nodes_failed = %(nodes_failed)s::integer, stopping = %(stopping)s::text,
-    outputs = %(outputs)s::jsonb, error = %(error)s::jsonb,
+    outputs = %(outputs)s::jsonb,
+    error = CASE
+        WHEN %(status)s::text = 'cancelled' AND COALESCE(cancel_reason, %(reason)s::text) <> ''
+        THEN jsonb_build_object('kind', 'cancelled', 'message', COALESCE(cancel_reason, %(reason)s::text))
+        ELSE %(error)s::jsonb
+    END,
     started_at = COALESCE(started_at, statement_timestamp()),
     finished_at = CASE WHEN %(over)s::boolean THEN statement_timestamp() END,
     cancel_requested_at = CASE
