@@ -49,6 +49,7 @@ class PlannedRun:
     def write(self, step: Step) -> Step:
         for node_id, row in step.nodes.items():
             assert row.node_id == node_id
+            assert self.row(node_id).state not in NODE_OVER, "what is over is written again"
         self.rows.update(step.nodes)
         self.run, self.over = step.run, step.over
         return step

@@ -1,0 +1,171 @@
+"""What a retry of a run that is over runs again, and what it keeps."""
+
+from __future__ import annotations
+
+from queue_workflows.states import NodeState, RunStatus
+from queue_workflows.workflow.graph import Shape
+from queue_workflows.workflow.progress import (
+    Begun,
+    CancelRun,
+    Counters,
+    Ended,
+    Opened,
+    Reopened,
+    RunCounters,
+    SkippedNode,
+)
+from queue_workflows.workflow.reopening import Reopening, reopen
+from tests.support.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, chain, planned
+
+
+def reopened(run: PlannedRun, from_node: str | None = None) -> Reopening:
+    """Retry the run as the verb and the dispatcher do it together."""
+    reopening = reopen(run.graph, run.rows, from_node=from_node)
+    for node_id in reopening.dropped:
+        del run.rows[node_id]
+    run.rows.update(reopening.nodes)
+    run.run = reopening.run
+    run.check()
+    assert set(run.do(Reopened(reopening.ready)).ready) == set(reopening.ready)
+    return reopening
+
+
+def film() -> PlannedRun:
+    """plan and draw completed, cut failed, so publish never began and tidy tidied up."""
+    run = planned(*chain("plan", "draw", "cut", "publish"), Shape("tidy", ("publish",), when="all_done"))
+    run.begin()
+    for node_id, status in (("plan", COMPLETED), ("draw", COMPLETED), ("cut", FAILED), ("tidy", COMPLETED)):
+        run.do(Opened(node_id))
+        run.ended(node_id, status)
+    assert run.over is RunStatus.FAILED
+    return run
+
+
+def test_a_retry_runs_what_failed_and_all_below_it() -> None:
+    """Also what completed below it, as the node that tidied up did."""
+    run = film()
+    reopening = reopened(run)
+    assert reopening == Reopening(
+        run=RunCounters(nodes_left=3),
+        nodes={"cut": Counters("cut", parents_completed=1)},
+        dropped=("tidy",),
+        ready=("cut",),
+        again=("cut", "publish", "tidy"),
+        kept=("plan", "draw"),
+        elements_kept=(),
+    )
+    for node_id in ("cut", "publish", "tidy"):
+        run.do(Opened(node_id))
+        run.ended(node_id)
+    assert run.over is RunStatus.COMPLETED
+
+
+def test_a_retry_from_a_node_runs_it_and_all_below_it() -> None:
+    """Whatever became of it, beside what failed."""
+    reopening = reopened(film(), "draw")
+    assert (reopening.ready, reopening.kept) == (("draw",), ("plan",))
+    assert reopened(film(), "tidy").again == ("cut", "publish", "tidy")
+
+
+def test_a_retry_of_a_run_that_completed_has_nothing_to_do() -> None:
+    """Unless a node is named."""
+    run = planned(*chain("a", "b"))
+    run.begin()
+    run.do(SkippedNode("a"))
+    run.do(Opened("b"))
+    run.ended("b")
+    assert reopen(run.graph, run.rows).again == ()
+    assert reopened(run, "b").again == ("b",)
+
+
+def test_a_retry_of_a_cancelled_run_goes_on_where_it_was() -> None:
+    """Nodes that had no row have none again."""
+    run = planned(*chain("a", "b", "c"))
+    run.begin()
+    run.do(Opened("a"))
+    run.do(CancelRun())
+    run.ended("a")
+    assert run.over is RunStatus.CANCELLED
+    reopening = reopened(run)
+    assert (reopening.ready, reopening.kept, set(reopening.nodes)) == (("b",), ("a",), {"b"})
+
+
+def test_a_list_keeps_the_elements_that_need_not_run_again() -> None:
+    """Those that failed, were cancelled or never began make up the rest of it."""
+    run = planned(Shape("each", is_mapped=True), Shape("after", ("each",)))
+    run.begin()
+    run.do(Opened("each", 10))
+    run.do(Ended("each", COMPLETED, 4), Ended("each", SKIPPED), Ended("each", FAILED))
+    run.ended("each", CANCELLED, 4)
+    reopening = reopened(run)
+    assert reopening.elements_kept == ("each",)
+    assert run.row("each") == Counters("each", total=5, completed=4, skipped=1)
+    run.do(Opened("each", 5))
+    assert (run.row("each").total, run.row("each").left) == (10, 5)
+    assert run.ended("each", COMPLETED, 5).ready == ("after",)
+
+
+def test_a_list_that_is_whole_again_without_a_job_completes() -> None:
+    """As where it is shorter now."""
+    run = planned(Shape("each", is_mapped=True))
+    run.begin()
+    run.do(Opened("each", 2))
+    run.do(Ended("each", COMPLETED), Ended("each", FAILED))
+    reopened(run)
+    assert run.do(Opened("each", 0)).over is RunStatus.COMPLETED
+    assert run.row("each") == Counters("each", NodeState.COMPLETED, total=1, completed=1)
+
+
+def test_a_list_that_may_be_another_one_runs_from_the_start() -> None:
+    """Below a node that runs again, and where it is itself the node that was named."""
+    shapes = (Shape("plan"), Shape("each", ("plan",), is_mapped=True))
+    for named in ("plan", "each"):
+        run = planned(*shapes)
+        run.begin()
+        run.do(Opened("plan"))
+        run.ended("plan")
+        run.do(Opened("each", 2))
+        run.do(Ended("each", COMPLETED), Ended("each", FAILED))
+        reopening = reopened(run, named)
+        assert reopening.elements_kept == ()
+        assert (run.row("each").total, run.row("each").completed) == (0, 0)
+        assert reopening.ready == (named,)
+
+
+def test_what_would_be_cancelled_again_is_left() -> None:
+    """Nothing above it completes now either; a node without a row gets one, or it would be waiting."""
+    run = planned(
+        Shape("skipped"),
+        Shape("needs one", ("skipped",), when="any_success"),
+        Shape("below", ("needs one",)),
+        Shape("other"),
+    )
+    run.begin()
+    run.do(SkippedNode("skipped"), Opened("other"))
+    run.ended("other", FAILED)
+    assert run.states() == {
+        "skipped": "skipped",
+        "needs one": "cancelled",
+        "below": "cancelled",
+        "other": "failed",
+    }
+    # As a run has it that stopped before anything touched them.
+    run.rows = {node_id: row for node_id, row in run.rows.items() if node_id not in ("needs one", "below")}
+    reopening = reopened(run)
+    assert reopening.again == ("other",)
+    assert set(run.rows) == {"skipped", "needs one", "below", "other"} - set(reopening.dropped)
+    assert run.states() == {
+        "skipped": "skipped",
+        "needs one": "cancelled",
+        "below": "cancelled",
+        "other": "waiting",
+    }
+    run.do(Opened("other"))
+    assert run.ended("other").over is RunStatus.COMPLETED
+
+
+def test_a_retry_of_a_run_that_never_began_runs_all_of_it() -> None:
+    """It was cancelled while it was queued."""
+    run = planned(*chain("a", "b"))
+    run.do(Begun(), CancelRun())
+    assert reopened(run).again == ("a", "b")
