@@ -6,7 +6,9 @@ import os
 import time
 from typing import Any
 
-from queue_workflows import ingest_task
+from queue_workflows import ingest_task, set_node_module_package
+
+set_node_module_package("bench.nodes")
 
 
 @ingest_task("noop", queue="fetch")

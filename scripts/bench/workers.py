@@ -1,4 +1,4 @@
-"""The shipped `qwf worker` with its default settings, as a service manager would start it."""
+"""The shipped `qwf worker` and `qwf orchestrator`, with their defaults, as a service manager starts them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,22 @@ def working(
     dsn: str, *options: str, queue: str = "fetch", settings: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     """A worker for as long as the block lasts."""
-    command = [sys.executable, "-m", "queue_workflows", "worker", "--queue", queue, *options]
+    with _serving(dsn, "worker", "--queue", queue, *options, settings=settings) as process:
+        yield process
+
+
+@contextmanager
+def orchestrating(dsn: str, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """An orchestrator for as long as the block lasts."""
+    with _serving(dsn, "orchestrator", *options) as process:
+        yield process
+
+
+@contextmanager
+def _serving(
+    dsn: str, *arguments: str, settings: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "queue_workflows", *arguments]
     process = subprocess.Popen(command, env=environment(dsn, settings), stderr=subprocess.PIPE, text=True)
     try:
         yield process

@@ -92,13 +92,19 @@ def test_where_no_other_queue_is_installed_none_is_measured(
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", ["worker", "producers", "wakes", "memory", "restart"])
-def test_a_quick_look(qwf_dsn: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        *(("queue.py", name) for name in ("worker", "producers", "wakes", "memory", "restart")),
+        *(("dag.py", name) for name in ("chain", "fan-out", "for-each", "diamonds", "dispatch")),
+    ],
+)
+def test_a_quick_look(qwf_dsn: str, script: str, name: str) -> None:
     """Each measure comes to a figure; what it is worth depends on the machine, so nothing is asked of it."""
-    ran = run("queue.py", "--quick", "--json", "--only", name, "--dsn", qwf_dsn)
+    ran = run(script, "--quick", "--json", "--only", name, "--dsn", qwf_dsn)
     assert ran.returncode == 0, ran.stderr
     figures = json.loads(ran.stdout)["figures"]
-    assert [(figure["measure"], figure["ratio"] > 0) for figure in figures] == [(name, True)] * len(figures)
+    assert [(figure["measure"], figure["value"] > 0) for figure in figures] == [(name, True)] * len(figures)
     assert figures
 
 

@@ -1,0 +1,1 @@
+"""The node modules of the runs that are measured."""

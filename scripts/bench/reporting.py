@@ -1,0 +1,50 @@
+"""What the scripts of measures have in common: their options, one server, and the table at the end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from bench.figures import Figure, as_json, table
+from bench.measuring import Bench, Measure
+from bench.servers import open_server
+
+
+def report(description: str, measures: Mapping[str, Measure]) -> int:
+    """Run those measures that are asked for and print what they found; 1 if a missed target is to count."""
+    wanted = _arguments(description, list(measures))
+    figures: list[Figure] = []
+    with open_server(wanted.dsn) as server:
+        around = {
+            "postgres": server.version,
+            "fsync": server.fsync,
+            "cores": os.cpu_count(),
+            "load_before": round(os.getloadavg()[0], 1),
+            "quick": wanted.quick,
+        }
+        for name in wanted.only or measures:
+            bench = Bench(server, wanted.quick, lambda text, name=name: _say(f"{name}: {text}"))
+            figures += measures[name](bench)
+    around["load_after"] = round(os.getloadavg()[0], 1)
+    if wanted.json:
+        print(as_json(figures, **around))
+    else:
+        print(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in around.items()))
+        print(table(figures))
+    return int(wanted.strict and any(figure.met is False for figure in figures))
+
+
+def _arguments(description: str, measures: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="a minute instead of a quarter of an hour")
+    parser.add_argument("--only", action="append", choices=measures, help="this measure; may be repeated")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--strict", action="store_true", help="exit status 1 if a target is missed")
+    parser.add_argument("--dsn", help="a server on which databases may be created; else an embedded one")
+    return parser.parse_args()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
