@@ -250,9 +250,7 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
         filters = Filters()
         filters.add("queue = %(queue)s::text", queue=queue)
         filters.add("task_name = %(task_name)s::text", task_name=task_name)
-        filters.add(
-            "status = ANY(%(status)s::text[])", status=check.words_or_none("status", status, JobStatus)
-        )
+        filters.status(status, JobStatus)
         filters.add("dedupe_key = %(dedupe_key)s::text", dedupe_key=dedupe_key)
         filters.add("limit_key = %(limit_key)s::text", limit_key=limit_key)
         filters.add("schedule_name = %(schedule_name)s::text", schedule_name=schedule_name)

@@ -69,9 +69,8 @@ class InputSubmissionRepository(Repository[WorkflowInputSubmission]):
         newest_first: bool = True,
     ) -> list[WorkflowInputSubmission]:
         """Submissions by id; `after` is the id that the page before ended with."""
-        statuses = check.words_or_none("status", status, SubmissionStatus)
         filters = Filters()
         filters.add("run_id = %(run_id)s::uuid", run_id=run_id)
         filters.add("node_id = %(node_id)s::text", node_id=node_id)
-        filters.add("status = ANY(%(status)s::text[])", status=statuses)
+        filters.status(status, SubmissionStatus)
         return self._page(filters, by="id", after=after, limit=limit, newest_first=newest_first)

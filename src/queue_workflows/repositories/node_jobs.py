@@ -269,12 +269,11 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
         newest_first: bool = True,
     ) -> list[WorkflowNodeJob]:
         """Jobs by id; `after` is the id that the page before ended with."""
-        statuses = check.words_or_none("status", status, JobStatus)
         filters = Filters()
         filters.add("run_id = %(run_id)s::uuid", run_id=run_id)
         filters.add("node_id = %(node_id)s::text", node_id=node_id)
         filters.add("queue = %(queue)s::text", queue=queue)
-        filters.add("status = ANY(%(status)s::text[])", status=statuses)
+        filters.status(status, JobStatus)
         filters.add("claimed_by = %(claimed_by)s::text", claimed_by=claimed_by)
         filters.add("limit_key = %(limit_key)s::text", limit_key=limit_key)
         filters.created(created_from, created_before)

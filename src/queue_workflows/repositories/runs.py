@@ -184,10 +184,9 @@ class RunRepository(Repository[WorkflowRun]):
         newest_first: bool = True,
     ) -> list[WorkflowRun]:
         """Runs by age; `labels` must all be there, `after` is the id that the page before ended with."""
-        statuses = check.words_or_none("status", status, RunStatus)
         filters = Filters()
         filters.add("workflow_name = %(workflow_name)s::text", workflow_name=workflow_name)
-        filters.add("status = ANY(%(status)s::text[])", status=statuses)
+        filters.status(status, RunStatus)
         filters.add(
             "labels @> %(labels)s::jsonb",
             labels=None if labels is None else self._limits.json_object("labels", labels),

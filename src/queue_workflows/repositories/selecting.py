@@ -96,8 +96,7 @@ class JobFilter:
         for name in ("queue", "task", "node", "error", "worker"):
             check.text_or_none(name, getattr(self, name), max_bytes=check.TEXT_BYTES)
         filters.add("queue = %(queue)s::text", queue=self.queue)
-        statuses = check.words_or_none("status", self.status, JobStatus)
-        filters.add("status = ANY (%(status)s::text[])", status=statuses)
+        filters.status(self.status, JobStatus)
         filters.add("task_name = %(task)s::text", task=self.task)
         filters.add("%(node)s::text IN (node_id, node_module)", node=self.node)
         filters.add("run_id = %(run_id)s::uuid", run_id=self.run_id)

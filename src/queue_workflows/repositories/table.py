@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Generic, TypeVar, cast
 
 from sqlalchemy import JSON, inspect
@@ -14,7 +15,7 @@ from sqlalchemy.orm import make_transient_to_detached
 
 from queue_workflows.models import Base
 from queue_workflows.repositories.connection import Handle, Rows, Statements
-from queue_workflows.repositories.fields import PayloadLimits, moment_or_none, whole
+from queue_workflows.repositories.fields import PayloadLimits, moment_or_none, whole, words_or_none
 
 M = TypeVar("M", bound=Base)
 LONGEST_PAGE = 10_000
@@ -95,6 +96,13 @@ class Filters:
     def always(self, fragment: str) -> None:
         """Add a condition without a value."""
         self._fragments.append(fragment)
+
+    def status(self, value: str | Iterable[str] | None, allowed: type[StrEnum]) -> None:
+        """Rows in one of these, as literals: a prepared statement can then use the partial indexes."""
+        words = words_or_none("status", value, allowed)
+        if words is not None:
+            literals = ", ".join(f"'{word}'" for word in words)
+            self.always(f"status IN ({literals})" if literals else "false")
 
     def created(self, since: datetime | None, before: datetime | None) -> None:
         """Rows created from `since` on and before `before`."""

@@ -1,0 +1,68 @@
+"""Lists of failed jobs: found at once beside any number of jobs that ended well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support.jobs import Jobs, jobs_of
+from support.plans import explain
+
+from queue_workflows.repositories import RunRepository, selecting
+from queue_workflows.repositories.families import FAMILIES
+from queue_workflows.repositories.selecting import JobFilter
+
+ENDED = 50_000
+FAILED = 30
+STORED = {
+    "ingest": """
+        INSERT INTO ingest_jobs (task_name, queue, status, claimed_by, attempt, finished_at)
+        SELECT 'task', 'fetch', CASE WHEN n <= %(failed)s THEN 'failed' ELSE 'completed' END, 'w', 1, now()
+        FROM generate_series(1, %(count)s) AS n
+    """,
+    "node": """
+        INSERT INTO workflow_node_jobs
+            (run_id, node_id, map_index, queue, status, claimed_by, attempt, finished_at)
+        SELECT %(run)s, 'n', n, 'cpu', CASE WHEN n <= %(failed)s THEN 'failed' ELSE 'completed' END,
+            'w', 1, now()
+        FROM generate_series(1, %(count)s) AS n
+    """,
+}
+LOOKS = {"list": selecting.LINES, "count": selecting.COUNT, "page": selecting.PAGE}
+
+
+@pytest.fixture(scope="module", params=["node", "ingest"])
+def family(request: pytest.FixtureRequest) -> str:
+    """Both."""
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["analyzed", "never analyzed"])
+def crowded(family: str, request: pytest.FixtureRequest, qwf_dsn: str) -> Iterator[Jobs]:
+    """The failed ones are the oldest, as they are when things go well since."""
+    with jobs_of(family, qwf_dsn) as jobs:
+        run = RunRepository(jobs.connection).insert("film", spec={}, spec_hash="h").id
+        jobs.connection.execute(f"ALTER TABLE {jobs.table} SET (autovacuum_enabled = off)")
+        jobs.connection.execute("SET session_replication_role = replica")
+        jobs.connection.execute(STORED[family], {"run": run, "count": ENDED, "failed": FAILED})
+        jobs.connection.execute("RESET session_replication_role")
+        if request.param == "analyzed":
+            jobs.connection.execute(f"VACUUM ANALYZE {jobs.table}")
+        yield jobs
+        jobs.connection.execute(f"ALTER TABLE {jobs.table} RESET (autovacuum_enabled)")
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS.keys())
+@pytest.mark.parametrize("queue", [False, True], ids=["all", "of a queue"])
+def test_only_failed_ones_are_read(crowded: Jobs, look: str, queue: bool, mode: str) -> None:
+    """What an operator sees, counts and retries is found by the index that has nothing else in it."""
+    family = next(one for one in FAMILIES if one.name == crowded.family)
+    wanted = JobFilter(status=("failed",), queue=crowded.queue if queue else None)
+    filters = wanted.where(family, after=0)
+    sql = selecting._written(look, family).replace("{where}", filters.where)
+    plan = explain(crowded.connection, mode, sql, filters.params | {"limit": 1000})
+    read = [node for node in plan if node.get("Relation Name") == crowded.table]
+    assert {node.get("Index Name") for node in plan if "Index Name" in node} == {f"ix_{crowded.table}_failed"}
+    assert [node["Actual Rows"] for node in read if "Scan" in node["Node Type"]] == [FAILED]
+    assert all(node.get("Rows Removed by Filter", 0) == 0 for node in read)
