@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from queue_workflows.cli.drawing.run import MOST_ROWS, bar, draw
+from queue_workflows.cli.drawing.run import MOST_ROWS, bar, draw, draw_within
 from queue_workflows.cli.terminal import Terminal, padded, wide
 from queue_workflows.jobs.overview import Activity, Elements, NodeOverview, RunOverview
 
@@ -78,7 +78,8 @@ labels: customer=ann
 ○        tidy     waiting
 
 error: node bad failed
-poisoned: event 7 after 8 tries: boom"""
+poisoned: event 7 after 8 tries: boom
+to answer: qwf run submit-input 0190b5d4-0000-7000-8000-000000000007 approve"""
 IN_ASCII = """\
 *        plan     completed         1.2s  by a:cpu:3
 +-+-+-+
@@ -103,7 +104,7 @@ def test_a_run_with_everything():
 def test_the_same_in_ascii():
     """For terminals and logs that know nothing else."""
     lines = draw(film(), Terminal(unicode=False))
-    assert "\n".join(lines[3:-3]) == IN_ASCII
+    assert "\n".join(lines[3:-4]) == IN_ASCII
     assert all(line.isascii() for line in lines)
 
 
@@ -114,7 +115,7 @@ def test_colours_take_no_room(columns):
     coloured = draw(film(), Terminal(colour=True, columns=columns))
     assert [click.unstyle(line) for line in coloured] == plain
     assert coloured != plain
-    assert all(wide(line) <= columns for line in plain[3:-3])
+    assert all(wide(line) <= columns for line in plain[3:-4])
 
 
 def test_a_run_that_has_not_begun_and_one_that_is_over():
@@ -127,7 +128,7 @@ def test_a_run_that_has_not_begun_and_one_that_is_over():
 
 
 def test_a_cancel_that_is_under_way():
-    """Until the run is over; with the reason."""
+    """And one that was; with the reason."""
     asked = {"cancel_requested_at": at(120), "cancel_reason": "wrong\nfilm"}
     assert "cancel asked for at 14:02:00Z: wrong film" in draw(run(**asked), Terminal())
     assert len(draw(run(status="cancelled", finished_at=at(121), **asked), Terminal())) == 2
@@ -173,6 +174,22 @@ def test_as_many_as_are_asked_for_are_drawn_one_by_one():
     assert not any("nodes" in line for line in draw(run(*some.nodes[:12]), Terminal()))
     lines = draw(fan(10, ["completed"]), Terminal(), most_rows=None)
     assert all(any(f"  {node.id} " in line for line in lines) for node in some.nodes)
+
+
+@pytest.mark.parametrize("height", [5, 8, 14, 24, 50])
+def test_a_picture_fits_into_a_window(height):
+    """Folded first, cut when nothing else helps."""
+    for picture in (film(), fan(300, ["completed", "running", "queued"])):
+        lines = draw_within(picture, Terminal(), height)
+        assert len(lines) <= height
+        assert lines[0].startswith("film  ")
+    assert draw_within(film(), Terminal(), 60) == draw(film(), Terminal())
+
+
+def test_what_came_out_is_shown():
+    """As JSON, on one line."""
+    lines = draw(run(status="completed", finished_at=at(1), outputs={"url": "a\nb"}), Terminal())
+    assert lines[-1] == 'outputs: {"url": "a\\nb"}'
 
 
 def test_a_thicket_is_a_list():

@@ -9,7 +9,6 @@ import click
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.job_names import job_named
 from queue_workflows.cli.operating import (
-    at_one_moment,
     json_option,
     on_one_line,
     operators_connection,
@@ -17,6 +16,7 @@ from queue_workflows.cli.operating import (
     schema_refusal,
 )
 from queue_workflows.config import effective_settings
+from queue_workflows.db.looking import at_one_moment
 from queue_workflows.errors import UnknownJob
 from queue_workflows.jobs.explaining import Knowledge
 from queue_workflows.jobs.explaining import explain as explained

@@ -30,18 +30,6 @@ def operators_connection(invocation: Invocation) -> Iterator[psycopg.Connection[
         yield connection
 
 
-@contextmanager
-def at_one_moment(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """All statements within see the database as it is now, so that what they tell fits together."""
-    before = connection.isolation_level
-    connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-    try:
-        with connection.transaction():
-            yield
-    finally:
-        connection.isolation_level = before
-
-
 def schema_refusal(invocation: Invocation) -> str | None:
     """Why workers of this version refuse the database's schema; None if they do not.
 
@@ -67,12 +55,13 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Who and why, for the audit log."""
     with_reason = click.option("--reason", metavar="TEXT", help="Why, for the audit log and for colleagues.")
     with_actor = click.option(
-        "--actor", default=_whoever, metavar="NAME", help="Who asks, for the audit log.  [default: USER@HOST]"
+        "--actor", default=whoever, metavar="NAME", help="Who asks, for the audit log.  [default: USER@HOST]"
     )
     return with_reason(with_actor(command))
 
 
-def _whoever() -> str:
+def whoever() -> str:
+    """Who asks, as far as the machine knows."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # an account without a name, as containers have them

@@ -12,7 +12,6 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.operating import (
-    at_one_moment,
     json_option,
     on_one_line,
     operators_connection,
@@ -24,6 +23,7 @@ from queue_workflows.cli.operating import (
 from queue_workflows.cli.spans import say_span, span
 from queue_workflows.cli.workers import ask, for_option, queue_argument, told_of, wish_options
 from queue_workflows.config import effective_settings
+from queue_workflows.db.looking import at_one_moment
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.statistics import QueueStats, Statistics, StatisticsRepository
 from queue_workflows.states import DesiredState, JobStatus, WorkerState

@@ -136,10 +136,16 @@ def submit_input(
     `RunRefused`; nothing is stored then.
     """
     run_id = run_named(run)
-    asked = _asked(run_id, node, _standing(run_id, node, conn))
+    asked = asked_node(run_id, node, conn=conn)
     answer = filled(asked.answer_schema, payload, what="the answer")
     submissions = InputSubmissionRepository(conn, payload_limits=_limits())
     return submissions.insert(run_id, node, answer, submitted_by=submitted_by)
+
+
+def asked_node(run: RunName, node: str, *, conn: Handle) -> InputNode:
+    """What a node that waits for an answer asks; `RunRefused` where it awaits none."""
+    run_id = run_named(run)
+    return _asked(run_id, node, _standing(run_id, node, conn))
 
 
 def run_named(run: RunName) -> uuid.UUID:

@@ -21,6 +21,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from queue_workflows.db.engine import Database
+from queue_workflows.db.looking import KeptConnection
 from queue_workflows.errors import (
     DatabaseUnreachable,
     JobCancelled,
@@ -176,29 +177,8 @@ def _looks(awaited: _Awaited, engine: Engine | None, db_url: str | None) -> Iter
 
         yield borrow
         return
-    with Database.open(db_url, role="waiter", pool_size=1) as database, _Kept(database) as kept:
+    with Database.open(db_url, role="waiter", pool_size=1) as database, KeptConnection(database) as kept:
         yield lambda: _look(kept.connection(), awaited)
-
-
-class _Kept:
-    """One connection of our own, opened again when it is lost."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-        self._connection: psycopg.Connection[Any] | None = None
-
-    def connection(self) -> psycopg.Connection[Any]:
-        """One that is open as far as anybody knows."""
-        if self._connection is None or self._connection.closed:
-            self._connection = self._database.connect(autocommit=True)
-        return self._connection
-
-    def __enter__(self) -> _Kept:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        if self._connection is not None:
-            self._connection.close()
 
 
 def _look(handle: Handle, awaited: _Awaited) -> _Seen:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.models import WorkflowDispatchEvent
@@ -30,6 +31,23 @@ FETCH: Final = _TABLE.sql("SELECT {columns} FROM workflow_dispatch_events WHERE 
 COUNTS: Final = """
 SELECT count(*) FILTER (WHERE poisoned_at IS NULL), count(*) FILTER (WHERE poisoned_at IS NOT NULL)
 FROM workflow_dispatch_events
+"""
+
+# freed: events that were given up are as new. logged: who had them tried again.
+UNPOISON: Final = """
+WITH freed AS (
+    UPDATE workflow_dispatch_events SET poisoned_at = NULL, tries = 0, next_try_at = statement_timestamp()
+    WHERE run_id = ANY (%(run_ids)s::uuid[]) AND poisoned_at IS NOT NULL
+    RETURNING run_id
+), counted AS (
+    SELECT run_id, count(*) AS events FROM freed GROUP BY run_id
+), logged AS (
+    INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
+    SELECT %(actor)s::text, 'run.unpoison', 'run', run_id::text, %(reason)s::text,
+        jsonb_build_object('events', events)
+    FROM counted
+)
+SELECT run_id, events FROM counted
 """
 
 
@@ -79,6 +97,17 @@ class DispatchEventRepository(Repository[WorkflowDispatchEvent]):
         filters = Filters()
         filters.always("poisoned_at IS NOT NULL")
         return self._page(filters, by="id", after=after, limit=limit, newest_first=False)
+
+    def unpoison(
+        self, run_ids: Iterable[uuid.UUID], *, actor: str, reason: str | None = None
+    ) -> dict[uuid.UUID, int]:
+        """Have the events of these runs that were given up tried again; how many of each run that has any."""
+        params = {
+            "run_ids": list(run_ids),
+            "actor": check.text("actor", actor),
+            "reason": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
+        }
+        return {run_id: int(events) for run_id, events in self._sql.rows(UNPOISON, params)}
 
     # Last, because its name hides the builtin from the annotations below it.
     def list(

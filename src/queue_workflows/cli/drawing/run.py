@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -18,6 +19,7 @@ from queue_workflows.jobs.overview import Elements, NodeOverview, RunOverview
 MOST_ROWS: Final = 60
 MOST_LANES: Final = 16
 LONGEST_NOTE: Final = 160
+LONGEST_OUTPUTS: Final = 1000
 _LONGEST_NAME: Final = 44
 _BAR: Final = 12
 _NAMED: Final = 3
@@ -53,14 +55,24 @@ def draw(run: RunOverview, terminal: Terminal, *, most_rows: int | None = MOST_R
         lines += [_counted(run.counts)]
     if run.nodes:
         lines += _graph(run, terminal, most_rows)
-    return [terminal.glyphs(line) for line in [*lines, *_foot(run, terminal)]]
+    lines = [*lines, *_foot(run, terminal)]
+    return [terminal.glyphs(line) for line in (lines if lines[-1] else lines[:-1])]
+
+
+def draw_within(run: RunOverview, terminal: Terminal, height: int) -> list[str]:
+    """The same in so many lines at the most: folded further and further, and cut in the end."""
+    for most_rows in (MOST_ROWS, MOST_ROWS // 2, MOST_ROWS // 4, MOST_ROWS // 8):
+        lines = draw(run, terminal, most_rows=most_rows)
+        if len(lines) <= height:
+            return lines
+    return [*lines[: height - 1], terminal.glyphs("…")]
 
 
 def _head(run: RunOverview, terminal: Terminal) -> Iterator[str]:
     look = LOOKS[run.status]
     status = terminal.paint(run.status, **look.style)
     yield f"{terminal.paint(on_one_line(run.workflow), bold=True)}  {run.id}  {status}{_times(run)}"
-    if run.cancel_requested_at is not None and run.finished_at is None:
+    if run.cancel_requested_at is not None:
         why = f": {run.cancel_reason}" if run.cancel_reason else ""
         yield on_one_line(f"cancel asked for at {say_moment(run.cancel_requested_at, now=run.at)}{why}")
     if run.labels:
@@ -245,10 +257,17 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _foot(run: RunOverview, terminal: Terminal) -> Iterator[str]:
+    """What went wrong, what came out, and what somebody is waited for."""
 
-    if run.error or run.poisoned:
-        yield ""
+    lines = []
     if run.error:
-        yield terminal.paint("error: ", fg="red") + on_one_line(run.error)
+        lines.append(terminal.paint("error: ", fg="red") + on_one_line(run.error))
     for poison in run.poisoned:
-        yield terminal.paint("poisoned: ", fg="red") + on_one_line(poison)
+        lines.append(terminal.paint("poisoned: ", fg="red") + on_one_line(poison))
+    if run.outputs:
+        lines.append("outputs: " + on_one_line(json.dumps(run.outputs, ensure_ascii=False))[:LONGEST_OUTPUTS])
+    asked = [node for node in run.nodes if node.type == "input" and node.state == "awaiting_input"]
+    lines += [f"to answer: qwf run submit-input {run.id} {node.id}" for node in asked[:_NAMED]]
+    if lines:
+        yield ""
+        yield from lines
