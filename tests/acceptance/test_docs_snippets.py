@@ -75,6 +75,7 @@ EXEMPT_PAGES = [
     "README.md",
     "docs/benchmarks.md",
     "docs/how-to-run-workers.md",
+    "docs/how-to-run-workflows.md",
     "docs/least-privilege.md",
     "docs/migrations.md",
     "docs/testing.md",

@@ -12,12 +12,18 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 from support.jobs import CLEAR
+from support.runs import dispatcher, run_through
 
 from queue_workflows import PayloadError, RunRefused, UnknownNode, UnknownRun
 from queue_workflows.config import set_workflow_provider
 from queue_workflows.errors import DocumentError, UnknownWorkflow
 from queue_workflows.jobs.runs import cancel_node, cancel_run, cancel_runs, start_run, submit_input
-from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
+from queue_workflows.repositories import (
+    InputSubmissionRepository,
+    NewNodeJob,
+    NodeJobRepository,
+    RunRepository,
+)
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.states import JobStatus
 from queue_workflows.workflow.spec import load_document
@@ -239,6 +245,20 @@ def test_an_answer_is_stored_with_its_defaults(conn: psycopg.Connection) -> None
     assert asked(conn) == [(run_id, "input_submitted", {"submission_id": answer, "node_id": "approve"})]
 
 
+def test_an_answer_may_come_before_its_node(conn: psycopg.Connection) -> None:
+    """It is checked and kept until the node asks for it."""
+    early = started(conn)
+    with pytest.raises(PayloadError):
+        submit_input(early, "approve", {"ok": 1}, conn=conn)
+    answer = submit_input(early, "approve", {"ok": True}, conn=conn)
+    orchestrator = dispatcher(conn)
+    run_through(conn, orchestrator, lambda job: {})
+    assert run_row(conn, early).status == "completed"
+    row = InputSubmissionRepository(conn).fetch(answer)
+    assert row is not None
+    assert row.status == "accepted"
+
+
 def test_an_answer_that_nobody_asked_for_is_refused(conn: psycopg.Connection) -> None:
     """Wrong in itself, or for a node that waits for none: nothing is stored, and the reason is said."""
     run_id = waiting(conn)
@@ -251,11 +271,11 @@ def test_an_answer_that_nobody_asked_for_is_refused(conn: psycopg.Connection) ->
         submit_input(run_id, "aprove", {"ok": True}, conn=conn)
     with pytest.raises(UnknownRun):
         submit_input(uuid.uuid4(), "approve", {"ok": True}, conn=conn)
-    with pytest.raises(RunRefused, match="awaits no answer: it is expired"):
+    with pytest.raises(RunRefused, match="awaits no answer any more: it is expired"):
         submit_input(waiting(conn, expires_s=0), "approve", {"ok": True}, conn=conn)
-    early = started(conn)
-    with pytest.raises(RunRefused, match="waiting for what it depends on"):
-        submit_input(early, "approve", {"ok": True}, conn=conn)
+    conn.execute("UPDATE workflow_nodes SET state = 'skipped' WHERE run_id = %s", [run_id])
+    with pytest.raises(RunRefused, match="any more: it is skipped"):
+        submit_input(run_id, "approve", {"ok": True}, conn=conn)
     be(conn, run_id, "cancelled")
     with pytest.raises(RunRefused, match="is cancelled"):
         submit_input(run_id, "approve", {"ok": True}, conn=conn)

@@ -19,7 +19,7 @@ from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.input_submissions import InputSubmissionRepository
 from queue_workflows.repositories.runs import ParentNode, RunRepository, StartedRun, named_run
 from queue_workflows.repositories.steering import ENGINE_MODE, NodeStanding, SteeringRepository
-from queue_workflows.states import NODE_OVER, RUN_TERMINAL, JobStatus, RunStatus
+from queue_workflows.states import NODE_OVER, RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.nodes import InputNode
 from queue_workflows.workflow.providing import complete_document, find_document
 from queue_workflows.workflow.schemas import filled
@@ -132,8 +132,8 @@ def submit_input(
 ) -> int:
     """Answer a node that waits for input; the id of the submission, which an orchestrator takes up.
 
-    An answer that the node's schema does not allow is a `PayloadError`, and a node that waits for none a
-    `RunRefused`; nothing is stored then.
+    One that comes before the node does waits for it. An answer that the node's schema does not allow is a
+    `PayloadError`, and a node that is over a `RunRefused`; nothing is stored then.
     """
     run_id = run_named(run)
     asked = asked_node(run_id, node, conn=conn)
@@ -207,7 +207,7 @@ def check_mode(run_id: uuid.UUID, status: RunStatus, mode: str) -> None:
 
 
 def _asked(run_id: uuid.UUID, node: str, standing: NodeStanding) -> InputNode:
-    """The node as one that waits for an answer now, or why it does not."""
+    """The node as one that takes an answer, now or later, or why it does not."""
     called = f"node {node!r} of run {run_id}"
     declared = standing.declared or {}
     if declared.get("type") != "input":
@@ -215,11 +215,11 @@ def _asked(run_id: uuid.UUID, node: str, standing: NodeStanding) -> InputNode:
         raise RunRefused(run_id, f"{called} is a {kind}, which takes no answer", status=standing.run_status)
     if standing.run_status in RUN_TERMINAL:
         raise RunRefused(run_id, f"run {run_id} is {standing.run_status}", status=standing.run_status)
-    if standing.job is not JobStatus.AWAITING_INPUT or standing.expired:
-        state = "expired" if standing.expired else standing.state or "waiting for what it depends on"
+    if standing.state in NODE_OVER or standing.expired:
+        state = "expired" if standing.expired else standing.state
         raise RunRefused(
             run_id,
-            f"{called} awaits no answer: it is {state}",
+            f"{called} awaits no answer any more: it is {state}",
             status=str(state),
             advice=f"`qwf run show {run_id}`",
         )

@@ -15,7 +15,7 @@ from typing import Any, Final
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.connection import Handle, Statements
-from queue_workflows.states import JobStatus, NodeState, RunStatus
+from queue_workflows.states import NodeState, RunStatus
 
 # What the engine's own dispatcher expands; a run in another mode is the host app's.
 ENGINE_MODE: Final = "node"
@@ -41,8 +41,8 @@ SELECT id, status, mode, id IN (SELECT run_id FROM asked) FROM found
 """
 # declared: the node as the run's own document has it, read by the server, as the document may be large.
 NODE: Final = """
-SELECT run.status, run.mode, declared.node::text, node.state, job.status,
-    job.expires_at <= statement_timestamp()
+SELECT run.status, run.mode, declared.node::text, node.state,
+    job.status = 'awaiting_input' AND job.expires_at <= statement_timestamp()
 FROM workflow_runs AS run
 CROSS JOIN LATERAL (
     SELECT jsonb_path_query_first(
@@ -113,14 +113,13 @@ class Asked:
 class NodeStanding:
     """A node of a run: what its document says of it, None if it has no such node, and how far it is.
 
-    `job` is that of a node without a `for_each`; `expired` is its time to be answered.
+    `expired` is the time to answer it.
     """
 
     run_status: RunStatus
     mode: str
     declared: dict[str, Any] | None
     state: NodeState | None
-    job: JobStatus | None
     expired: bool
 
 
@@ -191,12 +190,11 @@ class SteeringRepository:
 def _standing(rows: Sequence[Sequence[Any]]) -> NodeStanding | None:
     if not rows:
         return None
-    status, mode, declared, state, job, expired = rows[0]
+    status, mode, declared, state, expired = rows[0]
     return NodeStanding(
         RunStatus(status),
         mode,
         None if declared is None else json.loads(declared),
         None if state is None else NodeState(state),
-        None if job is None else JobStatus(job),
         bool(expired),
     )
