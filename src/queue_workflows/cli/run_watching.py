@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sys
 import uuid
@@ -60,6 +61,8 @@ def follow(database: Database, run_id: uuid.UUID, *, as_json: bool, ascii_only: 
     else:
         show = _Told(lambda change: _in_words(change, terminal))
     last: RunOverview | None = None
+    # It polls where it cannot listen, and says itself when it sees nothing.
+    logging.getLogger("queue_workflows.db.listen").addHandler(logging.NullHandler())
     try:
         for seen in watch_run(database, run_id):
             last = seen or last

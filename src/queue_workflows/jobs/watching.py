@@ -22,6 +22,8 @@ CHANNEL: Final = "run_changed"
 LOOK_EVERY_S: Final = 1.0
 # A busy run changes thousands of times a second; nobody can read that.
 LOOK_AT_MOST_EVERY_S: Final = 0.1
+# While somebody who began before we advertised may still write without a word to us.
+_SETTLING_S: Final = 0.3
 
 
 def watch_run(
@@ -48,7 +50,8 @@ def watch_run(
             yield seen
             if seen is not None and seen.is_over:
                 return
-            listener.wait(max(0.0, look_every_s - (now() - looked_at)))
+            patience = _SETTLING_S if listener.must_look_again() else look_every_s
+            listener.wait(max(0.0, patience - (now() - looked_at)))
             sleep(max(0.0, LOOK_AT_MOST_EVERY_S - (now() - looked_at)))
             looked_at = now()
             seen = _look_again(kept, overlook)
