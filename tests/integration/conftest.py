@@ -9,7 +9,9 @@ import psycopg
 import pytest
 from support.embedded_users import passable_directory
 from support.jobs import CLEAR
+from support.roles import Roles, least_privilege
 
+from queue_workflows import db
 from queue_workflows.repositories import IngestJobRepository
 
 
@@ -38,3 +40,12 @@ def passable_dir() -> Iterator[Path]:
 def data_dir(passable_dir: Path) -> Path:
     """Where an embedded server may live."""
     return passable_dir / ".qwf"
+
+
+@pytest.fixture
+def roles(qwf_new_database, qwf_role_suffix) -> Iterator[Roles]:
+    """A database made by its migrator, with the grants of the docs."""
+    with least_privilege(qwf_new_database(template=False), qwf_role_suffix) as roles:
+        db.bootstrap(roles.dsn("migrator"))
+        roles.grant()
+        yield roles

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from support.roles import Roles, least_privilege
+from support.roles import Roles
 
-from queue_workflows import db
 from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.repositories import WorkerControlRepository
 from queue_workflows.settings import Settings
@@ -72,15 +71,6 @@ def test_one_that_is_being_renewed_is_left_alone(qwf_dsn: str, connection: psyco
     found = WorkerControlRepository(connection).effective("long over", "fetch")
     assert found is not None
     assert (found.desired, found.actor) == ("pause", "bob")
-
-
-@pytest.fixture
-def roles(qwf_new_database, qwf_role_suffix) -> Iterator[Roles]:
-    """A database with the grants of the docs."""
-    with least_privilege(qwf_new_database(template=False), qwf_role_suffix) as roles:
-        db.bootstrap(roles.dsn("migrator"))
-        roles.grant()
-        yield roles
 
 
 def test_who_may_not_delete_wishes_sweeps_all_the_same(roles: Roles) -> None:

@@ -4,23 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
-from support.roles import Roles, least_privilege
 from support.supervised import enqueue, holder, supervisor_of
 from support.workers import running_worker, until
 
-from queue_workflows import HeartbeatRepository, IngestJobRepository, WorkerControlRepository, db
-
-
-@pytest.fixture
-def roles(qwf_new_database, qwf_role_suffix) -> Iterator[Roles]:
-    """A database made by its migrator, with the grants of the docs."""
-    with least_privilege(qwf_new_database(template=False), qwf_role_suffix) as roles:
-        db.bootstrap(roles.dsn("migrator"))
-        roles.grant()
-        yield roles
+from queue_workflows import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
 
 
 @pytest.mark.slow
