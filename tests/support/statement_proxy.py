@@ -16,6 +16,7 @@ import socket
 import struct
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -45,6 +46,7 @@ class Trap:
     _sprung: threading.Event = field(default_factory=threading.Event)
     _decided: threading.Event = field(default_factory=threading.Event)
     _delivers: bool = False
+    _hang_up: Callable[[], None] | None = None
 
     def sprung(self, within_s: float = 60) -> None:
         """Wait until a statement is held up."""
@@ -63,8 +65,14 @@ class Trap:
         """Cut the connection; what did not arrive never will."""
         self._decided.set()
 
-    def hold(self) -> bool:
+    def cut_off(self) -> None:
+        """Let the asker lose its line, while what it asked is still on the way."""
+        assert self._hang_up is not None, "nothing is held up"
+        self._hang_up()
+
+    def hold(self, hang_up: Callable[[], None]) -> bool:
         """Called by the connection: tell the test, and wait for its word; whether to deliver."""
+        self._hang_up = hang_up
         self._sprung.set()
         self._decided.wait()
         return self._delivers
@@ -86,6 +94,10 @@ class _Line:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            self._client.shutdown(socket.SHUT_RDWR)
 
     def _ask(self) -> None:
         with suppress(OSError, EOFError):
@@ -126,19 +138,19 @@ class _Line:
     def _held(self, trap: Trap, batch: list[bytes]) -> bool:
         """Spring the trap at its moment; whether the line goes on afterwards."""
         if trap.moment is Moment.UNSENT:
-            if not trap.hold():
+            if not trap.hold(self._hang_up):
                 return False
             self._server.sendall(b"".join(batch))
             return True
         self._answers = []
         if trap.moment is Moment.UNCOMMITTED:
             self._send_and_await([*batch[:-1], FLUSH], b"C")
-            if not trap.hold():
+            if not trap.hold(self._hang_up):
                 return False
             self._send_and_await(batch[-1:], b"Z")
         else:
             self._send_and_await(batch, b"Z")
-            if not trap.hold():
+            if not trap.hold(self._hang_up):
                 return False
         answers, self._answers = self._answers, None
         # The worker may be dead, and what it asked has reached the server all the same.

@@ -1,7 +1,8 @@
 """A worker's touch with its database, which may go away in the middle of anything.
 
-Whatever the database does to a statement, what it may have done is found out before anything else: the end is
-written again (the fence makes that harmless), and a claim whose answer was lost is given back.
+Whatever the database does to a statement, what it may have done is found out before anything else: the lost
+session is ended, so that nothing it was asked is done later; the end is written again (the fence makes that
+harmless), and a claim whose answer was lost is given back.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Callable
 from random import Random
 from typing import Any, Final
 
+from queue_workflows.db import sessions
 from queue_workflows.db.asking import AskingConnection
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.line import Line
 from queue_workflows.db.listen import Listener
-from queue_workflows.errors import LeaseLost
+from queue_workflows.errors import DatabaseError, LeaseLost
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.claiming import Marks
@@ -42,8 +44,14 @@ class Touch:
         marks: Marks,
         limits: PayloadLimits,
         rng: Random,
+        pooled: bool,
     ) -> None:
-        self._line = Line(connect)
+        """`pooled` says that a transaction-pooling proxy is in between, where no session is our own."""
+        self._connect = connect
+        self._line = Line(self._open)
+        self._pooled = pooled
+        self._session: int | None = None
+        self._lost_sessions: list[int] = []
         self._kind = repository
         self._guardian = guardian
         self._listener = listener
@@ -75,6 +83,8 @@ class Touch:
         """Let go, and wait a little before the next try."""
         self._guardian.main_at = time.monotonic()
         self._marks.unsure()
+        if self._session is not None and self._line.is_up:
+            self._lost_sessions.append(self._session)
         if self.let_go():
             _log.warning("the worker has no database: %s", " ".join(str(exc).split()))
         self._listener.wait(_RETRY_S * (0.5 + self._rng.random()))
@@ -90,6 +100,7 @@ class Touch:
             try:
                 repository = self.repository()
                 with guardian.holdings.bounded():
+                    self._end_lost_sessions()
                     if ending is not None and repository.end_many([ending]).lost:
                         _log.info(
                             "job %d: its end was stored before the connection was lost, or its lease was",
@@ -101,6 +112,27 @@ class Touch:
                 return
             except DATABASE_AWAY as exc:
                 self.lost(exc)
+
+    def _open(self) -> AskingConnection:
+        connection, self._session = self._connect(), None
+        if self._pooled:
+            return connection
+        key = self._rng.getrandbits(sessions.KEY_BITS)
+        try:
+            with self._guardian.holdings.bounded():
+                sessions.mark(connection, key)
+        except BaseException:
+            connection.close()
+            raise
+        self._session = key
+        return connection
+
+    def _end_lost_sessions(self) -> None:
+        within_s = self._guardian.holdings.lease_s / 4
+        while self._lost_sessions:
+            if not sessions.end(self._line.connected(), self._lost_sessions[-1], within_s=within_s):
+                raise DatabaseError("the session that this worker lost is still at what it was asked")
+            self._lost_sessions.pop()
 
     def make_durable(self, job: ClaimedJob) -> bool:
         """Renew the lease on disk; a database that is away is waited for, as it is not the job's failure."""

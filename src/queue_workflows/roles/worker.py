@@ -116,6 +116,7 @@ class Worker:
             marks=self._marks,
             limits=limits,
             rng=self._rng,
+            pooled=database.pooled,
         )
         self._performer = Performer(
             settings,
