@@ -1,0 +1,73 @@
+"""Documents of any shape whose nodes do what a script in them says."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+MODULE = "scripted"
+_DOES = ("complete",) * 8 + ("fail", "skip", "fail once")
+
+
+def random_workflow(chance: Random, name: str) -> dict[str, Any]:
+    """Up to a dozen nodes: tasks, lists, pauses, conditions, every `when`, both ways to fail."""
+    nodes: list[dict[str, Any]] = []
+    for number in range(chance.randint(1, 12)):
+        nodes.append(_node(chance, f"n{number}", nodes))
+    return {
+        "name": name,
+        "on_failure": chance.choice(("continue", "fail_fast")),
+        "nodes": nodes,
+        "outputs": {"last": {"$from": nodes[-1]["id"]}},
+    }
+
+
+def _node(chance: Random, node_id: str, above: list[dict[str, Any]]) -> dict[str, Any]:
+    parents = chance.sample(above, min(len(above), chance.randint(0, 3)))
+    node: dict[str, Any] = {"id": node_id, "when": chance.choice(("all_success", "all_done", "any_success"))}
+    if chance.random() < 0.3:
+        node["on_failure"] = chance.choice(("continue", "fail_fast"))
+    tasks = [parent for parent in parents if "module" in parent and "for_each" not in parent]
+    if chance.random() < 0.1:
+        # Neither a result nor a script.
+        return node | {"type": "wait", "seconds": chance.choice((0, 0.2)), "depends_on": _ids(parents)}
+    if tasks and chance.random() < 0.2:
+        node["skip_if"] = {"$eq": [{"$from": f"{tasks[0]['id']}.value"}, None]}
+    node |= {
+        "module": MODULE,
+        "retry": {"max_attempts": 2, "backoff_s": 0},
+        "inputs": {
+            "script": _script(chance, 0),
+            "above": [{"$from": parent["id"]} for parent in parents if "module" in parent],
+        },
+        "depends_on": _ids(parents),
+    }
+    if chance.random() < 0.3:
+        _as_list(chance, node, tasks)
+    return node
+
+
+def _as_list(chance: Random, node: dict[str, Any], tasks: list[dict[str, Any]]) -> None:
+    """Of its own elements, or of those that a node above it yields; some elements are skipped unseen."""
+    if tasks and chance.random() < 0.5:
+        node["for_each"] = {"$from": f"{tasks[-1]['id']}.list"}
+    else:
+        node["for_each"] = {
+            "$value": [_script(chance, number) for number in range(chance.choice((0, 1, 3, 6)))]
+        }
+    node["inputs"] |= {"script": {"$from": "item"}, "index": {"$from": "index"}}
+    node.pop("skip_if", None)
+    if chance.random() < 0.5:
+        node["skip_if"] = {"$eq": [{"$from": "item.does"}, "skip"]}
+
+
+def _script(chance: Random, number: int) -> dict[str, Any]:
+    script = {"does": chance.choice(_DOES), "number": number, "s": round(chance.uniform(0, 0.03), 3)}
+    if number == 0:
+        elements = range(1, chance.choice((1, 2, 5)))
+        script["list"] = [_script(chance, element) for element in elements]
+    return script
+
+
+def _ids(nodes: list[dict[str, Any]]) -> list[str]:
+    return [node["id"] for node in nodes]
