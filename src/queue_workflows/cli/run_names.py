@@ -19,6 +19,13 @@ SHORTEST: Final = 8
 _BEGINNING: Final = re.compile(r"[0-9a-f]{8,32}")
 
 
+def may_be_run(name: str) -> bool:
+    """Whether it could name a run, where jobs are named too; a number is a job's, unless it says `run:`."""
+    given = name.strip()
+    beginning = given.removeprefix("run:").replace("-", "").lower()
+    return not given.isdigit() and (named_run(given) is not None or bool(_BEGINNING.fullmatch(beginning)))
+
+
 def run_named(connection: psycopg.Connection[Any], name: str) -> uuid.UUID:
     """The id; one that is written out is believed, whether or not there is such a run."""
     whole = named_run(name.strip())

@@ -295,8 +295,14 @@ def _running(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
 def _awaiting(there: Circumstances, _known: Knowledge) -> Iterator[Reason]:
     job = there.job
     expires_at = getattr(job, "expires_at", None)
-    until = f", until {moment(expires_at)}" if expires_at else ""
-    yield Reason("awaiting_input", f"it waits for somebody's answer{until}: `qwf run submit-input`")
+    kind = getattr(job, "kind", "input")
+    if kind == "wait":
+        yield Reason("wait", f"it waits until {moment(expires_at)}", {"until": expires_at})
+    elif kind == "workflow":
+        yield Reason("child_run", "it waits for the run that it started: `qwf explain` of its run names it")
+    else:
+        until = f", until {moment(expires_at)}" if expires_at else ""
+        yield Reason("awaiting_input", f"it waits for somebody's answer{until}: `qwf run submit-input`")
 
 
 def _ended(there: Circumstances, _known: Knowledge) -> Iterator[Reason]:

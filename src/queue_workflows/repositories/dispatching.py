@@ -31,8 +31,8 @@ RUN_FINISHED: Final = "run_finished"
 BEGIN: Final = "begin"
 NO_RUN: Final = uuid.UUID(int=0)
 
-# What the dispatcher acts on; the end of a run is for its hooks.
-_DUE: Final = f"""poisoned_at IS NULL AND next_try_at <= statement_timestamp() AND kind <> '{RUN_FINISHED}'"""
+# What the dispatcher acts on; the end of a run is for its hooks. `qwf explain` asks by the same words.
+DUE: Final = f"""poisoned_at IS NULL AND next_try_at <= statement_timestamp() AND kind <> '{RUN_FINISHED}'"""
 # visited: the runs that have events, one look into the index for each, from where the last call ended; so one
 # run with a hundred thousand of them costs no more than one with a single one.
 FIND_RUNS: Final = f"""
@@ -54,7 +54,7 @@ WITH RECURSIVE visited AS (
     WHERE visited.run_id IS NOT NULL AND number < {RUNS_AT_ONCE}
 )
 SELECT run_id, EXISTS (
-    SELECT FROM workflow_dispatch_events AS event WHERE event.run_id = visited.run_id AND {_DUE}
+    SELECT FROM workflow_dispatch_events AS event WHERE event.run_id = visited.run_id AND {DUE}
 ) AND EXISTS (
     SELECT FROM workflow_runs AS run WHERE run.id = visited.run_id AND run.mode = 'node'
 )
@@ -87,7 +87,7 @@ SPEC: Final = "SELECT spec::text FROM workflow_runs WHERE id = %(run_id)s::uuid"
 TAKE: Final = f"""
 WITH due AS MATERIALIZED (
     SELECT id FROM workflow_dispatch_events
-    WHERE run_id = %(run_id)s::uuid AND {_DUE}
+    WHERE run_id = %(run_id)s::uuid AND {DUE}
         AND (%(only)s::bigint IS NULL OR id = %(only)s::bigint)
     ORDER BY id
     LIMIT {EVENTS_AT_ONCE}
@@ -104,7 +104,7 @@ ORDER BY taken.id
 """  # noqa: S608 - fragments of our own
 DUE_EVENTS: Final = f"""
 SELECT id FROM workflow_dispatch_events
-WHERE run_id = %(run_id)s::uuid AND {_DUE}
+WHERE run_id = %(run_id)s::uuid AND {DUE}
 ORDER BY id
 LIMIT {EVENTS_AT_ONCE}
 """  # noqa: S608 - fragments of our own
