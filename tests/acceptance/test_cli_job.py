@@ -127,14 +127,15 @@ def test_a_node_whose_run_would_not_go_on_is_not_retried(job, conn, node, word):
     lost = fail(node)
     conn.execute(f"UPDATE workflow_runs SET {RUN_OVER[word]}")
     before = node.row(lost)
-    run = f"its run {before['run_id']} is {word} and would not go on with it: retry the run, or"
+    run_id = before["run_id"]
+    run = f"its run {run_id} is {word} and would not go on with it: `qwf run retry {run_id}`"
     for more, status in (("--dry-run", 0), ("--json", 1)):
         said = job("retry", f"node:{lost}", more, status=status).stdout
         assert f"not retried, {run}" in said
     kept = fail(node)
     said = job("retry", "--queue", node.queue, "--yes").stdout
     assert said.splitlines()[-2:] == [
-        "1 job left alone; the run would not go on with it: retry the run, or start the workflow again",
+        "1 job left alone; the run would not go on with it: `qwf run retry` runs again what failed in a run",
         "1 job retried",
     ]
     assert (node.row(lost), node.seen(kept, "status")) == (before, ("queued",))

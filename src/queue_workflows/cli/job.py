@@ -35,18 +35,19 @@ from queue_workflows.repositories.families import Family
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.repositories.runs import RunRepository
 from queue_workflows.repositories.selecting import FAILURES_READ, JobFilter, JobLine, SelectingRepository
+from queue_workflows.repositories.steering import ENGINE_MODE
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, JobStatus
 
 COUNTED: Final = 100_000
 LOOK_BACK_S: Final = 7 * 86_400.0
 _OPEN: Final = tuple(status.value for status in JobStatus if status not in JOB_TERMINAL)
 _DONE: Final = {Verb.CANCEL: "cancelled", Verb.RETRY: "retried"}
-_NO_RUN: Final = "would not go on with it: retry the run, or start the workflow again"
+_NO_RUN: Final = "would not go on with it"
 _BECAME: Final = {
     "cancelled": "cancelled",
     "running": "asked to stop",
     "retried": "retried",
-    RUN_OVER: f"left alone; the run {_NO_RUN}",
+    RUN_OVER: f"left alone; the run {_NO_RUN}: `qwf run retry` runs again what failed in a run",
 }
 
 
@@ -279,20 +280,25 @@ def _run_of_left(connection: psycopg.Connection[Any], verb: Verb, row: Job | Non
     if verb is not Verb.RETRY or not isinstance(row, WorkflowNodeJob):
         return None
     run = RunRepository(connection).fetch(row.run_id)
-    if run is not None and run.status in RUN_TERMINAL:
-        return f"its run {run.id} is {run.status}"
-    if run is not None and run.cancel_requested_at is not None:
-        return f"its run {run.id} is being cancelled"
-    if NodeJobRepository(connection).counted([row.id]):
-        return f"its run {row.run_id} has counted its end"
-    return None
+    if run is None:
+        return None
+    if run.status in RUN_TERMINAL:
+        what, when = f"its run {run.id} is {run.status}", ""
+    elif run.cancel_requested_at is not None:
+        what, when = f"its run {run.id} is being cancelled", ", once it is over"
+    elif NodeJobRepository(connection).counted([row.id]):
+        what, when = f"its run {run.id} has counted its end", ", once it is over"
+    else:
+        return None
+    how = f"`qwf run retry {run.id}`" if run.mode == ENGINE_MODE else "retry the run, or start it again"
+    return f"{what} and {_NO_RUN}: {how}{when}"
 
 
 def _said(became: str | None, row: Job | None, verb: Verb, *, dry_run: bool, left: str | None) -> str:
     if became is not None:
         return _BECAME[became]
     if left is not None:
-        return f"not {_DONE[verb]}, {left} and {_NO_RUN}"
+        return f"not {_DONE[verb]}, {left}"
     status = row.status if row else "gone"
     if dry_run and _applies(verb, status):
         return f"would be {_DONE[verb]}"
