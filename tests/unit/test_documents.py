@@ -158,3 +158,39 @@ def test_inputs_are_checked_and_filled_in():
         "inputs.breif is not asked for; did you mean 'brief'?"
     )
     assert load_document(a_node()).checked_inputs({"anything": 1}) == {"anything": 1}
+
+
+def test_a_document_is_a_copy_of_what_it_was_made_from():
+    """Who changes the dict afterwards changes no workflow; and a tuple is a list, references in it too."""
+    inputs: dict[str, Any] = {"x": [1], "y": ({"$from": "b.z"},)}
+    source = a_node(inputs=inputs)
+    source["nodes"].append({"id": "b", "module": "m", "depends_on": ()})
+    document = load_document(source)
+    inputs["x"].append(2)
+    assert document.snapshot()["nodes"][0]["inputs"] == {"x": [1], "y": [{"$from": "b.z"}]}
+    assert document.parents["a"] == ("b",)
+    assert load_document(document.snapshot()) == document
+
+
+@pytest.mark.parametrize(
+    ("nodes", "said"),
+    [
+        ([{"id": "a", "depends_on": ["b"]}], "there is no node 'b'"),
+        ([{"id": "a"}, {"id": "a"}], "is taken by node #1"),
+        ([{"id": "a", "depends_on": ["a"]}], "waits for itself: a → a"),
+        ([{"id": "a", "modul": "m"}], "there is no such field"),
+    ],
+)
+def test_a_snapshot_that_nobody_could_walk_through(nodes: list[dict[str, Any]], said: str):
+    """A row that a host app wrote by itself is refused as such, and the planner never sees it."""
+    with pytest.raises(DocumentError, match=f"the run's snapshot: .*{said}"):
+        CompiledDocuments().compiled({"name": "w", "nodes": [{"module": "m"} | node for node in nodes]}, "x")
+
+
+def test_a_snapshot_of_an_older_version_is_taken():
+    """What a stricter version would refuse at load goes on where it runs already."""
+    nodes = [{"id": "a", "module": "m", "inputs": {"x": {"$from": "inputs.gone"}}, "skip_if": "yes"}]
+    snapshot = {"name": "w", "inputs": {}, "nodes": nodes}
+    with pytest.raises(DocumentError):
+        load_document(snapshot)
+    assert CompiledDocuments().compiled(snapshot, "x").nodes[0].id == "a"

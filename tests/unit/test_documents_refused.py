@@ -86,6 +86,14 @@ def with_node(**fields: Any) -> dict[str, Any]:
         ({"step": -1}, "field step: must be greater than or equal to 0, not -1"),
         ({"skip_if": "yes"}, "field skip_if: must be a condition, as in {$eq: [{$from: approve.ok}, false]}"),
         ({"for_each": 3}, "field for_each: must be a list or a reference to one"),
+        ({"skip_if": {"ok": True}}, "field skip_if: must be a condition"),
+        ({"skip_if": {"$filter": {"in": [], "where": True}}}, "field skip_if: must be a condition"),
+        ({"skip_if": {"$value": "yes"}}, "field skip_if: must be a condition"),
+        ({"for_each": {"items": []}}, "field for_each: must be a list or a reference to one"),
+        ({"for_each": {"$eq": [1, 1]}}, "field for_each: must be a list or a reference to one"),
+        ({"for_each": {"$value": 3}}, "field for_each: must be a list or a reference to one"),
+        ({"type": "wait", "until": {"at": 3}}, "field until: must be a moment with its zone"),
+        ({"type": "wait", "until": 3}, "field until: must be a moment with its zone"),
         ({"inputs": {"x": {"$from": "aa.x"}}}, "field inputs.x: `aa.x`: there is no node 'aa'; did you"),
         ({"inputs": {"x": {"$from": "inputs.breif"}}},
          "field inputs.x: `inputs.breif`: the workflow has no input 'breif'; did you mean 'brief'?"),
@@ -208,7 +216,7 @@ def test_any_part_of_a_document_may_be_missing(place: tuple[Any, ...]):
         load_document(changed(SEED, place, lambda holder, key: holder.pop(key)))
 
 
-@settings(PATIENT, max_examples=600)
+@settings(PATIENT, max_examples=300)
 @given(place=st.sampled_from(PLACES), value=documents)
 def test_any_part_of_a_document_may_be_anything(place: tuple[Any, ...], value: Any):
     """Whatever stands there, it is taken or refused; and what is taken survives its snapshot."""

@@ -76,7 +76,7 @@ def template(
     return {f"${kind}": [side[0] for side in sides]}, equal if kind == "eq" else not equal
 
 
-@settings(PATIENT, max_examples=300)
+@settings(PATIENT, max_examples=150)
 @given(data=st.data(), scope=st.dictionaries(ROOTS, documents, min_size=1))
 def test_references_are_resolved_wherever_they_stand(data: st.DataObject, scope: dict[str, Any]):
     """The result is the template with each operator replaced, and exactly the paths in it were needed."""
@@ -133,7 +133,7 @@ NEARLY_OPERATORS = st.recursive(
 )
 
 
-@settings(PATIENT, max_examples=300)
+@settings(PATIENT, max_examples=150)
 @given(value=NEARLY_OPERATORS)
 def test_malformed_operators_never_pass(value: Any):
     """What is unsound fails when it is resolved, but for the `where` of a filter over nothing."""

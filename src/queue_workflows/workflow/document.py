@@ -49,7 +49,7 @@ class Document(Part):
 
     def checked_inputs(self, inputs: Mapping[str, Any] | None) -> dict[str, Any]:
         """What a run is started with, defaults filled in; `PayloadError` names every input that is wrong."""
-        return filled(self.inputs, inputs or {}, what="inputs")
+        return filled(self.inputs, {} if inputs is None else inputs, what="inputs")
 
     def snapshot(self) -> dict[str, Any]:
         """What a run stores: JSON that loads to an equal document. A field at its default is left out, so

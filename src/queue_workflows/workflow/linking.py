@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.workflow.flaws import MISSING, Flaw
 from queue_workflows.workflow.nodes import BaseNode, InputNode, TaskNode, WaitNode, WorkflowNode
 from queue_workflows.workflow.paths import Path
-from queue_workflows.workflow.refs import ROOTS, near, references_in
+from queue_workflows.workflow.refs import OPERATORS, ROOTS, near, references_in
 from queue_workflows.workflow.schemas import flaws_of_schema
 
 if TYPE_CHECKING:
@@ -47,23 +47,29 @@ def flaws_of(document: Document) -> Iterator[Flaw]:
         yield Flaw(("nodes",), "must have at least one node")
     if document.inputs is not None:
         yield from (Flaw(("inputs", *place), said) for place, said in flaws_of_schema(document.inputs))
-    first: dict[str, int] = {}
-    for at, node in enumerate(document.nodes):
-        if first.setdefault(node.id, at) != at:
-            yield Flaw(("nodes", at, "id"), f"is taken by node #{first[node.id] + 1}")
-    names = _Names(document, first)
+    names = _Names(document)
     for at, node in enumerate(document.nodes):
         yield from (Flaw(("nodes", at, *flaw.place), flaw.said) for flaw in _flaws_of_node(node, names))
     yield from (Flaw(("outputs", *flaw.place), flaw.said) for flaw in names.wrong(document.outputs))
-    yield from _circle(document.parents, first)
+    yield from _namesakes(document)
+    yield from _circle(document)
+
+
+def flaws_of_shape(document: Document) -> Iterator[Flaw]:
+    """What would keep a run from being walked through: the part of `flaws_of` that no version changes."""
+    yield from _namesakes(document)
+    for at, node in enumerate(document.nodes):
+        strangers = (parent for parent in document.parents[node.id] if parent not in document.by_id)
+        yield from (Flaw(("nodes", at), f"there is no node {parent!r}") for parent in strangers)
+    yield from _circle(document)
 
 
 class _Names:
     """What references of a document may name."""
 
-    def __init__(self, document: Document, nodes: Mapping[str, int]) -> None:
+    def __init__(self, document: Document) -> None:
         self._inputs = document.inputs
-        self._nodes = nodes
+        self._nodes = document.by_id
         self._hints = _HINTS
 
     def wrong(self, value: Any, *, per_element: bool = False) -> Iterator[Flaw]:
@@ -129,19 +135,31 @@ def _flaws_of_node(node: BaseNode, names: _Names) -> Iterator[Flaw]:
 
 
 def _flaws_of_values(node: BaseNode) -> Iterator[Flaw]:
-    """Literals where only a reference or one kind of literal makes sense."""
-    if not isinstance(node.skip_if, dict | bool | None):
+    """Values that cannot become what the field needs, whatever the run's data are."""
+    if not _can_be(node.skip_if, bool, ("$from", "$eq", "$ne")):
         yield Flaw(("skip_if",), "must be a condition, as in {$eq: [{$from: approve.ok}, false]}")
-    for_each = getattr(node, "for_each", None)
-    if not isinstance(for_each, dict | list | None):
+    if not _can_be(getattr(node, "for_each", None), list, ("$from", "$filter")):
         yield Flaw(("for_each",), "must be a list or a reference to one")
 
 
 def _flaws_of_wait(node: WaitNode) -> Iterator[Flaw]:
     if (node.seconds is None) is (node.until is None):
         yield Flaw(("seconds",), "give `seconds` or `until`, and not both")
-    elif node.until is not None and not isinstance(node.until, dict) and moment(node.until) is None:
+    elif not _can_be(node.until, str, ("$from",)) or (
+        isinstance(node.until, str) and moment(node.until) is None
+    ):
         yield Flaw(("until",), "must be a moment with its zone, as in 2030-01-31T09:00:00Z, or a reference")
+
+
+def _can_be(value: Any, kind: type, operators: tuple[str, ...]) -> bool:
+    """Whether a value is, or may turn out to be, null or of this kind, which is no mapping."""
+    if not isinstance(value, dict):
+        return value is None or isinstance(value, kind)
+    operator = next((key for key in value if key.startswith("$")), None)
+    if operator == "$value":
+        return _can_be(value[operator], kind, ())
+    # What is malformed is told by itself.
+    return operator in operators or (operator is not None and operator not in OPERATORS)
 
 
 def moment(text: object) -> datetime | None:
@@ -155,8 +173,16 @@ def moment(text: object) -> datetime | None:
     return said if said.utcoffset() is not None else None
 
 
-def _circle(parents: Mapping[str, tuple[str, ...]], nodes: Mapping[str, int]) -> Iterator[Flaw]:
+def _namesakes(document: Document) -> Iterator[Flaw]:
+    first: dict[str, int] = {}
+    for at, node in enumerate(document.nodes):
+        if first.setdefault(node.id, at) != at:
+            yield Flaw(("nodes", at, "id"), f"is taken by node #{first[node.id] + 1}")
+
+
+def _circle(document: Document) -> Iterator[Flaw]:
     """One circle of nodes that wait for each other, if there is any."""
+    parents = document.parents
     left = {node_id: len(above) for node_id, above in parents.items()}
     children: dict[str, list[str]] = {node_id: [] for node_id in parents}
     for node_id, above in parents.items():
@@ -181,4 +207,5 @@ def _circle(parents: Mapping[str, tuple[str, ...]], nodes: Mapping[str, int]) ->
         at = next(parent for parent in parents[at] if left.get(parent, 0) > 0)
     circle = list(walked)[list(walked).index(at) :]
     shown = [*circle[:10], "…"] if len(circle) > 10 else circle
-    yield Flaw(("nodes", nodes[at], "depends_on"), f"waits for itself: {' → '.join([*shown, at])}")
+    place = next(number for number, node in enumerate(document.nodes) if node.id == at)
+    yield Flaw(("nodes", place, "depends_on"), f"waits for itself: {' → '.join([*shown, at])}")

@@ -59,7 +59,7 @@ def complete_document(
 def workflow_names(config: EngineConfig | None = None) -> list[str]:
     """The names of the documents in the directory; what a host app's function knows, it alone knows."""
     directory = (config or current_config()).workflow_dir
-    if directory is None:
+    if directory is None or not directory.is_dir():
         return []
     files = (path for path in directory.iterdir() if path.suffix in SUFFIXES and path.is_file())
     return sorted({path.stem for path in files if _FILE_NAME.fullmatch(path.stem)})
@@ -105,7 +105,7 @@ def _with_pipeline(source: Source, schema: PipelineSchema | None) -> Source:
             advice="as they stand in a document: [{'id': 'plan', 'module': 'planner'}, …]",
         )
     filled: dict[str, dict[str, Any]] = {node["id"]: dict(node) for node in owned}
-    flaws = list(_fill_in(filled, source.data.get("nodes") or [], pipeline))
+    flaws = list(_fill_in(filled, source.data.get("nodes", []), pipeline))
     if flaws:
         raise refusal(source, flaws)
     return read_source(source.data | {"nodes": list(filled.values())})._replace(file=source.file)

@@ -14,14 +14,16 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.payload import MAX_DEPTH, check_payload
+from queue_workflows.payload import MAX_DEPTH, MAX_DIGITS, check_payload
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-MAX_MERGED_KEYS: Final = 1_000_000
+# Of a YAML text, with every alias followed.
+MAX_VALUES: Final = 4_000_000
 Place: TypeAlias = tuple[str | int, ...]
 
+_UNFINISHED: Final = object()
 _TAG: Final = "tag:yaml.org,2002:"
-_INT: Final = re.compile(r"[-+]?[0-9]{1,4300}")
+_INT: Final = re.compile(r"[-+]?[0-9]+")
 _BASED: Final = re.compile(r"0o[0-7]{1,4000}|0x[0-9a-fA-F]{1,4000}")
 _FLOAT: Final = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
@@ -47,15 +49,15 @@ def read_text(text: str) -> Any:
     if text.lstrip()[:1] == "{":
         try:
             return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
-        except (json.JSONDecodeError, RecursionError):
+        except (ValueError, RecursionError):
             pass  # a YAML mapping in braces, or an error that the other parser words with its line
     return _Builder().build(text)
 
 
-def check_data(data: Any) -> None:
-    """Refuse what could not be stored as JSON, aliases that multiply beyond all bounds among it."""
+def checked_data(data: Any) -> Any:
+    """A copy of the data as plain JSON; refused is what JSON cannot hold, or only as far too much of it."""
     try:
-        check_payload(data, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH)
+        return json.loads(check_payload(data, max_bytes=MAX_BYTES, max_depth=MAX_DEPTH))
     except PayloadError as refused:
         said = refused.message.partition(": ")[2] or refused.message
         advice = "" if refused.advice is None or "QWF_" in refused.advice else f"; {refused.advice}"
@@ -80,6 +82,7 @@ class _Open:
     key: str | None = None
     awaits_value: bool = False
     merged: list[dict[str, Any]] = field(default_factory=list)
+    values: int = 1
 
 
 class _Builder:
@@ -88,10 +91,9 @@ class _Builder:
     def __init__(self, lines: dict[Place, int] | None = None) -> None:
         self.lines = lines
         self._open: list[_Open] = []
-        self._anchors: dict[str, Any] = {}
-        self._building: set[str] = set()
+        # What each stands for, and of how many values that is.
+        self._anchors: dict[str, tuple[Any, int]] = {}
         self._root: list[Any] = []
-        self._merged_keys = 0
 
     def build(self, text: str) -> Any:
         import yaml
@@ -115,7 +117,8 @@ class _Builder:
         if kind == "ScalarEvent":
             self._add(_scalar(event, line, is_key=self._awaits_key()), line, event.anchor)
         elif kind == "AliasEvent":
-            self._add(self._aliased(event.anchor, line), line, None)
+            value, values = self._aliased(event.anchor, line)
+            self._add(value, line, None, values)
         elif kind in {"MappingStartEvent", "SequenceStartEvent"}:
             self._begin({} if kind == "MappingStartEvent" else [], event, line)
         elif kind in {"MappingEndEvent", "SequenceEndEvent"}:
@@ -134,7 +137,7 @@ class _Builder:
         if self._awaits_key():
             raise Unreadable("has a key that is no text", line)
         if event.anchor is not None:
-            self._building.add(event.anchor)
+            self._anchors[event.anchor] = (_UNFINISHED, 0)
         self._note(line)
         self._open.append(_Open(value, line, event.anchor))
 
@@ -142,22 +145,21 @@ class _Builder:
         done = self._open.pop()
         value = done.value
         for merged in done.merged:
-            self._merged_keys += len(merged)
-            if self._merged_keys > MAX_MERGED_KEYS:
-                raise Unreadable(f"merges more than {MAX_MERGED_KEYS:,} keys", done.line)
             for key, child in merged.items():
                 value.setdefault(key, child)  # type: ignore[union-attr]
-        if done.anchor is not None:
-            self._building.discard(done.anchor)
-        self._add(value, done.line, done.anchor)
+        self._add(value, done.line, done.anchor, done.values)
 
-    def _add(self, value: Any, line: int, anchor: str | None) -> None:
+    def _add(self, value: Any, line: int, anchor: str | None, values: int = 1) -> None:
+        """Put a value where it belongs, and count it and what it holds."""
         if anchor is not None:
-            self._anchors[anchor] = value
+            self._anchors[anchor] = (value, values)
         if not self._open:
             self._root.append(value)
             return
         holder = self._open[-1]
+        holder.values += values
+        if holder.values > MAX_VALUES:
+            raise Unreadable(f"has more than {MAX_VALUES:,} values, with aliases followed", line)
         if isinstance(holder.value, list):
             self._note(line)
             holder.value.append(value)
@@ -178,11 +180,11 @@ class _Builder:
             raise Unreadable(f"has the key {key!r} twice in one mapping", line)
         holder.key, holder.awaits_value = key, True
 
-    def _aliased(self, anchor: str, line: int) -> Any:
-        if anchor in self._building:
-            raise Unreadable(f"has an alias *{anchor} within what it stands for", line)
+    def _aliased(self, anchor: str, line: int) -> tuple[Any, int]:
         if anchor not in self._anchors:
             raise Unreadable(f"has an alias *{anchor} without an anchor &{anchor} before it", line)
+        if self._anchors[anchor][0] is _UNFINISHED:
+            raise Unreadable(f"has an alias *{anchor} within what it stands for", line)
         return self._anchors[anchor]
 
     def _note(self, line: int) -> None:
@@ -202,6 +204,8 @@ def _merge(holder: _Open, value: Any, line: int) -> None:
 def _scalar(event: Any, line: int, *, is_key: bool) -> Any:
     """What a scalar says: by its tag, or by its looks where it is plain and has none."""
     text: str = event.value
+    if len(text) > MAX_DIGITS and not is_key and _INT.fullmatch(text):
+        raise Unreadable(f"has an integer of more than {MAX_DIGITS} digits", line)
     plain = event.implicit[0] and event.tag is None
     if event.tag is None or event.tag == "!":
         return text if is_key or not plain else _plain(text)

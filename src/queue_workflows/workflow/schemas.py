@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any, Final
 
 from queue_workflows.errors import PayloadError
@@ -10,7 +12,21 @@ from queue_workflows.workflow.paths import written
 from queue_workflows.workflow.reading import Place
 from queue_workflows.workflow.refs import near
 
-_TYPES: Final = ("object", "array", "string", "number", "integer", "boolean", "null")
+_SHOWN: Final = 5
+_WORDS: Final = {
+    "minimum": "must be at least {}",
+    "maximum": "must be at most {}",
+    "exclusiveMinimum": "must be more than {}",
+    "exclusiveMaximum": "must be less than {}",
+    "multipleOf": "must be a multiple of {}",
+    "minLength": "must have at least {} characters",
+    "maxLength": "must have at most {} characters",
+    "minItems": "must have at least {} elements",
+    "maxItems": "must have at most {} elements",
+    "pattern": "must match {}",
+}
+# jsonschema's own words for these name keys only.
+_ABOUT_KEYS: Final = {"required", "additionalProperties", "unevaluatedProperties", "dependentRequired"}
 
 
 def flaws_of_schema(properties: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
@@ -44,17 +60,17 @@ def _flaws_of_one(schema: Any) -> Iterator[tuple[Place, str]]:
     for place, reference in _references(schema):
         try:
             resolver.lookup(reference)
-        except Unresolvable:
+        except (Unresolvable, LookupError, TypeError, ValueError):
             yield place, f"{reference!r} leads nowhere; only the schema itself is known"
 
 
 def _references(schema: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
-    """Every `$ref` of a schema; data in it, such as a default, has none."""
+    """Every reference of a schema; data in it, such as a default, has none."""
     children = (
         schema.items() if isinstance(schema, dict) else enumerate(schema) if isinstance(schema, list) else ()
     )
     for key, child in children:
-        if key == "$ref" and isinstance(child, str):
+        if key in {"$ref", "$dynamicRef"} and isinstance(child, str):
             yield (*place, key), child
         elif key not in {"default", "const", "enum", "examples"}:
             yield from _references(child, (*place, key))
@@ -77,18 +93,17 @@ def filled(properties: Mapping[str, Any] | None, given: Mapping[str, Any], *, wh
                 for error in _errors(_validator(schema), given[name])
             ]
         elif isinstance(schema, dict) and "default" in schema:
-            whole[name] = schema["default"]
+            whole[name] = deepcopy(schema["default"])
         else:
             wrong.append((place, "is missing"))
+    strangers = [str(name) for name in given if name not in properties]
     wrong += [
-        (what + written(str(name)), f"is not asked for{near(str(name), list(properties))}")
-        for name in given
-        if name not in properties
+        (what + written(name), f"is not asked for{near(name, properties)}") for name in strangers[:_SHOWN]
     ]
     if wrong:
-        said = "; ".join(f"{place} {words}" for place, words in wrong[:5])
-        more = f"; and {len(wrong) - 5:,} more" if len(wrong) > 5 else ""
-        raise PayloadError(said + more, path=wrong[0][0])
+        said = "; ".join(f"{place} {words}" for place, words in wrong[:_SHOWN])
+        more = len(wrong) + len(strangers[_SHOWN:]) - len(wrong[:_SHOWN])
+        raise PayloadError(said + (f"; and {more:,} more" if more else ""), path=wrong[0][0])
     return whole
 
 
@@ -110,19 +125,26 @@ def _errors(validator: Any, value: Any) -> list[Any]:
     except Unresolvable as unknown:
         return [ValidationError(f"$ref {unknown.ref!r} leads nowhere; only the schema itself is known")]
     except RecursionError:
-        return [ValidationError("is checked for ever: a $ref of its schema leads to itself")]
+        return [
+            ValidationError("is nested too deeply to be checked, or a $ref of its schema leads to itself")
+        ]
 
 
 def _said(error: Any) -> str:
     """One line, without the value, which may be long or nobody's business."""
     rule, wanted = error.validator, error.validator_value
+    if rule is None:
+        return "is not allowed"
+    if not isinstance(rule, str) or rule in _ABOUT_KEYS:
+        return str(error.message)
     if rule == "type":
         return f"must be {' or '.join([wanted] if isinstance(wanted, str) else wanted)}"
-    if rule in {"enum", "const"}:
-        shown = ", ".join(repr(one) for one in (wanted if rule == "enum" else [wanted]))
-        return f"must be {'one of ' if rule == 'enum' else ''}{shown[:200]}"
-    if rule == "required":
-        return str(error.message).replace(" is a required property", " is missing")
-    if rule is None:
-        return str(error.message)
-    return f"does not fit {rule}: {str(wanted)[:100]}"
+    if rule == "enum":
+        return f"must be one of {', '.join(map(_shown, wanted))[:200]}"
+    if rule == "const":
+        return f"must be {_shown(wanted)}"
+    return _WORDS.get(rule, f"does not fit {rule}: {{}}").format(_shown(wanted))
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)[:100]

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from queue_workflows.errors import DocumentError, Problem
 from queue_workflows.workflow.document import Document, canonical_hash
 from queue_workflows.workflow.flaws import MISSING, Flaw, flaws_in, problems, without
-from queue_workflows.workflow.linking import flaws_of
+from queue_workflows.workflow.linking import flaws_of, flaws_of_shape
 from queue_workflows.workflow.nodes import (
     BaseNode,
     InputNode,
@@ -25,7 +25,14 @@ from queue_workflows.workflow.nodes import (
     When,
     WorkflowNode,
 )
-from queue_workflows.workflow.reading import MAX_BYTES, Unreadable, check_data, lines_of, read_text, steps_of
+from queue_workflows.workflow.reading import (
+    MAX_BYTES,
+    Unreadable,
+    checked_data,
+    lines_of,
+    read_text,
+    steps_of,
+)
 
 __all__ = [
     "BaseNode",
@@ -76,7 +83,7 @@ def read_source(source: Mapping[str, Any] | str | Path, *, name: str | None = No
             read = Source(read_text(text), file, text)
         else:
             read = Source(dict(source) if isinstance(source, Mapping) else source)
-        check_data(read.data)
+        read = read._replace(data=checked_data(read.data))
     except Unreadable as unreadable:
         if unreadable.place is not None:
             flaw = Flaw(tuple(steps_of(unreadable.place)), unreadable.said)
@@ -147,7 +154,7 @@ class CompiledDocuments:
     def compiled(self, spec: Mapping[str, Any], spec_hash: str) -> Document:
         """The document of a snapshot; kept if the hash is really its own, since a host app may write rows.
 
-        What `load_document` checked is not checked again: a stricter version must not stop a run in flight.
+        Beyond its shape it is not checked again: a stricter version must not stop a run in flight.
         """
         found = self.find(spec_hash)
         if found is not None:
@@ -156,6 +163,8 @@ class CompiledDocuments:
             document = Document.model_validate(spec)
         except ValidationError as refused:
             raise refusal(Source(spec, "the run's snapshot"), flaws_in(refused, Document)) from None
+        if flaws := list(flaws_of_shape(document)):
+            raise refusal(Source(spec, "the run's snapshot"), flaws)
         if canonical_hash(dict(spec)) == spec_hash:
             self._keep(spec_hash, document)
         return document
