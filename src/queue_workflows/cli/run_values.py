@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from queue_workflows.workflow.reading import Unreadable, check_data, read_text
+from queue_workflows.workflow.reading import Unreadable, checked_data, read_text
 
 STDIN: Final = "-"
 
@@ -57,8 +57,7 @@ def mapping_in(option: str, file: str) -> dict[str, Any]:
 def mapping_of(where: str, text: str) -> dict[str, Any]:
     """The JSON or YAML object of a text."""
     try:
-        data = read_text(text)
-        check_data(data)
+        data = checked_data(read_text(text))
     except Unreadable as wrong:
         line = f" in line {wrong.line}" if wrong.line else ""
         raise click.UsageError(f"{where} {wrong.said}{line}") from None
