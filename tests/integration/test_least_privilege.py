@@ -16,6 +16,7 @@ from psycopg import sql
 from psycopg.errors import CheckViolation, InsufficientPrivilege
 from support.revisions import HEAD
 from support.roles import DOCS, Roles, least_privilege
+from support.runs import dispatcher, settle
 
 from queue_workflows import (
     DispatchEventRepository,
@@ -30,6 +31,8 @@ from queue_workflows import (
     WorkerControlRepository,
     db,
     models,
+    start_run,
+    submit_input,
 )
 from queue_workflows.errors import AccessRefused
 from queue_workflows.repositories import Ending, NewNodeJob, error_entry
@@ -209,6 +212,18 @@ def test_a_producer_starts_runs_and_answers_nodes(roles):
         run = runs.insert("film", **SPEC, inputs={"brief": "x"}, dedupe_key="producer")
         assert runs.insert("film", **SPEC, dedupe_key="producer") == (run.id, False)
         assert InputSubmissionRepository(producer).insert(run.id, "approve", {"ok": True}) > 0
+        ask = {"name": "ask", "nodes": [{"id": "approve", "type": "input"}]}
+        asked = start_run(ask, conn=producer)
+        answer = submit_input(asked, "approve", {"ok": True}, conn=producer)
+        misnamed = submit_input(asked, "aprove", {"ok": True}, conn=producer)
+    with roles.connect("orchestrator") as orchestrator:
+        settle(dispatcher(orchestrator))
+        answers = InputSubmissionRepository(orchestrator)
+        row, other = answers.fetch(answer), answers.fetch(misnamed)
+        assert row is not None
+        assert other is not None
+        assert (row.status, other.status) == ("accepted", "rejected")
+        assert "is not in the run's document" in (other.error or "")
 
 
 def test_a_producer_cannot_fake_an_end(roles):

@@ -39,6 +39,11 @@ WITH found AS MATERIALIZED (
 )
 SELECT id, status, mode, id IN (SELECT run_id FROM asked) FROM found
 """
+# Asked before, as a refused SELECT would end the caller's transaction.
+MAY_READ: Final = """
+SELECT has_table_privilege('workflow_runs', 'SELECT') AND has_table_privilege('workflow_nodes', 'SELECT')
+    AND has_table_privilege('workflow_node_jobs', 'SELECT')
+"""
 # declared: the node as the run's own document has it, read by the server, as the document may be large.
 NODE: Final = """
 SELECT run.status, run.mode, declared.node::text, node.state,
@@ -147,6 +152,10 @@ class SteeringRepository:
         }
         rows = self._sql.rows(CANCEL, params)
         return {run_id: Asked(RunStatus(status), mode, asked) for run_id, status, mode, asked in rows}
+
+    def may_read(self) -> bool:
+        """Whether the connection's role may read runs and their nodes."""
+        return bool(self._sql.rows(MAY_READ, {})[0][0])
 
     def node(self, run_id: uuid.UUID, node_id: str) -> NodeStanding | None:
         """How a node stands; None if there is no such run."""
