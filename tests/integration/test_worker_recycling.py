@@ -40,6 +40,23 @@ def test_after_so_much_memory_it_is_given_back(qwf_dsn, jobs):
     assert kept(jobs, small, large, following) == [1, 2, 1]
 
 
+def test_it_does_not_ask_for_the_schema_again(qwf_dsn, conn, jobs):
+    """It goes on with what it worked with; a worker that starts now refuses a schema it does not know."""
+    with running_worker(qwf_dsn, "--recycle-jobs", "1") as worker:
+        until(lambda: HeartbeatRepository(conn).list(state="idle"))
+        (version,) = conn.execute("SELECT version_num FROM queue_schema_version").fetchone()
+        conn.execute("UPDATE queue_schema_version SET version_num = 'unknown'")
+        try:
+            ids = [jobs.enqueue("keep", queue="fetch").id for _ in range(2)]
+            until(lambda: all(jobs.fetch(job).status == "completed" for job in ids))
+            with running_worker(qwf_dsn) as another:
+                assert another.wait(60) == 79
+        finally:
+            conn.execute("UPDATE queue_schema_version SET version_num = %s", [version])
+        assert worker.poll() is None
+    assert kept(jobs, *ids) == [1, 1]
+
+
 def test_a_stop_that_meets_a_fresh_start_is_not_lost(qwf_dsn, jobs):
     """Heard before, it ends the worker; in the midst of the exec and after it, as it ends any process."""
     for _ in range(3):

@@ -11,9 +11,10 @@ from functools import cache
 from typing import Any, Final
 
 # Told by the supervisor to the worker that it starts, so that it can take back what a dead one held; and by a
-# worker to the process that it turns into, with how many jobs it has done.
+# worker to the process that it turns into, with how many jobs it has done and which schema it has found.
 INCARNATION: Final = "_QWF_INCARNATION"
 JOBS_DONE: Final = "_QWF_JOBS_DONE"
+SCHEMA: Final = "_QWF_SCHEMA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class Identity:
     incarnation: str
     pid: int
     jobs_done: int = 0
+    # What was needed of which database, and was there; empty before anybody has looked.
+    schema: str = ""
 
     @property
     def worker_id(self) -> str:
@@ -36,13 +39,15 @@ class Identity:
         """The incarnation that the supervisor gave, else one of our own."""
         # Taken out: a worker that a job starts is another one.
         given, done = environ.pop(INCARNATION, ""), environ.pop(JOBS_DONE, "")
+        schema = environ.pop(SCHEMA, "")
         incarnation = given if given.isalnum() else uuid.uuid4().hex[:12]
-        return cls(host_label, queue, incarnation, os.getpid(), int(done) if done.isdecimal() else 0)
+        return cls(host_label, queue, incarnation, os.getpid(), int(done) if done.isdecimal() else 0, schema)
 
     def hand_on(self, jobs_done: int, environ: MutableMapping[str, str] = os.environ) -> None:
         """Before this process executes itself anew: to its supervisor, and in its counts, it is the same."""
         environ[INCARNATION] = self.incarnation
         environ[JOBS_DONE] = str(jobs_done)
+        environ[SCHEMA] = self.schema
 
 
 @cache
