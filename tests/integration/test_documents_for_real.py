@@ -1,0 +1,44 @@
+"""Everything that a document can say of data, through the shipped processes."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from support import studio
+from support.workers import running_orchestrator, running_worker, until
+
+from queue_workflows import start_run
+from queue_workflows.config import reset_config
+from queue_workflows.repositories import RunRepository
+
+APP = {"QWF_APP": "support.studio_app"}
+
+
+@pytest.fixture(autouse=True)
+def _wiring():
+    """This process is one of the host app's too: it starts the run."""
+    studio.wire()
+    yield
+    reset_config()
+
+
+def test_every_operator_and_root(qwf_dsn: str, conn: psycopg.Connection):
+    """Found by name, completed by its pipeline, resolved late by orchestrator and worker alike."""
+    runs = RunRepository(conn)
+    run = start_run("studio", {"brief": "canals"}, labels={"team": "blue"}, conn=conn)
+    with running_orchestrator(qwf_dsn, **APP), running_worker(qwf_dsn, "--queue", "cpu", **APP):
+        ended = until(lambda: (found := runs.fetch(run.id)).finished_at and found)
+    first = {"n": 1, "at": 0, "of": "studio", "to": "s3://studio/blue"}
+    assert (ended.status, ended.error) == ("completed", None)
+    assert ended.outputs == {
+        "show": {
+            "all": [first, None],
+            "first": 1,
+            "skipped": None,
+            "deep": 2,
+            "nothing": None,
+            "literal": {"$from": "inputs.brief"},
+            "fair": True,
+        },
+        "kept": [first],
+    }
