@@ -263,6 +263,39 @@ def test_a_list_in_parts_is_over_when_its_last_job_is(stage: Stage, monkeypatch:
     assert stage.run(run_id).status == "completed"
 
 
+def test_a_child_goes_on_where_it_was(stage: Stage) -> None:
+    """The same run, with what it has done; one whose inputs have changed is another run."""
+    scene = {
+        "name": "scene",
+        "nodes": [
+            {"id": "shoot", "module": "shoot"},
+            {"id": "sound", "module": "sound", "depends_on": ["shoot"]},
+        ],
+        "outputs": {"of": {"$from": "inputs.of"}, "film": {"$from": "sound.film"}},
+    }
+    stage.dispatcher = dispatcher(stage.connection, scene)
+    each = {"id": "scene", "type": "workflow", "workflow": "scene", "for_each": {"$from": "plan.scenes"}}
+    film = FILM | {
+        "nodes": [{"id": "plan", "module": "plan"}, each | {"inputs": {"of": {"$from": "item"}}}],
+        "outputs": {"scenes": {"$from": "scene"}},
+    }
+    run_id = stage.ended("sound", document=film)
+    runs = RunRepository(stage.connection)
+    children = {run.id for run in runs.list(parent_run_id=run_id)}
+    assert (stage.run(run_id).status, len(children)) == ("failed", 3)
+    stage.retry(run_id)
+    assert stage.go_on() == {"sound": 3}
+    row = stage.run(run_id)
+    assert row.status == "completed"
+    assert row.outputs == {"scenes": [{"of": of, "film": "F"} for of in "abc"]}
+    assert {run.id for run in runs.list(parent_run_id=run_id)} == children
+
+    stage.crew.scenes = ["a", "z"]
+    stage.retry(run_id, from_node="plan")
+    assert stage.go_on() == {"plan": 1, "shoot": 2, "sound": 2}
+    assert [one["of"] for one in stage.run(run_id).outputs["scenes"]] == ["a", "z"]
+
+
 def test_a_late_end_of_a_child_is_not_that_of_its_successor(stage: Stage) -> None:
     """A run that was cancelled may be retried while the runs that it had started still stop."""
     scene = {"name": "scene", "nodes": [{"id": "shoot", "module": "shoot"}]}

@@ -12,11 +12,13 @@ import psycopg
 
 from queue_workflows.errors import QwfError
 from queue_workflows.jobs.opening import Host, Opening
+from queue_workflows.jobs.retrying import go_on_with
 from queue_workflows.jobs.scope import load_scope
 from queue_workflows.repositories.dispatching import LockedRun
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.repositories.runs import ParentNode, RunRepository
+from queue_workflows.repositories.steering import ChildRun, SteeringRepository
 from queue_workflows.workflow.refs import paths_in, resolve_inputs
 from queue_workflows.workflow.spec import Document, WorkflowNode
 
@@ -58,18 +60,28 @@ class ChildRuns:
             for job_id in waiting.values():
                 self._fail(job_id, wrong)
             return
+        before = SteeringRepository(self._connection).children(self._run.id, waiting.values())
         for index, job_id in waiting.items():
             element = {} if opening.elements is None else {"item": opening.elements[index], "index": index}
-            self._start_one(node, document, {**scope, **element}, job_id)
+            self._start_one(node, document, {**scope, **element}, job_id, before.get(job_id))
 
     def _start_one(
-        self, node: WorkflowNode, document: Document, scope: Mapping[str, Any], job_id: int
+        self,
+        node: WorkflowNode,
+        document: Document,
+        scope: Mapping[str, Any],
+        job_id: int,
+        before: ChildRun | None,
     ) -> None:
         try:
             inputs = resolve_inputs(node.inputs, scope, where=f"{node.id}.inputs", host=self._host)
             checked = document.checked_inputs(inputs)
         except QwfError as wrong:
             self._fail(job_id, wrong)
+            return
+        is_same = before is not None and (before.workflow, before.inputs) == (document.name, checked)
+        if before is not None and is_same and go_on_with(before.id, conn=self._connection):
+            # A retry: what that run has done already it need not do again.
             return
         self._runs.insert(
             document.name,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from queue_workflows.errors import RunRefused, UnknownNode, UnknownRun
 from queue_workflows.jobs.runs import RunName, check_mode, run_named
@@ -53,36 +54,21 @@ def retry_run(
     `dry_run` nothing is changed. An `actor` is written to the audit log.
     """
     run_id = run_named(run)
-    steering = SteeringRepository(conn)
-    stored = steering.stored(run_id, lock=not dry_run)
+    stored = SteeringRepository(conn).stored(run_id, lock=not dry_run)
     if stored is None:
         raise UnknownRun(run_id)
     _check(run_id, stored)
     document = compiled(stored.spec, stored.spec_hash)
     if from_node is not None and from_node not in document.by_id:
         raise UnknownNode(run_id, from_node)
-    graph = document.derived(graph_of)
-    nodes = WorkflowNodeRepository(conn)
-    reopening = _without_doubtful_lists(
-        reopen(graph, nodes.read(run_id, graph.nodes), from_node=from_node), document
-    )
+    reopening = _reopening(conn, run_id, document, from_node)
     if not reopening.again:
         advice = "name a node to run again from, with `from_node` or --from"
         message = f"run {run_id} is {stored.status}: there is nothing to run again"
         raise RunRefused(run_id, message, status=stored.status, advice=advice)
     if not dry_run:
-        mapped = [node_id for node_id in reopening.nodes if graph.nodes[node_id].is_mapped]
-        nodes.write(run_id, reopening.nodes.values(), mapped)
-        steering.reopen(
-            run_id,
-            nodes_left=reopening.run.nodes_left,
-            ready=reopening.ready,
-            untouched=reopening.dropped,
-            anew=_anew(reopening, document),
-            actor=actor,
-            reason=reason,
-            details={"was": stored.status, "from_node": from_node, "nodes": len(reopening.again)},
-        )
+        details = {"was": stored.status, "from_node": from_node, "nodes": len(reopening.again)}
+        _write(conn, run_id, document, reopening, from_node, actor=actor, reason=reason, details=details)
     return RunRetry(
         run_id,
         stored.status,
@@ -90,6 +76,51 @@ def retry_run(
         reopening.ready,
         reopening.kept,
         {node_id: reopening.nodes[node_id].total for node_id in reopening.elements_kept},
+    )
+
+
+def go_on_with(run_id: uuid.UUID, *, conn: Handle) -> bool:
+    """Run a child run again whose parent's node is run again; false if it has nothing to go on with."""
+    stored = SteeringRepository(conn).stored(run_id, lock=True)
+    if stored is None or stored.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
+        return False
+    document = compiled(stored.spec, stored.spec_hash)
+    reopening = _reopening(conn, run_id, document, None)
+    if reopening.again:
+        _write(conn, run_id, document, reopening, None, actor=None, reason=None, details={})
+    return bool(reopening.again)
+
+
+def _reopening(conn: Handle, run_id: uuid.UUID, document: Document, from_node: str | None) -> Reopening:
+    graph = document.derived(graph_of)
+    rows = WorkflowNodeRepository(conn).read(run_id, graph.nodes)
+    return _without_doubtful_lists(reopen(graph, rows, from_node=from_node), document)
+
+
+def _write(
+    conn: Handle,
+    run_id: uuid.UUID,
+    document: Document,
+    reopening: Reopening,
+    from_node: str | None,
+    *,
+    actor: str | None,
+    reason: str | None,
+    details: dict[str, Any],
+) -> None:
+    """Set back the rows of a run whose lock is held."""
+    graph = document.derived(graph_of)
+    mapped = [node_id for node_id in reopening.nodes if graph.nodes[node_id].is_mapped]
+    WorkflowNodeRepository(conn).write(run_id, reopening.nodes.values(), mapped)
+    SteeringRepository(conn).reopen(
+        run_id,
+        nodes_left=reopening.run.nodes_left,
+        ready=reopening.ready,
+        untouched=reopening.dropped,
+        anew=_anew(reopening, document, from_node),
+        actor=actor,
+        reason=reason,
+        details=details,
     )
 
 
@@ -107,7 +138,7 @@ def _check(run_id: uuid.UUID, stored: StoredRun) -> None:
             run_id,
             f"run {run_id} belongs to a node of run {stored.parent_run_id}",
             status=stored.status,
-            advice=f"retry that one, which starts it anew: `qwf run retry {stored.parent_run_id}`",
+            advice=f"retry that one, which goes on with it: `qwf run retry {stored.parent_run_id}`",
         )
 
 
@@ -131,11 +162,16 @@ def _asks_the_host(document: Document, node_id: str) -> bool:
     return any(path.root == "host" for path in paths_in(for_each))
 
 
-def _anew(reopening: Reopening, document: Document) -> list[str]:
-    """The lists that are gone through from the start."""
+def _anew(reopening: Reopening, document: Document, from_node: str | None) -> list[str]:
+    """The lists that may be others now, and are gone through from the start."""
+    graph = document.derived(graph_of)
     return [
         node_id
         for node_id in reopening.again
-        if getattr(document.by_id[node_id], "for_each", None) is not None
-        and node_id not in reopening.elements_kept
+        if graph.nodes[node_id].is_mapped
+        and (
+            node_id == from_node
+            or set(graph.nodes[node_id].parents).intersection(reopening.again)
+            or _asks_the_host(document, node_id)
+        )
     ]

@@ -39,6 +39,12 @@ WITH found AS MATERIALIZED (
 )
 SELECT id, status, mode, id IN (SELECT run_id FROM asked) FROM found
 """
+# The last run that was started for each of some jobs.
+CHILDREN: Final = """
+SELECT DISTINCT ON (parent_node_job_id) parent_node_job_id, id, workflow_name, inputs::text FROM workflow_runs
+WHERE parent_run_id = %(run_id)s::uuid AND parent_node_job_id = ANY (%(jobs)s::bigint[])
+ORDER BY parent_node_job_id, created_at DESC
+"""
 # Asked before, as a refused SELECT would end the caller's transaction.
 MAY_READ: Final = """
 SELECT has_table_privilege('workflow_runs', 'SELECT') AND has_table_privilege('workflow_nodes', 'SELECT')
@@ -106,6 +112,15 @@ class StoredRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildRun:
+    """A run that a node of another run has started."""
+
+    id: uuid.UUID
+    workflow: str
+    inputs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A run that was to be cancelled: how it stood, and whether it was asked to."""
 
@@ -152,6 +167,11 @@ class SteeringRepository:
         }
         rows = self._sql.rows(CANCEL, params)
         return {run_id: Asked(RunStatus(status), mode, asked) for run_id, status, mode, asked in rows}
+
+    def children(self, run_id: uuid.UUID, job_ids: Collection[int]) -> dict[int, ChildRun]:
+        """The last run of each parked job of a run that has had one."""
+        rows = self._sql.rows(CHILDREN, {"run_id": run_id, "jobs": list(job_ids)})
+        return {job_id: ChildRun(child, name, json.loads(inputs)) for job_id, child, name, inputs in rows}
 
     def may_read(self) -> bool:
         """Whether the connection's role may read runs and their nodes."""
