@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.film_app import task
+from support.film import task
 from support.supervised import holder, supervisor_of
 from support.workers import running_orchestrator, running_worker, until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.film_app import FILM, task
+from support.film import FILM, task
 from support.floor import Floor
 from support.workers import running_orchestrator, until
 
