@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from random import Random
@@ -19,15 +20,19 @@ from support.random_workflows import random_workflow
 from support.reference_replay import Replay, recorded
 from support.workers import SHORT_LEASE, worker_environment
 
-from queue_workflows import cancel_run, start_run
+from queue_workflows import cancel_run, start_run, submit_input
+from queue_workflows.errors import RunRefused
 
 WORKER = ("worker", "--queue", "cpu")
 ORCHESTRATOR = ("orchestrator",)
 # A kill is no fault of the job; short leases let the next worker have it soon.
-SETTINGS = {**SHORT_LEASE, "QWF_MAX_CRASHES": "1000"}
+SETTINGS = {**SHORT_LEASE, "QWF_MAX_CRASHES": "1000", "QWF_APP": "support.random_app"}
 OPEN = "SELECT count(*) FROM workflow_runs WHERE finished_at IS NULL"
 ENDED = "SELECT count(*) FROM workflow_node_jobs WHERE finished_at IS NOT NULL"
 EVENTS = "SELECT count(*) FROM workflow_dispatch_events"
+ASKED = """
+SELECT run_id, node_id FROM workflow_node_jobs WHERE kind = 'input' AND status = 'awaiting_input'
+"""
 AT_WORK_S = 5.0
 
 
@@ -97,6 +102,10 @@ def test_every_row_can_be_explained(qwf_dsn: str, count: int, within_s: float) -
     with psycopg.connect(qwf_dsn, autocommit=True) as connection, crew(qwf_dsn) as them:
         connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
         runs = [start_run(spec, conn=connection).id for spec in specs]
+        for run_id, spec in zip(runs, specs, strict=True):
+            for node in spec["nodes"]:
+                if node.get("type") == "input" and chance.random() < 0.5:
+                    answer(connection, run_id, node["id"])
         cancelled = chance.sample(runs, count // 8)
         deadline = time.monotonic() + within_s
         seen = 0
@@ -104,6 +113,8 @@ def test_every_row_can_be_explained(qwf_dsn: str, count: int, within_s: float) -
             assert time.monotonic() < deadline, "the runs do not end"
             # A little is done before each misfortune, or nothing would ever be.
             seen = until_more_ended(connection, them, seen)
+            for run_id, node_id in connection.execute(ASKED).fetchall():
+                answer(connection, run_id, node_id)
             if cancelled and chance.random() < 0.3:
                 cancel_run(cancelled.pop(), conn=connection)
             if them.killed < count:
@@ -115,6 +126,12 @@ def test_every_row_can_be_explained(qwf_dsn: str, count: int, within_s: float) -
         assert not value(
             connection, "SELECT count(*) FROM workflow_dispatch_events WHERE kind <> 'run_finished'"
         )
+
+
+def answer(connection: psycopg.Connection, run_id: uuid.UUID, node_id: str) -> None:
+    """Some answers come before they are asked for, some twice, and some too late."""
+    with suppress(RunRefused):
+        submit_input(run_id, node_id, {"by": node_id}, conn=connection)
 
 
 def until_more_ended(connection: psycopg.Connection, them: Crew, seen: int) -> int:

@@ -6,11 +6,11 @@ from random import Random
 from typing import Any
 
 MODULE = "scripted"
-_DOES = ("complete",) * 8 + ("fail", "skip", "fail once")
+_DOES = ("complete",) * 6 + ("fail", "fail", "skip", "fail once")
 
 
 def random_workflow(chance: Random, name: str) -> dict[str, Any]:
-    """Up to a dozen nodes: tasks, lists, pauses, conditions, every `when`, both ways to fail."""
+    """Up to a dozen nodes of every type: lists, conditions, every `when`, both ways to fail."""
     nodes: list[dict[str, Any]] = []
     for number in range(chance.randint(1, 12)):
         nodes.append(_node(chance, f"n{number}", nodes))
@@ -22,15 +22,29 @@ def random_workflow(chance: Random, name: str) -> dict[str, Any]:
     }
 
 
+def child(does: str) -> dict[str, Any]:
+    """A workflow of two nodes that ends so."""
+    script = {"does": does, "number": 0, "s": 0.01}
+    nodes = [
+        {"id": "first", "module": "scripted", "inputs": {"script": script | {"does": "complete"}}},
+        {
+            "id": "last",
+            "module": "scripted",
+            "inputs": {"script": script, "above": {"$from": "first.value"}},
+            "retry": {"max_attempts": 1},
+        },
+    ]
+    return {"name": f"child-{does}", "nodes": nodes, "outputs": {"value": {"$from": "last.value"}}}
+
+
 def _node(chance: Random, node_id: str, above: list[dict[str, Any]]) -> dict[str, Any]:
     parents = chance.sample(above, min(len(above), chance.randint(0, 3)))
     node: dict[str, Any] = {"id": node_id, "when": chance.choice(("all_success", "all_done", "any_success"))}
     if chance.random() < 0.3:
         node["on_failure"] = chance.choice(("continue", "fail_fast"))
     tasks = [parent for parent in parents if "module" in parent and "for_each" not in parent]
-    if chance.random() < 0.1:
-        # Neither a result nor a script.
-        return node | {"type": "wait", "seconds": chance.choice((0, 0.2)), "depends_on": _ids(parents)}
+    if chance.random() < 0.2:
+        return node | {"depends_on": _ids(parents)} | _without_worker(chance)
     if tasks and chance.random() < 0.2:
         node["skip_if"] = {"$eq": [{"$from": f"{tasks[0]['id']}.value"}, None]}
     node |= {
@@ -38,13 +52,23 @@ def _node(chance: Random, node_id: str, above: list[dict[str, Any]]) -> dict[str
         "retry": {"max_attempts": 2, "backoff_s": 0},
         "inputs": {
             "script": _script(chance, 0),
-            "above": [{"$from": parent["id"]} for parent in parents if "module" in parent],
+            "above": [{"$from": parent["id"]} for parent in parents if parent.get("type") != "wait"],
         },
         "depends_on": _ids(parents),
     }
     if chance.random() < 0.3:
         _as_list(chance, node, tasks)
     return node
+
+
+def _without_worker(chance: Random) -> dict[str, Any]:
+    return chance.choice(
+        (
+            {"type": "wait", "seconds": chance.choice((0, 0.2))},
+            {"type": "input", "schema": {"by": {"type": "string"}}},
+            {"type": "workflow", "workflow": chance.choice(("child-complete", "child-fail"))},
+        )
+    )
 
 
 def _as_list(chance: Random, node: dict[str, Any], tasks: list[dict[str, Any]]) -> None:

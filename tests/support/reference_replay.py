@@ -12,12 +12,16 @@ from typing import Any
 
 import psycopg
 from support.node_modules.scripted import summary
+from support.random_workflows import child
 from support.reference_interpreter import OVER, ReferenceRun
 
 from queue_workflows.states import JobStatus, RunStatus
 from queue_workflows.workflow.graph import graph_of
 from queue_workflows.workflow.progress import Begun, CancelRun, Ended, Opened, SkippedNode
 from queue_workflows.workflow.spec import TaskNode, load_document
+
+_FIRST, _LAST = (node["inputs"] for node in child("complete")["nodes"])
+CHILD_VALUE = summary(_LAST | {"above": summary(_FIRST)})
 
 
 @dataclass
@@ -136,7 +140,7 @@ class Replay:
         assert job.status in OVER
         node = self.document.by_id[node_id]
         if not isinstance(node, TaskNode):
-            assert job.status in ("completed", "cancelled")
+            self._check_unworked(node, job)
             return
         inputs = dict(node.inputs)
         if index >= 0:
@@ -147,6 +151,15 @@ class Replay:
         if job.status == "completed":
             inputs["above"] = [self._value(ref["$from"]) for ref in inputs["above"]]
             assert job.result == {"value": summary(inputs), "list": inputs["script"].get("list", [])}
+
+    def _check_unworked(self, node: Any, job: Job) -> None:
+        """Pauses and questions complete, a child run ends as its name says."""
+        fails = node.type == "workflow" and node.workflow == "child-fail"
+        assert job.status in ("failed" if fails else "completed", "cancelled")
+        if job.status == "completed" and node.type == "input":
+            assert job.result == {"by": node.id}
+        if job.status == "completed" and node.type == "workflow":
+            assert job.result == {"value": CHILD_VALUE}
 
     def _value(self, node_id: str) -> Any:
         """What a reference to a node yields."""
