@@ -368,6 +368,16 @@ def test_cancelling_an_active_list_stops_its_elements() -> None:
     assert run.states() == {"each": "cancelled", "after": "cancelled"}
 
 
+def test_a_node_whose_cancel_came_too_late_ended_well() -> None:
+    """It has a result and says nothing of the cancel."""
+    run = planned(Shape("a"), Shape("b", ("a",)))
+    run.begin()
+    run.do(Opened("a"))
+    assert run.do(CancelNode("a")).stop == ("a",)
+    assert run.ended("a").ready == ("b",)
+    assert (run.row("a").state, run.row("a").error) == (NodeState.COMPLETED, None)
+
+
 def test_an_answer_may_cancel_its_neighbour() -> None:
     """A ready node whose neighbour cannot be opened stays closed, whichever is answered first."""
     for events in (

@@ -211,7 +211,7 @@ class _Plan:
         if isinstance(event, Broken):
             self._end(replace(row, error=event.error), NodeState.FAILED)
         else:
-            self._end(replace(row, error=None), NodeState.SKIPPED)
+            self._end(row, NodeState.SKIPPED)
 
     def _cancel_run(self, event: CancelRun) -> None:
         if self.run.nodes_left > 0 and self.run.stopping != "cancel":
@@ -237,7 +237,8 @@ class _Plan:
             active=self.run.active - (row.state is NodeState.ACTIVE),
             failed=self.run.failed + failed,
         )
-        self._put(replace(row, state=state))
+        # One whose cancel came too late ended well all the same.
+        self._put(replace(row, state=state, error=row.error if state in _BAD else None))
         self.ready.pop(node_id, None)
         self.stop.pop(node_id, None)
         self.untold.append(node_id)
