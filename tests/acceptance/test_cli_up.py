@@ -57,7 +57,7 @@ def test_only_the_workers_that_are_asked_for(qwf_dsn):
 
 
 def test_when_nobody_reads_the_log_all_end(qwf_dsn):
-    """`| head -3`."""
+    """`| head -3`; it is noticed with the next line."""
     command = [*UP, "--worker", "fetch"]
     process = subprocess.Popen(
         command, env=worker_environment(qwf_dsn), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -66,6 +66,8 @@ def test_when_nobody_reads_the_log_all_end(qwf_dsn):
         assert process.stdout
         process.stdout.readline()
         process.stdout.close()
+        with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+            enqueue(IngestJobRepository(connection), "say", words="is anybody there?")
         process.wait(60)
     finally:
         process.kill()
