@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.commands import qwf_here
 
+from queue_workflows.config import reset_config
 from queue_workflows.errors import ExitCode
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -66,6 +67,22 @@ def test_a_document_from_standard_input():
     )
     assert ended.returncode == ExitCode.CONFIGURATION
     assert ended.stdout.splitlines()[0].startswith("-:2: node 'plan', field modul: ")
+
+
+def test_the_workflows_that_a_document_starts_are_looked_for(here: Path, monkeypatch: pytest.MonkeyPatch):
+    """Where the host app says who has them."""
+    (here / "film.yaml").write_text(GOOD + "- {id: cut, type: workflow, workflow: fimlcut}\n")
+    (here / "filmcut.yaml").write_text(GOOD)
+    (here / "studio_wiring.py").write_text("import queue_workflows as q\nq.set_workflow_dir('.')\n")
+    monkeypatch.setattr("sys.path", sys.path[:])
+    assert qwf_here("run", "check", "film.yaml").stdout == "film.yaml: film, 3 nodes\n"
+    try:
+        said = qwf_here("--app", "studio_wiring", "run", "check", "film.yaml", status=ExitCode.CONFIGURATION)
+    finally:
+        reset_config()
+    assert said.stdout == (
+        "film.yaml: node 'cut', field workflow: there is no workflow 'fimlcut' — did you mean 'filmcut'?\n"
+    )
 
 
 def test_the_schema_is_that_of_the_docs(here: Path):

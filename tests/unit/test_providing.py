@@ -10,7 +10,12 @@ import pytest
 from queue_workflows import set_ref_resolver, set_workflow_dir, set_workflow_provider
 from queue_workflows.config import EngineConfig, current_config
 from queue_workflows.errors import ConfigurationError, DocumentError, UnknownWorkflow
-from queue_workflows.workflow.providing import complete_document, find_document, workflow_names
+from queue_workflows.workflow.providing import (
+    complete_document,
+    find_document,
+    unknown_workflows,
+    workflow_names,
+)
 from queue_workflows.workflow.spec import load_document
 
 pytestmark = pytest.mark.usefixtures("clean_config")
@@ -154,6 +159,22 @@ def test_a_pipeline_that_gives_no_nodes(schema: Any, error: type[Exception], sai
     """Whose mistake it is can be told from the error."""
     with pytest.raises(error, match=said):
         complete_document(crawl(), config=config(pipeline_schema=schema))
+
+
+def test_a_workflow_that_starts_unknown_ones(tmp_path: Path):
+    """They are told beforehand, where there is anybody to ask."""
+    (tmp_path / "short.yaml").write_text(FILM)
+    (tmp_path / "broken.yaml").write_text("nodes: []")
+    names = ("short", "shrot", "broken", "self")
+    nodes = [{"id": f"n{at}", "type": "workflow", "workflow": name} for at, name in enumerate(names)]
+    document = load_document({"name": "self", "nodes": nodes})
+    told = [str(problem) for problem in unknown_workflows(document, config(workflow_dir=tmp_path))]
+    place = "the document: node '{}', field workflow: "
+    assert told == [
+        place.format("n1") + "there is no workflow 'shrot' — did you mean 'short'?",
+        place.format("n2") + f"{tmp_path}/broken.yaml:1: field nodes: must have at least one node",
+    ]
+    assert unknown_workflows(document, config()) == []
 
 
 def test_wiring_adds_up_and_is_taken_back(tmp_path: Path):

@@ -11,7 +11,7 @@ import click
 from queue_workflows.cli.operating import json_option, on_one_line, print_json, say
 from queue_workflows.errors import DocumentError, ExitCode, Problem
 from queue_workflows.workflow.json_schema import document_schema
-from queue_workflows.workflow.providing import complete_document
+from queue_workflows.workflow.providing import complete_document, unknown_workflows
 
 STDIN: Final = "-"
 
@@ -22,17 +22,19 @@ STDIN: Final = "-"
 def check(*, files: Sequence[str], as_json: bool) -> ExitCode:
     """Say what is wrong with workflow documents, a line for each problem.
 
-    FILE is YAML or JSON; `-` is standard input. A document that names a pipeline needs the host app (--app),
-    whose pipeline owns its nodes. Ends with 78 if anything is wrong.
+    FILE is YAML or JSON; `-` is standard input. With the host app (--app) the workflows that a document
+    starts are looked for too; a document that names a pipeline needs it. Ends with 78 if anything is wrong.
     """
     found: list[Problem] = []
     for file in files:
         try:
             document = complete_document(Path("/dev/stdin" if file == STDIN else file))
+            strangers = unknown_workflows(document)
         except DocumentError as wrong:
             found += [problem._replace(file=file) for problem in wrong.problems]
             continue
-        if not as_json:
+        found += [problem._replace(file=file) for problem in strangers]
+        if not strangers and not as_json:
             click.echo(on_one_line(f"{file}: {document.name}, {_number(len(document.nodes), 'node')}"))
     if as_json:
         print_json([problem._asdict() for problem in found])

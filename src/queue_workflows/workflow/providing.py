@@ -12,10 +12,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from queue_workflows.config import EngineConfig, PipelineSchema, current_config
-from queue_workflows.errors import ConfigurationError, UnknownWorkflow
+from queue_workflows.errors import ConfigurationError, DocumentError, Problem, UnknownWorkflow
 from queue_workflows.workflow.flaws import Flaw
 from queue_workflows.workflow.refs import near
-from queue_workflows.workflow.spec import Document, Source, document_of, read_source, refusal
+from queue_workflows.workflow.spec import (
+    Document,
+    Source,
+    WorkflowNode,
+    document_of,
+    read_source,
+    refusal,
+)
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 # What may become the name of a file: no separators, nothing hidden, nothing that leads out of the directory.
@@ -54,6 +61,25 @@ def complete_document(
     if read.data.get("pipeline") is not None:
         read = _with_pipeline(read, (config or current_config()).pipeline_schema)
     return document_of(read, name=name)
+
+
+def unknown_workflows(document: Document, config: EngineConfig | None = None) -> list[Problem]:
+    """The nodes of a document that would start a workflow which nobody has, or whose document is wrong.
+
+    For a look beforehand: a run asks when it comes to the node. Without any provider nothing can be told.
+    """
+    config = config or current_config()
+    if config.load_workflow is None and config.workflow_dir is None:
+        return []
+    children = {node.id: node.workflow for node in document.nodes if isinstance(node, WorkflowNode)}
+    wrong: dict[str, str] = {}
+    for name in dict.fromkeys(children.values()):
+        try:
+            if name != document.name:
+                find_document(name, config)
+        except (UnknownWorkflow, DocumentError) as refused:
+            wrong[name] = str(refused)
+    return [Problem(wrong[name], node_id, "workflow") for node_id, name in children.items() if name in wrong]
 
 
 def workflow_names(config: EngineConfig | None = None) -> list[str]:

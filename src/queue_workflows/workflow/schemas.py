@@ -24,6 +24,7 @@ _WORDS: Final = {
     "minItems": "must have at least {} elements",
     "maxItems": "must have at most {} elements",
     "pattern": "must match {}",
+    "format": "must be of the format {}",
 }
 # jsonschema's own words for these name keys only.
 _ABOUT_KEYS: Final = {"required", "additionalProperties", "unevaluatedProperties", "dependentRequired"}
