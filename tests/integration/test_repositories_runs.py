@@ -77,6 +77,20 @@ def test_run_is_stored_whole(runs: RunRepository) -> None:
     assert made.id.version == 7
 
 
+def test_the_document_of_a_run_comes_once(runs: RunRepository, qwf_conn: psycopg.Connection) -> None:
+    """Who knows the run already reads all else anew; another run is read whole."""
+    one, other = runs.insert(**RUN).id, runs.insert(**RUN | {"dedupe_key": None, "spec": {"nodes": []}}).id
+    known = runs.fetch(one)
+    assert known is not None
+    qwf_conn.execute("UPDATE workflow_runs SET status = 'running' WHERE id = %s", (one,))
+    again, another = runs.fetch(one, known=known), runs.fetch(other, known=known)
+    assert again is not None
+    assert another is not None
+    assert (again.status, again.spec is known.spec, another.spec) == ("running", True, {"nodes": []})
+    qwf_conn.execute("DELETE FROM workflow_runs WHERE id = %s", (one,))
+    assert runs.fetch(one, known=known) is None
+
+
 def test_run_of_a_key_is_one_per_workflow(runs: RunRepository) -> None:
     """A taken key answers with the run that has it; another workflow's key is another run."""
     made = runs.insert(**RUN)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from sqlalchemy.orm.attributes import set_committed_value
+
 from queue_workflows.models import WorkflowRun, uuid7
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.bulk import insert_or_find
@@ -47,6 +49,8 @@ SELECT id FROM workflow_runs
 WHERE workflow_name = %(workflow_name)s::text AND dedupe_key = %(dedupe_key)s::text
 """
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM workflow_runs WHERE id = %(id)s::uuid")
+# For who asks again and again: the document of a run may be large, and never changes.
+FETCH_AGAIN: Final = FETCH.replace("workflow_runs.spec::text AS spec", "NULL AS spec")
 # How a run ended, without its document, which may be large.
 FINISHED: Final = """
 SELECT id, workflow_name, status, inputs::text, outputs::text, error::text, labels::text, parcel_id,
@@ -142,9 +146,14 @@ class RunRepository(Repository[WorkflowRun]):
         params["depth"] = check.whole("depth", parent.depth, 0, check.SMALLINT_MAX)
         return StartedRun(*insert_or_find(self._sql, INSERT_CHILD, FIND, params))
 
-    def fetch(self, run_id: uuid.UUID) -> WorkflowRun | None:
-        """One run, or None."""
-        return self._first(FETCH, {"id": run_id})
+    def fetch(self, run_id: uuid.UUID, *, known: WorkflowRun | None = None) -> WorkflowRun | None:
+        """One run, or None; where it is the `known` one, all of it anew but for its document."""
+        if known is None or known.id != run_id:
+            return self._first(FETCH, {"id": run_id})
+        run = self._first(FETCH_AGAIN, {"id": run_id})
+        if run is not None:
+            set_committed_value(run, "spec", known.spec)
+        return run
 
     def finished(self, run_id: uuid.UUID) -> FinishedRun | None:
         """How a run ended; None if it is not over, or not there."""

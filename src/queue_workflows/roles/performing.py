@@ -61,6 +61,7 @@ class Performer:
         self._invoke_context = current_config().invoke_context
         self._host_refs = current_config().ref_resolver
         self._tasks = current_tasks()
+        self._last_run: WorkflowRun | None = None
         self.has_loaded = False
 
     def perform(self, job: ClaimedJob, ctx: JobContext) -> Performed:
@@ -115,4 +116,5 @@ class Performer:
         """The run of a node job, for a host app that puts a context around its jobs."""
         if self._invoke_context is None or not isinstance(job, ClaimedNodeJob):
             return None
-        return RunRepository(self._connected()).fetch(job.run_id)
+        self._last_run = RunRepository(self._connected()).fetch(job.run_id, known=self._last_run)
+        return self._last_run
