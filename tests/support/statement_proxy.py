@@ -109,7 +109,7 @@ class _Line:
                 batch.append(raw)
                 if kind[0] in PARTS:
                     continue
-                trap = self._proxy.trap_for(self._text) if kind == b"S" else None
+                trap = self._proxy.trap_for(self._text) if kind in (b"S", b"Q") else None
                 if trap is None:
                     self._pass_on(b"".join(batch))
                 elif not self._held(trap, batch):
@@ -127,13 +127,15 @@ class _Line:
         return head + _exactly(self._client, struct.unpack("!i", head)[0] - 4)
 
     def _note(self, kind: bytes, body: bytes) -> None:
-        """Remember which text a prepared statement has, and which one is being executed."""
+        """Remember which text a prepared statement has, and which is being executed; a plain one is both."""
         if kind == b"P":
             name, text, _ = body.split(b"\0", 2)
             self._texts[name] = text.decode()
         elif kind == b"B":
             _, name, _ = body.split(b"\0", 2)
             self._text = self._texts.get(name, "")
+        elif kind == b"Q":
+            self._text = body[:-1].decode()
 
     def _held(self, trap: Trap, batch: list[bytes]) -> bool:
         """Spring the trap at its moment; whether the line goes on afterwards."""
