@@ -29,7 +29,6 @@ CHAIN = {
     ],
     "outputs": {"all": {"$from": "many"}, "ok": {"$from": "ask.ok"}},
 }
-COMMIT = "COMMIT"
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ class Kill:
 
 KILLS = [
     Kill("after taking the events", dispatching.TAKE, Moment.UNREAD),
-    Kill("before the commit", COMMIT, Moment.UNSENT),
-    Kill("before it read that it is committed", COMMIT, Moment.UNREAD, has_happened=True),
+    Kill("before the commit", dispatching.COMMIT, Moment.UNSENT),
+    Kill("before it read that it is committed", dispatching.COMMIT, Moment.UNREAD, has_happened=True),
 ]
 MORE_KILLS = [
     Kill("between two runs", dispatching.FIND_RUNS, Moment.UNREAD),
@@ -122,7 +121,7 @@ def test_killed_while_it_acts_on_an_end(floor, proxy: StatementProxy, kill: Kill
 
 def test_killed_while_it_begins_a_run(floor, proxy: StatementProxy) -> None:
     """The run is begun once."""
-    trap = proxy.trap(workflow_nodes.WRITE, moment=Moment.UNREAD)
+    trap = proxy.trap(workflow_nodes.WRITE, moment=Moment.UNSENT)
     run_id = start(floor.connection, CHAIN)
     with running_orchestrator(proxy.dsn) as victim:
         trap.sprung()
@@ -170,7 +169,7 @@ def test_killed_while_it_opens_a_long_list_in_parts(floor, proxy: StatementProxy
 
     with running_orchestrator(proxy.dsn) as victim:
         until(lambda: jobs_of(connection, "one"))
-        traps = [proxy.trap(dispatching.ADD_EVENT, moment=Moment.UNREAD) for _ in range(part)]
+        traps = [proxy.trap(dispatching.ADD_EVENT, moment=Moment.UNSENT) for _ in range(part)]
         work(connection, listed)
         for trap in traps[:-1]:
             trap.sprung()
