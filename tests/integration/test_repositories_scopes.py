@@ -46,7 +46,7 @@ def rows(qwf_dsn: str) -> Iterator[Rows]:
         rows.ended("failed", None, status="failed")
         rows.node("nothing", "completed")
         rows.ended("nothing", None)
-        rows.node("draw", "failed", total=4)
+        rows.node("draw", "failed", total=4, failed=2)
         rows.ended("draw", {"url": 2}, place=2)
         rows.ended("draw", {"url": 0}, place=0)
         rows.ended("draw", None, place=1, status="failed")
@@ -85,6 +85,18 @@ def test_results_in_the_order_of_the_list(rows: Rows) -> None:
     assert rows.resolved({"$from": "draw[2].url"}) == 2
     assert rows.resolved({"$from": "draw[1].url"}) is None
     assert rows.resolved({"$from": "none"}) == []
+
+
+def test_a_list_that_was_stopped_has_what_was_done_of_it(rows: Rows) -> None:
+    """So that a node that tidies up sees it; one that never began is null, with what an earlier life left."""
+    rows.node("stopped", "cancelled", total=3, cancelled=2)
+    rows.ended("stopped", {"url": 1}, place=1)
+    rows.ended("stopped", None, place=0, status="cancelled")
+    assert rows.resolved({"$from": "stopped"}) == [None, {"url": 1}, None]
+    for node, state in (("broken", "failed"), ("kept", "cancelled")):
+        rows.node(node, state, total=1)
+        rows.ended(node, {"stale": True}, place=0)
+        assert rows.resolved({"$from": node}) is None
 
 
 def test_nodes_without_a_result_are_null_however_deep(rows: Rows) -> None:

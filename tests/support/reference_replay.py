@@ -46,6 +46,8 @@ class Recorded:
     outputs: Any
     cancelled: bool
     states: dict[str, str]
+    # Of nodes that were opened: how many jobs they were to have.
+    totals: dict[str, int]
     jobs: dict[str, dict[int, Job]] = field(default_factory=dict)
 
 
@@ -54,8 +56,11 @@ def recorded(connection: psycopg.Connection, run_id: Any) -> Recorded:
         "SELECT status, outputs, cancel_requested_at IS NOT NULL FROM workflow_runs WHERE id = %s", [run_id]
     ).fetchone()
     assert row is not None
-    states = connection.execute("SELECT node_id, state FROM workflow_nodes WHERE run_id = %s", [run_id])
-    run = Recorded(*row, states=dict(states.fetchall()))
+    nodes = connection.execute(
+        "SELECT node_id, state, jobs_total FROM workflow_nodes WHERE run_id = %s", [run_id]
+    ).fetchall()
+    states = {node_id: state for node_id, state, _ in nodes}
+    run = Recorded(*row, states=states, totals={node_id: total for node_id, _, total in nodes if total})
     for node_id, index, *job in connection.execute(
         "SELECT node_id, map_index, status, context_delta, item FROM workflow_node_jobs WHERE run_id = %s",
         [run_id],

@@ -17,11 +17,22 @@ class RunRows:
         self.connection = connection
         self.run_id = RunRepository(connection).insert("film", spec={}, spec_hash="h", **run).id
 
-    def node(self, node_id: str, state: str, *, total: int | None = None) -> None:
+    def node(
+        self, node_id: str, state: str, *, total: int | None = None, failed: int = 0, cancelled: int = 0
+    ) -> None:
         """A node that somebody has touched; with a total, one that goes through a list."""
         self.connection.execute(
-            "INSERT INTO workflow_nodes (run_id, node_id, state, mapped, jobs_total) VALUES (%s,%s,%s,%s,%s)",
-            [self.run_id, node_id, state, total is not None, 1 if total is None else total],
+            "INSERT INTO workflow_nodes (run_id, node_id, state, mapped, jobs_total, jobs_failed,"
+            " jobs_cancelled) VALUES (%s, %s, %s, %s, %s, %s, %s)",
+            [
+                self.run_id,
+                node_id,
+                state,
+                total is not None,
+                1 if total is None else total,
+                failed,
+                cancelled,
+            ],
         )
 
     def ended(self, node_id: str, result: Any, *, place: int = -1, status: str = "completed") -> None:

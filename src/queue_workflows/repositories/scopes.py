@@ -13,9 +13,9 @@ from queue_workflows.repositories.connection import Handle, Statements
 
 # wanted: what to look up, each with the keys that lead to the part which is needed, as a node may have
 # returned megabytes of which somebody wants the title. node: its results count if it has ended with some; a
-# `for_each` node that failed has those of its other elements. Where the run is not the engine's, no node has
-# a row, and the job alone says it. Results are found by the unique key of node jobs, whatever the planner
-# believes.
+# `for_each` node that failed or was stopped has those of its other elements, once it had begun. Where the run
+# is not the engine's, no node has a row, and the job alone says it. Results are found by the unique key of
+# node jobs, whatever the planner believes.
 READ: Final = """
 WITH wanted AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(%(wanted)s::jsonb) AS wanted (number integer, node text, keys text[])
@@ -35,7 +35,11 @@ SELECT wanted.number, node.total, job.map_index,
     (CASE WHEN node.total IS NULL THEN job.result #> wanted.keys ELSE job.result END)::text
 FROM wanted
 LEFT JOIN LATERAL (
-    SELECT state, CASE WHEN mapped AND state IN ('completed', 'failed') THEN jobs_total END AS total
+    SELECT state, CASE
+        WHEN mapped AND (
+            state = 'completed' OR (state IN ('failed', 'cancelled') AND jobs_failed + jobs_cancelled > 0)
+        ) THEN jobs_total
+    END AS total
     FROM workflow_nodes WHERE run_id = %(run_id)s::uuid AND node_id = wanted.node
     LIMIT 1
 ) AS node ON true
