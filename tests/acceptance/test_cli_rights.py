@@ -9,8 +9,11 @@ import pytest
 from support.commands import qwf_here
 from support.roles import Roles, least_privilege
 
-from queue_workflows import IngestJobRepository, db
+from queue_workflows import IngestJobRepository, db, start_run
+from queue_workflows.workflow.spec import load_document
 
+RUN = "0190b5d4-0000-7000-8000-000000000007"
+DOCUMENT = load_document({"name": "film", "nodes": [{"id": "approve", "type": "input"}]})
 LOOKS = (
     ("workers", "list"),
     ("queue", "stats"),
@@ -18,6 +21,9 @@ LOOKS = (
     ("job", "show", "ingest:1"),
     ("job", "failures"),
     ("explain", "ingest:1"),
+    ("run", "list", "--poisoned"),
+    ("run", "show", RUN),
+    ("run", "show", RUN[:13]),
 )
 ACTS = (
     ("workers", "pause", "*", "fetch"),
@@ -26,6 +32,12 @@ ACTS = (
     ("job", "retry", "ingest:1"),
     ("job", "cancel", "--queue", "fetch", "--yes"),
     ("job", "retry", "--status", "cancelled", "--yes"),
+)
+RUN_ACTS = (
+    ("run", "submit-input", RUN, "approve", "{}"),
+    ("run", "unpoison", RUN),
+    ("run", "cancel", RUN),
+    ("run", "cancel", "--label", "customer=ann", "--yes"),
 )
 
 
@@ -37,6 +49,14 @@ def roles(qwf_server, qwf_role_suffix) -> Iterator[Roles]:
         roles.grant()
         with psycopg.connect(roles.dsn("producer")) as producer:
             assert IngestJobRepository(producer).enqueue("note", queue="fetch").id == 1
+            run = start_run(DOCUMENT, conn=producer, labels={"customer": "ann"})
+        with psycopg.connect(roles.admin_dsn) as administrator:
+            administrator.execute("UPDATE workflow_runs SET id = %s WHERE id = %s", [RUN, run.id])
+            administrator.execute(
+                "INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, poisoned_at)"
+                " VALUES (%s, 1, 0, 'nonsense', now())",
+                [RUN],
+            )
         yield roles
 
 
@@ -44,8 +64,16 @@ def test_a_reader_looks_and_an_operator_acts(roles):
     """The operator's group is that of the orchestrators."""
     for command in LOOKS:
         qwf_here("--db", roles.dsn("reader"), *command)
-    for command in (*LOOKS, *ACTS):
+    for command in (*LOOKS, *ACTS, *RUN_ACTS):
         qwf_here("--db", roles.dsn("orchestrator"), *command)
+
+
+@pytest.mark.parametrize("command", RUN_ACTS, ids=" ".join)
+def test_a_reader_may_not_steer_runs(roles, command):
+    """78, one line."""
+    said = qwf_here("--db", roles.dsn("reader"), *command, status=78)
+    assert (said.stdout.count("\n") <= 2, said.stderr.count("\n")) == (True, 1)
+    assert "grants" in said.stderr
 
 
 @pytest.mark.parametrize("role", ["reader", "worker", "producer"])

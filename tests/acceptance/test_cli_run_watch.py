@@ -123,7 +123,7 @@ def test_as_json_each_change_is_an_object(qwf_dsn, conn):
         ("b", "completed"),
         (None, "completed"),
     ]
-    assert set(told[0]) == {"at", "node", "state", "note", "fraction"}
+    assert set(told[0]) == {"at", "node", "state", "note", "fraction", "outputs"}
 
 
 @pytest.mark.parametrize("ends", ["failed", "cancelled"])

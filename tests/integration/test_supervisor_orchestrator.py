@@ -11,9 +11,11 @@ import pytest
 from click import UsageError
 from support.jobs import CLEAR
 from support.processes import gone
-from support.supervised import over_stand_ins
+from support.runs import start
+from support.supervised import over_stand_ins, supervisor_of
 from support.workers import until
 
+from queue_workflows import wait_for
 from queue_workflows.cli.main import cli
 
 ORCHESTRATES = r"orchestrates (\d+)"
@@ -93,6 +95,24 @@ def test_a_supervisor_that_is_killed_leaves_no_orchestrator(qwf_dsn, connection)
         pid = int(supervisor.until(ORCHESTRATES)[1])
         os.kill(supervisor.pid, signal.SIGKILL)
         until(lambda: gone(pid))
+
+
+def test_the_shipped_one_advances_runs_and_is_replaced(qwf_dsn, connection):
+    """Below a supervisor with a worker: killed between two runs, and nothing is left of it in the end."""
+    chain = {
+        "nodes": [
+            {"id": "a", "module": "echo", "inputs": {"n": 1}},
+            {"id": "b", "module": "echo", "inputs": {"n": {"$from": "a.n"}}},
+        ]
+    }
+    with supervisor_of(qwf_dsn, "--orchestrator", "--worker", "cpu", "--no-spare") as supervisor:
+        first = int(supervisor.until(r"orchestrator/1: started, pid (\d+)")[1])
+        wait_for(start(connection, chain), 100, db_url=qwf_dsn)
+        os.kill(first, signal.SIGKILL)
+        second = int(supervisor.until(r"orchestrator/1: started, pid (\d+)")[1])
+        wait_for(start(connection, chain), 100, db_url=qwf_dsn)
+        os.kill(supervisor.pid, signal.SIGKILL)
+        until(lambda: gone(second))
 
 
 def test_a_supervisor_has_to_have_something_to_do():

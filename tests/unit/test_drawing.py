@@ -120,7 +120,10 @@ def test_colours_take_no_room(columns):
 
 def test_a_run_that_has_not_begun_and_one_that_is_over():
     """The head says how long it waited, or took."""
-    assert draw(run(status="queued", started_at=None), Terminal())[0].endswith("queued for 2m 10s")
+    waits = draw(run(status="queued", started_at=None), Terminal())
+    assert waits[0].endswith("queued for 2m 10s")
+    assert waits[-1] == f"nobody has begun it yet; `qwf explain {RUN}` says why"
+    assert len(draw(run(status="queued", started_at=None, at=at(4)), Terminal())) == 1
     over = draw(run(status="completed", finished_at=at(61)), Terminal())[0]
     assert over.endswith("completed after 1m")
     never = draw(run(status="cancelled", started_at=None, finished_at=at(3)), Terminal())[0]

@@ -76,4 +76,14 @@ def test_what_happens_to_the_run():
     over = run(status="cancelled", cancel_requested_at=LATER, cancel_reason="wrong")
     assert told(asked, over) == [(None, "cancelled", "wrong")]
     assert told(run(), run(poisoned=("event 7",))) == [(None, "poisoned", "event 7")]
-    assert told(run(counts={"over": 1}), run(counts={"over": 2})) == [(None, "running", "2 over")]
+    done = [one.outputs for one in changes(run(), run(status="completed", outputs={"url": "x"}))]
+    assert done == [{"url": "x"}]
+
+
+def test_a_very_large_run_in_hundredths():
+    """A line for each node would be too many; what fails is told at once."""
+    before = run(counts={"over": 1000, "failed": 0, "waiting": 99_000})
+    assert told(before, run(counts={"over": 1500, "failed": 0, "waiting": 98_500})) == []
+    now = run(counts={"over": 2000, "failed": 0, "waiting": 98_000})
+    assert told(before, now) == [(None, "running", "2,000 over, 0 failed, 98,000 waiting")]
+    assert told(before, run(counts={"over": 1000, "failed": 1, "waiting": 98_999})) != []

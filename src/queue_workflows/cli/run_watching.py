@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import sys
 import uuid
@@ -56,7 +57,7 @@ def follow(database: Database, run_id: uuid.UUID, *, as_json: bool, ascii_only: 
     show: Callable[[RunOverview | None], None]
     if as_json:
         show = _Told(_in_json)
-    elif sys.stdout.isatty():
+    elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         show = _Drawn(terminal)
     else:
         show = _Told(lambda change: _in_words(change, terminal))

@@ -24,7 +24,6 @@ from queue_workflows.models import Base
 Handle: TypeAlias = "Session | scoped_session[Any] | Connection | psycopg.Connection[Any]"
 Params: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = Sequence[Sequence[Any]]
-Asker: TypeAlias = Callable[[str, Params], Callable[[], Rows]]
 
 # psycopg_async is the same driver below an AsyncSession's `run_sync`.
 _DRIVERS: Final = ("psycopg", "psycopg_async")
@@ -44,8 +43,7 @@ class Statements:
 
     def __init__(self, handle: Handle, model: type[Base]) -> None:
         self._handle = handle
-        self._ask = _asker(handle, model)
-        self._sent: dict[str, tuple[psycopg.Cursor[Any], bytes]] = {}
+        self._run = _runner(handle, model)
 
     @property
     def commits_each(self) -> bool:
@@ -66,24 +64,10 @@ class Statements:
 
         Fetching is what makes it real: on a psycopg pipeline an unfetched statement fails later, elsewhere.
         """
-        return self._ask(sql, params)()
-
-    def ask(self, sql: str, params: Params) -> Callable[[], Rows]:
-        """What gives the rows; in a psycopg pipeline the statement is on its way until that is called."""
-        return self._ask(sql, params)
-
-    def send(self, sql: str, params: Params) -> None:
-        """A statement whose rows nobody wants. In a psycopg pipeline nobody waits for it either: what goes
-        wrong comes out with a later answer, or when the pipeline ends."""
-        if isinstance(self._handle, psycopg.Connection):
-            # Never one that `ask` uses: there this statement's rows would be taken for the next one's.
-            cursor, query = self._sent.get(sql) or (psycopg.Cursor(self._handle), sql.encode())
-            self._sent[sql] = cursor.execute(query, params), query
-        else:
-            self._ask(sql, params)
+        return self._run(sql, params)
 
 
-def _asker(handle: object, model: type[Base]) -> Asker:
+def _runner(handle: object, model: type[Base]) -> Callable[[str, Params], Rows]:
     if isinstance(handle, scoped_session):
         handle = handle()
     if isinstance(handle, Session):
@@ -95,7 +79,7 @@ def _asker(handle: object, model: type[Base]) -> Asker:
     raise _refusal(handle)
 
 
-def _on_session(session: Session, model: type[Base]) -> Asker:
+def _on_session(session: Session, model: type[Base]) -> Callable[[str, Params], Rows]:
     """On the Session's connection for our tables; asked for each time, as it lasts one transaction.
 
     What the Session has pending goes first, as before its own queries: the row may be what a job refers to.
@@ -109,48 +93,41 @@ def _on_session(session: Session, model: type[Base]) -> Asker:
         ) from unbound
     _check_driver(session, bind.dialect)
 
-    def ask(sql: str, params: Params) -> Callable[[], Rows]:
+    def run(sql: str, params: Params) -> Rows:
         if session.autoflush and not session._flushing:
             session.flush()
         connection = session.connection(bind_arguments={"mapper": model})
-        rows = connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
-        return lambda: rows
+        return connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
 
-    return ask
+    return run
 
 
-def _on_connection(connection: Connection) -> Asker:
+def _on_connection(connection: Connection) -> Callable[[str, Params], Rows]:
     _check_driver(connection, connection.dialect)
     _check_open(connection)
 
-    def ask(sql: str, params: Params) -> Callable[[], Rows]:
+    def run(sql: str, params: Params) -> Rows:
         _check_open(connection)
-        rows = connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
-        return lambda: rows
+        return connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
 
-    return ask
+    return run
 
 
-def _on_psycopg(connection: psycopg.Connection[Any]) -> Asker:
+def _on_psycopg(connection: psycopg.Connection[Any]) -> Callable[[str, Params], Rows]:
     _check_open(connection)
     kept: dict[str, tuple[psycopg.Cursor[tuple[Any, ...]], bytes]] = {}
 
-    def ask(sql: str, params: Params) -> Callable[[], Rows]:
+    def run(sql: str, params: Params) -> Rows:
         _check_open(connection)
         # A cursor that is given the very same bytes again knows the types of parameters and columns already:
         # half of what a statement costs here. It is taken out while in use, so no two threads share one.
         found = kept.pop(sql, None)
         cursor, query = found or (psycopg.Cursor(connection, row_factory=tuple_row), sql.encode())
-        cursor.execute(query, params)
-
-        def rows() -> Rows:
-            found = cursor.fetchall()
-            kept[sql] = cursor, query
-            return found
-
+        rows = cursor.execute(query, params).fetchall()
+        kept[sql] = cursor, query
         return rows
 
-    return ask
+    return run
 
 
 def _check_driver(handle: object, dialect: Dialect) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from queue_workflows.cli.drawing.run import note_of
 from queue_workflows.jobs.overview import NodeOverview, RunOverview
@@ -21,6 +21,8 @@ class Change(NamedTuple):
     state: str
     note: str
     fraction: float | None = None
+    # Of a run that has just completed.
+    outputs: Mapping[str, Any] | None = None
 
 
 def changes(before: RunOverview | None, now: RunOverview) -> Iterator[Change]:
@@ -29,13 +31,14 @@ def changes(before: RunOverview | None, now: RunOverview) -> Iterator[Change]:
     for node in now.nodes:
         if _told_of(node) != _told_of(known.get(node.id, NodeOverview(node.id))):
             yield Change(now.at, node.id, node.state, note_of(node, now.at), node.fraction)
-    if before is not None and now.counts and now.counts != before.counts:
-        yield Change(now.at, None, now.status, ", ".join(f"{n:,} {word}" for word, n in now.counts.items()))
+    if before is not None and _counted(now) != _counted(before):
+        words = ", ".join(f"{count:,} {word}" for word, count in now.counts.items())
+        yield Change(now.at, None, now.status, words)
     for poison in now.poisoned:
         if before is None or poison not in before.poisoned:
             yield Change(now.at, None, "poisoned", poison)
     if before is None or before.status != now.status or (_cancels(now) and not _cancels(before)):
-        yield Change(now.at, None, now.status, _note(now))
+        yield Change(now.at, None, now.status, _note(now), outputs=now.outputs)
 
 
 def _told_of(node: NodeOverview) -> tuple[object, ...]:
@@ -44,6 +47,12 @@ def _told_of(node: NodeOverview) -> tuple[object, ...]:
     message = None if node.elements or not node.activities else node.activities[0].message
     failed = node.elements.failed if node.elements and not node.finished_at else 0
     return node.state, node.attempt, step or 0, message, failed, node.hold, node.child_run
+
+
+def _counted(run: RunOverview) -> tuple[int, int]:
+    """Of a run whose nodes are only counted: how many hundredths of them are over, and how many failed."""
+    failed, total = run.counts.get("failed", 0), sum(run.counts.values())
+    return (100 * (run.counts.get("over", 0) + failed) // total if total else 0), failed
 
 
 def _cancels(run: RunOverview) -> bool:

@@ -23,6 +23,8 @@ LONGEST_OUTPUTS: Final = 1000
 _LONGEST_NAME: Final = 44
 _BAR: Final = 12
 _NAMED: Final = 3
+# A run is begun within moments where an orchestrator is.
+_SOON: Final = timedelta(seconds=5)
 
 
 class Look(NamedTuple):
@@ -266,6 +268,8 @@ def _foot(run: RunOverview, terminal: Terminal) -> Iterator[str]:
         lines.append(terminal.paint("poisoned: ", fg="red") + on_one_line(poison))
     if run.outputs:
         lines.append("outputs: " + on_one_line(json.dumps(run.outputs, ensure_ascii=False))[:LONGEST_OUTPUTS])
+    if run.status == "queued" and run.at - run.created_at > _SOON:
+        lines.append(f"nobody has begun it yet; `qwf explain {run.id}` says why")
     asked = [node for node in run.nodes if node.type == "input" and node.state == "awaiting_input"]
     lines += [f"to answer: qwf run submit-input {run.id} {node.id}" for node in asked[:_NAMED]]
     if lines:
