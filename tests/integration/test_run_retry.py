@@ -5,12 +5,14 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
 import pytest
 from support.jobs import CLEAR, ending
 from support.runs import Body, dispatcher, run_through, settle, start, work
+from support.schemas import blocked, until
 
 from queue_workflows import RunRefused, UnknownNode, UnknownRun
 from queue_workflows.jobs import opening
@@ -195,6 +197,24 @@ def test_all_of_it_or_nothing_with_the_callers_transaction(stage: Stage, qwf_dsn
         stage.retry(run_id)
     stage.go_on()
     assert stage.run(run_id).status == "completed"
+
+
+def test_two_at_once_retry_it_once(stage: Stage, qwf_dsn: str) -> None:
+    """The second waits for the first, and then finds a run that goes on."""
+    run_id = stage.ended("cut")
+    with (
+        psycopg.connect(qwf_dsn) as first,
+        psycopg.connect(qwf_dsn) as second,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        retry_run(run_id, conn=first)
+        waiting = pool.submit(retry_run, run_id, conn=second)
+        pid = second.info.backend_pid
+        until(lambda: pid in blocked(qwf_dsn, first.info.backend_pid), "the wait for the run")
+        first.commit()
+        with pytest.raises(RunRefused, match="is running"):
+            waiting.result(60)
+    assert stage.go_on() == {"cut": 1, "tidy": 1}
 
 
 def test_a_failure_stops_a_list_in_the_middle(stage: Stage) -> None:

@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from queue_workflows.config import effective_settings
 from queue_workflows.errors import PayloadError, RunRefused, UnknownNode, UnknownRun
 from queue_workflows.repositories.connection import Handle
+from queue_workflows.repositories.enqueueing import current_limits
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.input_submissions import InputSubmissionRepository
 from queue_workflows.repositories.runs import ParentNode, RunRepository, StartedRun, named_run
@@ -51,7 +51,7 @@ def start_run(
         _document(workflow),
         inputs,
         conn=conn,
-        limits=_limits(),
+        limits=current_limits(),
         priority=priority,
         dedupe_key=dedupe_key,
         labels=labels,
@@ -141,7 +141,7 @@ def submit_input(
     if SteeringRepository(conn).may_read():
         asked = asked_node(run_id, node, conn=conn)
         answer = filled(asked.answer_schema, payload, what="the answer")
-    submissions = InputSubmissionRepository(conn, payload_limits=_limits())
+    submissions = InputSubmissionRepository(conn, payload_limits=current_limits())
     return submissions.insert(run_id, node, answer, submitted_by=submitted_by)
 
 
@@ -169,11 +169,6 @@ def _document(workflow: str | Document | Mapping[str, Any] | Path) -> Document:
     if isinstance(workflow, Document) and workflow.pipeline is None:
         return workflow
     return complete_document(workflow)
-
-
-def _limits() -> PayloadLimits:
-    settings = effective_settings()
-    return PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth)
 
 
 def _cancel(

@@ -44,6 +44,11 @@ class _Kept:
 _kept = _Kept()
 
 
+def current_limits() -> PayloadLimits:
+    """How large a payload may be that this host app stores."""
+    return _kept.get().limits
+
+
 def enqueue_ingest_job(
     task_name: str,
     *,
