@@ -41,6 +41,14 @@ def test_a_run_goes_from_start_to_end(qwf_dsn, conn):
             assert process.wait(60) == 0
 
 
+def test_once_ends_what_is_due(qwf_dsn, conn):
+    """A wait that it parked itself, and that is over by then, is not left for the next time."""
+    run_id = start(conn, {"nodes": [{"id": "nap", "type": "wait", "seconds": 0}]})
+    with running_orchestrator(qwf_dsn, "--once") as orchestrator:
+        assert orchestrator.wait(120) == 0
+    assert RunRepository(conn).fetch(run_id).status == "completed"
+
+
 def test_once_ends_when_nothing_is_left(qwf_dsn, conn):
     """What can be done now is done, and what waits is left."""
     run_id = start(conn, FILM, inputs={"brief": "canals"})

@@ -84,7 +84,8 @@ class _Line:
     def __init__(self, proxy: StatementProxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy, self._client, self._server = proxy, client, server
         self._texts: dict[bytes, str] = {}
-        self._text = ""
+        # What the statements of the batch say that is being collected: one, or those of a pipeline.
+        self._bound: list[str] = []
         self._answers: list[bytes] | None = None
         self._awaited: dict[bytes, threading.Event] = {}
         self.threads = [threading.Thread(target=each, daemon=True) for each in (self._ask, self._answer)]
@@ -109,12 +110,12 @@ class _Line:
                 batch.append(raw)
                 if kind[0] in PARTS:
                     continue
-                trap = self._proxy.trap_for(self._text) if kind == b"S" else None
+                trap = self._proxy.trap_for(self._bound)
                 if trap is None:
                     self._pass_on(b"".join(batch))
                 elif not self._held(trap, batch):
                     break
-                batch, self._text = [], ""
+                batch, self._bound = [], []
         self.close()
 
     def _pass_on(self, data: bytes) -> None:
@@ -127,13 +128,15 @@ class _Line:
         return head + _exactly(self._client, struct.unpack("!i", head)[0] - 4)
 
     def _note(self, kind: bytes, body: bytes) -> None:
-        """Remember which text a prepared statement has, and which one is being executed."""
+        """Remember which text a prepared statement has, and which is being executed; a plain one is both."""
         if kind == b"P":
             name, text, _ = body.split(b"\0", 2)
             self._texts[name] = text.decode()
         elif kind == b"B":
             _, name, _ = body.split(b"\0", 2)
-            self._text = self._texts.get(name, "")
+            self._bound.append(self._texts.get(name, ""))
+        elif kind == b"Q":
+            self._bound = [body[:-1].decode()]
 
     def _held(self, trap: Trap, batch: list[bytes]) -> bool:
         """Spring the trap at its moment; whether the line goes on afterwards."""
@@ -149,7 +152,8 @@ class _Line:
                 return False
             self._send_and_await(batch[-1:], b"Z")
         else:
-            self._send_and_await(batch, b"Z")
+            # A pipeline asks for answers without ending anything; the first of them is as good as any.
+            self._send_and_await(batch, b"C" if batch[-1] == FLUSH else b"Z")
             if not trap.hold(self._hang_up):
                 return False
         answers, self._answers = self._answers, None
@@ -212,13 +216,13 @@ class StatementProxy:
             self._set.append(trap)
         return trap
 
-    def trap_for(self, text: str) -> Trap | None:
-        """The trap that this statement walks into, taken away."""
-        plain = _without_parameters(text)
+    def trap_for(self, texts: list[str]) -> Trap | None:
+        """The trap that one of these statements walks into, taken away."""
+        plain = set(map(_without_parameters, texts))
         with self._lock:
-            self._passed[plain] += 1
+            self._passed.update(plain)
             for trap in self._traps:
-                if plain in trap.statements:
+                if plain & trap.statements:
                     self._traps.remove(trap)
                     return trap
         return None

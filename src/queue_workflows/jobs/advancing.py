@@ -7,16 +7,14 @@ events ──planner──> ready nodes ──decided here──> answers ──
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
-
-import psycopg
 
 from queue_workflows.errors import RefError
 from queue_workflows.jobs.children import ChildRuns
 from queue_workflows.jobs.closing import close_run
+from queue_workflows.jobs.desk import Desk
 from queue_workflows.jobs.opening import (
-    Host,
     NotOpened,
     Opening,
     broken_by,
@@ -26,11 +24,8 @@ from queue_workflows.jobs.opening import (
 )
 from queue_workflows.jobs.parking import Parking
 from queue_workflows.jobs.scope import load_scope
-from queue_workflows.repositories.dispatching import DispatchRepository, LockedRun, TakenEvent
-from queue_workflows.repositories.fields import PayloadLimits
-from queue_workflows.repositories.node_jobs import NodeJobRepository
-from queue_workflows.repositories.workflow_nodes import WorkflowNodeRepository
-from queue_workflows.settings import Settings
+from queue_workflows.repositories.dispatching import EXPAND, LockedRun, TakenEvent
+from queue_workflows.repositories.node_jobs import NewNodeJob
 from queue_workflows.states import JOB_TERMINAL, JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.graph import Graph
 from queue_workflows.workflow.paths import Path
@@ -57,32 +52,12 @@ _NO_NEWS: Final = frozenset({"begin", JobStatus.AWAITING_INPUT.value})
 class Advancing:
     """What follows from some events of a run; `act` is called once."""
 
-    def __init__(
-        self,
-        connection: psycopg.Connection[Any],
-        settings: Settings,
-        run: LockedRun,
-        document: Document,
-        graph: Graph,
-        *,
-        host: Host | None,
-        find_document: Callable[[str], Document],
-    ) -> None:
-        self._connection = connection
-        self._settings = settings
+    def __init__(self, desk: Desk, run: LockedRun, document: Document, graph: Graph) -> None:
+        self._desk = desk
         self._run = run
         self._document = document
         self._graph = graph
-        self._host = host
-        limits = PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth)
-        self._events = DispatchRepository(connection)
-        self._nodes = WorkflowNodeRepository(connection)
-        self._jobs = NodeJobRepository(connection, payload_limits=limits)
-        self._limits = limits
-        self._parking = Parking(connection, run, document, self._jobs)
-        self._children = ChildRuns(
-            connection, run, self._jobs, limits, host=host, find_document=find_document
-        )
+        self._parking = Parking(desk, run, document)
         self._openings: dict[str, Opening] = {}
         self._expansions: list[tuple[str, int]] = []
         self._written: dict[str, Counters] = {}
@@ -100,20 +75,11 @@ class Advancing:
             if event.kind == "input_submitted":
                 self._parking.answer(event.payload["submission_id"])
         self._flush()
-        over = self._step.over
+        over, counters = self._step.over, self._step.run
         if over is None:
-            self._events.save(self._run, self._step.run, cancel_reason=self._cancel_reason)
+            self._desk.events.save(self._run, counters, cancel_reason=self._cancel_reason)
             return
-        close_run(
-            self._connection,
-            self._run,
-            self._step.run,
-            over,
-            self._document,
-            limits=self._limits,
-            host=self._host,
-            cancel_reason=self._cancel_reason,
-        )
+        close_run(self._desk, self._run, counters, over, self._document, cancel_reason=self._cancel_reason)
 
     def _planned(self, events: Iterable[TakenEvent]) -> list[Event]:
         """The events as the planner takes them; ends of one node and kind as one."""
@@ -130,7 +96,7 @@ class Advancing:
                 others.append(self._cancel(event.payload))
             elif event.kind == "reopen":
                 others.append(Reopened(tuple(event.payload["nodes"])))
-            elif event.kind == "expand":
+            elif event.kind == EXPAND:
                 self._expansions.append((event.payload["node_id"], event.payload["from"]))
             elif event.kind not in _NO_NEWS and event.kind != "input_submitted":
                 raise ValueError(f"this version knows no dispatch event of kind {event.kind!r:.80}")
@@ -174,8 +140,10 @@ class Advancing:
         scope: Mapping[str, Any] = {}
         if paths:
             self._flush()
-            scope = load_scope(self._connection, self._run.id, paths)
-        return [malformed.get(node.id) or decided(node, scope, self._host, start=at) for node, at in nodes]
+            scope = load_scope(self._desk.connection, self._run.id, paths)
+        return [
+            malformed.get(node.id) or decided(node, scope, self._desk.host, start=at) for node, at in nodes
+        ]
 
     def _answer(self, decision: Opening | NotOpened) -> Event:
         node_id = decision.node.id
@@ -200,7 +168,7 @@ class Advancing:
         never_opened = [node_id for node_id in stop if self._openings.pop(node_id, None) is not None]
         counts = {node_id: left for node_id in never_opened if (left := self._row(node_id).left)}
         reason = self._cancel_reason or "its run stopped"
-        for node_id, count in self._events.stop(self._run.id, stop, reason).items():
+        for node_id, count in self._desk.events.stop(self._run.id, stop, reason).items():
             counts[node_id] = counts.get(node_id, 0) + count
         return [Ended(node_id, JobStatus.CANCELLED, count) for node_id, count in counts.items()]
 
@@ -225,7 +193,7 @@ class Advancing:
             if row.state is not NodeState.ACTIVE:
                 continue
             if opens_no_more(self._graph, self._step.run, row):
-                kept = self._jobs.finished_beyond(self._run.id, node_id, start)
+                kept = self._desk.jobs.finished_beyond(self._run.id, node_id, start)
                 answers.append(Ended(node_id, JobStatus.CANCELLED, max(row.total - start - kept, 0)))
                 continue
             (decision,) = self._decisions([(self._document.by_id[node_id], start)])
@@ -236,29 +204,43 @@ class Advancing:
 
     def _insert(self, openings: Sequence[Opening]) -> list[Event]:
         """Insert the jobs of these parts and ask for the next ones; what is skipped comes back as ended."""
-        rows = [
-            new_jobs(self._run, opening, max_attempts=self._settings.max_attempts) for opening in openings
-        ]
-        opened = iter(self._jobs.open_many([row for part in rows for row in part]))
+        plain = [opening for opening in openings if opening.elements is None]
+        self._desk.jobs.send_open(
+            job
+            for opening in plain
+            if not isinstance(opening.node, WorkflowNode)
+            for job in self._jobs(opening)
+        )
+        for opening in plain:
+            if isinstance(opening.node, InputNode):
+                self._parking.welcome(opening.node.id)
         ended: list[Event] = []
-        for opening, part in zip(openings, rows, strict=True):
-            jobs = {row.map_index: job.id for row, job in zip(part, opened, strict=False) if job.created}
-            node, following = opening.node, opening.start + len(part)
-            if opening.elements is not None and following < len(opening.elements):
-                self._events.add_event(self._run.id, "expand", {"node_id": node.id, "from": following})
-            if skipped := len(opening.skipped & jobs.keys()):
-                ended.append(Ended(node.id, JobStatus.SKIPPED, skipped))
-            if isinstance(node, InputNode):
-                self._parking.welcome(node.id)
-            elif isinstance(node, WorkflowNode):
-                self._flush()
-                self._children.start(opening, jobs)
+        for opening in openings:
+            if opening.elements is not None or isinstance(opening.node, WorkflowNode):
+                ended += self._insert_part(opening)
         return ended
+
+    def _insert_part(self, opening: Opening) -> list[Event]:
+        """Insert a part of a list, or a job whose number has to be known."""
+        node, part = opening.node, self._jobs(opening)
+        opened = self._desk.jobs.open_many(part)
+        jobs = {row.map_index: job.id for row, job in zip(part, opened, strict=True) if job.created}
+        following = opening.start + len(part)
+        if opening.elements is not None and following < len(opening.elements):
+            self._desk.events.send_event(self._run.id, EXPAND, {"node_id": node.id, "from": following})
+        if isinstance(node, WorkflowNode):
+            self._flush()
+            ChildRuns(self._desk, self._run).start(opening, jobs)
+        skipped = len(opening.skipped & jobs.keys())
+        return [Ended(node.id, JobStatus.SKIPPED, skipped)] if skipped else []
+
+    def _jobs(self, opening: Opening) -> list[NewNodeJob]:
+        return new_jobs(self._run, opening, max_attempts=self._desk.settings.max_attempts)
 
     # What is known of the rows, and what is written of them.
 
     def _look(self, node_ids: Collection[str]) -> Mapping[str, Counters]:
-        return self._nodes.read(self._run.id, node_ids)
+        return self._desk.nodes.read(self._run.id, node_ids)
 
     def _row(self, node_id: str) -> Counters:
         row = self._step.nodes.get(node_id)
@@ -270,7 +252,7 @@ class Advancing:
     def _flush(self) -> None:
         """Write the rows that changed since the last time, so that a scope sees them."""
         changed = [row for node_id, row in self._step.nodes.items() if self._written.get(node_id) != row]
-        self._nodes.write(
+        self._desk.nodes.write(
             self._run.id,
             changed,
             [row.node_id for row in changed if self._graph.nodes[row.node_id].is_mapped],

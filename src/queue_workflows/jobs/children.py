@@ -5,19 +5,18 @@ A child that cannot be started fails its node's job, as a task that raises does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import psycopg
 
 from queue_workflows.errors import QwfError
-from queue_workflows.jobs.opening import Host, Opening
+from queue_workflows.jobs.desk import Desk
+from queue_workflows.jobs.opening import Opening
 from queue_workflows.jobs.retrying import go_on_with
 from queue_workflows.jobs.scope import load_scope
 from queue_workflows.repositories.dispatching import LockedRun
-from queue_workflows.repositories.fields import PayloadLimits
-from queue_workflows.repositories.node_jobs import NodeJobRepository
-from queue_workflows.repositories.runs import ParentNode, RunRepository
+from queue_workflows.repositories.runs import ParentNode
 from queue_workflows.repositories.steering import ChildRun, SteeringRepository
 from queue_workflows.workflow.refs import paths_in, resolve_inputs
 from queue_workflows.workflow.spec import Document, WorkflowNode
@@ -28,22 +27,9 @@ DEEPEST: Final = 16
 class ChildRuns:
     """Starts the children of one locked run."""
 
-    def __init__(
-        self,
-        connection: psycopg.Connection[Any],
-        run: LockedRun,
-        jobs: NodeJobRepository,
-        limits: PayloadLimits,
-        *,
-        host: Host | None,
-        find_document: Callable[[str], Document],
-    ) -> None:
-        self._connection = connection
+    def __init__(self, desk: Desk, run: LockedRun) -> None:
+        self._desk = desk
         self._run = run
-        self._jobs = jobs
-        self._runs = RunRepository(connection, payload_limits=limits)
-        self._host = host
-        self._find_document = find_document
 
     def start(self, opening: Opening, jobs: Mapping[int, int]) -> None:
         """Start a run for each parked job, given by the index of its element."""
@@ -53,14 +39,14 @@ class ChildRuns:
         try:
             document = self._document(node)
             paths = [path for path in paths_in(node.inputs) if path.root not in ("item", "index")]
-            scope = load_scope(self._connection, self._run.id, paths) if paths else {}
+            scope = load_scope(self._desk.connection, self._run.id, paths) if paths else {}
         except psycopg.Error:
             raise
         except Exception as wrong:
             for job_id in waiting.values():
                 self._fail(job_id, wrong)
             return
-        before = SteeringRepository(self._connection).children(self._run.id, waiting.values())
+        before = SteeringRepository(self._desk.connection).children(self._run.id, waiting.values())
         for index, job_id in waiting.items():
             element = {} if opening.elements is None else {"item": opening.elements[index], "index": index}
             self._start_one(node, document, {**scope, **element}, job_id, before.get(job_id))
@@ -74,16 +60,16 @@ class ChildRuns:
         before: ChildRun | None,
     ) -> None:
         try:
-            inputs = resolve_inputs(node.inputs, scope, where=f"{node.id}.inputs", host=self._host)
+            inputs = resolve_inputs(node.inputs, scope, where=f"{node.id}.inputs", host=self._desk.host)
             checked = document.checked_inputs(inputs)
         except QwfError as wrong:
             self._fail(job_id, wrong)
             return
         is_same = before is not None and (before.workflow, before.inputs) == (document.name, checked)
-        if before is not None and is_same and go_on_with(before.id, conn=self._connection):
+        if before is not None and is_same and go_on_with(before.id, conn=self._desk.connection):
             # A retry: what that run has done already it need not do again.
             return
-        self._runs.insert(
+        self._desk.runs.insert(
             document.name,
             spec=document.snapshot(),
             spec_hash=document.hash,
@@ -100,8 +86,8 @@ class ChildRuns:
                 f"workflows are nested {DEEPEST} deep, and this would be one more",
                 advice="see whether one of them starts itself",
             )
-        return self._find_document(node.workflow)
+        return self._desk.find_document(node.workflow)
 
     def _fail(self, job_id: int, wrong: Exception) -> None:
         said = str(wrong) if isinstance(wrong, QwfError) else f"{type(wrong).__name__}: {wrong}"
-        self._jobs.mark_failed(job_id, said[:2000] or type(wrong).__name__)
+        self._desk.jobs.mark_failed(job_id, said[:2000] or type(wrong).__name__)

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
-import psycopg
 
 from queue_workflows.errors import QwfError
-from queue_workflows.jobs.opening import Host
+from queue_workflows.jobs.desk import Desk
 from queue_workflows.jobs.scope import load_scope
-from queue_workflows.repositories.dispatching import RUN_FINISHED, DispatchRepository, LockedRun, RunEnd
-from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.dispatching import RUN_FINISHED, LockedRun, RunEnd
 from queue_workflows.repositories.node_jobs import NodeJobRepository
-from queue_workflows.repositories.workflow_nodes import WorkflowNodeRepository
 from queue_workflows.states import RunStatus
 from queue_workflows.workflow.progress import RunCounters
 from queue_workflows.workflow.refs import paths_in, resolve
@@ -21,49 +16,40 @@ from queue_workflows.workflow.spec import Document
 
 
 def close_run(
-    connection: psycopg.Connection[Any],
+    desk: Desk,
     run: LockedRun,
     counters: RunCounters,
     over: RunStatus,
     document: Document,
     *,
-    limits: PayloadLimits,
-    host: Host | None,
     cancel_reason: str | None,
 ) -> None:
     """Store how a locked run ended, whose nodes are written."""
     end = RunEnd(over)
     if over is RunStatus.COMPLETED:
-        end = _completed(connection, run, document, limits, host)
+        end = _completed(desk, run, document)
     elif over is RunStatus.FAILED:
-        end = RunEnd(over, error=_failure(connection, run))
-    events = DispatchRepository(connection)
-    events.save(run, counters, end=end, cancel_reason=cancel_reason)
-    events.add_event(run.id, RUN_FINISHED)
-    if run.parent_node_job_id is not None and not events.is_succeeded(run):
-        _tell_parent(NodeJobRepository(connection, payload_limits=limits), run.parent_node_job_id, run, end)
+        end = RunEnd(over, error=_failure(desk, run))
+    desk.events.save(run, counters, end=end, cancel_reason=cancel_reason)
+    desk.events.send_event(run.id, RUN_FINISHED)
+    if run.parent_node_job_id is not None and not desk.events.is_succeeded(run):
+        _tell_parent(desk.jobs, run.parent_node_job_id, run, end)
 
 
-def _completed(
-    connection: psycopg.Connection[Any],
-    run: LockedRun,
-    document: Document,
-    limits: PayloadLimits,
-    host: Host | None,
-) -> RunEnd:
+def _completed(desk: Desk, run: LockedRun, document: Document) -> RunEnd:
     """Completed with its outputs, or failed if they cannot be had."""
     try:
         paths = paths_in(document.outputs)
-        scope = load_scope(connection, run.id, paths) if paths else {}
-        outputs = resolve(document.outputs, scope, where="outputs", host=host)
-        return RunEnd(RunStatus.COMPLETED, outputs=limits.json_object("outputs", outputs))
+        scope = load_scope(desk.connection, run.id, paths) if paths else {}
+        outputs = resolve(document.outputs, scope, where="outputs", host=desk.host)
+        return RunEnd(RunStatus.COMPLETED, outputs=desk.limits.json_object("outputs", outputs))
     except QwfError as wrong:
         error = {"kind": "outputs", "message": str(wrong)}
         return RunEnd(RunStatus.FAILED, error=json.dumps(error))
 
 
-def _failure(connection: psycopg.Connection[Any], run: LockedRun) -> str:
-    found = WorkflowNodeRepository(connection).first_failure(run.id)
+def _failure(desk: Desk, run: LockedRun) -> str:
+    found = desk.nodes.first_failure(run.id)
     if found is None:
         return json.dumps({"kind": "failed", "message": "a node failed"})
     node_id, error = found

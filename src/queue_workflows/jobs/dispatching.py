@@ -16,20 +16,13 @@ from typing import Any
 from uuid import UUID
 
 import psycopg
-from psycopg import IsolationLevel
 
 from queue_workflows.jobs.advancing import Advancing
+from queue_workflows.jobs.desk import Desk
 from queue_workflows.jobs.opening import Host
 from queue_workflows.jobs.parking import Parking
 from queue_workflows.jobs.redaction import Redactor
-from queue_workflows.repositories.dispatching import (
-    BEGIN,
-    NO_RUN,
-    DispatchRepository,
-    LockedRun,
-    TakenEvent,
-)
-from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.repositories.dispatching import BEGIN, NO_RUN, LockedRun, TakenEvent
 from queue_workflows.settings import Settings
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.graph import graph_of
@@ -52,14 +45,11 @@ class Dispatcher:
         find_document: Callable[[str], Document],
         redactor: Redactor | None = None,
     ) -> None:
-        # What is read after the lock must be what its holder before left, whatever the server's default is.
-        connection.isolation_level = IsolationLevel.READ_COMMITTED
         self._connection = connection
         self._settings = settings
-        self._host = host
-        self._find_document = find_document
         self._redactor = redactor or Redactor([])
-        self._repository = DispatchRepository(connection)
+        self._desk = Desk.at(connection, settings, host=host, find_document=find_document)
+        self._repository = self._desk.events
         self._after = NO_RUN
 
     def turn(self, go_on: Callable[[], bool] = lambda: True) -> int:
@@ -68,7 +58,8 @@ class Dispatcher:
         `go_on` is asked between two runs.
         """
         found, self._after = self._repository.runs_with_events(self._after)
-        return sum(self.dispatch(run_id) for run_id in [*found, *self._repository.queued_runs()] if go_on())
+        moved = sum(self.dispatch(run_id) for run_id in found if go_on())
+        return moved + sum(self.dispatch(run_id) for run_id in self._repository.queued_runs() if go_on())
 
     @property
     def is_around(self) -> bool:
@@ -86,25 +77,26 @@ class Dispatcher:
             return True
 
     def _act(self, run_id: UUID, only: int | None = None) -> bool:
-        with self._connection.transaction():
-            run = self._repository.lock(run_id)
-            if run is None:
-                return False
-            events = self._repository.take(run_id, only=only)
-            if run.status in RUN_TERMINAL:
-                self._too_late(run, events)
-            elif events or run.status is RunStatus.QUEUED:
-                document = self._document(run)
-                Advancing(
-                    self._connection,
-                    self._settings,
-                    run,
-                    document,
-                    document.derived(graph_of),
-                    host=self._host,
-                    find_document=self._find_document,
-                ).act(events)
-            return bool(events) or run.status is RunStatus.QUEUED
+        """One transaction; in a pipeline, so that the server is waited for only where its answer matters.
+
+        The driver's own transaction would wait at both of its ends.
+        """
+        with self._connection.pipeline():
+            self._repository.begin()
+            has_acted = self._in_transaction(run_id, only)
+            self._repository.commit()
+        return has_acted
+
+    def _in_transaction(self, run_id: UUID, only: int | None) -> bool:
+        run, events = self._repository.lock_and_take(run_id, only=only)
+        if run is None or not (events or run.status is RunStatus.QUEUED):
+            return False
+        if run.status in RUN_TERMINAL:
+            self._too_late(run, events)
+        else:
+            document = self._document(run)
+            Advancing(self._desk, run, document, document.derived(graph_of)).act(events)
+        return True
 
     def _document(self, run: LockedRun) -> Document:
         found = find_compiled(run.spec_hash)
@@ -112,7 +104,7 @@ class Dispatcher:
 
     def _too_late(self, run: LockedRun, events: list[TakenEvent]) -> None:
         """Events of a run that is over mean nothing any more; who answered one of its nodes is told."""
-        parking = Parking(self._connection, run, None, NodeJobRepository(self._connection))
+        parking = Parking(self._desk, run, None)
         for event in events:
             if event.kind == "input_submitted":
                 parking.answer(event.payload["submission_id"])
@@ -152,9 +144,13 @@ class Dispatcher:
             _log.warning("run %s: event %d failed, try %d: %s", run_id, event_id, tries, said)
 
     def _unless_cut_off(self, wrong: Exception) -> None:
-        """Raise what is about the connection rather than the run."""
+        """Raise what is about the connection rather than the run; else let go of the transaction it broke.
+
+        What fails behind the last answer of a pipeline leaves its transaction open.
+        """
         if self._connection.closed or self._connection.broken:
             raise wrong
+        self._connection.rollback()
 
     def _said(self, wrong: Exception) -> str:
         text = f"{type(wrong).__name__}: {' '.join(str(wrong).split())}"

@@ -8,13 +8,11 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-import psycopg
-
 from queue_workflows.errors import PayloadError
+from queue_workflows.jobs.desk import Desk
 from queue_workflows.models import WorkflowInputSubmission
 from queue_workflows.repositories.connection import Statements
 from queue_workflows.repositories.dispatching import LockedRun
-from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.states import JobStatus, SubmissionStatus
 from queue_workflows.workflow.schemas import filled
 from queue_workflows.workflow.spec import Document, InputNode
@@ -46,17 +44,11 @@ RETURNING id
 class Parking:
     """The answers to nodes of one locked run; without a document the run is over."""
 
-    def __init__(
-        self,
-        connection: psycopg.Connection[Any],
-        run: LockedRun,
-        document: Document | None,
-        jobs: NodeJobRepository,
-    ) -> None:
-        self._sql = Statements(connection, WorkflowInputSubmission)
+    def __init__(self, desk: Desk, run: LockedRun, document: Document | None) -> None:
+        self._sql = Statements(desk.connection, WorkflowInputSubmission)
+        self._jobs = desk.jobs
         self._run = run
         self._document = document
-        self._jobs = jobs
 
     def welcome(self, node_id: str) -> None:
         """Take up the answers that came before a node was parked."""

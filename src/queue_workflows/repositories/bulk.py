@@ -113,6 +113,12 @@ def insert_many(statements: Statements, table: BulkTable, rows: Sequence[Row]) -
     return [done[at] for at in as_given]
 
 
+def send_many(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> None:
+    """The same where nobody wants to know, and nobody else writes these keys at this time."""
+    for numbers in _chunks(table, rows, range(len(rows))):
+        statements.send(*_insertion(table, [rows[at] for at in numbers], None))
+
+
 def _by_key(table: BulkTable, rows: Sequence[Row]) -> list[int]:
     """The rows' numbers in the order in which the server sorts their keys; who has none waits for nobody."""
     columns = [table.names.index(name) for name in table.key]
@@ -142,7 +148,7 @@ def _insert_chunk(
     left = list(range(len(rows)))
     for _ in range(TRIES):
         theirs = places and [places[at] for at in left]
-        ids = _insert(statements, table, [rows[at] for at in left], theirs)
+        ids = statements.rows(*_insertion(table, [rows[at] for at in left], theirs))
         for at, (new_id,) in zip(left, ids, strict=True):
             if new_id is not None:
                 done[at] = Enqueued(new_id, True)
@@ -156,9 +162,9 @@ def _insert_chunk(
     raise _swallowed()
 
 
-def _insert(
-    statements: Statements, table: BulkTable, rows: Sequence[Row], places: Sequence[int] | None
-) -> Sequence[Sequence[Any]]:
+def _insertion(
+    table: BulkTable, rows: Sequence[Row], places: Sequence[int] | None
+) -> tuple[str, dict[str, Any]]:
     """A column that has one value throughout goes as that value: arrays are a large part of the work."""
     params: dict[str, Any] = {}
     arrays = []
@@ -174,7 +180,7 @@ def _insert(
     keyed = None not in [params[name] for name in table.key]
     if places is not None:
         params["position"] = places
-    return statements.rows(_statement(table, tuple(arrays), keyed, places is not None), params)
+    return _statement(table, tuple(arrays), keyed, places is not None), params
 
 
 def _find(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> Sequence[Sequence[Any]]:

@@ -24,6 +24,7 @@ from queue_workflows.models import Base
 Handle: TypeAlias = "Session | scoped_session[Any] | Connection | psycopg.Connection[Any]"
 Params: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = Sequence[Sequence[Any]]
+Asker: TypeAlias = Callable[[str, Params], Callable[[], Rows]]
 
 # psycopg_async is the same driver below an AsyncSession's `run_sync`.
 _DRIVERS: Final = ("psycopg", "psycopg_async")
@@ -43,7 +44,8 @@ class Statements:
 
     def __init__(self, handle: Handle, model: type[Base]) -> None:
         self._handle = handle
-        self._run = _runner(handle, model)
+        self._ask = _asker(handle, model)
+        self._sent: dict[str, tuple[psycopg.Cursor[Any], bytes]] = {}
 
     @property
     def commits_each(self) -> bool:
@@ -64,10 +66,24 @@ class Statements:
 
         Fetching is what makes it real: on a psycopg pipeline an unfetched statement fails later, elsewhere.
         """
-        return self._run(sql, params)
+        return self._ask(sql, params)()
+
+    def ask(self, sql: str, params: Params) -> Callable[[], Rows]:
+        """What gives the rows; in a psycopg pipeline the statement is on its way until that is called."""
+        return self._ask(sql, params)
+
+    def send(self, sql: str, params: Params) -> None:
+        """A statement whose rows nobody wants. In a psycopg pipeline nobody waits for it either: what goes
+        wrong comes out with a later answer, or when the pipeline ends."""
+        if isinstance(self._handle, psycopg.Connection):
+            # Never one that `ask` uses: there this statement's rows would be taken for the next one's.
+            cursor, query = self._sent.get(sql) or (psycopg.Cursor(self._handle), sql.encode())
+            self._sent[sql] = cursor.execute(query, params), query
+        else:
+            self._ask(sql, params)
 
 
-def _runner(handle: object, model: type[Base]) -> Callable[[str, Params], Rows]:
+def _asker(handle: object, model: type[Base]) -> Asker:
     if isinstance(handle, scoped_session):
         handle = handle()
     if isinstance(handle, Session):
@@ -79,7 +95,7 @@ def _runner(handle: object, model: type[Base]) -> Callable[[str, Params], Rows]:
     raise _refusal(handle)
 
 
-def _on_session(session: Session, model: type[Base]) -> Callable[[str, Params], Rows]:
+def _on_session(session: Session, model: type[Base]) -> Asker:
     """On the Session's connection for our tables; asked for each time, as it lasts one transaction.
 
     What the Session has pending goes first, as before its own queries: the row may be what a job refers to.
@@ -93,41 +109,48 @@ def _on_session(session: Session, model: type[Base]) -> Callable[[str, Params], 
         ) from unbound
     _check_driver(session, bind.dialect)
 
-    def run(sql: str, params: Params) -> Rows:
+    def ask(sql: str, params: Params) -> Callable[[], Rows]:
         if session.autoflush and not session._flushing:
             session.flush()
         connection = session.connection(bind_arguments={"mapper": model})
-        return connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
+        rows = connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
+        return lambda: rows
 
-    return run
+    return ask
 
 
-def _on_connection(connection: Connection) -> Callable[[str, Params], Rows]:
+def _on_connection(connection: Connection) -> Asker:
     _check_driver(connection, connection.dialect)
     _check_open(connection)
 
-    def run(sql: str, params: Params) -> Rows:
+    def ask(sql: str, params: Params) -> Callable[[], Rows]:
         _check_open(connection)
-        return connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
+        rows = connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
+        return lambda: rows
 
-    return run
+    return ask
 
 
-def _on_psycopg(connection: psycopg.Connection[Any]) -> Callable[[str, Params], Rows]:
+def _on_psycopg(connection: psycopg.Connection[Any]) -> Asker:
     _check_open(connection)
     kept: dict[str, tuple[psycopg.Cursor[tuple[Any, ...]], bytes]] = {}
 
-    def run(sql: str, params: Params) -> Rows:
+    def ask(sql: str, params: Params) -> Callable[[], Rows]:
         _check_open(connection)
         # A cursor that is given the very same bytes again knows the types of parameters and columns already:
         # half of what a statement costs here. It is taken out while in use, so no two threads share one.
         found = kept.pop(sql, None)
         cursor, query = found or (psycopg.Cursor(connection, row_factory=tuple_row), sql.encode())
-        rows = cursor.execute(query, params).fetchall()
-        kept[sql] = cursor, query
+        cursor.execute(query, params)
+
+        def rows() -> Rows:
+            found = cursor.fetchall()
+            kept[sql] = cursor, query
+            return found
+
         return rows
 
-    return run
+    return ask
 
 
 def _check_driver(handle: object, dialect: Dialect) -> None:

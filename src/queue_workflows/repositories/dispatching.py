@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories import fields as check
-from queue_workflows.repositories.connection import Handle, Statements
+from queue_workflows.repositories.connection import Handle, Rows, Statements
 from queue_workflows.repositories.families import PAST_HOLDS
 from queue_workflows.states import JOB_TERMINAL, NODE_STATUSES, RunStatus
 from queue_workflows.workflow.progress import RunCounters
@@ -29,6 +29,7 @@ RUNS_AT_ONCE: Final = 100
 BEGUN_AT_ONCE: Final = 20
 RUN_FINISHED: Final = "run_finished"
 BEGIN: Final = "begin"
+EXPAND: Final = "expand"
 NO_RUN: Final = uuid.UUID(int=0)
 
 # What the dispatcher acts on; the end of a run is for its hooks. `qwf explain` asks by the same words.
@@ -72,23 +73,29 @@ ORDER BY priority DESC, id
 LIMIT {BEGUN_AT_ONCE}
 FOR NO KEY UPDATE SKIP LOCKED
 """  # noqa: S608 - fragments of our own
-# The commit may come back before it is on disk: if it is lost, its events are still there.
+# What is read after the lock must be what its holder before left, whatever the server's default is.
+BEGIN_TRANSACTION: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
+COMMIT: Final = "COMMIT"
+# The commit may come back before it is on disk: if it is lost, its events are still there. The transaction
+# remembers which run it has locked, for the statement that is on its way behind this one.
 LOCK: Final = """
 SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, parent_node_job_id, traceparent,
     current_setting('synchronous_commit'), set_config('synchronous_commit', 'off', true),
+    set_config('qwf.locked_run', id::text, true),
     nodes_left, nodes_active, nodes_failed, stopping
 FROM workflow_runs
 WHERE id = %(run_id)s::uuid AND mode = 'node'
 FOR NO KEY UPDATE SKIP LOCKED
 """
 SPEC: Final = "SELECT spec::text FROM workflow_runs WHERE id = %(run_id)s::uuid"
-# due: what is to be acted on, the oldest first. taken: deleted with its effects. Each event comes with its
-# job's node and present generation, looked up by primary key whatever the planner believes.
+# due: what is to be acted on if the run is locked, the oldest first. taken: deleted with its effects. Each
+# event comes with its job's node and present generation, by primary key whatever the planner believes.
 TAKE: Final = f"""
 WITH due AS MATERIALIZED (
     SELECT id FROM workflow_dispatch_events
     WHERE run_id = %(run_id)s::uuid AND {DUE}
         AND (%(only)s::bigint IS NULL OR id = %(only)s::bigint)
+        AND current_setting('qwf.locked_run', true) = %(run_id)s::uuid::text
     ORDER BY id
     LIMIT {EVENTS_AT_ONCE}
 ), taken AS (
@@ -231,6 +238,14 @@ class DispatchRepository:
     def __init__(self, conn: Handle) -> None:
         self._sql = Statements(conn, WorkflowRun)
 
+    def begin(self) -> None:
+        """Begin a transaction, in a pipeline."""
+        self._sql.send(BEGIN_TRANSACTION, {})
+
+    def commit(self) -> None:
+        """Commit it, in a pipeline."""
+        self._sql.send(COMMIT, {})
+
     def runs_with_events(self, after: uuid.UUID) -> tuple[list[uuid.UUID], uuid.UUID]:
         """Runs behind `after` that have something to do, and where to go on; `NO_RUN` is the beginning."""
         rows = self._sql.rows(FIND_RUNS, {"after": after})
@@ -243,23 +258,19 @@ class DispatchRepository:
 
     def lock(self, run_id: uuid.UUID) -> LockedRun | None:
         """Lock a run of ours until the transaction ends; None if another one has it, or it is gone."""
-        rows = self._sql.rows(LOCK, {"run_id": run_id})
-        if not rows:
-            return None
-        same, status, *facts, _off, left, active, failed, stopping = rows[0]
-        return LockedRun(same, RunStatus(status), RunCounters(left, active, failed, stopping), *facts)
+        return _locked(self._sql.rows(LOCK, {"run_id": run_id}))
+
+    def lock_and_take(
+        self, run_id: uuid.UUID, *, only: int | None = None
+    ) -> tuple[LockedRun | None, list[TakenEvent]]:
+        """Lock a run, and take what it has to act on now, at most `EVENTS_AT_ONCE`; in a pipeline at once."""
+        locked = self._sql.ask(LOCK, {"run_id": run_id})
+        taken = self._sql.ask(TAKE, {"run_id": run_id, "only": only})
+        return _locked(locked()), _taken(taken())
 
     def spec(self, run_id: uuid.UUID) -> dict[str, Any]:
         """The document of a run, which may be large."""
         return dict(json.loads(self._sql.rows(SPEC, {"run_id": run_id})[0][0]))
-
-    def take(self, run_id: uuid.UUID, *, only: int | None = None) -> list[TakenEvent]:
-        """What a locked run has to act on now, at most `EVENTS_AT_ONCE`."""
-        rows = self._sql.rows(TAKE, {"run_id": run_id, "only": only})
-        return [
-            TakenEvent(event_id, kind, {} if payload == "{}" else json.loads(payload), node_id, bool(current))
-            for event_id, kind, payload, node_id, current in rows
-        ]
 
     def due_events(self, run_id: uuid.UUID) -> list[int]:
         """The ids of what `take` would take."""
@@ -293,7 +304,7 @@ class DispatchRepository:
             "reason": cancel_reason or None,
             "durability": run.durability,
         }
-        self._sql.rows(SAVE, params)
+        self._sql.send(SAVE, params)
 
     def is_succeeded(self, run: LockedRun) -> bool:
         """Whether a child run is no longer the one that its parent's job waits for."""
@@ -301,9 +312,12 @@ class DispatchRepository:
         return bool(self._sql.rows(SUCCESSOR, {"run_id": run.id}))
 
     def add_event(self, run_id: uuid.UUID, kind: str, payload: dict[str, Any] | None = None) -> int:
-        """An event of the run itself."""
-        params = {"run_id": run_id, "kind": kind, "payload": json.dumps(payload or {})}
-        return int(self._sql.rows(ADD_EVENT, params)[0][0])
+        """An event of the run itself; its id."""
+        return int(self._sql.rows(ADD_EVENT, _event(run_id, kind, payload))[0][0])
+
+    def send_event(self, run_id: uuid.UUID, kind: str, payload: dict[str, Any] | None = None) -> None:
+        """The same where nobody wants to know the id."""
+        self._sql.send(ADD_EVENT, _event(run_id, kind, payload))
 
     def defer(
         self, event_id: int, error: str, *, max_tries: int, backoff_s: float
@@ -318,3 +332,21 @@ class DispatchRepository:
         }
         rows = self._sql.rows(DEFERRED, params)
         return (rows[0][0], rows[0][1]) if rows else None
+
+
+def _event(run_id: uuid.UUID, kind: str, payload: dict[str, Any] | None) -> dict[str, Any]:
+    return {"run_id": run_id, "kind": kind, "payload": json.dumps(payload or {})}
+
+
+def _locked(rows: Rows) -> LockedRun | None:
+    if not rows:
+        return None
+    same, status, *facts, _off, _known, left, active, failed, stopping = rows[0]
+    return LockedRun(same, RunStatus(status), RunCounters(left, active, failed, stopping), *facts)
+
+
+def _taken(rows: Rows) -> list[TakenEvent]:
+    return [
+        TakenEvent(event_id, kind, {} if payload == "{}" else json.loads(payload), node_id, bool(current))
+        for event_id, kind, payload, node_id, current in rows
+    ]

@@ -12,7 +12,7 @@ from typing import Any, Final
 from queue_workflows.errors import PayloadError
 from queue_workflows.models import WorkflowNodeJob
 from queue_workflows.repositories import fields as check
-from queue_workflows.repositories.bulk import DUE_UNLESS_GIVEN, BulkTable, Enqueued, insert_many
+from queue_workflows.repositories.bulk import DUE_UNLESS_GIVEN, BulkTable, Enqueued, insert_many, send_many
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.deciding import COUNTED
@@ -198,6 +198,10 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
         in the order of the jobs; those not created stay as they are.
         """
         return insert_many(self._sql, _OPENED, check.each("jobs", jobs, self._row))
+
+    def send_open(self, jobs: Iterable[NewNodeJob]) -> None:
+        """`open_many` for jobs that are no elements of lists, where nobody wants to know their ids."""
+        send_many(self._sql, _OPENED, check.each("jobs", jobs, self._row))
 
     def finished_beyond(self, run_id: uuid.UUID, node_id: str, start: int) -> int:
         """How many elements of a list have a result from an earlier time, from `start` on."""

@@ -89,7 +89,7 @@ class WorkflowNodeRepository:
         }
         for name, column in _COUNTS.items():
             params[column] = array(str(getattr(row, name)) for row in given)
-        self._sql.rows(WRITE, params)
+        self._sql.send(WRITE, params)
 
     def first_failure(self, run_id: uuid.UUID) -> tuple[str, Mapping[str, Any] | None] | None:
         """The node that failed first, and what it said."""

@@ -85,7 +85,7 @@ class Orchestrator:
 
     def run(self, *, once: bool = False) -> ExitCode:
         """Advance runs until told to stop; with `once` until there is nothing left to do now."""
-        pause = _FIRST_LOOK_S
+        pause, is_last = _FIRST_LOOK_S, False
         while not self._halt.urgency:
             self._main_at = time.monotonic()
             try:
@@ -96,11 +96,14 @@ class Orchestrator:
                 self._cut_off(exc)
                 continue
             if busy:
-                pause = _FIRST_LOOK_S
-                continue
-            if once:
+                pause, is_last = _FIRST_LOOK_S, False
+            elif once and is_last:
                 return ExitCode.DONE
-            pause = self._idle(pause)
+            elif once:
+                # What this pass itself has parked may be due by now.
+                self._upkeep_at, is_last = 0.0, True
+            else:
+                pause = self._idle(pause)
         return self._halt.exit_code
 
     def pulse(self) -> Pulse:

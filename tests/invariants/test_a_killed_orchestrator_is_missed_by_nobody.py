@@ -1,0 +1,207 @@
+"""kill -9 of an orchestrator at any moment: nothing is lost, nothing happens twice, and another one goes on.
+
+It speaks to the database through a proxy that holds one statement up. There it is killed, and a dispatcher in
+the test takes over, as any other orchestrator would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from support.runs import dispatcher, settle, start, work
+from support.statement_proxy import Moment, StatementProxy
+from support.workers import running_orchestrator, until
+
+from queue_workflows.jobs import parking
+from queue_workflows.repositories import InputSubmissionRepository, RunRepository, dispatching, workflow_nodes
+from queue_workflows.repositories.finished_runs import DELIVERED
+
+CHAIN = {
+    "nodes": [
+        {"id": "one", "module": "m"},
+        {"id": "many", "module": "m", "for_each": {"$from": "one.all"}},
+        {"id": "ask", "type": "input", "depends_on": ["many"]},
+        {"id": "last", "module": "m", "depends_on": ["ask"]},
+    ],
+    "outputs": {"all": {"$from": "many"}, "ok": {"$from": "ask.ok"}},
+}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Where an orchestrator is killed, and whether what it was about has happened."""
+
+    point: str
+    statement: str
+    moment: Moment
+    has_happened: bool = False
+
+    def __str__(self) -> str:
+        return self.point
+
+
+KILLS = [
+    Kill("after taking the events", dispatching.TAKE, Moment.UNREAD),
+    Kill("before the commit", dispatching.COMMIT, Moment.UNSENT),
+    Kill("before it read that it is committed", dispatching.COMMIT, Moment.UNREAD, has_happened=True),
+]
+MORE_KILLS = [
+    Kill("between two runs", dispatching.FIND_RUNS, Moment.UNREAD),
+    Kill("before the lock", dispatching.LOCK, Moment.UNSENT),
+    Kill("with the lock", dispatching.LOCK, Moment.UNREAD),
+    Kill("before its last word", dispatching.SAVE, Moment.UNSENT),
+]
+
+
+def body(job: Any) -> dict[str, Any]:
+    return {"all": [1, 2, 3]} if job.node_id == "one" else {"at": job.map_index}
+
+
+def jobs_of(connection: psycopg.Connection[Any], node_id: str) -> int:
+    rows = "SELECT count(*) FROM workflow_node_jobs WHERE node_id = %s"
+    return connection.execute(rows, [node_id]).fetchone()[0]  # type: ignore[index]
+
+
+def is_whole(connection: psycopg.Connection[Any], run_id: UUID, jobs: int) -> None:
+    """Each job once, ended once by its first attempt, and nothing left to do but to tell the hooks."""
+    rows = "SELECT count(*), count(DISTINCT (node_id, map_index)), max(attempt), max(generation)"
+    found = connection.execute(f"{rows} FROM workflow_node_jobs WHERE run_id = %s", [run_id]).fetchone()
+    assert found == (jobs, jobs, 1, 1)
+    events = connection.execute("SELECT kind FROM workflow_dispatch_events").fetchall()
+    assert events == [(dispatching.RUN_FINISHED,)]
+    counted = connection.execute(
+        "SELECT sum(jobs_total), sum(jobs_completed), sum(jobs_left), count(*) FROM workflow_nodes"
+    ).fetchone()
+    assert counted == (jobs, jobs, 0, len(CHAIN["nodes"]))
+
+
+def finish(connection: psycopg.Connection[Any], run_id: UUID) -> None:
+    """Another one goes on, as soon as the server has noticed that the first is gone."""
+    runs, other = RunRepository(connection), dispatcher(connection)
+    answers = InputSubmissionRepository(connection)
+
+    def is_over() -> bool:
+        settle(other)
+        work(connection, body)
+        parked = "SELECT 1 FROM workflow_node_jobs WHERE kind = 'input' AND status = 'awaiting_input'"
+        if connection.execute(parked).fetchone() and not answers.counts(run_id):
+            answers.insert(run_id, "ask", {"ok": True})
+        return runs.fetch(run_id).finished_at is not None  # type: ignore[union-attr]
+
+    until(is_over)
+    run = runs.fetch(run_id)
+    assert run is not None
+    assert (run.status, run.error) == ("completed", None)
+    assert run.outputs == {"all": [{"at": 0}, {"at": 1}, {"at": 2}], "ok": True}
+
+
+@pytest.mark.parametrize(
+    "kill", [*KILLS, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE_KILLS)], ids=str
+)
+def test_killed_while_it_acts_on_an_end(floor, proxy: StatementProxy, kill: Kill) -> None:
+    """The node after the one that ended gets its jobs once, by the dead one or by the next."""
+    connection = floor.connection
+    run_id = start(connection, CHAIN)
+    with running_orchestrator(proxy.dsn) as victim:
+        until(lambda: jobs_of(connection, "one"))
+        trap = proxy.trap(kill.statement, moment=kill.moment)
+        work(connection, body)
+        trap.sprung()
+        victim.kill()
+        victim.wait()
+    trap.drop()
+    assert jobs_of(connection, "many") == (3 if kill.has_happened else 0)
+    finish(connection, run_id)
+    is_whole(connection, run_id, 6)
+
+
+def test_killed_while_it_begins_a_run(floor, proxy: StatementProxy) -> None:
+    """The run is begun once."""
+    trap = proxy.trap(workflow_nodes.WRITE, moment=Moment.UNSENT)
+    run_id = start(floor.connection, CHAIN)
+    with running_orchestrator(proxy.dsn) as victim:
+        trap.sprung()
+        victim.kill()
+        victim.wait()
+    trap.drop()
+    assert RunRepository(floor.connection).fetch(run_id).status == "queued"  # type: ignore[union-attr]
+    finish(floor.connection, run_id)
+    is_whole(floor.connection, run_id, 6)
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [Moment.UNREAD, pytest.param(Moment.UNSENT, marks=pytest.mark.slow)],
+    ids=lambda moment: moment.value,
+)
+def test_killed_with_an_answer_in_its_hands(floor, proxy: StatementProxy, moment: Moment) -> None:
+    """Another one takes the answer up, and the node is completed by it once."""
+    connection = floor.connection
+    run_id = start(connection, CHAIN)
+    with running_orchestrator(proxy.dsn) as victim:
+        until(lambda: jobs_of(connection, "ask") or (work(connection, body) and False))
+        trap = proxy.trap(parking.PROCESS, moment=moment)
+        answer = InputSubmissionRepository(connection).insert(run_id, "ask", {"ok": True})
+        trap.sprung()
+        victim.kill()
+        victim.wait()
+    trap.drop()
+    assert InputSubmissionRepository(connection).fetch(answer).status == "pending"  # type: ignore[union-attr]
+    finish(connection, run_id)
+    is_whole(connection, run_id, 6)
+    assert InputSubmissionRepository(connection).counts(run_id) == {"ask": {"accepted": 1}}
+
+
+@pytest.mark.parametrize("part", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_killed_while_it_opens_a_long_list_in_parts(floor, proxy: StatementProxy, part: int) -> None:
+    """Each element gets its job once, whichever part the dead one was at."""
+    connection = floor.connection
+    long = {"nodes": CHAIN["nodes"][:2]}
+    run_id = start(connection, long)
+    elements = 10_001
+
+    def listed(job: Any) -> dict[str, Any]:
+        return {"all": [0] * elements} if job.node_id == "one" else {}
+
+    with running_orchestrator(proxy.dsn) as victim:
+        until(lambda: jobs_of(connection, "one"))
+        traps = [proxy.trap(dispatching.ADD_EVENT, moment=Moment.UNSENT) for _ in range(part)]
+        work(connection, listed)
+        for trap in traps[:-1]:
+            trap.sprung()
+            trap.deliver()
+        traps[-1].sprung()
+        victim.kill()
+        victim.wait()
+    traps[-1].drop()
+    assert jobs_of(connection, "many") == 5_000 * (part - 1)
+    other = dispatcher(connection)
+    until(lambda: settle(other) or jobs_of(connection, "many") == elements)
+    rows = "SELECT count(DISTINCT map_index), min(map_index), max(map_index) FROM workflow_node_jobs"
+    found = connection.execute(f"{rows} WHERE run_id = %s AND node_id = 'many'", [run_id]).fetchone()
+    assert found == (elements, 0, elements - 1)
+
+
+def test_killed_after_a_hook_was_called(floor, proxy: StatementProxy, tmp_path) -> None:
+    """The hook is called again by another one, once the lease of the dead one is over."""
+    connection, heard = floor.connection, tmp_path / "heard"
+    wired = {"QWF_APP": "support.hooked", "HEARD": str(heard)}
+    trap = proxy.trap(DELIVERED, moment=Moment.UNSENT)
+    with running_orchestrator(proxy.dsn, **wired) as victim:
+        run_id = start(connection, {"nodes": [{"id": "one", "module": "m"}]})
+        until(lambda: jobs_of(connection, "one"))
+        work(connection, body)
+        trap.sprung()
+        victim.kill()
+        victim.wait()
+    trap.drop()
+    assert heard.read_text().split() == [str(run_id)]
+    connection.execute("UPDATE workflow_dispatch_events SET next_try_at = now()")
+    with running_orchestrator(floor.dsn, "--once", **wired) as other:
+        assert other.wait(120) == 0
+    assert heard.read_text().split() == [str(run_id)] * 2
+    assert connection.execute("SELECT count(*) FROM workflow_dispatch_events").fetchone() == (0,)
