@@ -83,19 +83,16 @@ class Dispatcher:
         """
         with self._connection.pipeline():
             self._repository.begin()
-            has_acted = self._in_transaction(run_id, only)
+            run, events = self._repository.lock_and_take(run_id, only=only)
+            if run is None or not (events or run.status is RunStatus.QUEUED):
+                self._repository.rollback()
+                return False
+            if run.status in RUN_TERMINAL:
+                self._too_late(run, events)
+            else:
+                document = self._document(run)
+                Advancing(self._desk, run, document, document.derived(graph_of)).act(events)
             self._repository.commit()
-        return has_acted
-
-    def _in_transaction(self, run_id: UUID, only: int | None) -> bool:
-        run, events = self._repository.lock_and_take(run_id, only=only)
-        if run is None or not (events or run.status is RunStatus.QUEUED):
-            return False
-        if run.status in RUN_TERMINAL:
-            self._too_late(run, events)
-        else:
-            document = self._document(run)
-            Advancing(self._desk, run, document, document.derived(graph_of)).act(events)
         return True
 
     def _document(self, run: LockedRun) -> Document:

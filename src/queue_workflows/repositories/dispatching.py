@@ -76,16 +76,23 @@ FOR NO KEY UPDATE SKIP LOCKED
 # What is read after the lock must be what its holder before left, whatever the server's default is.
 BEGIN_TRANSACTION: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 COMMIT: Final = "COMMIT"
-# The commit may come back before it is on disk: if it is lost, its events are still there. The transaction
-# remembers which run it has locked, for the statement that is on its way behind this one.
+ROLLBACK: Final = "ROLLBACK"
+# locked: the run, unless another one has it; apart, as what is selected beside a lock is worked out before the
+# lock is had. The commit may come back before it is on disk: if it is lost, its events are still there. The
+# transaction remembers which run it has locked, for the statement that is on its way behind this one.
 LOCK: Final = """
+WITH locked AS MATERIALIZED (
+    SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, parent_node_job_id,
+        traceparent, nodes_left, nodes_active, nodes_failed, stopping
+    FROM workflow_runs
+    WHERE id = %(run_id)s::uuid AND mode = 'node'
+    FOR NO KEY UPDATE SKIP LOCKED
+)
 SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, parent_node_job_id, traceparent,
     current_setting('synchronous_commit'), set_config('synchronous_commit', 'off', true),
     set_config('qwf.locked_run', id::text, true),
     nodes_left, nodes_active, nodes_failed, stopping
-FROM workflow_runs
-WHERE id = %(run_id)s::uuid AND mode = 'node'
-FOR NO KEY UPDATE SKIP LOCKED
+FROM locked
 """
 SPEC: Final = "SELECT spec::text FROM workflow_runs WHERE id = %(run_id)s::uuid"
 # due: what is to be acted on if the run is locked, the oldest first. taken: deleted with its effects. Each
@@ -245,6 +252,10 @@ class DispatchRepository:
     def commit(self) -> None:
         """Commit it, in a pipeline."""
         self._sql.send(COMMIT, {})
+
+    def rollback(self) -> None:
+        """Take it back, in a pipeline."""
+        self._sql.send(ROLLBACK, {})
 
     def runs_with_events(self, after: uuid.UUID) -> tuple[list[uuid.UUID], uuid.UUID]:
         """Runs behind `after` that have something to do, and where to go on; `NO_RUN` is the beginning."""
