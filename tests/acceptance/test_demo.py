@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +18,16 @@ import pytest
 from support.embedded_users import ordinary_user, processes_below, unset_environment, until
 from support.revisions import HEAD
 
-JOBS = 6
-PATIENCE_S = 60
+from queue_workflows.cli.demo import ask
+from queue_workflows.repositories import IngestJobRepository
+from queue_workflows.workflow.nodes import InputNode
 
-# Completing a job stops at this gate for as long as a test holds the lock.
+SCENES = 6
+TICKS = 3
+PATIENCE_S = 200
+pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
+
+# Completing a node stops at this gate for as long as a test holds the lock.
 GATE = """
 CREATE FUNCTION gate() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -26,11 +35,21 @@ BEGIN
     RETURN NEW;
 END
 $$;
-CREATE TRIGGER gate BEFORE UPDATE ON ingest_jobs FOR EACH ROW WHEN (NEW.status = 'completed')
+CREATE TRIGGER gate BEFORE UPDATE ON workflow_node_jobs FOR EACH ROW WHEN (NEW.status = 'completed')
 EXECUTE FUNCTION gate();
 """
 AT_THE_GATE = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted"
-STATES = "SELECT status, count(*) FROM ingest_jobs GROUP BY status ORDER BY status"
+CLAIMED = """
+SELECT (SELECT count(*) FROM workflow_node_jobs WHERE status = 'running')
+    + (SELECT count(*) FROM ingest_jobs WHERE status = 'running')
+"""
+# The run is cancelled, or will be by the first orchestrator that comes by.
+CALLED_OFF = """
+SELECT run.status = 'cancelled'
+    OR EXISTS (SELECT FROM workflow_dispatch_events AS event WHERE event.run_id = run.id AND kind = 'cancel')
+FROM workflow_runs AS run ORDER BY run.id LIMIT 1
+"""
+ENDS = "SELECT node_id, state FROM workflow_nodes ORDER BY node_id"
 
 
 def demo(
@@ -39,14 +58,26 @@ def demo(
     return subprocess.run(
         [python, "-m", "queue_workflows", *arguments],
         cwd=directory,
-        env=unset_environment(),
+        env={**unset_environment(), "LC_ALL": "C.UTF-8"},
         user=uid,
         group=uid,
         extra_groups=[] if uid else None,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
+    )
+
+
+def started(directory: Path, dsn: str, *arguments: str, **streams: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "queue_workflows", "--db", dsn, "demo", *arguments],
+        cwd=directory,
+        # The server notices soon that whoever waits at the gate is gone.
+        env={**unset_environment(), "LC_ALL": "C.UTF-8", "QWF_CLIENT_CONNECTION_CHECK_INTERVAL_S": "0.2"},
+        text=True,
+        **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
     )
 
 
@@ -56,108 +87,162 @@ def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
+def nodes_of(outcome: dict[str, Any]) -> dict[str, str]:
+    return {node["id"]: node["state"] for node in outcome["run"]["nodes"]}
+
+
 def assert_all_is_told(outcome: dict[str, Any]) -> None:
-    """Six jobs enqueued once, done in order of priority; nothing left of what was rolled back."""
-    assert (outcome["enqueued"], outcome["enqueued_again"]) == (JOBS, 0)
+    """The film is made and the ticks came; nothing is left of what was rolled back."""
     assert (outcome["left_by_rollback"], outcome["late_results_refused"]) == (0, 1)
-    assert [row["status"] for row in outcome["jobs"]] == ["completed"] * JOBS
-    priorities = [row["priority"] for row in outcome["jobs"]]
-    assert priorities == sorted(priorities, reverse=True)
-    assert sorted(row["attempt"] for row in outcome["jobs"]) == [1] * (JOBS - 1) + [2]
-    assert all(":demo:" in row["claimed_by"] for row in outcome["jobs"])
-    assert all(len(row["result"]["sha256"]) == 12 for row in outcome["jobs"])
+    assert outcome["run"]["status"] == "completed"
+    assert outcome["run"]["outputs"] == {"frames": SCENES}
+    assert nodes_of(outcome) == {
+        "plan": "completed",
+        "draw": "completed",
+        "subtitle": "skipped",
+        "approve": "completed",
+        "publish": "completed",
+        "tidy": "completed",
+    }
+    rows = outcome["jobs"]
+    assert len(rows) == len(["plan", "approve", "publish", "tidy"]) + SCENES + TICKS
+    ticks = [row for row in rows if row["job"].startswith("ingest:")]
+    assert [row["name"] for row in ticks] == ["tick 1", "tick 2", "tick 3"]
+    assert [row["result"]["next"] for row in ticks] == [ticks[1]["job"], ticks[2]["job"], None]
+    # The first tick is the job whose lease was lost.
+    assert ticks[0]["attempt"] >= 2
+    assert all(":demo:" in row["worker"] for row in ticks)
+
+
+def assert_models_stay_warm(outcome: dict[str, Any]) -> None:
+    """Each worker loads its model for its first scene, and for no other."""
+    scenes = [row for row in outcome["jobs"] if row["name"].startswith("draw[")]
+    assert len(scenes) == SCENES
+    assert all(":gpu:" in row["worker"] for row in scenes)
+    loads = Counter(row["worker"] for row in scenes if not row["result"]["warm"])
+    assert loads == Counter({row["worker"] for row in scenes})
 
 
 def test_the_demo_runs_twice_on_the_embedded_server(directory):
-    """With nothing set up it makes a server, migrates, works; the next run adds a batch; no process stays."""
+    """With nothing set up it makes a server and a film, the next run one more; no process stays."""
     first = demo(directory, "demo")
     assert first.returncode == 0, first.stderr
     until(lambda: processes_below(directory) == [], "all is gone")
     for line in (
-        f"schema    engine {HEAD}",
-        "6 orders and their 6 jobs",
-        "0 of them left",
+        f"revisions applied, up to {HEAD}",
+        "film 1, its run and a job that ticks beside it, in one transaction",
+        "film 2, its run and its job, given up: 0 of them left",
         "late result is refused",
+        "●    publish   completed",
+        "from left to right",
+        "loaded in",
+        "warm model",
+        "qwf run show",
     ):
         assert line in first.stdout
-    table = [line.split() for line in first.stdout.splitlines() if "describe_order" in line]
-    assert [row[3] for row in table] == ["completed"] * JOBS
+    assert "nobody is there to be asked, so the answer is yes" in first.stderr
     assert str(directory / ".qwf") in first.stdout
     assert (directory / ".qwf").is_dir()
 
-    second = told(demo(directory, "demo", "--json"))
+    second = demo(directory, "demo", "--yes", "--json")
+    outcome = told(second)
     until(lambda: processes_below(directory) == [], "all is gone")
-    assert_all_is_told(second)
-    assert (second["revisions_applied"], second["source"]) == (0, "embedded server")
-    assert second["counts"] == {"completed": 2 * JOBS}
-    assert not {row["job"] for row in second["jobs"]} & {int(row[0]) for row in table}
-
-
-def test_the_demo_uses_the_database_it_is_given(directory, qwf_new_database):
-    """With --db it works there, makes no server of its own, and says how to be rid of its rows."""
-    dsn = qwf_new_database(False)
-    outcome = told(demo(directory, "--db", dsn, "demo", "--json"))
     assert_all_is_told(outcome)
-    assert outcome["data_directory"] is None
+    assert_models_stay_warm(outcome)
+    assert (outcome["revisions_applied"], outcome["source"]) == (0, "embedded server")
+    assert "nobody is there" not in second.stderr
+
+
+def test_a_database_in_which_others_work_is_refused(directory, qwf_new_database):
+    """Its processes would take part in that work: one line, 78, and nothing is written."""
+    dsn = qwf_new_database()
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        IngestJobRepository(connection).enqueue("render", queue="fetch")
+        done = demo(directory, "--db", dsn, "demo")
+        assert (done.returncode, len(done.stderr.splitlines())) == (78, 1)
+        assert "of others" in done.stderr
+        assert connection.execute("SELECT to_regnamespace('qwf_demo')").fetchone() == (None,)
+
+
+def test_in_the_database_it_is_given_somebody_at_the_terminal_is_asked(directory, qwf_new_database):
+    """With --db it makes no server of its own. Who says no gets no film, and tidying up runs all the same."""
+    dsn = qwf_new_database(False)
+    ours, theirs = pty.openpty()
+    process = started(directory, dsn, stdin=theirs)
+    os.close(theirs)
+    os.write(ours, b"perhaps\nn\n")
+    out, questions = process.communicate(timeout=PATIENCE_S)
+    os.close(ours)
+    assert process.returncode == 0, questions
+    assert "Publish the film? [Y/n]" in questions
+    assert "please say yes or no" in questions
     assert not (directory / ".qwf").exists()
-    text = demo(directory, "--db", dsn, "demo")
-    assert "DROP SCHEMA qwf_demo CASCADE" in text.stdout
+    assert "DROP SCHEMA qwf_demo CASCADE" in out
     with psycopg.connect(dsn) as connection:
-        assert connection.execute("SELECT count(*) FROM qwf_demo.orders").fetchone() == (2 * JOBS,)
-        assert connection.execute(STATES).fetchall() == [("completed", 2 * JOBS)]
+        assert connection.execute(ENDS).fetchall() == [
+            ("approve", "completed"),
+            ("draw", "completed"),
+            ("plan", "completed"),
+            ("publish", "skipped"),
+            ("subtitle", "skipped"),
+            ("tidy", "completed"),
+        ]
+        assert connection.execute("SELECT status, outputs FROM workflow_runs").fetchall() == [
+            ("completed", {"frames": None})
+        ]
+        assert connection.execute("SELECT count(*) FROM qwf_demo.films").fetchone() == (1,)
+        assert connection.execute(CLAIMED).fetchone() == (0,)
+
+
+def test_nobody_is_waited_for_any_longer_than_the_node_waits(monkeypatch):
+    """A terminal without anybody at it."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs) as terminal:
+        monkeypatch.setattr(sys, "stdin", terminal)
+        node = InputNode.model_validate({"id": "approve", "type": "input", "prompt": "Publish the film?"})
+        answers: list[object] = []
+        asking = threading.Thread(target=lambda: answers.append(ask(node, 0.1)), daemon=True)
+        asking.start()
+        asking.join(PATIENCE_S)
+        assert answers == [None]
+    os.close(ours)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_an_interrupted_demo_leaves_no_job_claimed(directory, qwf_new_database, number, status):
-    """Ctrl-C in the middle of the work gives the jobs in hand back; the next run does them too."""
+def test_an_interrupted_demo_leaves_nothing_behind(directory, qwf_new_database, number, status):
+    """Ctrl-C at work: no process, no claimed job and no run that goes on is left, and the next demo works."""
     dsn = qwf_new_database()
     with psycopg.connect(dsn, autocommit=True) as watcher:
         watcher.execute(GATE)
         watcher.execute("SELECT pg_advisory_lock(4711)")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "queue_workflows", "--db", dsn, "demo"],
-            cwd=directory,
-            # The server notices soon that whoever waits at the gate is gone.
-            env={**unset_environment(), "QWF_CLIENT_CONNECTION_CHECK_INTERVAL_S": "0.2"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        until(lambda: watcher.execute(AT_THE_GATE).fetchone() == (1,), "the demo completes its first job")
+        process = started(directory, dsn, "--yes")
+        until(lambda: watcher.execute(AT_THE_GATE).fetchone() == (1,), "the first node ends", PATIENCE_S)
         process.send_signal(number)
         _, complaint = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == status
         assert len(complaint.splitlines()) == 1
-        assert watcher.execute(STATES).fetchall() == [("queued", JOBS)]
+        until(lambda: processes_below(directory) == [], "all is gone")
+        assert watcher.execute(CLAIMED).fetchone() == (0,)
+        assert watcher.execute(CALLED_OFF).fetchone() == (True,)
         watcher.execute("SELECT pg_advisory_unlock(4711)")
         after = told(demo(directory, "--db", dsn, "demo", "--json"))
-        assert [row["status"] for row in after["jobs"]] == ["completed"] * JOBS
-        assert watcher.execute(STATES).fetchall() == [("completed", 2 * JOBS)]
+        assert after["run"]["status"] == "completed"
 
 
 @pytest.mark.slow
 def test_two_demos_at_once_do_not_disturb_each_other(directory, qwf_new_database):
-    """Both migrate, make their table and work on one queue at the same time, and both end well."""
+    """Both migrate, make their tables and take each other's jobs at the same time, and both end well."""
     dsn = qwf_new_database(False)
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-m", "queue_workflows", "--db", dsn, "demo", "--json"],
-            cwd=directory,
-            env=unset_environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(2)
-    ]
+    both = [started(directory, dsn, "--json", "--yes") for _ in range(2)]
     outputs = [process.communicate(timeout=PATIENCE_S) for process in both]
     assert [process.returncode for process in both] == [0, 0], outputs
-    batches = [json.loads(out) for out, _ in outputs]
-    assert batches[0]["batch"] != batches[1]["batch"]
-    assert {row["status"] for one in batches for row in one["jobs"]} == {"completed"}
+    outcomes = [json.loads(out) for out, _ in outputs]
+    assert outcomes[0]["run"]["id"] != outcomes[1]["run"]["id"]
+    assert [one["run"]["status"] for one in outcomes] == ["completed", "completed"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="the tests run as an ordinary user already: covered above")
 def test_an_ordinary_user_can_run_the_demo(directory):
     """Not only root: whoever may write to the directory gets a server of their own in it."""

@@ -229,6 +229,7 @@ def test_the_wheel_carries_what_it_must_and_nothing_else(distributions):
         "queue_workflows/py.typed",
         "queue_workflows/_alembic/env.py",
         "queue_workflows/_alembic/script.py.mako",
+        "queue_workflows/demo/film.yaml",
     } <= names
     tops = {name.split("/")[0] for name in names}
     assert tops == {"queue_workflows", next(top for top in tops if top.endswith(".dist-info"))}

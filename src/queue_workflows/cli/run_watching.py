@@ -60,7 +60,7 @@ def follow(database: Database, run_id: uuid.UUID, *, as_json: bool, ascii_only: 
     elif sys.stdout.isatty() and os.environ.get("TERM") != "dumb":
         show = _Drawn(terminal)
     else:
-        show = _Told(lambda change: _in_words(change, terminal))
+        show = _Told(lambda change: in_words(change, terminal))
     last: RunOverview | None = None
     # It polls where it cannot listen, and says itself when it sees nothing.
     logging.getLogger("queue_workflows.db.listen").addHandler(logging.NullHandler())
@@ -130,7 +130,8 @@ class _Told:
         self._before = seen
 
 
-def _in_words(change: Change, terminal: Terminal) -> str:
+def in_words(change: Change, terminal: Terminal) -> str:
+    """A change as a line for people."""
     look = LOOKS.get(change.state)
     words = " ".join(
         part for part in (look.glyph if look else "!", change.node or "run", change.state) if part

@@ -1,4 +1,4 @@
-"""The story of the demo: migrate, enqueue, roll back, work, refuse a late result, show what happened.
+"""The story of the demo: commit, roll back, refuse a late result, and make a film with real processes.
 
 Each step is what a host app would write, on the public verbs, against a real database.
 """
@@ -7,94 +7,81 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from queue_workflows.db.engine import Database
-from queue_workflows.db.migrations import Progress, bootstrap
+from queue_workflows.db.migrations import bootstrap
 from queue_workflows.demo import crew
-from queue_workflows.demo.orders import CATALOGUE, QUEUE, ROLLED_BACK, TASK, Order, next_batch, prepare
-from queue_workflows.errors import LeaseLost
-from queue_workflows.models import IngestJob
-from queue_workflows.repositories import ClaimedIngestJob, IngestJobRepository, NewIngestJob
-from queue_workflows.repositories.bulk import Enqueued
+from queue_workflows.demo.films import Film, check_ours, prepare
+from queue_workflows.demo.outcome import Outcome, Row
+from queue_workflows.demo.ticking import QUEUE, TICK, TICKS, enqueue_tick, key_of
+from queue_workflows.errors import LeaseLost, RunRefused
+from queue_workflows.jobs.overview import NodeOverview, RunOverview
+from queue_workflows.jobs.runs import asked_node, cancel_run, start_run, submit_input
+from queue_workflows.jobs.watching import watch_run
+from queue_workflows.models import IngestJob, WorkflowNodeJob
+from queue_workflows.repositories import ClaimedIngestJob, IngestJobRepository, StartedRun
 from queue_workflows.states import JOB_TERMINAL, JobStatus
+from queue_workflows.workflow.nodes import InputNode
 
+FILM: Final = Path(__file__).with_name("film.yaml")
+BRIEF: Final = "a night train through the mountains"
 LEASE_S: Final = 30.0
-PATIENCE_S: Final = 10.0
-ALONE_S: Final = 0.05
-
-# One claim starts several jobs at the same moment, in the order in which it takes them.
-AS_STARTED: Final = (IngestJob.started_at, IngestJob.priority.desc(), IngestJob.position)
-
-Say = Callable[[str], None]
+# For what takes seconds; the time in which somebody is asked is not counted.
+PATIENCE_S: Final = 120.0
+LOOK_EVERY_S: Final = 0.1
 
 
 @dataclass(frozen=True)
-class Row:
-    """What became of one job."""
+class Stage:
+    """Where the story is told: a line, the run as it is at the moment, and a question to whoever watches.
 
-    job: int
-    task: str
-    priority: int
-    status: str
-    claimed_by: str | None
-    attempt: int
-    wait_ms: int | None
-    result: Any
+    `ask` gets the node and the seconds until it expires; None is no answer.
+    """
+
+    say: Callable[[str], None]
+    show: Callable[[RunOverview], None]
+    ask: Callable[[InputNode, float], Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What happened, for the table and for --json."""
+class _Made:
+    """The film's row and what was started with it."""
 
-    database: str
-    source: str
-    server: str
-    data_directory: str | None
-    revisions_applied: int
-    batch: int
-    enqueued: int
-    enqueued_again: int
-    left_by_rollback: int
-    late_results_refused: int
-    jobs: tuple[Row, ...]
-    counts: dict[str, int]
-
-    @property
-    def complete(self) -> bool:
-        """Whether every job of the batch came to its end."""
-        return all(row.status == JobStatus.COMPLETED for row in self.jobs)
+    film: int
+    run: StartedRun
 
 
-def run_demo(dsn: str | None, say: Say, *, sleep: Callable[[float], None] = time.sleep) -> Outcome:
+def run_demo(dsn: str | None, stage: Stage) -> Outcome:
     """Run the whole story on the database that the settings name, or on the embedded server."""
     with Database.open(dsn, role="demo") as database:
         server = _version(database)
-        say(f"database  {server}, {database.redacted} ({database.source})")
-        applied = _migrate(dsn, say)
-        batch, made, again = _enqueue(database, say)
-        left = _roll_back(database, say)
-        refused = _work(database, dsn, {one.id for one in made}, say, sleep)
-        rows, counts = _what_happened(database, [one.id for one in made])
+        stage.say(f"database  {server}, {database.redacted} ({database.source})")
+        with database.engine.begin() as connection:
+            check_ours(connection)
+        applied = _migrate(dsn, stage)
+        made = _commit(database, stage)
+        left = _roll_back(database, stage)
+        refused = _lose_a_lease(database, f"demo:{os.getpid()}", stage)
+        run = _make(database, dsn, made, stage)
         return Outcome(
-            database.redacted,
-            database.source,
-            server,
-            str(database.data_dir) if database.data_dir else None,
-            applied,
-            batch,
-            sum(one.created for one in made),
-            sum(one.created for one in again),
-            left,
-            refused,
-            rows,
-            counts,
+            database=database.redacted,
+            source=database.source,
+            server=server,
+            data_directory=str(database.data_dir) if database.data_dir else None,
+            revisions_applied=applied,
+            film=made.film,
+            left_by_rollback=left,
+            late_results_refused=refused,
+            run=run,
+            jobs=_jobs(database, made),
         )
 
 
@@ -105,88 +92,71 @@ def _version(database: Database) -> str:
     return f"PostgreSQL {version}"
 
 
-def _migrate(dsn: str | None, say: Say) -> int:
-    def report(step: Progress) -> None:
-        if step.done:
-            say(f"schema    {step.chain} {step.revision} {step.subject}")
-
-    applied = len(bootstrap(dsn, report=report))
-    if not applied:
-        say("schema    up to date")
-    return applied
+def _migrate(dsn: str | None, stage: Stage) -> int:
+    applied = bootstrap(dsn)
+    if applied:
+        stage.say(f"schema    {len(applied)} revisions applied, up to {applied[-1].revision}")
+    else:
+        stage.say("schema    up to date")
+    return len(applied)
 
 
-def _enqueue(database: Database, say: Say) -> tuple[int, list[Enqueued], list[Enqueued]]:
-    """The promise itself: the orders and their jobs become visible in one commit."""
+def _commit(database: Database, stage: Stage) -> _Made:
+    """The promise itself: the film, its run and the first tick become visible in one commit."""
     with database.engine.begin() as connection:
         prepare(connection)
-    with Session(database.engine) as session:
-        batch = next_batch(session.connection())
-        jobs = _orders_and_jobs(session, batch, CATALOGUE)
-        made = IngestJobRepository(session).enqueue_many(jobs)
-        session.commit()
-    say(f"enqueue   batch {batch}: {len(made)} orders and their {len(made)} jobs, committed together")
-    with Session(database.engine) as session:
-        again = IngestJobRepository(session).enqueue_many(jobs)
-        session.commit()
-    new = sum(one.created for one in again)
-    say(f"          the same {len(jobs)} jobs once more: {new} new, because their dedupe keys are taken")
-    return batch, made, again
+    with Session(database.engine) as session, session.begin():
+        made = _film_and_run(session)
+    stage.say(f"commit    film {made.film}, its run and a job that ticks beside it, in one transaction")
+    return made
 
 
-def _orders_and_jobs(session: Session, batch: int, lines: tuple[tuple[str, int], ...]) -> list[NewIngestJob]:
-    orders = [Order(batch=batch, text=text) for text, _ in lines]
-    session.add_all(orders)
+def _film_and_run(session: Session) -> _Made:
+    run = start_run(FILM, {"brief": BRIEF}, conn=session)
+    film = Film(brief=BRIEF, run_id=run.id)
+    session.add(film)
     session.flush()
-    return [
-        NewIngestJob(
-            task_name=TASK,
-            queue=QUEUE,
-            reason=f"demo batch {batch}",
-            args={"order": order.id, "text": order.text},
-            dedupe_key=f"order-{order.id}",
-            priority=priority,
-        )
-        for order, (_, priority) in zip(orders, lines, strict=True)
-    ]
+    enqueue_tick(run.id, 1, conn=session)
+    return _Made(film.id, run)
 
 
-def _roll_back(database: Database, say: Say) -> int:
-    """The other side of the promise: a transaction that fails leaves neither orders nor jobs."""
+def _roll_back(database: Database, stage: Stage) -> int:
+    """The other side of the promise: a transaction that fails leaves neither film nor run nor job."""
     with Session(database.engine) as session:
-        batch = next_batch(session.connection())
-        jobs = IngestJobRepository(session).enqueue_many(_orders_and_jobs(session, batch, ROLLED_BACK))
+        made = _film_and_run(session)
         session.rollback()
     with Session(database.engine) as session:
-        orders = session.execute(sa.select(sa.func.count()).where(Order.batch == batch)).scalar_one()
-        left = orders + sum(IngestJobRepository(session).fetch(job.id) is not None for job in jobs)
-    say(f"rollback  batch {batch}: {len(jobs)} orders and {len(jobs)} jobs rolled back, {left} of them left")
+        left: int = sum(
+            session.execute(sa.text(sql), {"id": value}).scalar_one()
+            for sql, value in (
+                ("SELECT count(*) FROM qwf_demo.films WHERE id = :id", made.film),
+                ("SELECT count(*) FROM workflow_runs WHERE id = :id", made.run.id),
+                ("SELECT count(*) FROM ingest_jobs WHERE dedupe_key = :id", key_of(made.run.id, 1)),
+            )
+        )
+    stage.say(f"rollback  film {made.film}, its run and its job, given up: {left} of them left")
     return left
 
 
-def _work(
-    database: Database, dsn: str | None, ours: set[int], say: Say, sleep: Callable[[float], None]
-) -> int:
-    """Lose a lease, then let real workers empty the queue; returns how many late results were refused.
+# The fence.
 
-    The queue is shared with demos that run beside this one or were interrupted: any may do another's jobs.
-    """
-    refused = _lose_a_lease(database, f"demo:{os.getpid()}", say)
-    say(f"work      {crew.shown()}")
-    crew.work_until_empty(dsn)
-    deadline = time.monotonic() + PATIENCE_S
-    while _unfinished(database, ours) and time.monotonic() < deadline:
-        sleep(ALONE_S)
-    return refused
+
+def _lose_a_lease(database: Database, worker: str, stage: Stage) -> int:
+    """A worker that lost its job, and does not know it yet, cannot write a result; how many were refused."""
+    with _held(database, worker) as jobs:
+        for job in jobs:
+            _give_back(database, job)
+            stage.say(f"fence     job {job.id} went back into the queue while {worker} was not looking;")
+        return sum(_is_refused(database, job, stage) for job in jobs)
 
 
 @contextmanager
-def _held(database: Database, worker: str, *, limit: int) -> Iterator[list[ClaimedIngestJob]]:
-    """Claimed jobs; whatever ends the block, an interruption too, none of them stays claimed."""
+def _held(database: Database, worker: str) -> Iterator[list[ClaimedIngestJob]]:
+    """A claimed job; whatever ends the block, an interruption too, it does not stay claimed."""
     jobs: list[ClaimedIngestJob] = []
     try:
         with Session(database.engine) as session:
-            jobs = IngestJobRepository(session).claim(QUEUE, worker_id=worker, lease_s=LEASE_S, limit=limit)
+            jobs = IngestJobRepository(session).claim(QUEUE, worker_id=worker, lease_s=LEASE_S, limit=1)
             session.commit()
         yield jobs
     finally:
@@ -194,61 +164,130 @@ def _held(database: Database, worker: str, *, limit: int) -> Iterator[list[Claim
             _give_back(database, job)
 
 
-def _give_back(database: Database, job: ClaimedIngestJob) -> bool:
-    """Release a job unless it is not ours any more, as when it is done."""
+def _give_back(database: Database, job: ClaimedIngestJob) -> None:
+    """Release a job unless it is not ours any more."""
     with Session(database.engine) as session:
         try:
             IngestJobRepository(session).release(job)
         except LeaseLost:
-            return False
+            return
         session.commit()
-        return True
 
 
-def _lose_a_lease(database: Database, worker: str, say: Say) -> int:
-    """The fence: a worker that lost its job, and does not know it yet, cannot write a result."""
-    with _held(database, worker, limit=1) as jobs:
-        for job in jobs:
-            _give_back(database, job)
-            say(f"fence     job {job.id} went back into the queue while {worker} was not looking;")
-        return sum(_is_refused(database, job, say) for job in jobs)
-
-
-def _is_refused(database: Database, job: ClaimedIngestJob, say: Say) -> bool:
+def _is_refused(database: Database, job: ClaimedIngestJob, stage: Stage) -> bool:
     with Session(database.engine) as session:
         try:
             IngestJobRepository(session).complete(job, "too late")
         except LeaseLost as refusal:
-            say(f"          its late result is refused: {refusal}")
+            stage.say(f"          its late result is refused: {refusal}")
             return True
         session.commit()
         return False
 
 
-def _unfinished(database: Database, ours: set[int]) -> bool:
+# The film.
+
+
+def _make(database: Database, dsn: str | None, made: _Made, stage: Stage) -> RunOverview:
+    """Have real processes make the film, and wait for the ticks beside it."""
+    stage.say(f"work      {crew.shown()}")
+    with crew.at_work(dsn) as workers:
+        try:
+            run = _watch(database, made, workers, stage)
+            _await_ticks(database, made, workers)
+        except BaseException:
+            # Nobody waits for it any more; what its orchestrator does not manage to end, the next one will.
+            with database.engine.begin() as connection:
+                cancel_run(made.run, conn=connection, reason="the demo was interrupted")
+            raise
+        return run
+
+
+def _watch(database: Database, made: _Made, workers: crew.Crew, stage: Stage) -> RunOverview:
+    """Show the run until it is over, and have its question answered."""
+    is_asked = False
+    deadline = time.monotonic() + PATIENCE_S
+    for seen in watch_run(database, made.run.id):
+        if seen is not None:
+            stage.show(seen)
+            if seen.is_over:
+                return seen
+            waiting = [node for node in seen.nodes if node.state == JobStatus.AWAITING_INPUT]
+            if waiting and not is_asked:
+                is_asked, began = True, time.monotonic()
+                _ask(database, made, seen, waiting[0], stage)
+                deadline += time.monotonic() - began
+        workers.check()
+        if time.monotonic() > deadline:
+            break
+    raise workers.failed("has not made the film")
+
+
+def _ask(database: Database, made: _Made, seen: RunOverview, node: NodeOverview, stage: Stage) -> None:
+    """Have the node answered; who does not answer in time is told by how the run ends."""
+    left_s = (node.due_at - seen.at).total_seconds() if node.due_at else PATIENCE_S
+    with database.engine.connect() as connection:
+        asked = asked_node(made.run, node.id, conn=connection)
+    answer = stage.ask(asked, left_s)
+    if answer is None:
+        stage.say("approve   no answer in time: the node expires, and the film fails")
+        return
+    with database.engine.begin() as connection:
+        try:
+            submit_input(made.run, node.id, answer, conn=connection, submitted_by="qwf demo")
+        except RunRefused as late:
+            stage.say(f"approve   too late: {late}")
+
+
+def _await_ticks(database: Database, made: _Made, workers: crew.Crew) -> None:
+    """Each tick enqueues the next, so that the last may come after the film."""
+    deadline = time.monotonic() + PATIENCE_S
+    unfinished = sa.select(IngestJob.id).where(_is_tick(made), IngestJob.status.not_in(JOB_TERMINAL))
+    while True:
+        with Session(database.engine) as session:
+            if session.execute(unfinished).first() is None:
+                return
+        workers.check()
+        if time.monotonic() > deadline:
+            raise workers.failed("has not run the ticks")
+        time.sleep(LOOK_EVERY_S)
+
+
+def _is_tick(made: _Made) -> sa.ColumnElement[bool]:
+    keys = [key_of(made.run.id, number) for number in range(1, TICKS + 1)]
+    return sa.and_(IngestJob.task_name == TICK, IngestJob.dedupe_key.in_(keys))
+
+
+# What happened.
+
+
+def _jobs(database: Database, made: _Made) -> tuple[Row, ...]:
+    of_run = sa.select(WorkflowNodeJob).where(WorkflowNodeJob.run_id == made.run.id)
+    ticks = sa.select(IngestJob).where(_is_tick(made))
     with Session(database.engine) as session:
-        unfinished = sa.select(sa.func.count()).where(
-            IngestJob.id.in_(ours), IngestJob.status.not_in(JOB_TERMINAL)
-        )
-        return session.execute(unfinished).scalar_one() > 0
+        rows = [_node_row(job) for job in session.execute(of_run).scalars()]
+        rows += [_tick_row(job) for job in session.execute(ticks).scalars()]
+    return tuple(sorted(rows, key=lambda row: (row.started_at or row.created_at, row.created_at, row.name)))
 
 
-def _what_happened(database: Database, ours: list[int]) -> tuple[tuple[Row, ...], dict[str, int]]:
-    with Session(database.engine) as session:
-        statement = sa.select(IngestJob).where(IngestJob.id.in_(ours))
-        jobs = session.execute(statement.order_by(*AS_STARTED)).scalars().all()
-        return tuple(map(_row, jobs)), IngestJobRepository(session).counts().get(QUEUE, {})
+def _node_row(job: WorkflowNodeJob) -> Row:
+    name = job.node_id if job.map_index < 0 else f"{job.node_id}[{job.map_index}]"
+    return _row(job, f"node:{job.id}", name, job.context_delta)
 
 
-def _row(job: IngestJob) -> Row:
-    wait = job.started_at - job.created_at if job.started_at else None
+def _tick_row(job: IngestJob) -> Row:
+    return _row(job, f"ingest:{job.id}", f"{TICK} {(job.args or {}).get('number')}", job.result)
+
+
+def _row(job: WorkflowNodeJob | IngestJob, name: str, shown: str, result: Any) -> Row:
     return Row(
-        job.id,
-        job.task_name,
-        job.priority,
-        job.status,
-        job.claimed_by,
-        job.attempt,
-        None if wait is None else round(wait.total_seconds() * 1000),
-        job.result,
+        job=name,
+        name=shown,
+        status=job.status,
+        worker=job.claimed_by,
+        attempt=job.attempt,
+        created_at=job.created_at,
+        started_at=job.started_at,
+        finished_at=job.finished_at,
+        result=result,
     )
