@@ -40,6 +40,15 @@ def test_after_so_much_memory_it_is_given_back(qwf_dsn, jobs):
     assert kept(jobs, small, large, following) == [1, 2, 1]
 
 
+def test_a_bound_below_what_it_starts_with_leaves_time_for_a_job(qwf_dsn, jobs):
+    """It starts afresh after each job, and not before the first."""
+    ids = [jobs.enqueue("keep", queue="fetch").id for _ in range(2)]
+    with running_worker(qwf_dsn, "--recycle-mb", "1", "--max-jobs", "2") as worker:
+        until(lambda: all(jobs.fetch(job).status == "completed" for job in ids))
+        assert worker.wait(60) == 0
+    assert kept(jobs, *ids) == [1, 1]
+
+
 def test_it_does_not_ask_for_the_schema_again(qwf_dsn, conn, jobs):
     """It goes on with what it worked with; a worker that starts now refuses a schema it does not know."""
     with running_worker(qwf_dsn, "--recycle-jobs", "1") as worker:

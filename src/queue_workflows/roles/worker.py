@@ -170,7 +170,8 @@ class Worker:
         if options.recycle_jobs is not None and self._guardian.jobs_done >= options.recycle_jobs:
             return True
         now = time.monotonic()
-        if options.recycle_mb is not None and now >= self._memory_at:
+        # What it takes before its first job it would take again.
+        if options.recycle_mb is not None and self._guardian.jobs_done and now >= self._memory_at:
             self._memory_at = now + _MEMORY_EVERY_S
             self._is_large = self._memory().rss >> 20 >= options.recycle_mb
         return self._is_large
