@@ -90,6 +90,17 @@ def test_a_default_is_everybodys_own():
     assert filled(properties, {}, what="inputs") == {"x": [], "y": None}
 
 
+def test_nothing_is_fetched_from_anywhere(monkeypatch: pytest.MonkeyPatch):
+    """A schema that names another one on the network is refused; nobody is asked for it."""
+    asked: list[Any] = []
+    monkeypatch.setattr("urllib.request.urlopen", lambda *args, **kwargs: asked.append(args))
+    elsewhere = {"x": {"$ref": "https://example.org/schema"}}
+    assert [place for place, _said in flaws_of_schema(elsewhere)] == [("x", "$ref")]
+    with pytest.raises(PayloadError, match="leads nowhere"):
+        filled(elsewhere, {"x": 1}, what="inputs")
+    assert asked == []
+
+
 def test_a_schema_that_leads_to_itself():
     """It ends, with an error that says why."""
     with pytest.raises(PayloadError, match="leads to itself"):
