@@ -77,9 +77,9 @@ FOR NO KEY UPDATE SKIP LOCKED
 BEGIN_TRANSACTION: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 COMMIT: Final = "COMMIT"
 ROLLBACK: Final = "ROLLBACK"
-# locked: the run, unless another one has it; apart, as what is selected beside a lock is worked out before the
-# lock is had. The commit may come back before it is on disk: if it is lost, its events are still there. The
-# transaction remembers which run it has locked, for the statement that is on its way behind this one.
+# locked: the run, unless another one has it; apart, as what is selected beside a lock is worked out before
+# the lock is had. The commit may come back before it is on disk: if it is lost, its events are still there.
+# The transaction remembers which run it has locked, for the statement that is on its way behind this one.
 LOCK: Final = """
 WITH locked AS MATERIALIZED (
     SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, parent_node_job_id,
