@@ -58,8 +58,8 @@ def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
 class Watched:
     """A real `qwf run watch` whose lines are read one by one."""
 
-    def __init__(self, dsn: str, run: uuid.UUID, *options: str) -> None:
-        self.process = start_qwf("run", "watch", str(run), *options, QWF_DB_URL=dsn)
+    def __init__(self, dsn: str, run: uuid.UUID, *options: str, **settings: str) -> None:
+        self.process = start_qwf("run", "watch", str(run), *options, QWF_DB_URL=dsn, **settings)
         self.said: list[str] = []
 
     def until(self, pattern: str) -> re.Match[str]:
@@ -78,8 +78,8 @@ class Watched:
 
 
 @contextmanager
-def watching(dsn: str, run: uuid.UUID, *options: str) -> Iterator[Watched]:
-    watched = Watched(dsn, run, *options)
+def watching(dsn: str, run: uuid.UUID, *options: str, **settings: str) -> Iterator[Watched]:
+    watched = Watched(dsn, run, *options, **settings)
     try:
         yield watched
     finally:
@@ -198,6 +198,15 @@ def test_a_change_is_news_at_once(qwf_dsn, conn):
         *_, last = looks
     assert last is not None
     assert last.status == "completed"
+
+
+def test_without_listening_it_looks(qwf_dsn, conn):
+    """Behind a proxy that pools transactions."""
+    run = start(conn, CHAIN)
+    with watching(qwf_dsn, run, QWF_LISTEN="off") as watch:
+        watch.until("run queued")
+        run_through(conn, dispatcher(conn), lambda _job: {})
+        assert watch.ended()[0] == 0
 
 
 def test_nobody_is_notified_when_nobody_watches(qwf_dsn, conn):

@@ -130,6 +130,19 @@ def test_a_run_that_has_not_begun_and_one_that_is_over():
     assert never.endswith("cancelled after 3.0s")
 
 
+def test_what_is_parked_says_what_for():
+    """An answer, a moment, another run."""
+    parked = [
+        NodeOverview(kind, kind, state="awaiting_input", due_at=at(600), child_run=child)
+        for kind, child in (("input", None), ("wait", None), ("workflow", RUN))
+    ]
+    assert [" ".join(line.split()[1:]) for line in draw(run(*parked), Terminal())[2:7:2]] == [
+        "input awaiting_input expires at 14:10:00Z",
+        "wait pausing until 14:10:00Z",
+        f"workflow child run {RUN}",
+    ]
+
+
 def test_a_cancel_that_is_under_way():
     """And one that was; with the reason."""
     asked = {"cancel_requested_at": at(120), "cancel_reason": "wrong\nfilm"}

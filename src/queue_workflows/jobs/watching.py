@@ -50,7 +50,8 @@ def watch_run(
             yield seen
             if seen is not None and seen.is_over:
                 return
-            patience = _SETTLING_S if listener.must_look_again() else look_every_s
+            is_settling = listener.must_look_again() and listener.state == "listening"
+            patience = min(_SETTLING_S, look_every_s) if is_settling else look_every_s
             listener.wait(max(0.0, patience - (now() - looked_at)))
             sleep(max(0.0, LOOK_AT_MOST_EVERY_S - (now() - looked_at)))
             looked_at = now()

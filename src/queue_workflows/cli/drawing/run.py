@@ -46,6 +46,8 @@ LOOKS: Final[Mapping[str, Look]] = {
     "failed": Look("✗", {"fg": "red", "bold": True}),
     "cancelled": Look("⊗", {"fg": "magenta"}),
 }
+# What a parked node is called that waits for no answer.
+_PARKED: Final = {"wait": "pausing", "workflow": "child run"}
 # What somebody who looks at a large run came for; never folded away.
 _TELLING: Final = frozenset({"failed", "running", "active", "awaiting_input"})
 
@@ -126,12 +128,14 @@ class _Row(NamedTuple):
     state: str
     time: str
     note: str
+    word: str
 
 
 def _beside(drawn: Sequence[Rail], cells: Mapping[str, _Row], terminal: Terminal) -> list[str]:
     """The rows with their rails; columns are as wide as they need to be."""
     rail_width = max(wide(line.text) for line in drawn)
-    widths = [max(wide(row[at]) for row in cells.values()) for at in range(3)]
+    shown = [(row.name, row.word, row.time) for row in cells.values()]
+    widths = [max(map(wide, column)) for column in zip(*shown, strict=True)]
     lines = []
     for rail, name in drawn:
         if name is None:
@@ -142,7 +146,7 @@ def _beside(drawn: Sequence[Rail], cells: Mapping[str, _Row], terminal: Terminal
         before, _, after = rail.partition(MARK)
         lead = terminal.paint(before, dim=True) + terminal.paint(look.glyph, **look.style)
         lead += terminal.paint(padded(after, rail_width - wide(before) - 1), dim=True) + "  "
-        said = f"{padded(row.name, widths[0])}  ", padded(row.state, widths[1]), f"  {row.time:>{widths[2]}}"
+        said = f"{padded(row.name, widths[0])}  ", padded(row.word, widths[1]), f"  {row.time:>{widths[2]}}"
         room = None if terminal.columns is None else terminal.columns - rail_width - 2
         lines.append(lead + _painted(said, row.note, room, look, terminal))
     return lines
@@ -158,8 +162,8 @@ def _painted(said: tuple[str, str, str], note: str, room: int | None, look: Look
 def _row(nodes: Mapping[str, NodeOverview], members: Sequence[str], at: datetime) -> _Row:
     node = nodes[members[0]]
     if len(members) > 1:
-        return _Row(_cut(f"{node.id} … {members[-1]}"), node.state, "", f"{len(members):,} nodes")
-    return _Row(_cut(node.id), node.state, _duration(node, at), note_of(node, at))
+        return _Row(_cut(f"{node.id} … {members[-1]}"), node.state, "", f"{len(members):,} nodes", node.state)
+    return _Row(_cut(node.id), node.state, _duration(node, at), note_of(node, at), word_of(node))
 
 
 def _cut(name: str) -> str:
@@ -170,6 +174,11 @@ def _duration(node: NodeOverview, at: datetime) -> str:
     if node.started_at is None:
         return ""
     return say_time((node.finished_at or at) - node.started_at)
+
+
+def word_of(node: NodeOverview) -> str:
+    """The state in a word: of what is parked, what for."""
+    return _PARKED.get(node.type, node.state) if node.state == "awaiting_input" else node.state
 
 
 def note_of(node: NodeOverview, at: datetime) -> str:
@@ -222,7 +231,7 @@ def _tries(node: NodeOverview) -> str:
 
 def _waits(node: NodeOverview, at: datetime) -> str:
     if node.child_run is not None:
-        return f"run {node.child_run}"
+        return str(node.child_run) if node.state == "awaiting_input" else f"run {node.child_run}"
     if node.state == "scheduled":
         held = f"held: {node.hold}" if node.hold else ""
         return held or (f"until {say_moment(node.due_at, now=at)}" if node.due_at else "")
