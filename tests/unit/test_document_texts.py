@@ -109,6 +109,11 @@ def test_an_anchor_may_be_used_again():
         ("a: {<<: 3}", "has a merge key `<<` with something else than a mapping", 1),
         ("a: [", "is no YAML: while parsing a flow node", None),
         ("a: b: c", "is no YAML: mapping values are not allowed", 1),
+        (
+            "a: {$from: b.x[0].y}",
+            "is no YAML: while parsing a flow mapping did not find expected ',' or '}'; in",
+            1,
+        ),
         ("\ta: 1", "is no YAML: while scanning for the next token", 1),
         ("a: \x07", "is no YAML: ", None),
         ("[" * 5000, "is nested deeper than 100 levels", 1),

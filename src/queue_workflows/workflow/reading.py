@@ -105,7 +105,9 @@ class _Builder:
         except yaml.MarkedYAMLError as wrong:
             mark = wrong.problem_mark or wrong.context_mark
             said = " ".join(filter(None, (wrong.context, wrong.problem)))
-            raise Unreadable(f"is no YAML: {said}", mark.line + 1 if mark else None) from None
+            if mark is None:
+                raise Unreadable(f"is no YAML: {said}") from None
+            raise Unreadable(f"is no YAML: {said}{_hint(text, mark.line)}", mark.line + 1) from None
         except (yaml.YAMLError, RecursionError) as wrong:
             raise Unreadable(f"is no YAML: {str(wrong).splitlines()[0] or type(wrong).__name__}") from None
         return self._root[0] if self._root else None
@@ -191,6 +193,12 @@ class _Builder:
         if self.lines is not None:
             place = tuple(one.key if isinstance(one.value, dict) else len(one.value) for one in self._open)
             self.lines.setdefault(tuple("" if step is None else step for step in place), line)
+
+
+def _hint(text: str, line: int) -> str:
+    """What is meant as the index of a path begins a list, in braces."""
+    there = "".join(text.splitlines()[line : line + 1])
+    return "; in braces, quote a path that has brackets" if re.search(r"\$from:[^\"']*\[", there) else ""
 
 
 def _merge(holder: _Open, value: Any, line: int) -> None:
