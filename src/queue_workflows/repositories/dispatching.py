@@ -35,7 +35,8 @@ NO_RUN: Final = uuid.UUID(int=0)
 # What the dispatcher acts on; the end of a run is for its hooks. `qwf explain` asks by the same words.
 DUE: Final = f"""poisoned_at IS NULL AND next_try_at <= statement_timestamp() AND kind <> '{RUN_FINISHED}'"""
 # visited: the runs that have events, one look into the index for each, from where the last call ended; so one
-# run with a hundred thousand of them costs no more than one with a single one.
+# run with a hundred thousand of them costs no more than one with a single one. The LIMITs let the rest be
+# looked up for each run too, where EXISTS may read whole tables.
 FIND_RUNS: Final = f"""
 WITH RECURSIVE visited AS (
     (
@@ -54,11 +55,11 @@ WITH RECURSIVE visited AS (
     FROM visited
     WHERE visited.run_id IS NOT NULL AND number < {RUNS_AT_ONCE}
 )
-SELECT run_id, EXISTS (
-    SELECT FROM workflow_dispatch_events AS event WHERE event.run_id = visited.run_id AND {DUE}
-) AND EXISTS (
-    SELECT FROM workflow_runs AS run WHERE run.id = visited.run_id AND run.mode = 'node'
-)
+SELECT run_id, COALESCE((
+    SELECT true FROM workflow_dispatch_events AS event WHERE event.run_id = visited.run_id AND {DUE} LIMIT 1
+) AND (
+    SELECT mode = 'node' FROM workflow_runs AS run WHERE run.id = visited.run_id LIMIT 1
+), false)
 FROM visited
 WHERE run_id IS NOT NULL
 """  # noqa: S608 - fragments of our own
@@ -66,9 +67,11 @@ WHERE run_id IS NOT NULL
 # found by their event.
 FIND_QUEUED: Final = f"""
 SELECT id FROM workflow_runs AS run
-WHERE status = 'queued' AND mode = 'node' AND NOT EXISTS (
-    SELECT FROM workflow_dispatch_events AS event WHERE event.run_id = run.id AND event.kind = '{BEGIN}'
-)
+WHERE status = 'queued' AND mode = 'node' AND (
+    SELECT event.id FROM workflow_dispatch_events AS event
+    WHERE event.run_id = run.id AND event.kind = '{BEGIN}'
+    LIMIT 1
+) IS NULL
 ORDER BY priority DESC, id
 LIMIT {BEGUN_AT_ONCE}
 FOR NO KEY UPDATE SKIP LOCKED

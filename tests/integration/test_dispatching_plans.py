@@ -1,0 +1,146 @@
+"""The plans of the orchestrator's statements: an event costs what it concerns, however much is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from support.plans import explain
+
+from queue_workflows.repositories import dispatching, finished_runs, parking, pruning, workflow_nodes
+
+PLAN_MODES = ("force_custom_plan", "force_generic_plan")
+# What their connections switch off, so that tables without statistics are read by index.
+AS_ORCHESTRATORS = ("seqscan",)
+RUNS, NODES = 400, 50
+# Old runs that are over, going ones with jobs, two of which have events, and a few that wait to begin.
+FILL = (
+    f"""
+    INSERT INTO workflow_runs (id, workflow_name, spec, spec_hash, status, finished_at)
+    SELECT gen_random_uuid(), 'film', '{{}}', 'h', CASE WHEN n % 2 = 0 THEN 'running' ELSE 'completed' END,
+        CASE WHEN n % 2 = 0 THEN NULL ELSE now() - make_interval(days => n % 60) END
+    FROM generate_series(1, {RUNS}) AS n
+    """,
+    f"""
+    INSERT INTO workflow_node_jobs (run_id, node_id, queue, kind, status, expires_at, finished_at)
+    SELECT id, 'n' || n, 'cpu', CASE n % 25 WHEN 0 THEN 'input' ELSE 'task' END,
+        CASE WHEN n % 25 = 0 AND finished_at IS NULL THEN 'awaiting_input' ELSE 'completed' END,
+        now() + make_interval(days => n),
+        CASE WHEN n % 25 = 0 AND finished_at IS NULL THEN NULL ELSE now() END
+    FROM workflow_runs, generate_series(1, {NODES}) AS n
+    """,
+    f"""
+    INSERT INTO workflow_nodes (run_id, node_id, state)
+    SELECT id, 'n' || n, 'completed' FROM workflow_runs, generate_series(1, {NODES}) AS n
+    """,
+    """
+    INSERT INTO workflow_dispatch_events (run_id, node_job_id, generation, attempt, kind)
+    SELECT run_id, id, 1, 1, 'completed' FROM workflow_node_jobs WHERE run_id IN (
+        SELECT id FROM workflow_runs WHERE status = 'running' ORDER BY id LIMIT 150
+    ) AND status = 'completed'
+    """,
+    """
+    INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, next_try_at)
+    SELECT id, 1, 0, 'run_finished', now() + interval '1 hour'
+    FROM workflow_runs WHERE finished_at IS NOT NULL
+    """,
+    """
+    INSERT INTO workflow_runs (id, workflow_name, spec, spec_hash)
+    SELECT gen_random_uuid(), 'film', '{}', 'h' FROM generate_series(1, 60)
+    """,
+)
+TABLES = ("workflow_runs", "workflow_node_jobs", "workflow_nodes", "workflow_dispatch_events")
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["analyzed", "never analyzed"])
+def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Connection[Any]]:
+    """20,000 node jobs, most of them over, with and without statistics."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute("TRUNCATE workflow_runs CASCADE")
+        for table in TABLES:
+            connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        for statement in FILL:
+            connection.execute(statement)
+        if request.param:
+            connection.execute(f"VACUUM ANALYZE {', '.join(TABLES)}")
+        yield connection
+
+
+@pytest.fixture
+def run_id(crowded: psycopg.Connection[Any]) -> UUID:
+    """A run with events."""
+    rows = "SELECT run_id FROM workflow_dispatch_events WHERE kind = 'completed' ORDER BY run_id LIMIT 1"
+    return crowded.execute(rows).fetchone()[0]  # type: ignore[index]
+
+
+def scanned(plan: list[dict[str, Any]]) -> list[str]:
+    """Tables that are read from one end to the other."""
+    return [node["Relation Name"] for node in plan if node["Node Type"] == "Seq Scan"]
+
+
+def indexes(plan: list[dict[str, Any]]) -> set[str]:
+    return {node["Index Name"] for node in plan if "Index Name" in node}
+
+
+@pytest.mark.parametrize("mode", PLAN_MODES)
+def test_runs_are_found_one_look_each(crowded, mode: str) -> None:
+    """However many events a run has, and without a look at those that are over."""
+    plan = explain(crowded, mode, dispatching.FIND_RUNS, {"after": dispatching.NO_RUN})
+    assert scanned(plan) == []
+    assert "ix_workflow_dispatch_events_run" in indexes(plan)
+    read = [n for n in plan if n.get("Index Name") == "ix_workflow_dispatch_events_run"]
+    assert all(node["Actual Rows"] <= 1 for node in read)
+
+
+@pytest.mark.parametrize("mode", PLAN_MODES)
+def test_queued_runs_are_found_in_order(crowded, mode: str) -> None:
+    """By the index of those that wait, without sorting."""
+    plan = explain(crowded, mode, dispatching.FIND_QUEUED, {}, off=AS_ORCHESTRATORS)
+    assert "ix_workflow_runs_queued" in indexes(plan)
+    assert plan[0]["Actual Rows"] == dispatching.BEGUN_AT_ONCE
+    assert "workflow_runs" not in scanned(plan)
+
+
+@pytest.mark.parametrize("mode", PLAN_MODES)
+def test_a_batch_reads_what_it_concerns(crowded, run_id: UUID, mode: str) -> None:
+    """The run's own events and their jobs, each by its key."""
+    plan = explain(crowded, mode, dispatching.LOCK, {"run_id": run_id})
+    assert (scanned(plan), plan[0]["Actual Rows"]) == ([], 1)
+    with crowded.transaction(force_rollback=True):
+        crowded.execute("SELECT set_config('qwf.locked_run', %s, true)", [str(run_id)])
+        plan = explain(crowded, mode, dispatching.TAKE, {"run_id": run_id, "only": None})
+    assert (scanned(plan), plan[0]["Actual Rows"]) == ([], NODES - 2)
+    assert {"pk_workflow_node_jobs", "pk_workflow_dispatch_events"} <= indexes(plan)
+
+
+@pytest.mark.parametrize("mode", PLAN_MODES)
+def test_nodes_are_read_and_written_by_their_key(crowded, run_id: UUID, mode: str) -> None:
+    """A few nodes of one run."""
+    plan = explain(crowded, mode, workflow_nodes.READ, {"run_id": run_id, "node_ids": ["n1", "n2", "n3"]})
+    assert (scanned(plan), indexes(plan)) == ([], {"pk_workflow_nodes"})
+    assert plan[0]["Actual Rows"] == 3
+
+
+@pytest.mark.parametrize("mode", PLAN_MODES)
+def test_jobs_are_stopped_by_run_and_node(crowded, run_id: UUID, mode: str) -> None:
+    """Without a look at other runs."""
+    params = {"run_id": run_id, "node_ids": ["n25", "n50"], "reason": "no"}
+    plan = explain(crowded, mode, dispatching.STOP, params)
+    assert "workflow_node_jobs" not in scanned(plan)
+    assert plan[0]["Actual Rows"] == 2
+
+
+@pytest.mark.parametrize("mode", PLAN_MODES)
+def test_upkeep_reads_what_is_due(crowded, mode: str) -> None:
+    """Parked jobs by their time, ends of runs by theirs, old runs by when they ended."""
+    no_answer = {"error": '{"kind": "expired"}'}
+    assert "ix_workflow_node_jobs_awaiting" in indexes(explain(crowded, mode, parking.EXPIRE, no_answer))
+    assert "ix_workflow_node_jobs_awaiting" in indexes(explain(crowded, mode, parking.NEXT_DUE, {}))
+    lease = explain(crowded, mode, finished_runs.LEASE, {"lease_s": 60.0})
+    assert "ix_workflow_dispatch_events_finished" in indexes(lease)
+    times = {"kept_s": 30 * 86_400.0, "ttl_s": 0.0, "but": []}
+    old = explain(crowded, mode, pruning.OLD_RUNS, times, off=AS_ORCHESTRATORS)
+    assert "ix_workflow_runs_finished" in indexes(old)
