@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from support.runs import start
-from support.workers import running_orchestrator, running_worker, until
+from support.workers import patiently, running_orchestrator, running_worker
 
 from queue_workflows.repositories import InputSubmissionRepository, RunRepository
 
@@ -31,21 +31,21 @@ def test_a_run_goes_from_start_to_end(qwf_dsn, conn):
     ):
         run_id = start(conn, FILM, inputs={"brief": "canals"})
         parked = "SELECT 1 FROM workflow_node_jobs WHERE run_id = %s AND kind = 'input'"
-        until(lambda: conn.execute(parked, [run_id]).fetchone())
+        patiently(lambda: conn.execute(parked, [run_id]).fetchone())
         InputSubmissionRepository(conn).insert(run_id, "approve", {"ok": True})
-        run = until(lambda: (run := runs.fetch(run_id)).finished_at and run)
+        run = patiently(lambda: (run := runs.fetch(run_id)).finished_at and run)
         assert (run.status, run.error) == ("completed", None)
         assert run.outputs == {"all": [{}, {}, {}], "ok": True}
         for process in (orchestrator, worker):
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(300) == 0
 
 
 def test_once_ends_what_is_due(qwf_dsn, conn):
     """A wait that it parked itself, and that is over by then, is not left for the next time."""
     run_id = start(conn, {"nodes": [{"id": "nap", "type": "wait", "seconds": 0}]})
     with running_orchestrator(qwf_dsn, "--once") as orchestrator:
-        assert orchestrator.wait(120) == 0
+        assert orchestrator.wait(300) == 0
     assert RunRepository(conn).fetch(run_id).status == "completed"
 
 
@@ -53,6 +53,6 @@ def test_once_ends_when_nothing_is_left(qwf_dsn, conn):
     """What can be done now is done, and what waits is left."""
     run_id = start(conn, FILM, inputs={"brief": "canals"})
     with running_orchestrator(qwf_dsn, "--once") as orchestrator:
-        assert orchestrator.wait(60) == 0
+        assert orchestrator.wait(300) == 0
     assert RunRepository(conn).fetch(run_id).status == "running"
     assert conn.execute("SELECT node_id, status FROM workflow_node_jobs").fetchall() == [("plan", "queued")]

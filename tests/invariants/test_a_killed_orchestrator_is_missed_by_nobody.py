@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from support.runs import dispatcher, settle, start, work
 from support.statement_proxy import Moment, StatementProxy
-from support.workers import running_orchestrator, until
+from support.workers import patiently, running_orchestrator
 
 from queue_workflows.jobs import parking
 from queue_workflows.repositories import InputSubmissionRepository, RunRepository, dispatching, workflow_nodes
@@ -92,7 +92,7 @@ def finish(connection: psycopg.Connection[Any], run_id: UUID) -> None:
             answers.insert(run_id, "ask", {"ok": True})
         return runs.fetch(run_id).finished_at is not None  # type: ignore[union-attr]
 
-    until(is_over)
+    patiently(is_over)
     run = runs.fetch(run_id)
     assert run is not None
     assert (run.status, run.error) == ("completed", None)
@@ -107,10 +107,10 @@ def test_killed_while_it_acts_on_an_end(floor, proxy: StatementProxy, kill: Kill
     connection = floor.connection
     run_id = start(connection, CHAIN)
     with running_orchestrator(proxy.dsn) as victim:
-        until(lambda: jobs_of(connection, "one"))
+        patiently(lambda: jobs_of(connection, "one"))
         trap = proxy.trap(kill.statement, moment=kill.moment)
         work(connection, body)
-        trap.sprung()
+        trap.sprung(300)
         victim.kill()
         victim.wait()
     trap.drop()
@@ -124,7 +124,7 @@ def test_killed_while_it_begins_a_run(floor, proxy: StatementProxy) -> None:
     trap = proxy.trap(workflow_nodes.WRITE, moment=Moment.UNSENT)
     run_id = start(floor.connection, CHAIN)
     with running_orchestrator(proxy.dsn) as victim:
-        trap.sprung()
+        trap.sprung(300)
         victim.kill()
         victim.wait()
     trap.drop()
@@ -143,10 +143,10 @@ def test_killed_with_an_answer_in_its_hands(floor, proxy: StatementProxy, moment
     connection = floor.connection
     run_id = start(connection, CHAIN)
     with running_orchestrator(proxy.dsn) as victim:
-        until(lambda: jobs_of(connection, "ask") or (work(connection, body) and False))
+        patiently(lambda: jobs_of(connection, "ask") or (work(connection, body) and False))
         trap = proxy.trap(parking.PROCESS, moment=moment)
         answer = InputSubmissionRepository(connection).insert(run_id, "ask", {"ok": True})
-        trap.sprung()
+        trap.sprung(300)
         victim.kill()
         victim.wait()
     trap.drop()
@@ -168,19 +168,19 @@ def test_killed_while_it_opens_a_long_list_in_parts(floor, proxy: StatementProxy
         return {"all": [0] * elements} if job.node_id == "one" else {}
 
     with running_orchestrator(proxy.dsn) as victim:
-        until(lambda: jobs_of(connection, "one"))
+        patiently(lambda: jobs_of(connection, "one"))
         traps = [proxy.trap(dispatching.ADD_EVENT, moment=Moment.UNSENT) for _ in range(part)]
         work(connection, listed)
         for trap in traps[:-1]:
-            trap.sprung()
+            trap.sprung(300)
             trap.deliver()
-        traps[-1].sprung()
+        traps[-1].sprung(300)
         victim.kill()
         victim.wait()
     traps[-1].drop()
     assert jobs_of(connection, "many") == 5_000 * (part - 1)
     other = dispatcher(connection)
-    until(lambda: settle(other) or jobs_of(connection, "many") == elements)
+    patiently(lambda: settle(other) or jobs_of(connection, "many") == elements)
     rows = "SELECT count(DISTINCT map_index), min(map_index), max(map_index) FROM workflow_node_jobs"
     found = connection.execute(f"{rows} WHERE run_id = %s AND node_id = 'many'", [run_id]).fetchone()
     assert found == (elements, 0, elements - 1)
@@ -193,15 +193,15 @@ def test_killed_after_a_hook_was_called(floor, proxy: StatementProxy, tmp_path) 
     trap = proxy.trap(DELIVERED, moment=Moment.UNSENT)
     with running_orchestrator(proxy.dsn, **wired) as victim:
         run_id = start(connection, {"nodes": [{"id": "one", "module": "m"}]})
-        until(lambda: jobs_of(connection, "one"))
+        patiently(lambda: jobs_of(connection, "one"))
         work(connection, body)
-        trap.sprung()
+        trap.sprung(300)
         victim.kill()
         victim.wait()
     trap.drop()
     assert heard.read_text().split() == [str(run_id)]
     connection.execute("UPDATE workflow_dispatch_events SET next_try_at = now()")
     with running_orchestrator(floor.dsn, "--once", **wired) as other:
-        assert other.wait(120) == 0
+        assert other.wait(300) == 0
     assert heard.read_text().split() == [str(run_id)] * 2
     assert connection.execute("SELECT count(*) FROM workflow_dispatch_events").fetchone() == (0,)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from support.jobs import CLEAR
 from support.runs import dispatcher, run_through, settle, start, work
-from support.workers import running_orchestrator, running_worker, until
+from support.workers import patiently, running_orchestrator, running_worker
 
 from queue_workflows.repositories import NodeJobRepository, RunRepository
 from queue_workflows.repositories.dispatching import DispatchRepository
@@ -80,7 +80,7 @@ def test_two_orchestrators_share_the_runs(qwf_dsn: str, connection, runs: int) -
         for _ in range(runs):
             start(connection, PAIR)
         over = "SELECT count(*) FROM workflow_runs WHERE status = 'completed'"
-        until(lambda: connection.execute(over).fetchone() == (runs,), within_s=600)
+        patiently(lambda: connection.execute(over).fetchone() == (runs,))
     made = "SELECT count(*), count(DISTINCT (run_id, node_id)), max(generation), max(attempt)"
     rows = connection.execute(f"{made} FROM workflow_node_jobs").fetchone()
     assert rows is not None

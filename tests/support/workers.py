@@ -29,6 +29,11 @@ def until(look: Callable[[], T], *, within_s: float = 60.0) -> T:
     return found
 
 
+def patiently(look: Callable[[], T]) -> T:
+    """The same for what takes a process that starts, on a machine that has ten others to start."""
+    return until(look, within_s=300)
+
+
 def worker_environment(dsn: str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of a host app's worker on this database."""
     paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
