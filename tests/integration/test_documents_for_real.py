@@ -22,12 +22,13 @@ def _wiring():
     reset_config()
 
 
+@pytest.mark.timeout(300)
 def test_every_operator_and_root(qwf_dsn: str, conn: psycopg.Connection):
     """Found by name, completed by its pipeline, resolved late by orchestrator and worker alike."""
     runs = RunRepository(conn)
     run = start_run("studio", {"brief": "canals"}, labels={"team": "blue"}, conn=conn)
     with running_orchestrator(qwf_dsn, **APP), running_worker(qwf_dsn, "--queue", "cpu", **APP):
-        ended = until(lambda: (found := runs.fetch(run.id)).finished_at and found)
+        ended = until(lambda: (found := runs.fetch(run.id)).finished_at and found, within_s=150)
     first = {"n": 1, "at": 0, "of": "studio", "to": "s3://studio/blue"}
     assert (ended.status, ended.error) == ("completed", None)
     assert ended.outputs == {

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from queue_workflows.workflow.linking import parents_of
+from queue_workflows.workflow.edges import parents_of
 from queue_workflows.workflow.nodes import BaseNode, Label, Name, Node, OnFailure, Part, Priority, Values
 from queue_workflows.workflow.schemas import filled
 

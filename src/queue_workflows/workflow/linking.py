@@ -4,41 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from queue_workflows.workflow.document import Document
+from queue_workflows.workflow.edges import expressions_of
 from queue_workflows.workflow.flaws import MISSING, Flaw
-from queue_workflows.workflow.nodes import BaseNode, InputNode, TaskNode, WaitNode, WorkflowNode
+from queue_workflows.workflow.nodes import BaseNode, InputNode, TaskNode, WaitNode
 from queue_workflows.workflow.paths import Path
 from queue_workflows.workflow.refs import OPERATORS, ROOTS, near, references_in
 from queue_workflows.workflow.schemas import flaws_of_schema
-
-if TYPE_CHECKING:
-    from queue_workflows.workflow.document import Document
 
 RUN_FIELDS: Final = ("id", "workflow", "labels", "parcel_id", "created_at")
 PER_ELEMENT: Final = frozenset({"item", "index"})
 # Looking for what was probably meant compares with every name, so only the first few unknown ones get a hint.
 _HINTS: Final = 20
-
-
-def expressions_of(node: BaseNode) -> Iterator[tuple[str, Any]]:
-    """The fields of a node in which references may stand, with what they hold."""
-    yield "skip_if", node.skip_if
-    if isinstance(node, TaskNode | WorkflowNode):
-        yield "for_each", node.for_each
-        yield "inputs", node.inputs
-    elif isinstance(node, WaitNode):
-        yield "until", node.until
-
-
-def parents_of(node: BaseNode) -> tuple[str, ...]:
-    """What a node waits for: `depends_on`, then the nodes that its references name."""
-    parents = dict.fromkeys(node.depends_on)
-    for _field, value in expressions_of(node):
-        for found in references_in(value):
-            if found.path is not None and found.path.root not in ROOTS:
-                parents[found.path.root] = None
-    return tuple(parents)
 
 
 def flaws_of(document: Document) -> Iterator[Flaw]:
