@@ -346,7 +346,7 @@ def test_a_list_that_the_host_app_gives_is_gone_through_anew(stage: Stage) -> No
     """It may be another one by now, so nothing of it is kept."""
     scenes = ["a", "b"]
     nodes = [{"id": "draw", "module": "draw", "for_each": {"$from": "host.scenes"}}]
-    stage.dispatcher._host = lambda path, run: list(scenes)
+    stage.dispatcher = dispatcher(stage.connection, host=lambda path, run: list(scenes))
     run_id = stage.ended("draw[1]", document={"nodes": nodes})
     scenes[:] = ["c"]
     assert stage.retry(run_id).elements_kept == {}

@@ -11,6 +11,7 @@ import psycopg
 
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.jobs.dispatching import Dispatcher
+from queue_workflows.jobs.opening import Host
 from queue_workflows.repositories import NodeJobRepository, RunRepository
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.ending import Ending, error_entry
@@ -34,8 +35,13 @@ def start(connection: psycopg.Connection[Any], document: dict[str, Any], **more:
     return runs.insert(loaded.name, spec=loaded.snapshot(), spec_hash=loaded.hash, **more).id
 
 
-def dispatcher(connection: psycopg.Connection[Any], *documents: dict[str, Any], **given: Any) -> Dispatcher:
-    """A dispatcher that knows these documents by their names."""
+def dispatcher(
+    connection: psycopg.Connection[Any],
+    *documents: dict[str, Any],
+    host: Host | None = None,
+    **given: Any,
+) -> Dispatcher:
+    """A dispatcher that knows these documents by their names, and asks `host` for what is the host app's."""
     known = {document["name"]: load_document(document) for document in documents}
 
     def find(name: str) -> Document:
@@ -43,7 +49,7 @@ def dispatcher(connection: psycopg.Connection[Any], *documents: dict[str, Any], 
             raise ConfigurationError(f"there is no workflow {name!r}")
         return known[name]
 
-    return Dispatcher(connection, settings(**given), find_document=find)
+    return Dispatcher(connection, settings(**given), host=host, find_document=find)
 
 
 def settle(dispatcher: Dispatcher) -> None:
