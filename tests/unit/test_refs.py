@@ -146,6 +146,14 @@ def test_conditions_and_elements():
         resolve_elements(ref("inputs"), SCOPE, where="a.for_each")
 
 
+def test_a_list_has_an_end():
+    """What one node may go through is bounded, and what to do instead is said."""
+    scope = {"plan": {"most": [0] * 100_000, "more": [0] * 100_001}}
+    assert len(resolve_elements(ref("plan.most"), scope, where="a.for_each")) == 100_000
+    with pytest.raises(RefError, match="a list of 100,001, and for_each takes at most 100,000"):
+        resolve_elements(ref("plan.more"), scope, where="a.for_each")
+
+
 def test_the_host_app_answers_for_what_is_behind_host():
     """It gets the path and the run; a LookupError is a path that leads nowhere."""
     asked: list[Any] = []

@@ -15,6 +15,7 @@ from queue_workflows.errors import QwfError, RefError
 from queue_workflows.repositories.dispatching import LockedRun
 from queue_workflows.repositories.node_jobs import NewNodeJob
 from queue_workflows.states import JobStatus
+from queue_workflows.workflow.linking import moment
 from queue_workflows.workflow.paths import Path
 from queue_workflows.workflow.progress import NodeError
 from queue_workflows.workflow.refs import paths_in, resolve, resolve_condition, resolve_elements
@@ -23,7 +24,6 @@ from queue_workflows.workflow.spec import BaseNode, InputNode, TaskNode, WaitNod
 # What no worker claims still has a queue, as every job has.
 PARKED_QUEUE: Final = "cpu"
 ELEMENTS_AT_ONCE: Final = 5_000
-MOST_ELEMENTS: Final = 100_000
 _OF_AN_ELEMENT: Final = frozenset({"item", "index"})
 # Known without a look at the rows.
 _AT_HAND: Final = _OF_AN_ELEMENT | {"it"}
@@ -120,14 +120,7 @@ def _elements(node: BaseNode, scope: Mapping[str, Any], host: Host | None) -> li
     for_each = getattr(node, "for_each", None)
     if for_each is None:
         return None
-    elements = resolve_elements(for_each, scope, where=f"{node.id}.for_each", host=host)
-    if len(elements) > MOST_ELEMENTS:
-        raise RefError(
-            f"it has {len(elements):,} elements, more than {MOST_ELEMENTS:,}",
-            where=f"{node.id}.for_each",
-            advice="let each job work on several of them",
-        )
-    return elements
+    return resolve_elements(for_each, scope, where=f"{node.id}.for_each", host=host)
 
 
 def _due(node: BaseNode, scope: Mapping[str, Any], host: Host | None) -> datetime | None:
@@ -135,14 +128,11 @@ def _due(node: BaseNode, scope: Mapping[str, Any], host: Host | None) -> datetim
         return None
     where = f"{node.id}.until"
     until = resolve(node.until, scope, where=where, host=host)
-    try:
-        moment = datetime.fromisoformat(until)
-    except (TypeError, ValueError):
-        moment = None
-    if moment is None or moment.utcoffset() is None:
+    due = moment(until)
+    if due is None:
         advice = "give it as in 2030-01-31T09:00:00Z"
         raise RefError("it is no moment with a time zone", where=where, advice=advice)
-    return moment
+    return due
 
 
 def new_jobs(run: LockedRun, opening: Opening, *, max_attempts: int) -> list[NewNodeJob]:
