@@ -20,6 +20,12 @@ OPERATORS: Final = ("$from", "$value", "$filter", "$eq", "$ne")
 # What a path may begin with beside a node's id; no node may be called so.
 ROOTS: Final = ("inputs", "run", "item", "index", "it", "host")
 MAX_ELEMENTS: Final = 100_000
+_FILTER_SHAPE: Final = (
+    "$filter has `in` and `where`, as in "
+    "{$filter: {in: {$from: plan.scenes}, where: {$eq: [{$from: it.kind}, day]}}}"
+)
+_AT_MOST_SHOWN: Final = 10
+_AT_MOST_COMPARED: Final = 2000
 # From the path behind `host.` and the run to the value; LookupError for what it does not know.
 HostRefs: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 
@@ -328,11 +334,3 @@ def _kind(value: object) -> str:
         return "true" if value else "false"
     kinds = {str: "a text", int: "a number", float: "a number", list: "a list", dict: "an object"}
     return kinds.get(type(value), type(value).__name__)
-
-
-_FILTER_SHAPE: Final = (
-    "$filter has `in` and `where`, as in "
-    "{$filter: {in: {$from: plan.scenes}, where: {$eq: [{$from: it.kind}, day]}}}"
-)
-_AT_MOST_SHOWN: Final = 10
-_AT_MOST_COMPARED: Final = 2000
