@@ -168,3 +168,20 @@ def test_the_host_app_answers_for_what_is_behind_host():
     with pytest.raises(RefError, match="nobody to ask"):
         resolve_ref("host.bucket", SCOPE)
     assert asked == [("bucket", "r1"), ("buckte", "r1")]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({1, 2}, "set is not JSON"),
+        ([float("nan")], "nan is not JSON"),
+        ("a\0b", "NUL"),
+        ({1: 2}, "key 1 of type int"),
+    ],
+)
+def test_what_the_host_app_answers_is_json(answer, said):
+    """Anything else could be stored nowhere; a tuple is a list, as everywhere."""
+    with pytest.raises(RefError, match=said) as refused:
+        resolve_ref("host.x", SCOPE, where="draw.for_each", host=lambda path, run: answer)
+    assert "draw.for_each" in str(refused.value)
+    assert resolve_ref("host.x", SCOPE, host=lambda path, run: (1, 2)) == [1, 2]

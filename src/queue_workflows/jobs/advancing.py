@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from queue_workflows.errors import RefError
+from queue_workflows.errors import PayloadError, RefError
 from queue_workflows.jobs.children import ChildRuns
 from queue_workflows.jobs.closing import close_run
 from queue_workflows.jobs.desk import Desk
@@ -38,6 +38,7 @@ from queue_workflows.workflow.progress import (
     Counters,
     Ended,
     Event,
+    NodeError,
     Opened,
     Reopened,
     SkippedNode,
@@ -193,14 +194,21 @@ class Advancing:
             if row.state is not NodeState.ACTIVE:
                 continue
             if opens_no_more(self._graph, self._step.run, row):
-                kept = self._desk.jobs.finished_beyond(self._run.id, node_id, start)
-                answers.append(Ended(node_id, JobStatus.CANCELLED, max(row.total - start - kept, 0)))
+                answers.append(self._rest(node_id, start, JobStatus.CANCELLED))
                 continue
             (decision,) = self._decisions([(self._document.by_id[node_id], start)])
             if not isinstance(decision, Opening):
-                raise ValueError(f"the list of node {node_id!r} can no longer be had: {decision.error}")
-            parts.append(decision)
+                answers.append(self._rest(node_id, start, JobStatus.FAILED, decision.error))
+            elif decision.jobs != row.total:
+                answers.append(self._rest(node_id, start, JobStatus.FAILED, _another_list(row, decision)))
+            else:
+                parts.append(decision)
         return [*answers, *self._insert(parts)]
+
+    def _rest(self, node_id: str, start: int, status: JobStatus, error: NodeError | None = None) -> Event:
+        """The end of the elements from `start` on, which have no rows unless from an earlier time."""
+        kept = self._desk.jobs.finished_beyond(self._run.id, node_id, start)
+        return Ended(node_id, status, max(self._row(node_id).total - start - kept, 0), error)
 
     def _insert(self, openings: Sequence[Opening]) -> list[Event]:
         """Insert the jobs of these parts and ask for the next ones; what is skipped comes back as ended."""
@@ -223,7 +231,11 @@ class Advancing:
     def _insert_part(self, opening: Opening) -> list[Event]:
         """Insert a part of a list, or a job whose number has to be known."""
         node, part = opening.node, self._jobs(opening)
-        opened = self._desk.jobs.open_many(part)
+        try:
+            opened = self._desk.jobs.open_many(part)
+        except PayloadError as wrong:
+            # Elements are put together from results, and may be more than one row takes. None is stored then.
+            return [self._rest(node.id, opening.start, JobStatus.FAILED, broken_by(wrong))]
         jobs = {row.map_index: job.id for row, job in zip(part, opened, strict=True) if job.created}
         following = opening.start + len(part)
         if opening.elements is not None and following < len(opening.elements):
@@ -258,3 +270,8 @@ class Advancing:
             [row.node_id for row in changed if self._graph.nodes[row.node_id].is_mapped],
         )
         self._written.update((row.node_id, row) for row in changed)
+
+
+def _another_list(row: Counters, opening: Opening) -> NodeError:
+    message = f"its list had {row.total:,} elements when it was begun, and has {opening.jobs:,} now"
+    return {"kind": "node", "message": message}

@@ -62,23 +62,22 @@ class ChildRuns:
         try:
             inputs = resolve_inputs(node.inputs, scope, where=f"{node.id}.inputs", host=self._desk.host)
             checked = document.checked_inputs(inputs)
+            is_same = before is not None and (before.workflow, before.inputs) == (document.name, checked)
+            if before is not None and is_same and go_on_with(before.id, conn=self._desk.connection):
+                # A retry: what that run has done already it need not do again.
+                return
+            self._desk.runs.insert(
+                document.name,
+                spec=document.snapshot(),
+                spec_hash=document.hash,
+                inputs=checked,
+                priority=self._run.priority if node.priority is None else node.priority,
+                labels=dict(document.labels),
+                traceparent=self._run.traceparent,
+                parent=ParentNode(self._run.id, job_id, self._run.depth + 1),
+            )
         except QwfError as wrong:
             self._fail(job_id, wrong)
-            return
-        is_same = before is not None and (before.workflow, before.inputs) == (document.name, checked)
-        if before is not None and is_same and go_on_with(before.id, conn=self._desk.connection):
-            # A retry: what that run has done already it need not do again.
-            return
-        self._desk.runs.insert(
-            document.name,
-            spec=document.snapshot(),
-            spec_hash=document.hash,
-            inputs=checked,
-            priority=self._run.priority if node.priority is None else node.priority,
-            labels=dict(document.labels),
-            traceparent=self._run.traceparent,
-            parent=ParentNode(self._run.id, job_id, self._run.depth + 1),
-        )
 
     def _document(self, node: WorkflowNode) -> Document:
         if self._run.depth >= DEEPEST:

@@ -80,8 +80,11 @@ def retry_run(
 
 
 def go_on_with(run_id: uuid.UUID, *, conn: Handle) -> bool:
-    """Run a child run again whose parent's node is run again; false if it has nothing to go on with."""
-    stored = SteeringRepository(conn).stored(run_id, lock=True)
+    """Run a child run again whose parent's node is run again; false if it has nothing to go on with.
+
+    Nor has one that somebody holds at this moment: he may be waiting for the parent's row, which we hold.
+    """
+    stored = SteeringRepository(conn).stored_unless_held(run_id)
     if stored is None or stored.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
         return False
     document = compiled(stored.spec, stored.spec_hash)

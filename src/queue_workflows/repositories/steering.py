@@ -70,6 +70,7 @@ LOOK: Final = """
 SELECT status, mode, parent_run_id, spec_hash, spec::text FROM workflow_runs WHERE id = %(run_id)s::uuid
 """
 LOCK: Final = f"{LOOK} FOR NO KEY UPDATE"
+LOCK_UNLESS_HELD: Final = f"{LOCK} SKIP LOCKED"
 # forgotten: what the run's outbox still held is about what is over: a cancel that came too late must not hit
 # what is run again. Hooks are told of each end. untouched: nodes that wait as if nothing had happened yet.
 # anew: the elements of lists that are gone through from the start.
@@ -184,11 +185,11 @@ class SteeringRepository:
 
     def stored(self, run_id: uuid.UUID, *, lock: bool) -> StoredRun | None:
         """A run and its document; locked until the transaction ends, or just looked at."""
-        rows = self._sql.rows(LOCK if lock else LOOK, {"run_id": run_id})
-        if not rows:
-            return None
-        status, mode, parent, spec_hash, spec = rows[0]
-        return StoredRun(RunStatus(status), mode, parent, spec_hash, json.loads(spec))
+        return _stored(self._sql.rows(LOCK if lock else LOOK, {"run_id": run_id}))
+
+    def stored_unless_held(self, run_id: uuid.UUID) -> StoredRun | None:
+        """The same, locked; None if somebody else has it locked."""
+        return _stored(self._sql.rows(LOCK_UNLESS_HELD, {"run_id": run_id}))
 
     def reopen(
         self,
@@ -214,6 +215,13 @@ class SteeringRepository:
         }
         self._sql.rows(REOPEN, params)
         self._sql.rows(REOPENED, {"run_id": run_id, "payload": json.dumps({"nodes": list(ready)})})
+
+
+def _stored(rows: Sequence[Sequence[Any]]) -> StoredRun | None:
+    if not rows:
+        return None
+    status, mode, parent, spec_hash, spec = rows[0]
+    return StoredRun(RunStatus(status), mode, parent, spec_hash, json.loads(spec))
 
 
 def _standing(rows: Sequence[Sequence[Any]]) -> NodeStanding | None:

@@ -8,12 +8,14 @@ looked into for further references, so nothing that a node returned can refer to
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from queue_workflows.errors import RefError
+from queue_workflows.errors import PayloadError, RefError
+from queue_workflows.payload import check_payload
 from queue_workflows.workflow.paths import SHAPE, Path, written
 
 OPERATORS: Final = ("$from", "$value", "$filter", "$eq", "$ne")
@@ -296,7 +298,7 @@ def _one_step(value: Any, step: str | int) -> Any:
 
 
 def _asked(path: Path, sight: _Sight, where: str) -> Any:
-    """What the host app's resolver makes of `host.…`; an error that is no LookupError is its own."""
+    """What the host app's resolver makes of `host.…`, as JSON; an error that is no LookupError is its own."""
     if sight.host is None:
         raise RefError(
             "this process has nobody to ask for it",
@@ -306,9 +308,13 @@ def _asked(path: Path, sight: _Sight, where: str) -> Any:
         )
     asked = "".join(map(written, path.steps)).removeprefix(".")
     try:
-        return sight.host(asked, sight.scope.get("run") or {})
+        return json.loads(check_payload(sight.host(asked, sight.scope.get("run") or {})))
     except LookupError as unknown:
         raise RefError("the host app does not know it", where=where, path=str(path)) from unknown
+    except PayloadError as wrong:
+        raise RefError(
+            f"the host app's answer cannot be used: {wrong}", where=where, path=str(path)
+        ) from wrong
 
 
 def _described(value: Any, step: str | int) -> str:
