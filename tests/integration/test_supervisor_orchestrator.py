@@ -19,6 +19,8 @@ from queue_workflows import wait_for
 from queue_workflows.cli.main import cli
 
 ORCHESTRATES = r"orchestrates (\d+)"
+# No slow machine takes longer to stop.
+PATIENT = {"QWF_GRACE_S": "100"}
 ASKED = "orchestrator/1: asked to stop"
 READY = r"ready (\S+) (\d+)"
 
@@ -33,7 +35,7 @@ def connection(qwf_dsn: str) -> Iterator[psycopg.Connection]:
 
 def test_it_stops_when_no_worker_is_left(qwf_dsn, connection):
     """What the workers finish last is still acted on; nothing is left of any of them."""
-    with over_stand_ins(qwf_dsn, "orchestrator", "fetch:2") as supervisor:
+    with over_stand_ins(qwf_dsn, "orchestrator", "fetch:2", env=PATIENT) as supervisor:
         pid = int(supervisor.until(ORCHESTRATES)[1])
         workers = [int(supervisor.until(READY)[2]) for _ in range(2)]
         assert supervisor.stop() == 0
@@ -44,7 +46,7 @@ def test_it_stops_when_no_worker_is_left(qwf_dsn, connection):
 
 def test_a_second_signal_does_not_wait_for_the_workers(qwf_dsn, connection):
     """Everybody is told at once, and killed two seconds later."""
-    with over_stand_ins(qwf_dsn, "orchestrator", "fetch --act deaf") as supervisor:
+    with over_stand_ins(qwf_dsn, "orchestrator", "fetch --act deaf", env=PATIENT) as supervisor:
         supervisor.until(ORCHESTRATES)
         supervisor.until(READY)
         supervisor.signal(signal.SIGTERM)

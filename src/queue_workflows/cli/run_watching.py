@@ -63,7 +63,8 @@ def follow(database: Database, run_id: uuid.UUID, *, as_json: bool, ascii_only: 
         show = _Told(lambda change: in_words(change, terminal))
     last: RunOverview | None = None
     # It polls where it cannot listen, and says itself when it sees nothing.
-    logging.getLogger("queue_workflows.db.listen").addHandler(logging.NullHandler())
+    for name in ("queue_workflows.db.listen", "psycopg"):
+        logging.getLogger(name).addHandler(logging.NullHandler())
     try:
         for seen in watch_run(database, run_id):
             last = seen or last

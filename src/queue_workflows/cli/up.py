@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from typing import Final
 
 import click
@@ -111,8 +112,10 @@ class _Prefixed:
 
     def write(self, name: str, line: str) -> None:
         """One line, whole; it raises when nobody reads."""
+        encoding = sys.stdout.encoding or "utf-8"
+        text = f"{self._prefixes[name]} {line}\n".encode(encoding, "replace").decode(encoding)
         with self._guard:
-            sys.stdout.write(f"{self._prefixes[name]} {line}\n")
+            sys.stdout.write(text)
             sys.stdout.flush()
 
 
@@ -124,9 +127,7 @@ class _Handler(logging.Handler):
         self._prefixed = prefixed
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A line of the log; who cannot write it has heard so from the others."""
-        try:
+        """A line of the log; that nobody reads is noticed with what the children say."""
+        with suppress(OSError, ValueError):
             for line in self.format(record).splitlines():
                 self._prefixed.write(OURSELVES, line)
-        except (OSError, ValueError):
-            self.handleError(record)
