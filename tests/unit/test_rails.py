@@ -135,9 +135,10 @@ def test_reducing_keeps_the_order(graph):
 
 @given(graphs(), st.data())
 def test_folding_loses_no_node_and_no_order(graph, data):
-    """Each node is in one row, with nodes of its own state, and no path of the graph is turned round."""
+    """Each node is in one row with nodes of its state, and a row waits for what its first node waits for."""
     states = {row: data.draw(st.sampled_from(["done", "waits", None])) for row in graph}
-    rows = folded(graph, alike=states.__getitem__, most=0)
+    few = data.draw(st.integers(1, 3))
+    rows = folded(graph, alike=states.__getitem__, most=0, few=few)
     assert sorted(node for members in rows.members.values() for node in members) == sorted(graph)
     for members in rows.members.values():
         assert len(members) == 1 or (len({states[one] for one in members}) == 1 and states[members[0]])
@@ -146,3 +147,6 @@ def test_folding_loses_no_node_and_no_order(graph, data):
     for above, below in _reach(graph):
         assert row_of[above] == row_of[below] or (row_of[above], row_of[below]) in paths
     assert not any((below, above) in paths for above, below in paths)
+    fewer = reduced(graph)
+    for row, members in rows.members.items():
+        assert set(rows.parents[row]) == {row_of[parent] for parent in fewer[members[0]]}

@@ -26,27 +26,34 @@ class Folded:
 
 
 def folded(
-    parents: Mapping[str, Sequence[str]], *, alike: Callable[[str], Hashable | None], most: int
+    parents: Mapping[str, Sequence[str]],
+    *,
+    alike: Callable[[str], Hashable | None],
+    most: int,
+    few: int = _FEW,
 ) -> Folded:
-    """Fold what is alike if there are more than `most` nodes; a node that is like None stays by itself."""
+    """Fold what is alike if there are more than `most` nodes and more than `few` of a kind.
+
+    A node that is like None stays by itself.
+    """
     edges = reduced(parents)
     whole = Folded({node: [node] for node in edges}, edges)
     if len(edges) <= most:
         return whole
-    return _by_chain(_by_siblings(whole, alike), alike)
+    return _by_chain(_by_siblings(whole, alike, few), alike, few)
 
 
-def _by_siblings(rows: Folded, alike: Callable[[str], Hashable | None]) -> Folded:
+def _by_siblings(rows: Folded, alike: Callable[[str], Hashable | None], few: int) -> Folded:
     children = children_of(rows.parents)
     groups: dict[Hashable, list[str]] = {}
     for row, above in rows.parents.items():
         kind = alike(row)
         own: Hashable = row if kind is None else (kind, frozenset(above), frozenset(children[row]))
         groups.setdefault(own, []).append(row)
-    return _joined(rows, [group for group in groups.values() if len(group) > _FEW])
+    return _joined(rows, [group for group in groups.values() if len(group) > few])
 
 
-def _by_chain(rows: Folded, alike: Callable[[str], Hashable | None]) -> Folded:
+def _by_chain(rows: Folded, alike: Callable[[str], Hashable | None], few: int) -> Folded:
     children = children_of(rows.parents)
 
     def follows(row: str) -> str | None:
@@ -66,7 +73,7 @@ def _by_chain(rows: Folded, alike: Callable[[str], Hashable | None]) -> Folded:
         while step is not None:
             chain.append(step)
             step = after[step]
-        if len(chain) > _FEW:
+        if len(chain) > few:
             chains.append(chain)
     return _joined(rows, chains)
 
@@ -74,11 +81,11 @@ def _by_chain(rows: Folded, alike: Callable[[str], Hashable | None]) -> Folded:
 def _joined(rows: Folded, groups: Sequence[Sequence[str]]) -> Folded:
     """Each group as one row, which has the parents of all and is the parent of all children."""
     into = {row: group[0] for group in groups for row in group}
-    members: dict[str, list[str]] = {}
+    members = {row: rows.members[row] for row in rows.parents if into.get(row, row) == row}
+    members |= {group[0]: [node for row in group for node in rows.members[row]] for group in groups}
     parents: dict[str, list[str]] = {}
     for row, above in rows.parents.items():
         name = into.get(row, row)
-        members.setdefault(name, []).extend(rows.members[row])
         edges = parents.setdefault(name, [])
         edges += [into.get(parent, parent) for parent in above if into.get(parent, parent) != name]
     return Folded(members, {name: list(dict.fromkeys(above)) for name, above in parents.items()})
