@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -128,3 +130,14 @@ def keep(reason: str | None, args: dict[str, Any]) -> dict[str, Any]:
     _KEPT.append(b"x" * (int(args.get("mb", 0)) << 20))
     told = [name for name in os.environ if name.startswith("_QWF_") and name != "_QWF_TREE"]
     return {"kept": len(_KEPT), "pid": os.getpid(), "told": told}
+
+
+@ingest_task("leaves a thread")
+def leaves_a_thread(reason: str | None) -> None:
+    """Ends, and leaves behind what never will."""
+    threading.Thread(target=threading.Event().wait, name="left").start()
+
+
+@ingest_task("leaves a thread of its loop")
+async def leaves_a_thread_of_its_loop(reason: str | None) -> None:
+    asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)

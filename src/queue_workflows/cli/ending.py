@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import traceback
 from contextlib import suppress
 from typing import Final
@@ -14,6 +15,7 @@ from queue_workflows.cli import Invocation
 from queue_workflows.errors import ExitCode, QwfError
 
 PROGRAM: Final = "qwf"
+_THREADS_END_WITHIN_S: Final = 5.0
 
 
 class Stopped(KeyboardInterrupt):
@@ -45,6 +47,25 @@ def report(exc: BaseException, invocation: Invocation) -> int:
             traceback.print_exception(exc, file=sys.stderr)
         print(text, file=sys.stderr, flush=True)
     return status
+
+
+def wait_for_no_thread(status: int) -> None:
+    """Let this process end with its status though a thread that a job left behind may never end.
+
+    The interpreter waits for every thread that is no daemon, for ever.
+    """
+    left = [each for each in threading.enumerate() if each is not threading.main_thread() and not each.daemon]
+    if left:
+        timer = threading.Timer(_THREADS_END_WITHIN_S, _end_beside, [status, left])
+        timer.daemon = True
+        timer.start()
+
+
+def _end_beside(status: int, threads: list[threading.Thread]) -> None:
+    names = ", ".join(each.name for each in threads if each.is_alive())
+    with suppress(OSError, ValueError, AttributeError):
+        print(f"{PROGRAM}: left behind, as they do not end: the threads {names}", file=sys.stderr, flush=True)
+    os._exit(status)
 
 
 def _lost_output(exc: BaseException) -> tuple[str, int] | None:

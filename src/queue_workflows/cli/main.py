@@ -12,7 +12,7 @@ import click
 from click.shell_completion import shell_complete
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.ending import PROGRAM, in_one_line, report
+from queue_workflows.cli.ending import PROGRAM, in_one_line, report, wait_for_no_thread
 from queue_workflows.cli.lazy import Entry, LazyGroup
 from queue_workflows.cli.notices import notices_on_stderr
 from queue_workflows.cli.stopping import Stops
@@ -180,7 +180,9 @@ def _run_and_exit(program: str) -> NoReturn:
     if instruction:
         sys.exit(shell_complete(command_of(program), {}, program, COMPLETION_VARIABLE, instruction))
     command = [ALIASES[program]] if program in ALIASES else []
-    sys.exit(run([*command, *sys.argv[1:]]))
+    status = run([*command, *sys.argv[1:]])
+    wait_for_no_thread(status)
+    sys.exit(status)
 
 
 def command_of(program: str) -> click.Command:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from contextlib import suppress
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 import psutil
@@ -13,6 +15,25 @@ import psutil
 from queue_workflows.host.lifetime import kill_trees
 from queue_workflows.host.pid1 import LAUNCHER_PID
 from queue_workflows.roles.identity import Identity
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def leaving_after(seconds: float, status: int) -> Iterator[None]:
+    """Do something that what a job left running may keep from its end, and end this process if it does."""
+    timer = threading.Timer(seconds, _leave_it_behind, [status])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _leave_it_behind(status: int) -> None:
+    _log.warning("left behind: what a job started on the event loop and what does not end")
+    leave(status)
 
 
 def leave(status: int) -> NoReturn:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import replace
+from typing import Final
 
 from queue_workflows import db
 from queue_workflows.db.engine import Database
@@ -19,11 +20,15 @@ from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.health import HealthReport, judge
 from queue_workflows.roles.identity import Identity, versions
+from queue_workflows.roles.leaving import leaving_after
 from queue_workflows.roles.probing import probed
 from queue_workflows.roles.worker import MIN_SCHEMA, Worker, WorkerOptions, family_of
 from queue_workflows.settings import Settings
 
 _log = logging.getLogger(__name__)
+
+# How long what jobs left on the event loop may take to end, threads of theirs among it.
+_LOOP_ENDS_WITHIN_S: Final = 5.0
 
 
 def run_worker(database: Database, settings: Settings, options: WorkerOptions) -> ExitCode:
@@ -93,8 +98,9 @@ def _work(
             patience_s=settings.stale_heartbeat_s,
             poll_s=settings.poll_s,
         )
+        status = ExitCode.FAILED
         try:
-            return Worker(
+            status = Worker(
                 database,
                 settings,
                 options,
@@ -105,3 +111,6 @@ def _work(
             ).run()
         finally:
             guardian.close()
+            with leaving_after(_LOOP_ENDS_WITHIN_S, status):
+                loop.close()
+    return status
