@@ -144,3 +144,11 @@ def test_upkeep_reads_what_is_due(crowded, mode: str) -> None:
     times = {"kept_s": 30 * 86_400.0, "ttl_s": 0.0, "but": []}
     old = explain(crowded, mode, pruning.OLD_RUNS, times, off=AS_ORCHESTRATORS)
     assert "ix_workflow_runs_finished" in indexes(old)
+
+
+@pytest.mark.parametrize("mode", PLAN_MODES)
+def test_old_runs_lose_their_jobs_by_their_ids(crowded, run_id: UUID, mode: str) -> None:
+    """Without a look at the jobs of others."""
+    params = {"kept_s": 30 * 86_400.0, "ttl_s": 0.0, "run_ids": [run_id]}
+    plan = explain(crowded, mode, pruning.DELETE_JOBS, params, off=AS_ORCHESTRATORS)
+    assert scanned(plan) == []

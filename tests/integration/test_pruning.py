@@ -8,10 +8,13 @@ from typing import Any
 import psycopg
 import pytest
 from support.jobs import CLEAR
-from support.runs import dispatcher, run_through, settings, start
+from support.runs import dispatcher, run_through, settings, settle, start, work
 
+from queue_workflows.errors import RunRefused
 from queue_workflows.jobs.pruning import EVERY_S, Pruning
+from queue_workflows.jobs.retrying import retry_run
 from queue_workflows.repositories import IngestJobRepository
+from queue_workflows.repositories.pruning import PruningRepository
 
 ONE = {"nodes": [{"id": "one", "module": "m"}]}
 
@@ -86,3 +89,61 @@ def test_a_run_that_something_refers_to_stays_and_holds_up_no_other(connection):
         assert free != held
     finally:
         connection.execute("DROP TABLE film")
+
+
+TWO = {
+    "nodes": [
+        {"id": "one", "module": "m"},
+        {"id": "two", "module": "m", "inputs": {"n": {"$from": "one.n"}}, "retry": {"max_attempts": 1}},
+    ]
+}
+MONTH_S = 30 * 86_400.0
+
+
+def failed_in_two(connection: psycopg.Connection[Any]) -> Any:
+    """A run that has a result and a failure, and ended long ago."""
+    run_id = start(connection, TWO)
+
+    def body(job: Any) -> dict[str, Any]:
+        if job.node_id == "two":
+            raise ValueError("no")
+        return {"n": 1}
+
+    run_through(connection, dispatcher(connection), body)
+    age(connection, "workflow_runs", 31)
+    return run_id
+
+
+def test_a_run_that_is_retried_while_it_is_to_go_keeps_its_results(connection):
+    """Between the look for old runs and their deletion somebody may run one again, and it may end again."""
+    run_id = failed_in_two(connection)
+    pruning = PruningRepository(connection, kept_s=MONTH_S, ttl_s=0.0)
+    assert pruning.old_runs([]) == [run_id]
+    retry_run(run_id, conn=connection)
+    assert (pruning.delete_jobs([run_id]), pruning.delete_run(run_id)) == (0, False)
+    busy = dispatcher(connection)
+    settle(busy)
+    assert work(connection, lambda job: {"n": 2}) == 1
+    settle(busy)
+    assert (pruning.delete_jobs([run_id]), pruning.delete_run(run_id)) == (0, False)
+    ended = connection.execute("SELECT status FROM workflow_runs WHERE id = %s", [run_id]).fetchone()
+    assert ended == ("completed",)
+
+
+def test_who_retries_a_run_first_has_its_results(connection, qwf_dsn):
+    """Nobody deletes the jobs of a run that is being retried, and nobody waits for that."""
+    run_id = failed_in_two(connection)
+    pruning = PruningRepository(connection, kept_s=MONTH_S, ttl_s=0.0)
+    connection.execute("SET lock_timeout = '5s'")
+    with psycopg.connect(qwf_dsn) as other:
+        retry_run(run_id, conn=other)
+        assert pruning.delete_jobs([run_id]) == 0
+    assert not pruning.delete_run(run_id)
+
+
+def test_a_run_whose_results_are_going_is_not_retried(connection):
+    """What it would keep is not there any more, and would be null to what runs again."""
+    run_id = failed_in_two(connection)
+    connection.execute("DELETE FROM workflow_node_jobs WHERE node_id = 'one'")
+    with pytest.raises(RunRefused, match="start another run"):
+        retry_run(run_id, conn=connection)

@@ -58,6 +58,9 @@ def retry_run(
     if stored is None:
         raise UnknownRun(run_id)
     _check(run_id, stored)
+    if SteeringRepository(conn).is_pruned(run_id):
+        message = f"run {run_id} is {stored.status} for so long that its results are being deleted"
+        raise RunRefused(run_id, message, status=stored.status, advice="start another run")
     document = compiled(stored.spec, stored.spec_hash)
     if from_node is not None and from_node not in document.by_id:
         raise UnknownNode(run_id, from_node)

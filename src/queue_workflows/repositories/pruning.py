@@ -23,19 +23,28 @@ WHERE finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::fl
 ORDER BY finished_at
 LIMIT {RUNS_AT_ONCE}
 """  # noqa: S608 - a number of our own
-# found: some jobs of these runs, so that a run of a hundred thousand is not deleted by one statement.
+# old: those of these runs that still are to go, held so that nobody retries one while its jobs are deleted.
+# found: some of their jobs, so that a run of a hundred thousand is not deleted by one statement.
 DELETE_JOBS: Final = f"""
-WITH found AS MATERIALIZED (
+WITH old AS MATERIALIZED (
+    SELECT id FROM workflow_runs
+    WHERE id = ANY (%(run_ids)s::uuid[])
+        AND finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
+    FOR NO KEY UPDATE SKIP LOCKED
+), found AS MATERIALIZED (
     SELECT id FROM workflow_node_jobs
-    WHERE run_id = ANY (%(run_ids)s::uuid[])
+    WHERE run_id = ANY (ARRAY(SELECT id FROM old))
     LIMIT {JOBS_AT_ONCE}
     FOR UPDATE SKIP LOCKED
 )
 DELETE FROM workflow_node_jobs WHERE id = ANY (ARRAY(SELECT id FROM found)) RETURNING id
 """  # noqa: S608 - a number of our own
-# Only while it is over: an operator may have retried it since it was found.
+# Only while it is over for so long: an operator may have retried it since it was found.
 DELETE_RUN: Final = """
-DELETE FROM workflow_runs WHERE id = %(run_id)s::uuid AND finished_at IS NOT NULL RETURNING id
+DELETE FROM workflow_runs
+WHERE id = %(run_id)s::uuid
+    AND finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
+RETURNING id
 """
 # old: what nobody needs any more. With a key the row stays for a while, without what it was about.
 DELETE_INGEST: Final = f"""
@@ -77,12 +86,12 @@ class PruningRepository:
         return [row[0] for row in self._sql.rows(OLD_RUNS, {**self._times, "but": list(but)})]
 
     def delete_jobs(self, run_ids: Collection[uuid.UUID]) -> int:
-        """Delete some of the jobs of these runs; how many, none when all are gone."""
-        return len(self._sql.rows(DELETE_JOBS, {"run_ids": list(run_ids)}))
+        """Delete some of the jobs of these runs that are still to go; how many, none when all are gone."""
+        return len(self._sql.rows(DELETE_JOBS, {**self._times, "run_ids": list(run_ids)}))
 
     def delete_run(self, run_id: uuid.UUID) -> bool:
         """Delete a run that is over, with all that belongs to it."""
-        return bool(self._sql.rows(DELETE_RUN, {"run_id": run_id}))
+        return bool(self._sql.rows(DELETE_RUN, {**self._times, "run_id": run_id}))
 
     def delete_ingest(self) -> int:
         """Delete old ingest jobs, at most `JOBS_AT_ONCE`; how many."""

@@ -71,6 +71,15 @@ SELECT status, mode, parent_run_id, spec_hash, spec::text FROM workflow_runs WHE
 """
 LOCK: Final = f"{LOOK} FOR NO KEY UPDATE"
 LOCK_UNLESS_HELD: Final = f"{LOCK} SKIP LOCKED"
+# Results that a node has counted and that are gone: retention deletes a run's jobs before the run.
+PRUNED: Final = """
+SELECT EXISTS (
+    SELECT FROM workflow_nodes AS node WHERE run_id = %(run_id)s::uuid AND jobs_completed > (
+        SELECT count(*) FROM workflow_node_jobs AS job
+        WHERE job.run_id = node.run_id AND job.node_id = node.node_id AND job.status = 'completed'
+    )
+)
+"""
 # forgotten: what the run's outbox still held is about what is over: a cancel that came too late must not hit
 # what is run again. Hooks are told of each end. untouched: nodes that wait as if nothing had happened yet.
 # anew: the elements of lists that are gone through from the start.
@@ -190,6 +199,10 @@ class SteeringRepository:
     def stored_unless_held(self, run_id: uuid.UUID) -> StoredRun | None:
         """The same, locked; None if somebody else has it locked."""
         return _stored(self._sql.rows(LOCK_UNLESS_HELD, {"run_id": run_id}))
+
+    def is_pruned(self, run_id: uuid.UUID) -> bool:
+        """Whether results of a run that is over are gone already."""
+        return bool(self._sql.rows(PRUNED, {"run_id": run_id})[0][0])
 
     def reopen(
         self,
