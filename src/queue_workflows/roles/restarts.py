@@ -53,7 +53,8 @@ class Restarts:
     """How soon a worker is started again, in seconds.
 
     The first death is made good at once, because a job may be waiting; those that follow before a worker has
-    lived `healthy_s` wait from `first_s` on, doubled each time.
+    lived `healthy_s` wait from `first_s` on, doubled each time. One that ends well is replaced at once, but
+    not much oftener than every `first_s`.
     """
 
     first_s: float = 1.0
@@ -69,9 +70,11 @@ class Restarts:
             return Next(None)
         if status in HOPELESS:
             return Next(_between_half_and_all(self.most_s, chance))
-        # One that ended well was told to by somebody, or is through with its share: it need not wait.
-        young = lived_s < (self.first_s if status == ExitCode.DONE else self.healthy_s)
-        deaths = deaths + 1 if young else 1
+        if status == ExitCode.DONE:
+            # Told to by somebody, or through with its share, which may be one short job: that is no death.
+            pause_s = self.first_s if lived_s < self.first_s else 0.0
+            return Next(_between_half_and_all(pause_s, chance))
+        deaths = deaths + 1 if lived_s < self.healthy_s else 1
         whole = 0.0 if deaths == 1 else min(self.most_s, self.first_s * 2.0 ** min(deaths - 2, 30))
         return Next(_between_half_and_all(whole, chance), deaths, parked=status == ExitCode.STOPPED)
 
