@@ -48,7 +48,7 @@ def test_a_worker_that_was_told_to_finish_is_not_replaced_when_it_has():
 
 
 def test_a_worker_that_ended_well_is_replaced_at_once_however_often():
-    """Somebody renews workers one by one, or each does one short job; then there is one about every second."""
+    """Somebody renews workers one by one, or each does one short job: then one about each second."""
     assert follows(ExitCode.DONE, lived_s=2, deaths=9) == Next(0.0)
     after = Next(0.0)
     for _ in range(10):
