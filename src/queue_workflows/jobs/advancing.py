@@ -7,12 +7,13 @@ events ──planner──> ready nodes ──decided here──> answers ──
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 from queue_workflows.errors import PayloadError, RefError
 from queue_workflows.jobs.children import ChildRuns
-from queue_workflows.jobs.closing import close_run
+from queue_workflows.jobs.closing import end_of, tell_parent
 from queue_workflows.jobs.desk import Desk
 from queue_workflows.jobs.opening import (
     NotOpened,
@@ -24,7 +25,7 @@ from queue_workflows.jobs.opening import (
 )
 from queue_workflows.jobs.parking import Parking
 from queue_workflows.jobs.scope import load_scope
-from queue_workflows.repositories.dispatching import EXPAND, LockedRun, TakenEvent
+from queue_workflows.repositories.dispatching import EXPAND, RUN_FINISHED, LockedRun, TakenEvent
 from queue_workflows.repositories.node_jobs import NewNodeJob
 from queue_workflows.states import JOB_TERMINAL, JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.graph import Graph
@@ -63,10 +64,12 @@ class Advancing:
         self._expansions: list[tuple[str, int]] = []
         self._written: dict[str, Counters] = {}
         self._stopped: set[str] = set()
+        # Statements whose rows nobody wants; they go together, at the end or before what they write is read.
+        self._unsent: list[Callable[[], None]] = []
         self._cancel_reason: str | None = None
 
     def act(self, events: Sequence[TakenEvent]) -> None:
-        """Do all that follows, and store how far the run is."""
+        """Do all that follows; what remains is `send`."""
         begun: list[Event] = [Begun()] if self._run.status is RunStatus.QUEUED else []
         planned = [*begun, *self._planned(events)]
         self._step = advance(self._graph, self._run.counters, planned, self._look)
@@ -75,12 +78,28 @@ class Advancing:
         for event in events:
             if event.kind == "input_submitted":
                 self._parking.answer(event.payload["submission_id"])
-        self._flush()
-        over, counters = self._step.over, self._step.run
-        if over is None:
-            self._desk.events.save(self._run, counters, cancel_reason=self._cancel_reason)
-            return
-        close_run(self._desk, self._run, counters, over, self._document, cancel_reason=self._cancel_reason)
+        self._write()
+        over, counters, end = self._step.over, self._step.run, None
+        if over is not None:
+            self._send_now()
+            end = end_of(self._desk, self._run, over, self._document)
+            tell_parent(self._desk, self._run, end)
+            self._unsent.append(partial(self._desk.events.send_event, self._run.id, RUN_FINISHED))
+        self._unsent.append(
+            partial(self._desk.events.save, self._run, counters, end=end, cancel_reason=self._cancel_reason)
+        )
+
+    def send(self) -> None:
+        """Write what nobody waits for, in a pipeline; the caller's commit goes with it."""
+        unsent, self._unsent = self._unsent, []
+        for statement in unsent:
+            statement()
+
+    def _send_now(self) -> None:
+        """The same before something is read that it writes."""
+        if self._unsent:
+            with self._desk.connection.pipeline():
+                self.send()
 
     def _planned(self, events: Iterable[TakenEvent]) -> list[Event]:
         """The events as the planner takes them; ends of one node and kind as one."""
@@ -140,7 +159,8 @@ class Advancing:
                 malformed[node.id] = NotOpened(node, broken_by(wrong))
         scope: Mapping[str, Any] = {}
         if paths:
-            self._flush()
+            self._write()
+            self._send_now()
             scope = load_scope(self._desk.connection, self._run.id, paths)
         return [
             malformed.get(node.id) or decided(node, scope, self._desk.host, start=at) for node, at in nodes
@@ -168,6 +188,7 @@ class Advancing:
         self._stopped.update(stop)
         never_opened = [node_id for node_id in stop if self._openings.pop(node_id, None) is not None]
         counts = {node_id: left for node_id in never_opened if (left := self._row(node_id).left)}
+        self._send_now()
         reason = self._cancel_reason or "its run stopped"
         for node_id, count in self._desk.events.stop(self._run.id, stop, reason).items():
             counts[node_id] = counts.get(node_id, 0) + count
@@ -213,14 +234,17 @@ class Advancing:
     def _insert(self, openings: Sequence[Opening]) -> list[Event]:
         """Insert the jobs of these parts and ask for the next ones; what is skipped comes back as ended."""
         plain = [opening for opening in openings if opening.elements is None]
-        self._desk.jobs.send_open(
+        jobs = [
             job
             for opening in plain
             if not isinstance(opening.node, WorkflowNode)
             for job in self._jobs(opening)
-        )
+        ]
+        if jobs:
+            self._unsent.append(partial(self._desk.jobs.send_open, jobs))
         for opening in plain:
             if isinstance(opening.node, InputNode):
+                self._send_now()
                 self._parking.welcome(opening.node.id)
         ended: list[Event] = []
         for opening in openings:
@@ -239,9 +263,11 @@ class Advancing:
         jobs = {row.map_index: job.id for row, job in zip(part, opened, strict=True) if job.created}
         following = opening.start + len(part)
         if opening.elements is not None and following < len(opening.elements):
-            self._desk.events.send_event(self._run.id, EXPAND, {"node_id": node.id, "from": following})
+            rest = {"node_id": node.id, "from": following}
+            self._unsent.append(partial(self._desk.events.send_event, self._run.id, EXPAND, rest))
         if isinstance(node, WorkflowNode):
-            self._flush()
+            self._write()
+            self._send_now()
             ChildRuns(self._desk, self._run).start(opening, jobs)
         skipped = len(opening.skipped & jobs.keys())
         return [Ended(node.id, JobStatus.SKIPPED, skipped)] if skipped else []
@@ -261,14 +287,13 @@ class Advancing:
             row = found.get(node_id) or untouched(self._graph, self._step.run, node_id)
         return row
 
-    def _flush(self) -> None:
-        """Write the rows that changed since the last time, so that a scope sees them."""
+    def _write(self) -> None:
+        """Have the rows written that changed since the last time."""
         changed = [row for node_id, row in self._step.nodes.items() if self._written.get(node_id) != row]
-        self._desk.nodes.write(
-            self._run.id,
-            changed,
-            [row.node_id for row in changed if self._graph.nodes[row.node_id].is_mapped],
-        )
+        if not changed:
+            return
+        mapped = {row.node_id for row in changed if self._graph.nodes[row.node_id].is_mapped}
+        self._unsent.append(partial(self._desk.nodes.write, self._run.id, changed, mapped))
         self._written.update((row.node_id, row) for row in changed)
 
 

@@ -7,33 +7,17 @@ import json
 from queue_workflows.errors import QwfError
 from queue_workflows.jobs.desk import Desk
 from queue_workflows.jobs.scope import load_scope
-from queue_workflows.repositories.dispatching import RUN_FINISHED, LockedRun, RunEnd
-from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.repositories.dispatching import LockedRun, RunEnd
 from queue_workflows.states import RunStatus
-from queue_workflows.workflow.progress import RunCounters
 from queue_workflows.workflow.refs import paths_in, resolve
 from queue_workflows.workflow.spec import Document
 
 
-def close_run(
-    desk: Desk,
-    run: LockedRun,
-    counters: RunCounters,
-    over: RunStatus,
-    document: Document,
-    *,
-    cancel_reason: str | None,
-) -> None:
-    """Store how a locked run ended, whose nodes are written."""
-    end = RunEnd(over)
+def end_of(desk: Desk, run: LockedRun, over: RunStatus, document: Document) -> RunEnd:
+    """How a locked run ended, whose nodes are written."""
     if over is RunStatus.COMPLETED:
-        end = _completed(desk, run, document)
-    elif over is RunStatus.FAILED:
-        end = RunEnd(over, error=_failure(desk, run))
-    desk.events.save(run, counters, end=end, cancel_reason=cancel_reason)
-    desk.events.send_event(run.id, RUN_FINISHED)
-    if run.parent_node_job_id is not None and not desk.events.is_succeeded(run):
-        _tell_parent(desk.jobs, run.parent_node_job_id, run, end)
+        return _completed(desk, run, document)
+    return RunEnd(over, error=_failure(desk, run) if over is RunStatus.FAILED else None)
 
 
 def _completed(desk: Desk, run: LockedRun, document: Document) -> RunEnd:
@@ -56,13 +40,16 @@ def _failure(desk: Desk, run: LockedRun) -> str:
     return json.dumps({"kind": "failed", "message": "failed", **(error or {}), "node": node_id})
 
 
-def _tell_parent(jobs: NodeJobRepository, job_id: int, run: LockedRun, end: RunEnd) -> None:
-    """End the node that this run was started for, unless it is over already."""
+def tell_parent(desk: Desk, run: LockedRun, end: RunEnd) -> None:
+    """End the node that a child run was started for, unless it is over already or has a newer child."""
+    job_id = run.parent_node_job_id
+    if job_id is None or desk.events.is_succeeded(run):
+        return
     if end.status is RunStatus.COMPLETED:
-        jobs.mark_completed(job_id, json.loads(end.outputs or "{}"))
+        desk.jobs.mark_completed(job_id, json.loads(end.outputs or "{}"))
     elif end.status is RunStatus.FAILED:
         error = json.loads(end.error or "{}")
         said = f"run {run.id} of {run.workflow} failed: {error.get('node', '')} {error.get('message', '')}"
-        jobs.mark_failed(job_id, said[:2000])
+        desk.jobs.mark_failed(job_id, said[:2000])
     else:
-        jobs.cancel(job_id)
+        desk.jobs.cancel(job_id)

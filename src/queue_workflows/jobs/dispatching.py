@@ -77,23 +77,30 @@ class Dispatcher:
             return True
 
     def _act(self, run_id: UUID, only: int | None = None) -> bool:
-        """One transaction; in a pipeline, so that the server is waited for only where its answer matters.
+        """One transaction, with a pipeline at both of its ends and none in between.
 
-        The driver's own transaction would wait at both of its ends.
+        The driver's own transaction would wait twice more. And only where a pipeline ends does the server
+        reckon how long a transaction idles, by which it takes the lock from an orchestrator that was stopped.
         """
         with self._connection.pipeline():
             self._repository.begin()
-            run, events = self._repository.lock_and_take(run_id, only=only)
-            if run is None or not (events or run.status is RunStatus.QUEUED):
+            answer = self._repository.lock_and_take(run_id, only=only)
+        run, events = answer()
+        acted = None
+        if run is not None and run.status in RUN_TERMINAL:
+            self._too_late(run, events)
+        elif run is not None and (events or run.status is RunStatus.QUEUED):
+            document = self._document(run)
+            acted = Advancing(self._desk, run, document, document.derived(graph_of))
+            acted.act(events)
+        with self._connection.pipeline():
+            if acted is not None:
+                acted.send()
+            if run is None:
                 self._repository.rollback()
-                return False
-            if run.status in RUN_TERMINAL:
-                self._too_late(run, events)
             else:
-                document = self._document(run)
-                Advancing(self._desk, run, document, document.derived(graph_of)).act(events)
-            self._repository.commit()
-        return True
+                self._repository.commit()
+        return bool(events) or acted is not None
 
     def _document(self, run: LockedRun) -> Document:
         found = find_compiled(run.spec_hash)

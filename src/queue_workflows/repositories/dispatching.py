@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -276,11 +276,14 @@ class DispatchRepository:
 
     def lock_and_take(
         self, run_id: uuid.UUID, *, only: int | None = None
-    ) -> tuple[LockedRun | None, list[TakenEvent]]:
-        """Lock a run, and take what it has to act on now, at most `EVENTS_AT_ONCE`; in a pipeline at once."""
+    ) -> Callable[[], tuple[LockedRun | None, list[TakenEvent]]]:
+        """Lock a run, and take what it has to act on now, at most `EVENTS_AT_ONCE`.
+
+        To be called in a pipeline; what it returns gives the answer when that has ended.
+        """
         locked = self._sql.ask(LOCK, {"run_id": run_id})
         taken = self._sql.ask(TAKE, {"run_id": run_id, "only": only})
-        return _locked(locked()), _taken(taken())
+        return lambda: (_locked(locked()), _taken(taken()))
 
     def spec(self, run_id: uuid.UUID) -> dict[str, Any]:
         """The document of a run, which may be large."""
