@@ -346,6 +346,18 @@ def test_a_run_that_cannot_begin_is_put_aside(connection):
     assert [runs.fetch(each).status for each in (run_id, other)] == ["queued", "completed"]
 
 
+def test_a_run_that_nobody_can_read_can_be_cancelled(connection):
+    """Its document need not make sense for that."""
+    runs = RunRepository(connection)
+    run_id = runs.insert("odd", spec={"nodes": 7}, spec_hash="h").id
+    settling = dispatcher(connection, dispatch_max_tries=1)
+    settle(settling)
+    cancel(connection, run_id, reason="of no use")
+    settle(settling)
+    run = runs.fetch(run_id)
+    assert (run.status, run.cancel_reason) == ("cancelled", "of no use")
+
+
 def test_hooks_hear_of_each_end_at_least_once(connection):
     """One that raises is called again, with its neighbours; without hooks nothing is kept."""
     run_id = start(connection, {"nodes": [{"id": "one", "module": "m"}]})

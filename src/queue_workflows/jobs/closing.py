@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from queue_workflows.errors import QwfError
 from queue_workflows.jobs.desk import Desk
 from queue_workflows.jobs.scope import load_scope
-from queue_workflows.repositories.dispatching import LockedRun, RunEnd
+from queue_workflows.repositories.dispatching import RUN_FINISHED, LockedRun, RunEnd
 from queue_workflows.states import RunStatus
 from queue_workflows.workflow.refs import paths_in, resolve
 from queue_workflows.workflow.spec import Document
@@ -53,3 +54,13 @@ def tell_parent(desk: Desk, run: LockedRun, end: RunEnd) -> None:
         desk.jobs.mark_failed(job_id, said[:2000])
     else:
         desk.jobs.cancel(job_id)
+
+
+def give_up(desk: Desk, run: LockedRun, *, reason: str | None) -> None:
+    """Cancel a locked run whose document cannot be read, so that nobody can say what its nodes are."""
+    desk.events.stop(run.id, desk.nodes.active(run.id), reason or "its document cannot be read")
+    end = RunEnd(RunStatus.CANCELLED)
+    tell_parent(desk, run, end)
+    counters = replace(run.counters, nodes_left=0, active=0, stopping="cancel")
+    desk.events.save(run, counters, end=end, cancel_reason=reason or "")
+    desk.events.send_event(run.id, RUN_FINISHED)

@@ -17,7 +17,9 @@ from uuid import UUID
 
 import psycopg
 
+from queue_workflows.errors import DocumentError
 from queue_workflows.jobs.advancing import Advancing
+from queue_workflows.jobs.closing import give_up
 from queue_workflows.jobs.desk import Desk
 from queue_workflows.jobs.opening import Host
 from queue_workflows.jobs.parking import Parking
@@ -90,9 +92,7 @@ class Dispatcher:
         if run is not None and run.status in RUN_TERMINAL:
             self._too_late(run, events)
         elif run is not None and (events or run.status is RunStatus.QUEUED):
-            document = self._document(run)
-            acted = Advancing(self._desk, run, document, document.derived(graph_of))
-            acted.act(events)
+            acted = self._advancing(run, events)
         with self._connection.pipeline():
             if acted is not None:
                 acted.send()
@@ -101,6 +101,20 @@ class Dispatcher:
             else:
                 self._repository.commit()
         return bool(events) or acted is not None
+
+    def _advancing(self, run: LockedRun, events: list[TakenEvent]) -> Advancing | None:
+        """What follows from the events; None where a run is given up that nobody can read."""
+        try:
+            document = self._document(run)
+        except DocumentError:
+            cancels = [e for e in events if e.kind == "cancel" and e.payload.get("node_id") is None]
+            if not cancels:
+                raise
+            give_up(self._desk, run, reason=cancels[0].payload.get("reason"))
+            return None
+        advancing = Advancing(self._desk, run, document, document.derived(graph_of))
+        advancing.act(events)
+        return advancing
 
     def _document(self, run: LockedRun) -> Document:
         found = find_compiled(run.spec_hash)

@@ -56,6 +56,9 @@ RETURNING node_id
     counts=", ".join(f"%({column})s::integer[]" for column in _COUNTS.values()),
     excluded=", ".join(f"excluded.{column}" for column in _COUNTS.values()),
 )
+ACTIVE: Final = """
+SELECT node_id FROM workflow_nodes WHERE run_id = %(run_id)s::uuid AND state = 'active'
+"""
 FIRST_FAILURE: Final = """
 SELECT node_id, error::text FROM workflow_nodes
 WHERE run_id = %(run_id)s::uuid AND state = 'failed'
@@ -90,6 +93,10 @@ class WorkflowNodeRepository:
         for name, column in _COUNTS.items():
             params[column] = array(str(getattr(row, name)) for row in given)
         self._sql.send(WRITE, params)
+
+    def active(self, run_id: uuid.UUID) -> list[str]:
+        """The nodes that have open jobs."""
+        return [node_id for (node_id,) in self._sql.rows(ACTIVE, {"run_id": run_id})]
 
     def first_failure(self, run_id: uuid.UUID) -> tuple[str, Mapping[str, Any] | None] | None:
         """The node that failed first, and what it said."""

@@ -38,6 +38,7 @@ CHANNEL: Final = "dispatch_ready"
 WAKE: Final = "qwf:dispatch"
 _DATABASE_RETRY_S: Final = 0.5
 _FIRST_LOOK_S: Final = 0.005
+_LONGEST_BATCH_S: Final = 600.0
 # Busy for so many turns, it need not be woken any more, and writers need not notify.
 _BUSY_TURNS: Final = 20
 
@@ -81,6 +82,7 @@ class Orchestrator:
         self._upkeep_at = self._prune_at = 0.0
         self._back_at: float | None = None
         self._is_cut_off = False
+        self._is_at_a_run = False
         self._busy_turns = 0
 
     def run(self, *, once: bool = False) -> ExitCode:
@@ -107,14 +109,16 @@ class Orchestrator:
         return self._halt.exit_code
 
     def pulse(self) -> Pulse:
-        """For a probe."""
+        """For a probe; a batch may take its time, as the beginning of a run of a hundred thousand nodes."""
+        now = time.monotonic()
+        is_at_a_run = self._is_at_a_run and now - self._main_at < _LONGEST_BATCH_S
         return Pulse(
             worker_id=self._name,
-            state="busy" if self._busy_turns else "idle",
+            state="busy" if self._busy_turns or is_at_a_run else "idle",
             main_at=self._main_at,
-            guardian_at=self._main_at,
-            database_at=self._database_at,
-            is_busy=False,
+            guardian_at=now,
+            database_at=now if is_at_a_run else self._database_at,
+            is_busy=is_at_a_run,
             obstacle="the database is away" if self._is_cut_off else None,
         )
 
@@ -124,7 +128,10 @@ class Orchestrator:
         is_upkeep_due = time.monotonic() >= self._upkeep_at
         ended = self._upkeep(connection) if is_upkeep_due else 0
         assert self._dispatcher is not None  # noqa: S101 - it comes with the connection
-        moved = self._dispatcher.turn(self._goes_on)
+        try:
+            moved = self._dispatcher.turn(self._goes_on)
+        finally:
+            self._is_at_a_run = False
         self._database_at = time.monotonic()
         if moved:
             self._on_news()
@@ -137,7 +144,7 @@ class Orchestrator:
         return False
 
     def _goes_on(self) -> bool:
-        self._main_at = time.monotonic()
+        self._main_at, self._is_at_a_run = time.monotonic(), True
         return not self._halt.urgency
 
     def _upkeep(self, connection: psycopg.Connection[Any]) -> int:
