@@ -107,6 +107,8 @@ def probe(ctx, what, number):
     elif what == "flood":
         for number in range(1_000_000):
             click.echo(f"line {number}")
+    elif what == "stdout":
+        click.echo(f"a terminal: {sys.stdout.isatty()}", err=True)
     elif what == "say":
         click.echo("short")
     elif what == "print":
@@ -398,6 +400,15 @@ def test_a_closed_stdout_is_survived(command: list[str], tmp_path: Path) -> None
         closing, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ(), timeout=60
     )
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_closed_stdout_is_nobody_elses(command: list[str], tmp_path: Path) -> None:
+    """No file or connection that is opened later is taken for it, and it can be asked what it is."""
+    closing = ["sh", "-c", 'exec "$@" >&-', "sh", *command, "probe", "stdout"]
+    ended = subprocess.run(
+        closing, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ(), timeout=60
+    )
+    assert (ended.returncode, ended.stderr) == (0, "a terminal: False\n")
 
 
 def test_what_stands_before_the_command_reaches_it(qwf: Qwf) -> None:

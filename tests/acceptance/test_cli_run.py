@@ -286,6 +286,16 @@ def test_named_runs_are_cancelled(qwf, conn):
     assert (entry.actor, entry.action, entry.reason) == ("ann", "run.cancel", "wrong")
 
 
+def test_a_label_is_shown_as_it_is_looked_for(qwf, conn):
+    """The number 7 and the text are two things, and what the list shows can be given to --label."""
+    run = start(conn, CHAIN, labels={"customer": 7, "paid": True})
+    for text in (qwf("list").stdout, qwf("show", str(run)).stdout):
+        assert "customer:=7" in text
+        assert "paid:=true" in text
+    assert str(run) in qwf("list", "--label", "customer:=7", "--label", "paid:=true").stdout
+    assert str(run) not in qwf("list", "--label", "customer=7").stdout
+
+
 def test_runs_are_cancelled_by_their_labels(qwf, conn):
     """After a look at how many; those that are over, or of another label, are left."""
     mine = [start(conn, CHAIN, labels={"customer": "ann"}) for _ in range(3)]

@@ -150,6 +150,12 @@ def run(arguments: Sequence[str]) -> int:
         return report(stops.instead_of(exc), (context and context.obj) or Invocation())
 
 
+def _open_stdout() -> None:
+    """A stdout that was closed becomes one that leads nowhere, before a connection gets its number."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the end
+
+
 def _flush_stdout() -> None:
     if sys.stdout is not None and not sys.stdout.closed:
         sys.stdout.flush()
@@ -176,6 +182,7 @@ def scheduler() -> NoReturn:
 
 
 def _run_and_exit(program: str) -> NoReturn:
+    _open_stdout()
     instruction = os.environ.get(COMPLETION_VARIABLE)
     if instruction:
         sys.exit(shell_complete(command_of(program), {}, program, COMPLETION_VARIABLE, instruction))

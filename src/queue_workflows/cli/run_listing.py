@@ -20,7 +20,7 @@ from queue_workflows.cli.operating import (
     say_moment,
 )
 from queue_workflows.cli.run_names import run_named
-from queue_workflows.cli.run_values import pairs
+from queue_workflows.cli.run_values import pairs, say_labels
 from queue_workflows.cli.spans import span
 from queue_workflows.cli.terminal import stdout_terminal
 from queue_workflows.db.looking import at_one_moment
@@ -111,7 +111,7 @@ def _note(line: RunLine) -> str:
         parts.append(str(line.error.get("message") or line.error.get("kind") or ""))
     elif line.cancel_requested_at is not None:
         parts.append(f"cancel asked for{f': {line.cancel_reason}' if line.cancel_reason else ''}")
-    parts += [f"{name}={value}" for name, value in line.labels.items()]
+    parts += say_labels(line.labels)
     return " ".join(part for part in parts if part)
 
 

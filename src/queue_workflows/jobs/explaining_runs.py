@@ -155,10 +155,11 @@ def _parked(there: RunCircumstances, group: OpenJobs) -> Reason:
     if group.kind == "wait":
         return Reason("wait", f"node {group.node_id} waits until {moment(group.expires_at)}", data)
     if group.kind == "workflow":
-        child = there.children.get(group.first)
+        child, wait = there.children.get(group.first), "wait" if group.count > 1 else "waits"
         if child is None:
-            return Reason("child_run", f"{_jobs_of(group)} waits for a run that is not there", data)
-        text = f"{_jobs_of(group)} waits for run:{child[0]}, which is {child[1]}: `qwf explain {child[0]}`"
+            return Reason("child_run", f"{_jobs_of(group)} {wait} for a run that is not there", data)
+        whose = f"a run each, the first for run:{child[0]}" if group.count > 1 else f"run:{child[0]}"
+        text = f"{_jobs_of(group)} {wait} for {whose}, which is {child[1]}: `qwf explain {child[0]}`"
         return Reason("child_run", text, data | {"run_id": child[0], "status": child[1]})
     text = (
         f"node {group.node_id} waits for an answer since {moment(group.since)}{until}:"

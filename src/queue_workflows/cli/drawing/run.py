@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from queue_workflows.cli.drawing.folding import Folded, folded
 from queue_workflows.cli.drawing.rails import MARK, Rail, rails
 from queue_workflows.cli.operating import on_one_line, say_moment
+from queue_workflows.cli.run_values import say_labels
 from queue_workflows.cli.spans import say_span
 from queue_workflows.cli.terminal import Terminal, padded, wide
 from queue_workflows.jobs.overview import Elements, NodeOverview, RunOverview
@@ -80,7 +81,7 @@ def _head(run: RunOverview, terminal: Terminal) -> Iterator[str]:
         why = f": {run.cancel_reason}" if run.cancel_reason else ""
         yield on_one_line(f"cancel asked for at {say_moment(run.cancel_requested_at, now=run.at)}{why}")
     if run.labels:
-        yield on_one_line("labels: " + ", ".join(f"{key}={value}" for key, value in run.labels.items()))
+        yield on_one_line("labels: " + ", ".join(say_labels(run.labels)))
 
 
 def _times(run: RunOverview) -> str:
