@@ -14,6 +14,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.jobs import jobs_of
 from support.workers import running_worker, until
 
 from queue_workflows.cli.main import run
@@ -87,6 +88,23 @@ def test_a_worker_that_waits_for_its_schema_lives(qwf_new_database):
         url = address(worker)
         assert get(f"{url}/live")[0] == 200
         assert get(f"{url}/ready")[0] == 503
+
+
+def test_a_worker_that_imports_what_jobs_wait_for_is_not_ready(qwf_dsn, tmp_path: Path):
+    """It has a database and beats, and claims nothing before it knows what it can run."""
+    gate = tmp_path / "gate"
+    with jobs_of("node", qwf_dsn) as nodes:
+        (job,) = nodes.enqueue(1, node_module="gated")
+        nodes.repository.hold(nodes.one(), "unknown_module", "gated", delay_s=86_400)
+        options = ("--queue", "cpu", "--health", "0")
+        with running_worker(qwf_dsn, *options, GATE_OF_THE_IMPORT=str(gate)) as worker:
+            url = address(worker)
+            told = until(lambda: (told := get(f"{url}/ready"))[1]["worker_id"] and told)
+            assert told[0] == 503
+            assert "it is starting" in told[1]["reasons"]
+            gate.touch()
+            until(lambda: get(f"{url}/ready")[0] == 200)
+            until(lambda: nodes.seen(job, "status") == ("completed",))
 
 
 def test_a_port_that_is_taken_is_refused(qwf_dsn, tmp_path: Path):

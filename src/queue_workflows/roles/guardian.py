@@ -105,6 +105,7 @@ class Guardian:
         self.settings = settings
         self.holdings = Holdings(deadman, settings.lease_for(identity.queue))
         self.claiming = threading.Lock()
+        self.is_claiming = False
         self.stopping: int | None = None
         self.wish: Control | None = None
         self.jobs_done = 0
@@ -181,6 +182,8 @@ class Guardian:
             obstacle = f"the operator asked for {wish.desired}: {wish.reason or wish.actor}"
         elif not self._line.is_up:
             obstacle = "it has no database"
+        elif not self.is_claiming:
+            obstacle = "it is starting"
         return Pulse(
             worker_id=self.identity.worker_id,
             state=self._telling.state,

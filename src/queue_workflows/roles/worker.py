@@ -134,6 +134,7 @@ class Worker:
         """Claim and work until there is a reason to stop."""
         self._touch.connected()
         self._fetch_what_waited_for_us()
+        self._guardian.is_claiming = True
         while (status := self._reason_to_stop()) is None:
             if self._guardian.wish is not None:
                 self._park(self._guardian.wish)
