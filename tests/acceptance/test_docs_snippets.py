@@ -20,7 +20,7 @@ from queue_workflows.db.dsn import parse_dsn
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?:|mailto:)([^)#]+)(#[^)]*)?\)")
-PAGE_TIMEOUT_S = 110
+PAGE_TIMEOUT_S = 400
 
 
 def name_of(page: Path) -> str:
@@ -41,6 +41,7 @@ def environment(home: Path, dsn: str) -> dict[str, str]:
     return {
         **kept,
         "HOME": str(home),
+        "LC_ALL": "C.UTF-8",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "QWF_DB_URL": dsn,
         "QWF_TEST_DB_URL": dsn,
@@ -49,6 +50,7 @@ def environment(home: Path, dsn: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.timeout(PAGE_TIMEOUT_S + 60)
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets_of(page)], ids=name_of)
 def test_every_snippet_of_the_page_runs(page, tmp_path, qwf_new_database):
     """The page's snippets do what the page says, in an empty directory, on a migrated, empty database."""
@@ -79,6 +81,7 @@ EXEMPT_PAGES = [
     "docs/least-privilege.md",
     "docs/migrations.md",
     "docs/testing.md",
+    "docs/tutorial.md",
 ]
 
 

@@ -7,6 +7,8 @@ a fence says otherwise:
 
     <!-- not run: reason -->      the block is exempt, and the tests list it
     <!-- file: shop/jobs.py -->   the block is that file, for the blocks below it to use
+    <!-- in the background: why --> its one command runs on beside the blocks below, which begin when it has
+                                  printed what the page shows; at the end of the page it is asked to stop
 
 In expected output a line `...` stands for any lines, and `...` within a line for any text; a console block
 without output lines says nothing about output. What a command exports holds for the commands below it.
@@ -19,19 +21,28 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
+import time
 import tomllib
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
+
+from queue_workflows.host.launcher import Child, spawn
+from queue_workflows.host.lifetime import kill_tree
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+-]*)\s*$")
-REMARK = re.compile(r"^\s*<!--\s*(?P<kind>not run|file):\s*(?P<text>.*?)\s*-->\s*$")
+REMARK = re.compile(r"^\s*<!--\s*(?P<kind>not run|file|in the background):\s*(?P<text>.*?)\s*-->\s*$")
 COMMAND_TIMEOUT_S = 120
+LOOK_EVERY_S = 0.05
+# How a command may end that was asked to stop, or was done by itself.
+STOPPED = (0, 143, -signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,7 @@ class Snippet:
     body: str
     not_run: str | None = None
     file: str | None = None
+    background: str | None = None
 
     @property
     def name(self) -> str:
@@ -90,6 +102,7 @@ def find_snippets(text: str, page: str) -> list[Snippet]:
                 "\n".join(body) + "\n",
                 said.get("not run"),
                 said.get("file"),
+                said.get("in the background"),
             )
         )
         number += 1
@@ -146,16 +159,57 @@ def run_page(text: str, page: str) -> list[str]:
         "yaml": _check_yaml,
     }
     exempt = []
-    for snippet in find_snippets(text, page):
-        if snippet.not_run is not None:
-            exempt.append(f"{snippet.name} ({snippet.language or 'text'}): {snippet.not_run}")
-        elif snippet.file is not None:
-            _write(snippet)
-        elif snippet.language in runners:
-            runners[snippet.language](snippet)
-        elif snippet.language in {"bash", "sh", "shell"}:
-            raise SnippetFailed(f"{snippet.name}: write commands as a `console` block, so that they are run")
+    with contextlib.ExitStack() as background:
+        for snippet in find_snippets(text, page):
+            if snippet.not_run is not None:
+                exempt.append(f"{snippet.name} ({snippet.language or 'text'}): {snippet.not_run}")
+            elif snippet.file is not None:
+                _write(snippet)
+            elif snippet.background is not None:
+                background.enter_context(_in_the_background(snippet, exported))
+            elif snippet.language in runners:
+                runners[snippet.language](snippet)
+            elif snippet.language in {"bash", "sh", "shell"}:
+                raise SnippetFailed(
+                    f"{snippet.name}: write commands as a `console` block, so that they are run"
+                )
     return exempt
+
+
+@contextlib.contextmanager
+def _in_the_background(snippet: Snippet, exported: Path) -> Iterator[None]:
+    """Run the block's command until the page ends; it is there when it has printed what the page shows."""
+    (step,) = console_steps(snippet.body)
+    with tempfile.TemporaryFile("w+") as output:
+        # It ends with this process, also if that is killed.
+        process = spawn(["sh", "-c", f". {exported}\nexec {step.command}"], stdout=output, stderr=output)
+        try:
+            _await_beginning(snippet, step, process, output)
+            yield
+            process.terminate()
+            if process.wait(COMMAND_TIMEOUT_S) not in STOPPED:
+                how = f"ended with status {process.returncode}"
+                raise SnippetFailed(f"{snippet.name}: `{step.command}` {how}:\n{_said(output)}")
+        finally:
+            if process.returncode is None:
+                kill_tree(process.pid, grace_s=0, mark=process.mark)
+                process.wait()
+
+
+def _await_beginning(snippet: Snippet, step: Step, process: Child, output: TextIO) -> None:
+    deadline = time.monotonic() + COMMAND_TIMEOUT_S
+    while not output_matches((*step.expected, "..."), said := _said(output)):
+        if process.poll() is not None or time.monotonic() > deadline:
+            shown = "\n".join(step.expected)
+            raise SnippetFailed(
+                f"{snippet.name}: `{step.command}` printed\n{said}\nbut the page says\n{shown}"
+            )
+        time.sleep(LOOK_EVERY_S)
+
+
+def _said(output: TextIO) -> str:
+    """What a command has printed so far; it writes at the same place of the file that we would read from."""
+    return os.pread(output.fileno(), os.fstat(output.fileno()).st_size, 0).decode(errors="replace")
 
 
 def _write(snippet: Snippet) -> None:

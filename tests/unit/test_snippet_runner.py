@@ -148,3 +148,55 @@ def test_indented_and_nested_fences_are_found():
     """A block in a list is a block; its indentation is not part of it."""
     found = find_snippets("- item\n\n  ```python\n  x = 1\n    # more\n  ```\n", "page.md")
     assert [(one.line, one.body) for one in found] == [(3, "x = 1\n  # more\n")]
+
+
+IN_THE_BACKGROUND = """
+<!-- file: waiting.py -->
+```python
+import os, signal, sys
+from pathlib import Path
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1])))
+Path("pid").write_text(str(os.getpid()))
+print("first\\nready", flush=True)
+while True:
+    signal.pause()
+```
+
+<!-- in the background: a terminal of its own -->
+```console
+$ {command}
+...
+ready
+```
+
+```console
+$ kill -0 $(cat pid) && echo there
+there
+```
+"""
+
+
+def test_a_command_in_the_background_is_there_until_the_page_ends():
+    """What follows begins when it has printed what the page shows, and it is gone when the page is over."""
+    run(IN_THE_BACKGROUND.format(command=f"{sys.executable} waiting.py 0"))
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(Path("pid").read_text()), 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("echo not yet", "printed(.|\n)*not yet"), (f"{sys.executable} waiting.py 3", "ended with status 3")],
+)
+def test_a_command_in_the_background_that_goes_wrong_is_told(command, says):
+    """It ends before it has said what the page says, or badly at the end of the page."""
+    with pytest.raises(SnippetFailed, match=says):
+        run(IN_THE_BACKGROUND.format(command=command))
+
+
+def test_a_command_in_the_background_ends_with_a_page_that_fails():
+    """Nothing is left of it."""
+    with pytest.raises(SnippetFailed, match="status 1"):
+        run(IN_THE_BACKGROUND.format(command=f"{sys.executable} waiting.py 0") + "```console\n$ false\n```\n")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(Path("pid").read_text()), 0)

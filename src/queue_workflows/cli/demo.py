@@ -32,7 +32,7 @@ Try next:
                              the picture above, whenever you like; `qwf run list` has all runs
   qwf queue stats            what waits on each queue
   qwf doctor                 what the database is like, and what to do about it
-  docs/how-to-run-workflows.md, to do the same from an application of your own"""
+  docs/tutorial.md, to build such an application from nothing"""
 _NOBODY: Final = (
     "          nobody is there to be asked, so the answer is yes; --yes gives it without this remark"
 )
