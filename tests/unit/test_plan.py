@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, chain, planned
 
 from queue_workflows.states import NodeState, RunStatus
 from queue_workflows.workflow.graph import Shape, graph_from, graph_of
@@ -20,7 +21,6 @@ from queue_workflows.workflow.progress import (
     opens_no_more,
 )
 from queue_workflows.workflow.spec import load_document
-from tests.support.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, chain, planned
 
 BROKEN = {"kind": "ref", "message": "a.b is not there"}
 DIAMOND = (Shape("a"), Shape("b", ("a",)), Shape("c", ("a",)), Shape("d", ("b", "c")))

@@ -6,6 +6,9 @@ from random import Random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun
+from support.random_graphs import graphs
+from support.reference_interpreter import OPEN, ReferenceRun
 
 from queue_workflows.states import NODE_OVER, NodeState, RunStatus
 from queue_workflows.workflow.graph import Graph
@@ -22,9 +25,6 @@ from queue_workflows.workflow.progress import (
     SkippedNode,
 )
 from queue_workflows.workflow.reopening import reopen
-from tests.support.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun
-from tests.support.random_graphs import graphs
-from tests.support.reference_interpreter import OPEN, ReferenceRun
 
 ANY_RUN = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 

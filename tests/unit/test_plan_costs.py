@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from support.planned_runs import CANCELLED, COMPLETED, FAILED, PlannedRun
 
 from queue_workflows.states import RunStatus
 from queue_workflows.workflow.graph import Graph, GraphNode, Shape, graph_from
 from queue_workflows.workflow.progress import Begun, CancelNode, CancelRun, Ended, Opened, SkippedNode
-from tests.support.planned_runs import CANCELLED, COMPLETED, FAILED, PlannedRun
 
 SIZES = (100, 100_000)
 A_FEW = 60

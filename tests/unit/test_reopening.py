@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from support.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, chain, planned
+
 from queue_workflows.states import NodeState, RunStatus
 from queue_workflows.workflow.graph import Shape
 from queue_workflows.workflow.progress import (
@@ -15,7 +17,6 @@ from queue_workflows.workflow.progress import (
     SkippedNode,
 )
 from queue_workflows.workflow.reopening import Reopening, reopen
-from tests.support.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, chain, planned
 
 
 def reopened(run: PlannedRun, from_node: str | None = None) -> Reopening:
