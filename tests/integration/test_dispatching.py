@@ -229,16 +229,20 @@ def test_what_is_parked_expires(connection):
             {"id": "nap", "type": "wait", "seconds": 0},
             {"id": "at", "type": "wait", "until": "2020-01-31T09:00:00Z"},
             {"id": "ask", "type": "input", "expires_s": 0.001},
-            {"id": "long", "type": "wait", "seconds": 60},
+            {"id": "long", "type": "wait", "seconds": 3600},
         ],
     }
     run_id = start(connection, document)
     settling = dispatcher(connection)
     settle(settling)
     parked = ParkedJobRepository(connection)
-    first = until(lambda: (found := parked.expire()).ended == 3 and found)
-    assert 0 < first.next_in_s <= 60
-    settle(settling)
+
+    def is_next() -> bool:
+        due = parked.expire().next_in_s
+        settle(settling)
+        return due is not None and due > 60
+
+    until(is_next)
     states = {"nap": "completed", "at": "completed", "ask": "failed", "long": "active"}
     assert nodes(connection, run_id) == states
     error = connection.execute(
@@ -324,8 +328,9 @@ def test_a_failing_event_is_put_off_and_at_last_aside(connection):
     run_id, other = start(connection, document), start(connection, document)
     settling = dispatcher(connection, dispatch_max_tries=2)
     DispatchRepository(connection).add_event(run_id, "riddle")
-    run_through(connection, settling, lambda job: None)
+    # While the run goes on: of one that is over nothing is acted on any more.
     until(lambda: settle(settling) or outbox(connection)[0][3])
+    run_through(connection, settling, lambda job: None)
     ((kind, tries, error, is_poisoned),) = outbox(connection)
     assert (kind, tries, is_poisoned) == ("riddle", 2, True)
     assert "knows no dispatch event of kind 'riddle'" in error
