@@ -24,7 +24,14 @@ from queue_workflows.jobs.desk import Desk
 from queue_workflows.jobs.opening import Host
 from queue_workflows.jobs.parking import Parking
 from queue_workflows.jobs.redaction import Redactor
-from queue_workflows.repositories.dispatching import BEGIN, NO_RUN, LockedRun, TakenEvent
+from queue_workflows.repositories.dispatching import (
+    BEGIN,
+    BEGUN_AT_ONCE,
+    EVENTS_AT_ONCE,
+    NO_RUN,
+    LockedRun,
+    TakenEvent,
+)
 from queue_workflows.settings import Settings
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.graph import graph_of
@@ -53,15 +60,29 @@ class Dispatcher:
         self._desk = Desk.at(connection, settings, host=host, find_document=find_document)
         self._repository = self._desk.events
         self._after = NO_RUN
+        self._last: UUID | None = None
+        self._has_more = False
 
-    def turn(self, go_on: Callable[[], bool] = lambda: True) -> int:
+    def turn(self, go_on: Callable[[], bool] = lambda: True, *, woken: bool = False) -> int:
         """Give each run that has something to do one batch, in turn; how many did something.
 
-        `go_on` is asked between two runs.
+        `go_on` is asked between two runs. Who was `woken` was so most likely by the run that moved last, if
+        only one did: that is tried before anything is looked for.
         """
+        last, self._last, self._has_more = self._last, None, False
+        moved = [last] if woken and last is not None and self.dispatch(last) else []
         found, self._after = self._repository.runs_with_events(self._after)
-        moved = sum(self.dispatch(run_id) for run_id in found if go_on())
-        return moved + sum(self.dispatch(run_id) for run_id in self._repository.queued_runs() if go_on())
+        moved += [run_id for run_id in found if go_on() and self.dispatch(run_id)]
+        queued = self._repository.queued_runs()
+        moved += [run_id for run_id in queued if go_on() and self.dispatch(run_id)]
+        self._has_more |= len(queued) >= BEGUN_AT_ONCE or not go_on()
+        self._last = moved[0] if len(set(moved)) == 1 else None
+        return len(moved)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the last turn may have left something that was there when it began."""
+        return self._has_more or not self.is_around
 
     @property
     def is_around(self) -> bool:
@@ -76,6 +97,7 @@ class Dispatcher:
             self._unless_cut_off(wrong)
             _log.warning("run %s: its events are tried one by one: %s", run_id, self._said(wrong))
             self._one_by_one(run_id)
+            self._has_more = True
             return True
 
     def _act(self, run_id: UUID, only: int | None = None) -> bool:
@@ -88,6 +110,7 @@ class Dispatcher:
             self._repository.begin()
             answer = self._repository.lock_and_take(run_id, only=only)
         run, events = answer()
+        self._has_more |= len(events) >= EVENTS_AT_ONCE
         acted = None
         if run is not None and run.status in RUN_TERMINAL:
             self._too_late(run, events)

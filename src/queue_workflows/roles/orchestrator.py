@@ -84,6 +84,7 @@ class Orchestrator:
         self._is_cut_off = False
         self._is_at_a_run = False
         self._busy_turns = 0
+        self._is_woken = False
 
     def run(self, *, once: bool = False) -> ExitCode:
         """Advance runs until told to stop; with `once` until there is nothing left to do now."""
@@ -97,7 +98,9 @@ class Orchestrator:
                     raise
                 self._cut_off(exc)
                 continue
-            if busy:
+            if busy and not once and self._may_rest():
+                pause = self._idle(_FIRST_LOOK_S)
+            elif busy:
                 pause, is_last = _FIRST_LOOK_S, False
             elif once and is_last:
                 return ExitCode.DONE
@@ -129,7 +132,9 @@ class Orchestrator:
         ended = self._upkeep(connection) if is_upkeep_due else 0
         assert self._dispatcher is not None  # noqa: S101 - it comes with the connection
         try:
-            moved = self._dispatcher.turn(self._goes_on)
+            # A wake leads straight to a run.
+            self._is_at_a_run = self._is_woken
+            moved = self._dispatcher.turn(self._goes_on, woken=self._is_woken)
         finally:
             self._is_at_a_run = False
         self._database_at = time.monotonic()
@@ -142,6 +147,11 @@ class Orchestrator:
             return True
         self._busy_turns = 0
         return False
+
+    def _may_rest(self) -> bool:
+        """Whether what came while we were busy has sent a wake, so that it need not be looked for."""
+        has_more = self._dispatcher is None or self._dispatcher.has_more
+        return self._listener.is_wanted(WAKE) and not has_more
 
     def _goes_on(self) -> bool:
         self._main_at, self._is_at_a_run = time.monotonic(), True
@@ -171,7 +181,11 @@ class Orchestrator:
         if self._listener.must_look_again():
             # Somebody who wrote before we advertised may commit without a wake.
             timeout = min(timeout, pause)
-        woken = self._listener.wait(timeout)
+        woken = self._listener.wait(0)
+        if woken is None:
+            self._busy_turns = 0
+            woken = self._listener.wait(timeout)
+        self._is_woken = woken is not None
         return _FIRST_LOOK_S if woken is not None else pause * 2
 
     def _connected(self) -> psycopg.Connection[Any]:
