@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import time
+
+import psycopg
 import pytest
 from support.floor import CLAIMS, Floor
 from support.statement_proxy import Moment, StatementProxy
 from support.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
+from queue_workflows.roles.bookkeeper import Bookkeeper, Burial
+
+MOMENTS = pytest.mark.parametrize(
+    "moment", [Moment.UNSENT, Moment.UNCOMMITTED], ids=lambda moment: moment.value
+)
 
 
-@pytest.mark.parametrize("moment", [Moment.UNSENT, Moment.UNCOMMITTED], ids=lambda moment: moment.value)
+@MOMENTS
 def test_it_takes_nothing(floor: Floor, proxy: StatementProxy, moment: Moment) -> None:
     """The worker has the session ended that it lost, before it works on; so the job is nobody's crash."""
     control = WorkerControlRepository(floor.connection)
@@ -28,3 +36,31 @@ def test_it_takes_nothing(floor: Floor, proxy: StatementProxy, moment: Moment) -
         floor.until_completed(job)
         assert floor.jobs.row(job)["result"]["pid"] == worker.pid
     assert floor.standing(job) == ("completed", 1, 0, 0)
+
+
+@MOMENTS
+def test_nor_when_its_worker_is_dead(floor: Floor, proxy: StatementProxy, moment: Moment) -> None:
+    """Its supervisor ends the session before it takes back what the worker held; nobody's crash either."""
+    job = floor.enqueue() if moment is Moment.UNCOMMITTED else None
+    trap = proxy.trap(*CLAIMS, moment=moment)
+    with floor.worker(dsn=proxy.dsn, _QWF_INCARNATION="dead") as worker:
+        trap.sprung()
+        worker.kill()
+        worker.wait()
+    bury(floor.dsn, "here:fetch:dead")
+    job = job or floor.enqueue()
+    trap.deliver()
+    with floor.worker():
+        floor.until_completed(job)
+    assert floor.standing(job) == ("completed", 1, 0, 0)
+
+
+def bury(dsn: str, worker_id: str) -> None:
+    """What a supervisor does for a worker that was killed."""
+    bookkeeper = Bookkeeper(
+        lambda: psycopg.connect(dsn, autocommit=True), host_label="here", max_crashes=3, tell=lambda: None
+    )
+    bookkeeper.start()
+    bookkeeper.bury(Burial(worker_id, time.monotonic(), 30.0, crashed=True))
+    bookkeeper.close(within_s=60)
+    assert not bookkeeper.is_alive()

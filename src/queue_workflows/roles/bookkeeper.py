@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import psycopg
 
+from queue_workflows.db import sessions
 from queue_workflows.db.failures import DATABASE_FAILED, classify_failure
 from queue_workflows.db.line import Line
 from queue_workflows.host.deadman import boottime
@@ -61,10 +62,11 @@ class Burial:
 
 @dataclass(frozen=True)
 class Pace:
-    """In seconds: how often to look, how long to wait for an answer, how soon to try again."""
+    """In seconds: how often to look, how long to wait for answers and ends, how soon to try again."""
 
     look_every: float = 1.0
     answer_within: float = 10.0
+    session_ends_within: float = 1.0
     retry_first: float = 0.1
     retry_most: float = 5.0
 
@@ -169,6 +171,8 @@ class Bookkeeper(threading.Thread):
         """Take back what can be had; a session that the dead worker left may still hold a row's lock."""
         crashed = burial.crashed and burial.ended_at - self._steady_since >= burial.lease_s
         with self._line.asking() as connection:
+            # What is on its way from the dead worker would take a job that nobody runs.
+            sessions.end_all(connection, burial.worker_id, within_s=self._pace.session_ends_within)
             for kind, title in _FAMILIES:
                 taken = kind(connection).reclaim_worker(
                     burial.worker_id, max_crashes=self._max_crashes, crashed=crashed

@@ -117,7 +117,7 @@ class Touch:
         connection, self._session = self._connect(), None
         if self._pooled:
             return connection
-        key = self._rng.getrandbits(sessions.KEY_BITS)
+        key = sessions.key_of(self._guardian.identity.worker_id, self._rng)
         try:
             with self._guardian.holdings.bounded():
                 sessions.mark(connection, key)
