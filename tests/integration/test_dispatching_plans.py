@@ -152,3 +152,19 @@ def test_old_runs_lose_their_jobs_by_their_ids(crowded, run_id: UUID, mode: str)
     params = {"kept_s": 30 * 86_400.0, "ttl_s": 0.0, "run_ids": [run_id]}
     plan = explain(crowded, mode, pruning.DELETE_JOBS, params, off=AS_ORCHESTRATORS)
     assert scanned(plan) == []
+
+
+@pytest.mark.parametrize("mode", PLAN_MODES)
+def test_a_child_asks_for_its_successor_by_its_node_job(crowded, run_id: UUID, mode: str) -> None:
+    """However many siblings it has."""
+    with crowded.transaction(force_rollback=True):
+        crowded.execute(
+            "INSERT INTO workflow_runs"
+            " (id, workflow_name, spec, spec_hash, parent_run_id, parent_node_job_id)"
+            " SELECT gen_random_uuid(), 'kid', '{}', 'h', %s, n FROM generate_series(1, 500) AS n",
+            [run_id],
+        )
+        (child,) = crowded.execute("SELECT id FROM workflow_runs WHERE parent_node_job_id = 250").fetchone()
+        plan = explain(crowded, mode, dispatching.SUCCESSOR, {"run_id": child}, off=AS_ORCHESTRATORS)
+    (asked,) = (node for node in plan if node.get("Index Name") == "ix_workflow_runs_children")
+    assert asked["Actual Rows"] + asked.get("Rows Removed by Filter", 0) <= 1

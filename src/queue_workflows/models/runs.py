@@ -83,7 +83,13 @@ class WorkflowRun(Base):
             postgresql_where=text("status = 'queued' AND mode = 'node'"),
         ),
         Index("ix_workflow_runs_running", "id", postgresql_where=text("status = 'running'")),
-        Index("ix_workflow_runs_parent", "parent_run_id", postgresql_where=text("parent_run_id IS NOT NULL")),
+        # A node may have a hundred thousand children, and each asks at its end whether it has a successor.
+        Index(
+            "ix_workflow_runs_children",
+            "parent_run_id",
+            "parent_node_job_id",
+            postgresql_where=text("parent_run_id IS NOT NULL"),
+        ),
         Index("ix_workflow_runs_finished", "finished_at", postgresql_where=text("finished_at IS NOT NULL")),
         Index("ix_workflow_runs_labels", "labels", postgresql_using="gin"),
         Index("ix_workflow_runs_parcel", "parcel_id", postgresql_where=text("parcel_id IS NOT NULL")),

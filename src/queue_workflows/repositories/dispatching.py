@@ -181,12 +181,17 @@ RETURNING CASE WHEN %(over)s::boolean
 LOCK_PARENT_JOB: Final = """
 SELECT id FROM workflow_node_jobs WHERE id = %(job_id)s::bigint FOR NO KEY UPDATE
 """
+# this: by its primary key, whatever the planner believes. later: one look into the index of children.
 SUCCESSOR: Final = """
-SELECT later.id FROM workflow_runs AS this
-JOIN workflow_runs AS later ON later.parent_run_id = this.parent_run_id
-    AND later.parent_node_job_id = this.parent_node_job_id AND later.created_at > this.created_at
-WHERE this.id = %(run_id)s::uuid
-LIMIT 1
+WITH this AS MATERIALIZED (
+    SELECT parent_run_id, parent_node_job_id, created_at FROM workflow_runs WHERE id = %(run_id)s::uuid
+)
+SELECT later.id FROM this CROSS JOIN LATERAL (
+    SELECT id FROM workflow_runs
+    WHERE parent_run_id = this.parent_run_id AND parent_node_job_id = this.parent_node_job_id
+        AND created_at > this.created_at
+    LIMIT 1
+) AS later
 """
 ADD_EVENT: Final = """
 INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, payload)

@@ -1,0 +1,37 @@
+"""Child runs by the node job that waits for them, so that each of a hundred thousand ends at the same cost."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0020"
+down_revision = "0019"
+branch_labels = None
+depends_on = None
+
+TABLE = "workflow_runs"
+IS_CHILD = sa.text("parent_run_id IS NOT NULL")
+
+
+def upgrade() -> None:
+    op.create_index(
+        "ix_workflow_runs_children",
+        TABLE,
+        ["parent_run_id", "parent_node_job_id"],
+        unique=False,
+        postgresql_where=IS_CHILD,
+    )
+    op.drop_index("ix_workflow_runs_parent", TABLE, if_exists=True)
+
+
+def downgrade() -> None:
+    op.create_index(
+        "ix_workflow_runs_parent",
+        TABLE,
+        ["parent_run_id"],
+        unique=False,
+        postgresql_where=IS_CHILD,
+        if_not_exists=True,
+    )
+    op.drop_index("ix_workflow_runs_children", TABLE, if_exists=True)
