@@ -107,6 +107,17 @@ def test_one_node(asker: Asker) -> None:
     assert "goes with a run" in qwf_here("--db", asker.dsn, "explain", "7", "x", status=2).stderr
 
 
+def test_an_answer_that_comes_too_late_is_not_asked_for(asker: Asker) -> None:
+    """Where no orchestrator has ended the node yet, its time is over all the same."""
+    run_id = asker.start({"name": "film", "nodes": [{"id": "approve", "type": "input", "expires_s": 3600}]})
+    settle(asker.dispatcher)
+    assert list(asker.ask(run_id)) == ["awaiting_input"]
+    asker.connection.execute("UPDATE workflow_node_jobs SET expires_at = now() - interval '1 s'")
+    (told,) = asker.ask(run_id, "approve").values()
+    assert told["code"] == "expired"
+    assert "submit-input" not in told["text"]
+
+
 def test_a_run_of_its_own_and_a_wait(asker: Asker) -> None:
     """By the child's id, to ask on; and until when."""
     scene = {"name": "scene", "nodes": [{"id": "ask", "type": "input"}]}

@@ -112,6 +112,7 @@ def test_a_node_returns_a_dict_or_nothing():
     assert node_executed(lambda inputs: {"a": 1}) == Completed('{"a":1}')
     outcome = node_executed(lambda inputs: [1])
     assert "returned list, not a dict" in entry_of(outcome)["message"]
+    assert entry_of(outcome)["type"] == "queue_workflows.errors.PayloadError"
     assert outcome == Failed(outcome.error, retryable=False)  # type: ignore[union-attr]
 
 

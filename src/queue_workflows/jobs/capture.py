@@ -26,7 +26,10 @@ def captured(exc: BaseException, redactor: Redactor) -> str:
 
 
 def _type_of(exc: BaseException) -> str:
-    kind = type(exc)
+    """A private one of ours is called what it extends, which people can look up."""
+    kind: type = type(exc)
+    while kind.__module__.startswith("queue_workflows.") and kind.__name__.startswith("_"):
+        kind = kind.__bases__[0]
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 

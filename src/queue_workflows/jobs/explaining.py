@@ -300,6 +300,8 @@ def _awaiting(there: Circumstances, _known: Knowledge) -> Iterator[Reason]:
         yield Reason("wait", f"it waits until {moment(expires_at)}", {"until": expires_at})
     elif kind == "workflow":
         yield Reason("child_run", "it waits for the run that it started: `qwf explain` of its run names it")
+    elif expires_at is not None and expires_at <= there.now:
+        yield Reason("expired", f"nobody answered it until {moment(expires_at)}: an orchestrator ends it")
     else:
         until = f", until {moment(expires_at)}" if expires_at else ""
         yield Reason("awaiting_input", f"it waits for somebody's answer{until}: `qwf run submit-input`")

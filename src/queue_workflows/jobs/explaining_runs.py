@@ -161,6 +161,11 @@ def _parked(there: RunCircumstances, group: OpenJobs) -> Reason:
         whose = f"a run each, the first for run:{child[0]}" if group.count > 1 else f"run:{child[0]}"
         text = f"{_jobs_of(group)} {wait} for {whose}, which is {child[1]}: `qwf explain {child[0]}`"
         return Reason("child_run", text, data | {"run_id": child[0], "status": child[1]})
+    if group.expires_at is not None and group.expires_at <= there.run.now:
+        text = (
+            f"nobody answered node {group.node_id} until {moment(group.expires_at)}: an orchestrator ends it"
+        )
+        return Reason("expired", text, data)
     text = (
         f"node {group.node_id} waits for an answer since {moment(group.since)}{until}:"
         f" `qwf run submit-input {there.run_id} {group.node_id}`"
