@@ -18,7 +18,7 @@ import pytest
 from support.jobs import CLEAR
 from support.random_workflows import random_workflow
 from support.reference_replay import Replay, recorded
-from support.workers import SHORT_LEASE, worker_environment
+from support.workers import SHORT_LEASE, until, worker_environment
 
 from queue_workflows import cancel_run, start_run, submit_input
 from queue_workflows.errors import RunRefused
@@ -116,16 +116,15 @@ def test_every_row_can_be_explained(qwf_dsn: str, count: int, within_s: float) -
             for run_id, node_id in connection.execute(ASKED).fetchall():
                 answer(connection, run_id, node_id)
             if cancelled and chance.random() < 0.3:
-                cancel_run(cancelled.pop(), conn=connection)
+                with suppress(RunRefused):
+                    cancel_run(cancelled.pop(), conn=connection)
             if them.killed < count:
                 them.kill(chance.randrange(len(them.processes)))
-    assert them.killed >= 3
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        for spec, run_id in zip(specs, runs, strict=True):
+        assert them.killed
+        # What came for a run that was over by then is taken up too.
+        until(lambda: value(connection, EVENTS) == 0, within_s=120)
+        for run_id, spec in zip(runs, specs, strict=True):
             Replay(spec, recorded(connection, run_id)).check()
-        assert not value(
-            connection, "SELECT count(*) FROM workflow_dispatch_events WHERE kind <> 'run_finished'"
-        )
 
 
 def answer(connection: psycopg.Connection, run_id: uuid.UUID, node_id: str) -> None:
