@@ -45,7 +45,7 @@ LEFT JOIN LATERAL (
     SELECT child.id FROM workflow_runs AS child
     WHERE job.kind = 'workflow' AND child.parent_run_id = node.run_id
         AND child.parent_node_job_id = job.id
-    ORDER BY child.id DESC LIMIT 1
+    ORDER BY child.created_at DESC, child.id DESC LIMIT 1
 ) AS child ON true
 WHERE node.run_id = %(run_id)s::uuid AND (%(states)s::text[] IS NULL OR node.state = ANY (%(states)s::text[]))
 ORDER BY node.started_at, node.node_id

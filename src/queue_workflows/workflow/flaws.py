@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
 from queue_workflows.errors import Problem
 from queue_workflows.workflow.nodes import TYPES, Part, Retry
@@ -37,7 +36,7 @@ class Flaw(NamedTuple):
 
 def flaws_in(refused: ValidationError, top: type[Part]) -> list[Flaw]:
     """What the models refused, in words of the document."""
-    return [_flaw(error, top) for error in refused.errors(include_url=False, include_context=True)]
+    return [_flaw(dict(error), top) for error in refused.errors(include_url=False, include_context=True)]
 
 
 def problems(
@@ -80,7 +79,7 @@ def _name_of_node(data: Any, at: int) -> str:
     return name if isinstance(name, str) and name else f"#{at + 1}"
 
 
-def _flaw(error: ErrorDetails, top: type[Part]) -> Flaw:
+def _flaw(error: Mapping[str, Any], top: type[Part]) -> Flaw:
     place, given = tuple(error["loc"]), error["input"]
     model = top
     if len(place) > 2 and place[0] == "nodes" and place[2] in TYPES:
@@ -95,7 +94,7 @@ def _flaw(error: ErrorDetails, top: type[Part]) -> Flaw:
     return Flaw(place, _refused(error))
 
 
-def _refused(error: ErrorDetails) -> str:
+def _refused(error: Mapping[str, Any]) -> str:
     """What a value must be, and what it is where that helps."""
     kind = error["type"]
     if kind == "missing":
