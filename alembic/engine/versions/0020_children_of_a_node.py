@@ -26,12 +26,14 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.create_index(
-        "ix_workflow_runs_parent",
-        TABLE,
-        ["parent_run_id"],
-        unique=False,
-        postgresql_where=IS_CHILD,
-        if_not_exists=True,
-    )
+    op.execute("""
+        DO $$
+        BEGIN
+            IF to_regclass('workflow_runs') IS NOT NULL THEN
+                CREATE INDEX ix_workflow_runs_parent ON workflow_runs (parent_run_id)
+                WHERE parent_run_id IS NOT NULL;
+            END IF;
+        END
+        $$
+    """)
     op.drop_index("ix_workflow_runs_children", TABLE, if_exists=True)
