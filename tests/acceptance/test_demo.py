@@ -123,6 +123,7 @@ def assert_models_stay_warm(outcome: dict[str, Any]) -> None:
     assert loads == Counter({row["worker"] for row in scenes})
 
 
+@pytest.mark.slow
 def test_the_demo_runs_twice_on_the_embedded_server(directory):
     """With nothing set up it makes a server and a film, the next run one more; no process stays."""
     first = demo(directory, "demo")

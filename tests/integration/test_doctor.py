@@ -291,6 +291,7 @@ def test_the_exit_code_is_the_failures_own_if_they_agree():
     assert ends(ExitCode.CONFIGURATION, ExitCode.SCHEMA) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [{}, {"default_pool_size": "1"}, {"server_round_robin": "1"}],

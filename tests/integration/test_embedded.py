@@ -118,6 +118,7 @@ def test_environment_does_not_reach_the_server(data_dir: Path, monkeypatch: pyte
         assert set(psutil.Process(server.pid).environ()) & {"PGPORT", "PGHOST", "SECRET_TOKEN"} == set()
 
 
+@pytest.mark.slow
 def test_five_processes_share_one_server(data_dir: Path) -> None:
     """However many start at once there is one server; it goes with the last of them."""
     users = [User(data_dir) for _ in range(5)]
@@ -131,6 +132,7 @@ def test_five_processes_share_one_server(data_dir: Path) -> None:
     until(lambda: processes_below(data_dir) == [], "all is gone")
 
 
+@pytest.mark.slow
 def test_all_may_leave_at_once(data_dir: Path) -> None:
     """Users that leave at the same moment do not take each other for somebody who stays."""
     users = [User(data_dir) for _ in range(4)]
@@ -160,6 +162,7 @@ def test_killed_user_takes_nothing_with_it(data_dir: Path) -> None:
     until(lambda: processes_below(data_dir) == [], "the keeper ends")
 
 
+@pytest.mark.slow
 def test_newcomer_waits_for_the_stopping_server(data_dir: Path) -> None:
     """Who comes while the server is being stopped gets a fresh one, never the dying one."""
     leaver = User(data_dir)
@@ -222,6 +225,7 @@ def test_a_server_outlives_not_both_its_user_and_its_keeper(data_dir: Path) -> N
         assert answers(server.dsn())
 
 
+@pytest.mark.slow
 @on_linux
 def test_who_comes_while_the_server_ends_with_its_keeper_gets_a_fresh_one(data_dir: Path) -> None:
     """The dying server still listens for a while; it is not taken for one that stays."""
@@ -240,6 +244,7 @@ def test_who_comes_while_the_server_ends_with_its_keeper_gets_a_fresh_one(data_d
     until(lambda: processes_below(data_dir) == [], "all is gone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["released", "killed"])
 def test_a_server_without_its_socket_ends_with_its_last_user(data_dir: Path, how: str) -> None:
     """Whoever removes the socket directory hides the server from users, not from its keeper."""
@@ -307,6 +312,7 @@ def test_stale_pid_file_is_seen_through(data_dir: Path) -> None:
         bystander.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_kill_during_initdb_is_recovered(passable_dir: Path, data_dir: Path) -> None:
     """Nobody meddles while an orphaned initdb still writes; after it the next user starts over."""
@@ -392,6 +398,7 @@ def test_release_twice_is_once(data_dir: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_deleted_home_harms_nobody_after(data_dir: Path) -> None:
     """Who deletes .qwf under a running server starts afresh; the old one's end leaves the new alone."""
     old = User(data_dir)
@@ -405,6 +412,7 @@ def test_deleted_home_harms_nobody_after(data_dir: Path) -> None:
     until(lambda: not alive(old_pid), "its own keeper stops the old server")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["deep-" + "x" * 120, "mit Leerzeichen und Ümläut", 'quote"dollar$back`tick,comma:colon%20'],
@@ -462,6 +470,7 @@ def test_missing_binaries_say_what_to_install(
         acquire(data_dir)
 
 
+@pytest.mark.slow
 def test_failed_start_shows_the_log(data_dir: Path) -> None:
     """When Postgres does not start, its own last words are in the error; once mended it starts."""
     with acquire(data_dir) as server:

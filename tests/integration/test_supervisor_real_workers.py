@@ -14,6 +14,8 @@ from support.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 
+pytestmark = pytest.mark.slow
+
 
 def test_workers_work_and_stop(qwf_dsn, conn, jobs):
     """Two workers of one queue share its jobs; SIGTERM ends them, and the supervisor with 0."""
@@ -52,7 +54,6 @@ def test_a_job_that_kills_its_workers_ends_as_failed(qwf_dsn, conn, jobs):
         assert supervisor.stop() == 0
 
 
-@pytest.mark.slow
 def test_a_stopped_worker_is_bounced(qwf_dsn, conn, jobs):
     """SIGSTOP in the middle of a job, the kernel timer off: the frozen heartbeat is enough."""
     env = {"QWF_STALE_HEARTBEAT_S": "5", "QWF_DEADMAN": "off"}
@@ -114,7 +115,6 @@ def test_a_stop_within_the_grace_lets_the_job_finish(qwf_dsn, conn, jobs, tmp_pa
     assert jobs.fetch(job).status == "completed"
 
 
-@pytest.mark.slow
 def test_three_deploys_in_a_row_use_up_nothing(qwf_dsn, conn, jobs):
     """Also with jobs that do not stop in time."""
     job = enqueue(jobs, "deaf")
@@ -147,7 +147,6 @@ def test_a_worker_that_ends_when_off_is_started_when_on(qwf_dsn, conn, jobs):
         idle(conn, 1)
 
 
-@pytest.mark.slow
 def test_a_schema_that_does_not_fit_is_named(qwf_new_database):
     """What the worker says is on the same stderr, the supervisor adds when it tries again."""
     env = {"QWF_MIGRATION_WAIT_S": "0"}
@@ -156,7 +155,6 @@ def test_a_schema_that_does_not_fit_is_named(qwf_new_database):
         assert supervisor.stop() == 0
 
 
-@pytest.mark.slow
 @pid_namespace
 def test_as_the_one_process_of_a_container(qwf_dsn, conn, jobs):
     """As PID 1, where the kernel would drop the timer's signal and orphans are ours to wait for."""

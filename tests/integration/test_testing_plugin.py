@@ -26,6 +26,8 @@ from support.pytest_runs import run_pytest, start_pytest
 from queue_workflows.testing import runs
 from queue_workflows.testing.choice import docker_host
 
+pytestmark = pytest.mark.slow
+
 WRITE_ONE = """
 def test_write(qwf_conn):
     assert qwf_conn.execute("SELECT count(*) FROM ingest_jobs").fetchone() == (0,)
@@ -151,7 +153,6 @@ def test_light():
     assert run_directories() - before == set()
 
 
-@pytest.mark.slow
 def test_a_named_server_keeps_what_it_has(tmp_path: Path, other_server: str) -> None:
     """On a named server only `*_test` databases are made, not the named one, and all is dropped."""
     before = names(other_server)
@@ -189,7 +190,6 @@ def test_leftovers_of_dead_runs_are_swept(tmp_path: Path, other_server: str) -> 
             living.execute("DROP ROLE IF EXISTS worker_qwft_0000abc_gw0")
 
 
-@pytest.mark.slow
 def test_a_killed_run_is_cleaned_up(tmp_path: Path) -> None:
     """After kill -9 of pytest its server stops by itself, and the next run removes its directory."""
     text = """
@@ -255,7 +255,6 @@ def test_a_named_server_is_left_alone_until_a_test_wants_it(tmp_path: Path) -> N
     assert "queue_workflows: PostgreSQL from QWF_TEST_DB_URL" in output
 
 
-@pytest.mark.slow
 def test_a_server_that_goes_away_is_told_in_a_line(tmp_path: Path, other_server: str) -> None:
     """At the end of the run its databases cannot be dropped; the next run does that."""
     text = """
@@ -328,7 +327,6 @@ def test_a_role_without_createdb_is_told(tmp_path: Path, other_server: str) -> N
     assert f"ALTER ROLE {role} CREATEDB" in output
 
 
-@pytest.mark.slow
 def test_in_a_container(tmp_path: Path) -> None:
     """Where Docker answers, the run's server is a container of the wanted version."""
     pytest.importorskip("testcontainers")

@@ -7,6 +7,8 @@ import signal
 import pytest
 from support.workers import running_worker, until
 
+pytestmark = pytest.mark.slow
+
 LEAVES = ["leaves a thread", "leaves a thread of its loop"]
 
 

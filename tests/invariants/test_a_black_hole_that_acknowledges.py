@@ -70,6 +70,7 @@ def test_an_end_that_was_swallowed_is_refused_later(floor: Floor, proxy: Stateme
     assert floor.ledger.attempts(job) == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("wish", "state"), [("pause", "paused"), ("off", "parked")])
 def test_a_worker_that_is_parked_hears_the_operator_again(
     floor: Floor, proxy: StatementProxy, wish: str, state: str

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import psycopg
+import pytest
 from support.workers import running_worker, until
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
@@ -17,6 +18,7 @@ NOTIFY = "SELECT pg_notify('ingest_job_ready', n || repeat('x', 7000)) FROM gene
 ADVERTISED = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 7714"
 
 
+@pytest.mark.slow
 def test_a_busy_worker_reads_and_asks_for_no_more(qwf_dsn: str, tmp_path: Path) -> None:
     """Far more than its socket holds: the queue is empty again, and writers need not notify for it."""
     begun = tmp_path / "begun"

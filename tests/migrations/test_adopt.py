@@ -19,6 +19,8 @@ from queue_workflows.errors import (
     SchemaError,
 )
 
+pytestmark = pytest.mark.slow
+
 ENGINE = [engine_chain()]
 LEDGER = (
     "CREATE TABLE queue_schema_version ("

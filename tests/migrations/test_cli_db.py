@@ -15,6 +15,8 @@ from support.schemas import catalog, query, qwf, qwf_environment
 
 from queue_workflows.db.migrations.chains import chain_directory
 
+pytestmark = pytest.mark.slow
+
 HOST = ("--app", "support.host_app.wiring")
 
 

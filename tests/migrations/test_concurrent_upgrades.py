@@ -24,6 +24,8 @@ from queue_workflows.errors import (
     SchemaError,
 )
 
+pytestmark = pytest.mark.slow
+
 ENGINE = [engine_chain()]
 HEAD = migrations.history(ENGINE)[-1].revision
 TAKE_LOCK = f"SELECT pg_advisory_lock({LOCK_CLASS}, {LOCK_KEY})"

@@ -19,6 +19,8 @@ from queue_workflows.db.migrations.state import read_state
 from queue_workflows.db.migrations.tables import engine_tables, first_tables, tables_at
 from queue_workflows.errors import MigrationRefused, SchemaBehind, SchemaDrift
 
+pytestmark = pytest.mark.slow
+
 ENGINE = engine_chain()
 # Going back to it drops tables, which is what a late look would miss.
 BEFORE_HOOKS = "0012"
@@ -92,7 +94,6 @@ def test_the_doctor_compares_with_the_models(migrated: str, damage: str, named: 
     assert code == 79
 
 
-@pytest.mark.slow
 @each_version
 @pytest.mark.parametrize("revision", ["0001", "0009", HEAD])
 @pytest.mark.parametrize("loss", ["DELETE FROM queue_schema_version", "DROP TABLE queue_schema_version"])

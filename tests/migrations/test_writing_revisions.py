@@ -17,6 +17,8 @@ from queue_workflows.db import bootstrap, migrations
 from queue_workflows.db.migrations.chains import Chain, host_chain
 from queue_workflows.errors import ConfigurationError
 
+pytestmark = pytest.mark.slow
+
 HOST = ("--app", "support.host_app.wiring")
 NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
 TABLE = "film_schema_version"

@@ -38,6 +38,7 @@ def test_importing_the_package_loads_nothing_of_weight():
     assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", queue_workflows.__all__)
 def test_every_public_name_resolves_in_a_fresh_process(name: str):
     """Each name works first and alone, so that no order of imports matters."""
