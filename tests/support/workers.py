@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,10 +54,10 @@ def worker_command(*options: str) -> list[str]:
 
 
 @contextmanager
-def running_orchestrator(dsn: str, *options: str, **settings: str) -> Iterator[subprocess.Popen[str]]:
-    """An orchestrator that nothing of outlives the `with`."""
+def _running(command: list[str], dsn: str, settings: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A role that nothing of outlives the `with`."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "queue_workflows", "orchestrator", *options],
+        command,
         env=worker_environment(dsn, settings),
         stderr=subprocess.PIPE,
         text=True,
@@ -71,21 +71,15 @@ def running_orchestrator(dsn: str, *options: str, **settings: str) -> Iterator[s
         process.communicate()
 
 
-@contextmanager
+def running_orchestrator(
+    dsn: str, *options: str, **settings: str
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    """An orchestrator in a process of its own."""
+    return _running([sys.executable, "-m", "queue_workflows", "orchestrator", *options], dsn, settings)
+
+
 def running_worker(
     dsn: str, *options: str, prefix: tuple[str, ...] = (), **settings: str
-) -> Iterator[subprocess.Popen[str]]:
-    """A worker that nothing of outlives the `with`."""
-    process = subprocess.Popen(
-        [*prefix, *worker_command(*options)],
-        env=worker_environment(dsn, settings),
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    """A worker in a process of its own."""
+    return _running([*prefix, *worker_command(*options)], dsn, settings)

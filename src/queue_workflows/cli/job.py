@@ -14,8 +14,8 @@ import psycopg
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.job_names import job_named
 from queue_workflows.cli.operating import (
-    audit_options,
     confirm,
+    deciding_options,
     json_option,
     on_one_line,
     operators_connection,
@@ -179,21 +179,8 @@ def _show(family: Family, row: Job, columns: dict[str, Any], audit: list[dict[st
         click.echo(on_one_line(f"  {one['action']} by {one['actor']} at {say_moment(one['at'])}{why}"))
 
 
-def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
-    for decorate in (
-        audit_options,
-        json_option,
-        click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--dry-run", is_flag=True, help="Say what it would be, change nothing."),
-        filter_options,
-        click.argument("names", metavar="[JOB]...", nargs=-1),
-    ):
-        command = decorate(command)
-    return command
-
-
 @job.command()
-@_deciding
+@deciding_options(filter_options, "[JOB]...")
 @click.pass_obj
 def cancel(invocation: Invocation, /, **given: Any) -> ExitCode:
     """Cancel JOBs, or all that match: who waits is over, who runs is asked to stop."""
@@ -201,7 +188,7 @@ def cancel(invocation: Invocation, /, **given: Any) -> ExitCode:
 
 
 @job.command()
-@_deciding
+@deciding_options(filter_options, "[JOB]...")
 @click.pass_obj
 def retry(invocation: Invocation, /, **given: Any) -> ExitCode:
     """Run JOBs again that are over, or all failed ones that match: a new generation, with no failures yet."""

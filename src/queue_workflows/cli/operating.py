@@ -60,6 +60,26 @@ def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_reason(with_actor(command))
 
 
+def deciding_options(
+    filter_options: Callable[[Callable[..., Any]], Callable[..., Any]], names: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What every command takes that decides over many: by their names, or all that match."""
+
+    def decorated(command: Callable[..., Any]) -> Callable[..., Any]:
+        for decorate in (
+            audit_options,
+            json_option,
+            click.option("--yes", is_flag=True, help="Do not ask."),
+            click.option("--dry-run", is_flag=True, help="Say what it would be, change nothing."),
+            filter_options,
+            click.argument("names", metavar=names, nargs=-1),
+        ):
+            command = decorate(command)
+        return command
+
+    return decorated
+
+
 def whoever() -> str:
     """Who asks, as far as the machine knows."""
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.address import address
+from queue_workflows.cli.address import probe_options
 from queue_workflows.cli.seconds import Seconds
 from queue_workflows.errors import ExitCode
 
@@ -22,17 +22,7 @@ from queue_workflows.errors import ExitCode
     show_default=True,
     help="Seconds to wait for a schema that is new enough, where it may not migrate by itself.",
 )
-@click.option(
-    "--health",
-    metavar="[HOST:]PORT",
-    callback=address,
-    help="Answer GET /live and /ready there, on the loopback address unless said.",
-)
-@click.option(
-    "--health-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the same answer to this file, each second while the orchestrator is live.",
-)
+@probe_options("orchestrator")
 @click.pass_obj
 def orchestrator(
     invocation: Invocation,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.operating import (
     audit_options,
     confirm,
+    deciding_options,
     json_option,
     operators_connection,
     print_json,
@@ -35,19 +36,6 @@ _OPEN: Final = (RunStatus.QUEUED.value, RunStatus.RUNNING.value)
 _NAMED: Final = 20
 
 
-def _deciding(command: Callable[..., Any]) -> Callable[..., Any]:
-    for decorate in (
-        audit_options,
-        json_option,
-        click.option("--yes", is_flag=True, help="Do not ask."),
-        click.option("--dry-run", is_flag=True, help="Say what it would be, change nothing."),
-        filter_options,
-        click.argument("names", metavar="[RUN]...", nargs=-1),
-    ):
-        command = decorate(command)
-    return command
-
-
 def _checked(
     verb: str, names: Sequence[str], given: dict[str, Any], usually: Sequence[str], allowed: Sequence[str]
 ) -> RunFilter | None:
@@ -64,7 +52,7 @@ def _checked(
 
 
 @click.command()
-@_deciding
+@deciding_options(filter_options, "[RUN]...")
 @click.option("--node", metavar="NODE", help="Only this node of RUN, and what needs it.")
 @click.pass_obj
 def cancel(
@@ -149,7 +137,7 @@ def _statuses(connection: psycopg.Connection[Any], runs: list[uuid.UUID]) -> dic
 
 
 @click.command()
-@_deciding
+@deciding_options(filter_options, "[RUN]...")
 @click.option("--from", "from_node", metavar="NODE", help="Run this node again too, and all that follows it.")
 @click.pass_obj
 def retry(

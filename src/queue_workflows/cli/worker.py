@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.address import address
+from queue_workflows.cli.address import probe_options
 from queue_workflows.cli.seconds import Seconds
 from queue_workflows.errors import ExitCode
 
@@ -28,17 +28,7 @@ from queue_workflows.errors import ExitCode
     show_default=True,
     help="Seconds to wait for a schema that is new enough, before ending with status 79.",
 )
-@click.option(
-    "--health",
-    metavar="[HOST:]PORT",
-    callback=address,
-    help="Answer GET /live and /ready there, on the loopback address unless said.",
-)
-@click.option(
-    "--health-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the same answer to this file, each second while the worker is live.",
-)
+@probe_options("worker")
 @click.option("--exit-when-off", is_flag=True, help="End with status 77 when switched off, do not wait.")
 @click.pass_obj
 def worker(
