@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from support.plans import explain
 
-from queue_workflows.repositories import ingest_jobs
+from queue_workflows.repositories import ingest_jobs, ingest_rows
 
 FINISHED = """
 INSERT INTO ingest_jobs (task_name, queue, dedupe_key, status, claimed_by, attempt, finished_at)
@@ -39,7 +39,7 @@ def test_duplicates_are_looked_up_by_their_index(crowded: psycopg.Connection, mo
     """Finding who has a key reads the unique index, one key or a chunk of them."""
     one = explain(crowded, mode, ingest_jobs.FIND, {"task_name": "task", "dedupe_key": "k7"})
     keys = [f"k{n}" for n in range(1, 101)]
-    many = explain(crowded, mode, ingest_jobs.FIND_MANY, {"task_name": ["task"] * 100, "dedupe_key": keys})
+    many = explain(crowded, mode, ingest_rows.FIND_MANY, {"task_name": ["task"] * 100, "dedupe_key": keys})
     for plan, rows in ((one, 1), (many, 100)):
         assert "uq_ingest_jobs_dedupe" in [node.get("Index Name") for node in plan]
         assert plan[0]["Actual Rows"] == rows

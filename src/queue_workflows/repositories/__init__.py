@@ -9,7 +9,8 @@ from queue_workflows.repositories.enqueueing import enqueue_ingest_job, enqueue_
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.holding import Control, Watched
-from queue_workflows.repositories.ingest_jobs import IngestJobRepository, NewIngestJob
+from queue_workflows.repositories.ingest_jobs import IngestJobRepository
+from queue_workflows.repositories.ingest_rows import NewIngestJob
 from queue_workflows.repositories.input_submissions import InputSubmissionRepository
 from queue_workflows.repositories.limits import LimitRepository
 from queue_workflows.repositories.node_jobs import NewNodeJob, NodeJobRepository

@@ -13,7 +13,8 @@ from queue_workflows.errors import ConfigurationError
 from queue_workflows.repositories.bulk import Enqueued
 from queue_workflows.repositories.connection import Handle
 from queue_workflows.repositories.fields import PayloadLimits
-from queue_workflows.repositories.ingest_jobs import IngestJobRepository, NewIngestJob
+from queue_workflows.repositories.ingest_jobs import IngestJobRepository
+from queue_workflows.repositories.ingest_rows import NewIngestJob
 
 _KEPT: Final = "_queue_workflows_single_jobs"
 

@@ -11,7 +11,7 @@ from cronsim import CronSim, CronSimError
 from queue_workflows.errors import PayloadError
 from queue_workflows.models import Schedule
 from queue_workflows.repositories import fields as check
-from queue_workflows.repositories.ingest_jobs import ingest_queue
+from queue_workflows.repositories.ingest_rows import ingest_queue
 from queue_workflows.repositories.table import Filters, Repository, Table
 from queue_workflows.states import CatchUp
 

@@ -1,0 +1,150 @@
+"""Ingest jobs as rows to insert: every value checked, without a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache, partial
+from typing import Any, Final
+
+from queue_workflows.config import RESERVED_QUEUES
+from queue_workflows.errors import ConfigurationError
+from queue_workflows.models import IngestJob
+from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.bulk import BulkTable
+from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.table import Table
+from queue_workflows.settings import check_queue_name
+
+# wanted: the keys that were taken, numbered in the caller's order. taken: who has one; the LIMIT makes it a
+# look-up per key, where without statistics a join would read the whole table.
+FIND_MANY: Final = """
+SELECT wanted.number, taken.id
+FROM unnest(%(task_name)b::text[], %(dedupe_key)b::text[])
+    WITH ORDINALITY AS wanted (task_name, dedupe_key, number)
+CROSS JOIN LATERAL (
+    SELECT id FROM ingest_jobs
+    WHERE ingest_jobs.task_name = wanted.task_name AND ingest_jobs.dedupe_key = wanted.dedupe_key
+    LIMIT 1
+) AS taken
+"""
+BULK: Final = BulkTable(
+    name="ingest_jobs",
+    columns=(
+        ("task_name", "text"),
+        ("queue", "text"),
+        ("reason", "text"),
+        ("args", "jsonb"),
+        ("dedupe_key", "text"),
+        ("priority", "smallint"),
+        ("limit_key", "text"),
+        ("max_attempts", "smallint"),
+        ("backoff_s", "float8"),
+        ("timeout_s", "float8"),
+        ("stall_timeout_s", "float8"),
+        ("host_lock", "text"),
+        ("traceparent", "text"),
+        ("run_at", "timestamptz"),
+        ("delay_s", "float8"),
+    ),
+    key=("task_name", "dedupe_key"),
+    key_where="WHERE dedupe_key IS NOT NULL",
+    find=FIND_MANY,
+)
+MAX_ATTEMPTS: Final = int(Table(IngestJob).default("max_attempts"))
+# What may be left out, each with its check.
+_OPTIONS: Final[tuple[tuple[str, Callable[[str, Any], Any]], ...]] = (
+    ("reason", partial(check.text, max_bytes=check.TEXT_BYTES)),
+    ("dedupe_key", partial(check.text, max_bytes=check.KEY_BYTES)),
+    ("limit_key", lambda _, key: check.limit_key(key)),
+    ("max_attempts", partial(check.whole, at_least=1, at_most=check.SMALLINT_MAX)),
+    ("backoff_s", partial(check.seconds_or_none, zero=True)),
+    ("timeout_s", check.seconds),
+    ("stall_timeout_s", check.seconds),
+    ("host_lock", check.text),
+    ("traceparent", check.text),
+)
+_NOT_GIVEN: Final[dict[str, Any]] = dict.fromkeys(BULK.names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewIngestJob:
+    """A job to enqueue. `run_at` or `delay` puts it off; a taken `dedupe_key` makes enqueueing it a no-op."""
+
+    task_name: str
+    queue: str
+    args: dict[str, Any] | None = None
+    reason: str | None = None
+    dedupe_key: str | None = None
+    priority: int = 5
+    run_at: datetime | None = None
+    delay: timedelta | float | None = None
+    limit_key: str | None = None
+    max_attempts: int | None = None
+    backoff_s: float | None = None
+    timeout_s: float | None = None
+    stall_timeout_s: float | None = None
+    host_lock: str | None = None
+    traceparent: str | None = None
+
+
+class IngestRows:
+    """Makes rows; `max_attempts` is for jobs that do not say."""
+
+    def __init__(self, limits: PayloadLimits, max_attempts: int = MAX_ATTEMPTS) -> None:
+        self._limits = limits
+        self._max_attempts = check.whole("max_attempts", max_attempts, 1, check.SMALLINT_MAX)
+
+    def row(self, job: NewIngestJob) -> check.Row:
+        """The values of `BULK.columns`, each checked."""
+        options = (
+            *(job.reason, job.dedupe_key, job.limit_key, job.max_attempts, job.backoff_s, job.timeout_s),
+            *(job.stall_timeout_s, job.host_lock, job.traceparent),
+        )
+        checked = self.values(
+            job.task_name, job.queue, job.args, job.priority, options, run_at=job.run_at, delay=job.delay
+        )
+        return tuple(checked.values())
+
+    def values(
+        self,
+        task_name: str,
+        queue: str,
+        args: dict[str, Any] | None,
+        priority: int,
+        options: tuple[Any, ...],
+        *,
+        run_at: datetime | None,
+        delay: timedelta | float | None,
+    ) -> dict[str, Any]:
+        """The values by the names of `BULK.columns` and in their order; `options` are in that of `_OPTIONS`.
+
+        What is not given costs a look and no check: most jobs give little, and their producers wait.
+        """
+        values = _NOT_GIVEN.copy()
+        values["task_name"] = check.text("task_name", task_name)
+        values["queue"] = ingest_queue(queue)
+        values["args"] = self._limits.json_object("args", args)
+        values["priority"] = check.whole("priority", priority, 0, 9)
+        values["max_attempts"] = self._max_attempts
+        for (name, checked), value in zip(_OPTIONS, options, strict=True):
+            if value is not None:
+                values[name] = checked(name, value)
+        if run_at is not None or delay is not None:
+            values["run_at"], values["delay_s"] = check.due(run_at, delay)
+        return values
+
+
+def ingest_queue(queue: str) -> str:
+    """A queue that ingest jobs may use; which of them this host app has is for the public face to say."""
+    return _unreserved(check.text("queue", queue))
+
+
+@lru_cache(maxsize=256)
+def _unreserved(queue: str) -> str:
+    if check_queue_name(queue).lower() in RESERVED_QUEUES:
+        raise ConfigurationError(
+            f"the queue {queue!r} is reserved for node jobs", advice="use one of the host app's ingest queues"
+        )
+    return queue
