@@ -44,6 +44,7 @@ from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.hearing import Hearing
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.identity import Identity
+from queue_workflows.roles.intake import Intake, Terms
 from queue_workflows.roles.leaving import end_children, execute_anew, leave
 from queue_workflows.roles.loop import exit_code_of
 from queue_workflows.roles.telling import Telling
@@ -103,7 +104,8 @@ class Guardian:
         """
         self.identity = identity
         self.settings = settings
-        self.holdings = Holdings(deadman, settings.lease_for(identity.queue))
+        self.terms = Terms.of(identity, settings, repository)
+        self.holdings = Holdings(deadman, self.terms.lease_s)
         self.claiming = threading.Lock()
         self.is_claiming = False
         self.stopping: int | None = None
@@ -294,9 +296,7 @@ class Guardian:
         due = self.holdings.due(reading, self._renew_s)
         if not due:
             return
-        alive = self._repository(self._connected()).renew(
-            [held.job.fence for held in due], lease_s=self.holdings.lease_s
-        )
+        alive = Intake(self.terms, self._connected()).renew(due)
         self.holdings.renewed([held for held in due if held.job.id in alive], reading)
         for held in due:
             if alive.get(held.job.id) is not None:
@@ -392,7 +392,7 @@ class Guardian:
         end_children()
         try:
             self._write_progress(now, final=True)
-            self._repository(self._connected()).end_many([each for each in endings if each is not None])
+            Intake(self.terms, self._connected()).end([each for each in endings if each is not None])
         except DATABASE_FAILED as exc:
             _log.warning("its end could not be written, its lease will lapse: %s", " ".join(str(exc).split()))
             self._leave(self._status_after(verdict) or ExitCode.LEASE_LOST)

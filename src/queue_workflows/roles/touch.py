@@ -23,8 +23,8 @@ from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.ending import Ending
-from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.roles.guardian import Guardian
+from queue_workflows.roles.intake import Intake
 
 _log = logging.getLogger(__name__)
 
@@ -37,12 +37,10 @@ class Touch:
     def __init__(
         self,
         connect: Callable[[], AskingConnection],
-        repository: type[ClaimableRepository[Any, Any]],
         *,
         guardian: Guardian,
         listener: Listener,
         marks: Marks,
-        limits: PayloadLimits,
         rng: Random,
         pooled: bool,
     ) -> None:
@@ -52,23 +50,25 @@ class Touch:
         self._pooled = pooled
         self._session: int | None = None
         self._lost_sessions: list[int] = []
-        self._kind = repository
         self._guardian = guardian
         self._listener = listener
         self._marks = marks
-        self._limits = limits
         self._rng = rng
-        self._repository: ClaimableRepository[Any, Any] | None = None
+        self._intake: Intake | None = None
 
     def connected(self) -> AskingConnection:
         """For what else the main thread asks."""
         return self._line.connected()
 
+    def intake(self) -> Intake:
+        """The jobs of this worker's queue, on the connection of the moment."""
+        if self._intake is None:
+            self._intake = Intake(self._guardian.terms, self._line.connected())
+        return self._intake
+
     def repository(self) -> ClaimableRepository[Any, Any]:
-        """The jobs of this worker's family, on the connection of the moment."""
-        if self._repository is None:
-            self._repository = self._kind(self._line.connected(), payload_limits=self._limits)
-        return self._repository
+        """What else there is to ask about jobs of this family."""
+        return self.intake().repository
 
     def meanwhile(self, do: Callable[[], None]) -> None:
         """Do this as soon as the next statement is on its way."""
@@ -76,7 +76,7 @@ class Touch:
 
     def let_go(self) -> bool:
         """Close the connection, as nobody knows what it is at; whether there was one."""
-        self._repository = None
+        self._intake = None
         return self._line.let_go()
 
     def lost(self, exc: Exception) -> None:
@@ -98,15 +98,15 @@ class Touch:
         guardian = self._guardian
         while ending is not None or guardian.stopping is None:
             try:
-                repository = self.repository()
+                intake = self.intake()
                 with guardian.holdings.bounded():
                     self._end_lost_sessions()
-                    if ending is not None and repository.end_many([ending]).lost:
+                    if ending is not None and intake.end([ending]).lost:
                         _log.info(
                             "job %d: its end was stored before the connection was lost, or its lease was",
                             ending.fence.job_id,
                         )
-                    repository.reclaim_worker(
+                    intake.repository.reclaim_worker(
                         guardian.identity.worker_id, max_crashes=guardian.settings.max_crashes, crashed=False
                     )
                 return

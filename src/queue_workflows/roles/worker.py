@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any, Final
+from typing import Final
 
 import psutil
 import psycopg
@@ -39,13 +39,12 @@ from queue_workflows.jobs.guards import HeldJob, budget_for, budget_of
 from queue_workflows.jobs.modules import UNKNOWN_MODULE
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.tasks import UNKNOWN_TASK
-from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.repositories.families import INGEST, NODE, Family
-from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.holding import Control
+from queue_workflows.roles.aside import Aside
 from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.performing import Performed, Performer
 from queue_workflows.roles.touch import Touch
@@ -92,29 +91,26 @@ class Worker:
         *,
         guardian: Guardian,
         listener: Listener,
-        repository: type[ClaimableRepository[Any, Any]],
         loop: EventLoop,
+        aside: Aside,
     ) -> None:
         self._settings = settings
         self._options = options
         self._guardian = guardian
         self._listener = listener
+        self._aside = aside
         self._queue = options.queue
         self._family = family_of(options.queue)
-        self._worker_id = guardian.identity.worker_id
         self._lease_s = guardian.holdings.lease_s
         self._budget = budget_of(options.queue, JobFamily(self._family.name), settings)
         self._marks = Marks(settings.poll_s)
         self._rng = Random()  # noqa: S311
         self._redactor = Redactor(secrets_of(database.params))
-        limits = PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth)
         self._touch = Touch(
             lambda: database.connect(autocommit=True, hot=True),
-            repository,
             guardian=guardian,
             listener=listener,
             marks=self._marks,
-            limits=limits,
             rng=self._rng,
             pooled=database.pooled,
         )
@@ -122,7 +118,7 @@ class Worker:
             settings,
             connected=self._touch.connected,
             loop=loop,
-            limits=limits,
+            limits=guardian.terms.limits,
             redactor=self._redactor,
             rng=self._rng,
         )
@@ -195,28 +191,18 @@ class Worker:
     def _claim(self) -> ClaimedJob | None:
         """The next job, or none."""
         self._guardian.main_at = now = time.monotonic()
-        positions = self._marks.positions(now)
         try:
-            repository = self._touch.repository()
+            intake = self._touch.intake()
             bounded = self._guardian.holdings.bounded(self._touch.meanwhile)
             with self._guardian.claiming, bounded as reading:
-                jobs = repository.claim(
-                    self._queue,
-                    worker_id=self._worker_id,
-                    lease_s=self._lease_s,
-                    positions=positions,
-                    alone=True,
-                    durable=False,
-                )
-                return self._taken(jobs, reading)
+                return self._taken(intake.claim(self._marks, now, alone=True), reading)
         except DATABASE_AWAY as exc:
             self._touch.lost(exc)
             self._touch.recover(None)
             return None
 
-    def _taken(self, jobs: list[Any], reading: float) -> ClaimedJob | None:
+    def _taken(self, jobs: list[ClaimedJob], reading: float) -> ClaimedJob | None:
         """What a confirmed claim brought; guarded from here on."""
-        self._marks.claimed(jobs, 1)
         if not jobs:
             return None
         (job,) = jobs
@@ -229,7 +215,7 @@ class Worker:
                 reading + self._lease_s,
             )
         )
-        return job  # type: ignore[no-any-return]
+        return job
 
     def _idle(self) -> ClaimedJob | None:
         """Wait where a writer's NOTIFY finds us; the job that ended the wait, or none for another reason."""
@@ -292,7 +278,7 @@ class Worker:
         if self._may_claim_more():
             return self._end_and_claim(job, ending)
         with self._guardian.claiming:
-            lost = self._touch.repository().end_many([ending]).lost
+            lost = self._touch.intake().end([ending]).lost
             self._guardian.holdings.drop(job.id)
         if lost:
             self._tell_lost(job)
@@ -305,16 +291,10 @@ class Worker:
         self._touch.recover(ending_instead(exc, job, captured(exc, self._redactor)))
 
     def _end_and_claim(self, job: ClaimedJob, ending: Ending) -> ClaimedJob | None:
-        positions = self._marks.positions(time.monotonic())
         with self._guardian.claiming:
             reading = boottime()
-            ended, jobs = self._touch.repository().end_and_claim(
-                [ending],
-                self._queue,
-                worker_id=self._worker_id,
-                lease_s=self._lease_s,
-                positions=positions,
-                alone=True,
+            ended, jobs = self._touch.intake().end_and_claim(
+                [ending], self._marks, time.monotonic(), alone=True
             )
             # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
             following = self._taken(jobs, reading)

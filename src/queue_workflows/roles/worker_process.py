@@ -17,6 +17,7 @@ from queue_workflows.jobs.executor import EventLoop
 from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.roles.aside import Aside
 from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.health import HealthReport, judge
 from queue_workflows.roles.identity import Identity, versions
@@ -91,6 +92,7 @@ def _work(
             grace_s=settings.grace_s if options.grace_s is None else options.grace_s,
             launcher_pid=launcher_pid,
         )
+        aside = Aside(lambda: database.connect(autocommit=True, hot=True), guardian.holdings.holds)
         guardian.start()
         report.look = lambda: judge(
             guardian.pulse(),
@@ -106,11 +108,12 @@ def _work(
                 options,
                 guardian=guardian,
                 listener=listener,
-                repository=repository,
                 loop=loop,
+                aside=aside,
             ).run()
         finally:
             guardian.close()
+            aside.close()
             with leaving_after(_LOOP_ENDS_WITHIN_S, status):
                 loop.close()
     return status
