@@ -48,6 +48,11 @@ def ratio(ours: Sequence[float], base: Sequence[float]) -> float:
     return statistics.median(one / other for one, other in zip(ours, base, strict=True))
 
 
+def spread(values: Sequence[float]) -> str:
+    """The lowest and the highest, for the words beside a median."""
+    return f" ({_number(min(values))} to {_number(max(values))})"
+
+
 def percentile(values: Sequence[float], share: float) -> float:
     """The value that such a share of all does not exceed."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]

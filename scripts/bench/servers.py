@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 
 from queue_workflows.db.dsn import as_url, parse_dsn
@@ -60,6 +61,23 @@ def said(connection: psycopg.Connection[Any], query: str) -> Any:
     """The one value that a query gives."""
     row = connection.execute(query).fetchone()
     return row[0] if row else None
+
+
+def cpu_s(connection: psycopg.Connection[Any]) -> float | None:
+    """Seconds of CPU that the server's processes have used so far; None where they are on another machine."""
+    try:
+        postmaster = psutil.Process(said(connection, "SELECT pg_backend_pid()")).parent()
+        if postmaster is None or "postgres" not in postmaster.name():
+            return None
+        ended = postmaster.cpu_times()
+        spent = ended.user + ended.system + ended.children_user + ended.children_system
+        for process in postmaster.children():
+            with suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                spent += times.user + times.system
+    except psutil.Error:
+        return None
+    return float(spent)
 
 
 def _bindir() -> Path:

@@ -42,8 +42,8 @@ def wakes(bench: Bench) -> Sequence[Figure]:
         working(dsn),
         _bare_loop(bare_dsn) as began_bare,
     ):
-        _until(lambda: _value(connection, LISTENERS))
-        _until(lambda: _value(bare, LISTENERS))
+        until(lambda: _value(connection, LISTENERS))
+        until(lambda: _value(bare, LISTENERS))
         for number in range(samples):
             ours.append(_sample(connection, lambda job: _result(connection, job)))
             base.append(_sample(bare, began_bare))
@@ -69,7 +69,7 @@ def _sample(connection: psycopg.Connection[Any], began: Began) -> float:
 def _result(connection: psycopg.Connection[Any], job: int) -> int:
     # Looking at once would keep the very cores busy on which the worker is to wake up.
     time.sleep(0.02)
-    return int(_until(lambda: _value(connection, RESULT, [job])))
+    return int(until(lambda: _value(connection, RESULT, [job])))
 
 
 def _value(connection: psycopg.Connection[Any], query: str, params: Sequence[Any] = ()) -> Any:
@@ -77,7 +77,7 @@ def _value(connection: psycopg.Connection[Any], query: str, params: Sequence[Any
     return row[0] if row else None
 
 
-def _until(look: Callable[[], Any]) -> Any:
+def until(look: Callable[[], Any]) -> Any:
     """What it finds, as soon as it finds something."""
     deadline = time.monotonic() + _PATIENCE_S
     while not (found := look()):

@@ -96,6 +96,7 @@ def test_where_no_other_queue_is_installed_none_is_measured(
     ("script", "name"),
     [
         *(("queue.py", name) for name in ("worker", "producers", "wakes", "memory", "restart")),
+        *(("ingest.py", name) for name in ("drain", "head", "processes")),
         *(("dag.py", name) for name in ("chain", "fan-out", "for-each", "diamonds", "dispatch")),
     ],
 )

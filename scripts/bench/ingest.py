@@ -1,0 +1,27 @@
+"""Measures ingest beside bare Postgres and other queues, in one run on one server: ratios count.
+
+.venv/bin/python scripts/bench/ingest.py [--peers] [--quick] [--only NAME] [--json] [--strict] [--dsn DSN]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+
+def main() -> int:
+    """Run the measures that are wanted; 1 if a target is missed and that is to count."""
+    from bench.draining import drain, head, processes
+    from bench.reporting import report
+
+    return report(
+        "Measure ingest beside bare Postgres, and with --peers beside other queues.",
+        {"drain": drain, "head": head, "processes": processes},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
