@@ -17,6 +17,7 @@ from support.statement_proxy import Moment, StatementProxy
 from support.workers import patiently, running_orchestrator
 
 from queue_workflows.jobs import parking
+from queue_workflows.jobs.advancing import NODES_AT_ONCE
 from queue_workflows.repositories import InputSubmissionRepository, RunRepository, dispatching, workflow_nodes
 from queue_workflows.repositories.finished_runs import DELIVERED
 
@@ -160,6 +161,28 @@ def test_killed_while_it_begins_a_run(floor, proxy: StatementProxy) -> None:
     assert RunRepository(floor.connection).fetch(run_id).status == "queued"  # type: ignore[union-attr]
     finish(floor.connection, run_id)
     is_whole(floor.connection, run_id, 6)
+
+
+def test_killed_while_it_begins_a_large_run_in_parts(floor, proxy: StatementProxy) -> None:
+    """The part that was committed stays, and the others are opened once by the next one."""
+    connection = floor.connection
+    nodes = NODES_AT_ONCE + 10
+    traps = [proxy.trap(workflow_nodes.WRITE, moment=Moment.UNSENT) for _ in range(2)]
+    run_id = start(connection, {"nodes": [{"id": f"n{number}", "module": "m"} for number in range(nodes)]})
+    with running_orchestrator(proxy.dsn) as victim:
+        traps[0].sprung(300)
+        traps[0].deliver()
+        traps[1].sprung(300)
+        victim.kill()
+        victim.wait()
+    traps[1].drop()
+    rows = "SELECT count(*), count(DISTINCT node_id) FROM workflow_node_jobs"
+    assert connection.execute(rows).fetchone() == (NODES_AT_ONCE, NODES_AT_ONCE)
+    other = dispatcher(connection)
+    patiently(lambda: settle(other) or connection.execute(rows).fetchone() == (nodes, nodes))
+    while work(connection, lambda _: {}):
+        settle(other)
+    assert RunRepository(connection).fetch(run_id).status == "completed"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,15 @@
 events ──planner──> ready nodes ──decided here──> answers ──planner──> … until nothing is ready
                         │
                         └─> jobs, child runs, parked rows            all of it, or none, with the events
+
+A batch opens so many nodes and elements and no more: what is ready beyond that is put off by events of its
+own, so that no transaction takes long, however many nodes become ready at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -25,7 +29,7 @@ from queue_workflows.jobs.opening import (
 )
 from queue_workflows.jobs.parking import Parking
 from queue_workflows.jobs.scope import load_scope
-from queue_workflows.repositories.dispatching import EXPAND, RUN_FINISHED, LockedRun, TakenEvent
+from queue_workflows.repositories.dispatching import EXPAND, REOPEN, RUN_FINISHED, LockedRun, TakenEvent
 from queue_workflows.repositories.node_jobs import NewNodeJob
 from queue_workflows.states import JOB_TERMINAL, JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.graph import Graph
@@ -48,6 +52,9 @@ from queue_workflows.workflow.progress import (
 )
 from queue_workflows.workflow.spec import BaseNode, Document, InputNode, WorkflowNode
 
+# How much a batch opens, but for the last list, of which a whole part is opened.
+NODES_AT_ONCE: Final = 2_000
+ROWS_AT_ONCE: Final = 5_000
 _NO_NEWS: Final = frozenset({"begin", JobStatus.AWAITING_INPUT.value})
 
 
@@ -67,6 +74,8 @@ class Advancing:
         # Statements whose rows nobody wants; they go together, at the end or before what they write is read.
         self._unsent: list[Callable[[], None]] = []
         self._cancel_reason: str | None = None
+        self.has_put_off = False
+        self._nodes_room, self._rows_room = NODES_AT_ONCE, ROWS_AT_ONCE
 
     def act(self, events: Sequence[TakenEvent]) -> None:
         """Do all that follows; what remains is `send`."""
@@ -114,7 +123,7 @@ class Advancing:
                     ends[event.node_id, status] = Ended(event.node_id, status, count + 1, error)
             elif event.kind == "cancel":
                 others.append(self._cancel(event.payload))
-            elif event.kind == "reopen":
+            elif event.kind == REOPEN:
                 others.append(Reopened(tuple(event.payload["nodes"])))
             elif event.kind == EXPAND:
                 self._expansions.append((event.payload["node_id"], event.payload["from"]))
@@ -142,11 +151,21 @@ class Advancing:
         return True
 
     def _answers(self) -> list[Event] | None:
-        """What becomes of the nodes that are ready."""
-        if not self._step.ready:
+        """What becomes of the nodes that are ready, as far as there is room for them."""
+        ready, later = self._step.ready[: self._nodes_room], self._step.ready[self._nodes_room :]
+        self._step = replace(self._step, ready=())
+        self._nodes_room -= len(ready)
+        for start in range(0, len(later), NODES_AT_ONCE):
+            self._put_off(REOPEN, {"nodes": later[start : start + NODES_AT_ONCE]})
+        if not ready:
             return None
-        nodes = [(self._document.by_id[node_id], 0) for node_id in self._step.ready]
+        nodes = [(self._document.by_id[node_id], 0) for node_id in ready]
         return [self._answer(decision) for decision in self._decisions(nodes)]
+
+    def _put_off(self, kind: str, payload: dict[str, Any]) -> None:
+        """Leave something to a batch of its own."""
+        self.has_put_off = True
+        self._unsent.append(partial(self._desk.events.send_event, self._run.id, kind, payload))
 
     def _decisions(self, nodes: Sequence[tuple[BaseNode, int]]) -> list[Opening | NotOpened]:
         """Decide about nodes; of a list, from an element on."""
@@ -248,7 +267,10 @@ class Advancing:
                 self._parking.welcome(opening.node.id)
         ended: list[Event] = []
         for opening in openings:
-            if opening.elements is not None or isinstance(opening.node, WorkflowNode):
+            if opening.elements is not None and self._rows_room <= 0:
+                self._put_off(EXPAND, {"node_id": opening.node.id, "from": opening.start})
+            elif opening.elements is not None or isinstance(opening.node, WorkflowNode):
+                self._rows_room -= len(opening.part)
                 ended += self._insert_part(opening)
         return ended
 
@@ -263,8 +285,7 @@ class Advancing:
         jobs = {row.map_index: job.id for row, job in zip(part, opened, strict=True) if job.created}
         following = opening.start + len(part)
         if opening.elements is not None and following < len(opening.elements):
-            rest = {"node_id": node.id, "from": following}
-            self._unsent.append(partial(self._desk.events.send_event, self._run.id, EXPAND, rest))
+            self._put_off(EXPAND, {"node_id": node.id, "from": following})
         if isinstance(node, WorkflowNode):
             self._write()
             self._send_now()

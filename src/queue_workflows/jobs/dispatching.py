@@ -29,6 +29,7 @@ from queue_workflows.repositories.dispatching import (
     BEGUN_AT_ONCE,
     EVENTS_AT_ONCE,
     NO_RUN,
+    PARTS,
     LockedRun,
     TakenEvent,
 )
@@ -110,12 +111,13 @@ class Dispatcher:
             self._repository.begin()
             answer = self._repository.lock_and_take(run_id, only=only)
         run, events = answer()
-        self._has_more |= len(events) >= EVENTS_AT_ONCE
+        self._has_more |= len(events) >= EVENTS_AT_ONCE or any(event.kind in PARTS for event in events)
         acted = None
         if run is not None and run.status in RUN_TERMINAL:
             self._too_late(run, events)
         elif run is not None and (events or run.status is RunStatus.QUEUED):
             acted = self._advancing(run, events)
+            self._has_more |= acted is not None and acted.has_put_off
         with self._connection.pipeline():
             if acted is not None:
                 acted.send()

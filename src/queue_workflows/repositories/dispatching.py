@@ -30,6 +30,10 @@ BEGUN_AT_ONCE: Final = 20
 RUN_FINISHED: Final = "run_finished"
 BEGIN: Final = "begin"
 EXPAND: Final = "expand"
+REOPEN: Final = "reopen"
+# What a batch puts off, each as much as a batch may do.
+PARTS: Final = frozenset({EXPAND, REOPEN})
+_IS_PART: Final = f"kind IN ('{EXPAND}', '{REOPEN}')"
 NO_RUN: Final = uuid.UUID(int=0)
 
 # What the dispatcher acts on; the end of a run is for its hooks. `qwf explain` asks by the same words.
@@ -98,16 +102,20 @@ SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, par
 FROM locked
 """
 SPEC: Final = "SELECT spec::text FROM workflow_runs WHERE id = %(run_id)s::uuid"
-# due: what is to be acted on if the run is locked, the oldest first. taken: deleted with its effects. Each
-# event comes with its job's node and present generation, by primary key whatever the planner believes.
+# seen: what is to be acted on if the run is locked, the oldest first. due: all of it, but one part only of
+# what a batch before had to put off, for each of those is as much as a batch may do. taken: deleted with its
+# effects. Each event comes with its job's node and present generation, by primary key whatever the planner
+# believes.
 TAKE: Final = f"""
-WITH due AS MATERIALIZED (
-    SELECT id FROM workflow_dispatch_events
+WITH seen AS MATERIALIZED (
+    SELECT id, {_IS_PART} AS is_part FROM workflow_dispatch_events
     WHERE run_id = %(run_id)s::uuid AND {DUE}
         AND (%(only)s::bigint IS NULL OR id = %(only)s::bigint)
         AND current_setting('qwf.locked_run', true) = %(run_id)s::uuid::text
     ORDER BY id
     LIMIT {EVENTS_AT_ONCE}
+), due AS (
+    SELECT id FROM seen WHERE NOT is_part OR id = (SELECT min(id) FROM seen WHERE is_part)
 ), taken AS (
     DELETE FROM workflow_dispatch_events WHERE id = ANY (ARRAY(SELECT id FROM due))
     RETURNING id, node_job_id, generation, kind, payload
