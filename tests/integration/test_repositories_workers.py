@@ -246,7 +246,7 @@ def test_slots(qwf_conn: psycopg.Connection) -> None:
     limits = LimitRepository(qwf_conn)
     qwf_conn.execute(
         "INSERT INTO limit_slots (limit_key, slot, job_family, job_id, attempt, claimed_by, lease_expires_at)"
-        " SELECT key, slot, 'ingest', 1, 1, 'w', now()"
+        " SELECT key, slot, 'ingest', 1, 1, 'w', now() + interval '1 h'"
         " FROM unnest(ARRAY['a', 'b']) AS key, generate_series(0, 2) AS slot"
     )
     assert [(each.limit_key, each.slot) for each in limits.slots("b")] == [("b", 0), ("b", 1), ("b", 2)]

@@ -56,8 +56,9 @@ class Claimable:
     lease_expires_at: Mapped[datetime | None]
     timeout_s: Mapped[float | None] = mapped_column(Float(53))
     stall_timeout_s: Mapped[float | None] = mapped_column(Float(53))
-    # Stored, not enforced yet: neither the claim nor a worker goes by them.
+    # Stored, not enforced yet: neither the claim nor a worker goes by it.
     host_lock: Mapped[str | None]
+    # Who claims the job takes a slot of this key, as far as the key has a cap.
     limit_key: Mapped[str | None]
     progress: Mapped[dict[str, Any] | None]
     # One bounded, redacted entry per failed attempt.
@@ -114,9 +115,17 @@ def claimable_indexes(table: str) -> tuple[Index, ...]:
             f"ix_{table}_hold",
             "hold_reason",
             "hold_key",
+            "queue",
             text("priority DESC"),
             "position",
             postgresql_where=text("status = 'scheduled' AND hold_reason IS NOT NULL"),
+        ),
+        # How many of a limit's key may be claimed now.
+        Index(
+            f"ix_{table}_keyed",
+            "limit_key",
+            "queue",
+            postgresql_where=text("status = 'queued' AND limit_key IS NOT NULL"),
         ),
         # Reclaim, and what a worker holds.
         Index(f"ix_{table}_running", "claimed_by", postgresql_where=text("status = 'running'")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import CheckConstraint, Float, Index, Integer, func
+from sqlalchemy import CheckConstraint, Float, Index, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from queue_workflows.models.base import Base, one_of, store_with
@@ -23,17 +23,29 @@ class ConcurrencyLimit(Base):
     updated_by: Mapped[str | None]
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
-    __table_args__ = (CheckConstraint("max_slots >= 0", name="max_slots"),)
+    __table_args__ = (
+        CheckConstraint("max_slots >= 0", name="max_slots"),
+        # The few patterns among any number of keys with a limit of their own.
+        Index(
+            "ix_concurrency_limits_patterns",
+            "key_pattern",
+            postgresql_where=text("\"right\"(key_pattern, 1) = '*'"),
+        ),
+    )
 
 
 class LimitSlot(Base):
-    """One taken slot: a leased row and no counter, so that a crash cannot leak one."""
+    """One slot of a key: a leased row and no counter, so that a crash cannot leak one.
+
+    The row stays when its lease is over, which is `-infinity` once it was given back. Nothing but its name is
+    indexed, so that taking, renewing and giving back stay HOT.
+    """
 
     __tablename__ = "limit_slots"
 
     limit_key: Mapped[str] = mapped_column(primary_key=True)
     slot: Mapped[int] = mapped_column(Integer, primary_key=True)
-    # The holder's fence.
+    # The fence of who holds it, or held it last.
     job_family: Mapped[str]
     job_id: Mapped[int]
     attempt: Mapped[int] = mapped_column(Integer)
@@ -44,7 +56,6 @@ class LimitSlot(Base):
     __table_args__ = (
         CheckConstraint(one_of("job_family", JobFamily), name="job_family"),
         CheckConstraint("slot >= 0", name="slot"),
-        Index("ix_limit_slots_job", "job_family", "job_id"),
     )
 
 

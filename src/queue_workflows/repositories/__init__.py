@@ -16,6 +16,7 @@ from queue_workflows.repositories.limits import LimitRepository
 from queue_workflows.repositories.node_jobs import NewNodeJob, NodeJobRepository
 from queue_workflows.repositories.runs import FinishedRun, ParentNode, RunRepository, StartedRun
 from queue_workflows.repositories.schedules import ScheduleRepository
+from queue_workflows.repositories.slots import Slot, SlotRepository, Taken, Want
 from queue_workflows.repositories.sweeping import Reclaimed
 from queue_workflows.repositories.worker_control import Cleared, WorkerControlRepository
 
@@ -45,7 +46,11 @@ __all__ = [
     "Reclaimed",
     "RunRepository",
     "ScheduleRepository",
+    "Slot",
+    "SlotRepository",
     "StartedRun",
+    "Taken",
+    "Want",
     "Watched",
     "WorkerControlRepository",
     "enqueue_ingest_job",

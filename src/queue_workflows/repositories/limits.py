@@ -56,12 +56,15 @@ LIMIT 1
 """)
 SLOTS: Final = _SLOTS.sql("""
 SELECT {columns} FROM limit_slots
-WHERE limit_key > %(after_key)s::text OR (limit_key = %(after_key)s::text AND slot > %(after_slot)s::integer)
+WHERE lease_expires_at > statement_timestamp() AND (
+    limit_key > %(after_key)s::text OR (limit_key = %(after_key)s::text AND slot > %(after_slot)s::integer)
+)
 ORDER BY limit_key, slot
 LIMIT %(limit)s::bigint
 """)
 SLOTS_OF_KEY: Final = _SLOTS.sql("""
-SELECT {columns} FROM limit_slots WHERE limit_key = %(limit_key)s::text
+SELECT {columns} FROM limit_slots
+WHERE limit_key = %(limit_key)s::text AND lease_expires_at > statement_timestamp()
 ORDER BY slot
 """)
 
