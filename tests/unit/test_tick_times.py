@@ -31,7 +31,7 @@ INTERVALS: dict[str, Wall] = {
     "*/20 0 * * *": lambda at: at.hour == 0 and at.minute in (0, 20, 40),
     "45 */6 * * 1-5": lambda at: at.minute == 45 and at.hour % 6 == 0 and at.isoweekday() <= 5,
 }
-# A zone, and the days in which its clock jumps: by an hour, by half an hour, at midnight, over a whole day, not.
+# Zones, and days of their jumps: by an hour, by half an hour, at midnight, over a whole day, not at all.
 ZONES = {
     "Europe/Berlin": ["2026-03-29", "2026-10-25", "1980-04-06"],
     "America/New_York": ["2026-03-08", "2026-11-01", "2007-03-11"],

@@ -27,7 +27,7 @@ _FIRST_WINDOW: Final = timedelta(minutes=1)
 
 
 class _Stretch(NamedTuple):
-    """A time, in UTC without saying so, in which the wall clock runs `offset` ahead of it and does not jump."""
+    """A time, in naive UTC, in which the wall clock runs `offset` ahead of it and does not jump."""
 
     begin: datetime
     end: datetime

@@ -30,12 +30,16 @@ class Schedule(Base):
     priority: Mapped[int] = mapped_column(SmallInteger, server_default=text("5"))
     limit_key: Mapped[str | None]
     enabled: Mapped[bool] = mapped_column(server_default=text("true"))
-    # Declared in code: synchronised at start-up, and disabled when the code no longer has it.
+    # In the code of `declared_by`; what that no longer has does not tick.
     declared: Mapped[bool] = mapped_column(server_default=text("false"))
     last_tick_at: Mapped[datetime | None]
     next_tick_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    # The host app whose code declares it, which version of that, and how long a scheduler vouches for it.
+    declared_by: Mapped[str | None]
+    declaration: Mapped[str | None]
+    declared_until: Mapped[datetime | None]
 
     __table_args__ = (
         CheckConstraint(one_of("catch_up", CatchUp), name="catch_up"),
