@@ -23,7 +23,7 @@ class ExitCode(IntEnum):
 
     DONE = 0, "Done."
     FAILED = 1, "The outcome that was asked about is a failure, or something unforeseen went wrong."
-    USAGE = 2, "The command line or a payload is wrong; nothing was changed."
+    USAGE = 2, "The command line or a payload is wrong; nothing was changed, or the message says what was."
     UNREACHABLE = 69, "The database cannot be reached, or takes no writes."
     DEADLINE = 73, "What was waited for did not happen before the deadline."
     WALL_CLOCK = 75, "A job ran longer than it may; the worker ended itself, and the job counts a failure."
@@ -65,6 +65,24 @@ class PayloadError(QwfError, ValueError):
     def __init__(self, message: str, *, path: str = "$", advice: str | None = None) -> None:
         super().__init__(message, advice=advice)
         self.path = path
+
+
+class LineRefused(QwfError):
+    """A line of a file that is to be imported cannot be; `line` is its number."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, line: int, said: str, *, advice: str | None = None) -> None:
+        super().__init__(f"line {line}: {said}", advice=advice)
+        self.line = line
+
+
+class ImportStopped(QwfError):
+    """An import ended early, with the exit code of what ended it; `line` is the last that is committed."""
+
+    def __init__(self, message: str, *, line: int, exit_code: ExitCode, advice: str | None = None) -> None:
+        super().__init__(message, advice=advice)
+        self.line, self.exit_code = line, exit_code
 
 
 class IllegalTransition(QwfError):

@@ -39,7 +39,7 @@ ENTRIES: Final = {
         "queue_workflows.cli.supervisor:supervisor", "Run and watch the workers of this machine."
     ),
     "queue": Entry(
-        "queue_workflows.cli.queue:queue", "See how full the queues are and how fast they move; pause one."
+        "queue_workflows.cli.queue:queue", "Fill the queues, see how they move, work on one, pause it."
     ),
     "job": Entry("queue_workflows.cli.job:job", "List, show, cancel and retry jobs; group what failed."),
     "run": Entry("queue_workflows.cli.run:run", "Workflow documents and their runs."),

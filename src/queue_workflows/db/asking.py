@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 import psycopg
+from psycopg.waiting import WAIT_R
 
 T = TypeVar("T")
 
@@ -26,6 +27,8 @@ class AskingConnection(psycopg.Connection[Any]):
 def _with(asking: Generator[Any, Any, T], meanwhile: Callable[[], None]) -> Generator[Any, Any, T]:
     try:
         awaited = next(asking)
+        while awaited != WAIT_R:  # a long statement takes its time to be sent
+            awaited = asking.send((yield awaited))
         meanwhile()
         while True:
             awaited = asking.send((yield awaited))

@@ -196,6 +196,11 @@ class TaskRegistry:
         known = self._known.get(name)
         return None if known is None else known[1]
 
+    def task_named(self, name: str) -> IngestTask[..., Any] | None:
+        """The task of a name; None if nobody here knows it."""
+        known = self._known.get(name)
+        return None if known is None else known[0]
+
     def knows(self, name: str) -> bool:
         """Whether this process can run jobs of a task."""
         return name in self._known

@@ -14,7 +14,7 @@ from queue_workflows.repositories.bulk import Enqueued
 from queue_workflows.repositories.connection import Handle
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
-from queue_workflows.repositories.ingest_rows import NewIngestJob
+from queue_workflows.repositories.ingest_rows import IngestRows, NewIngestJob
 
 _KEPT: Final = "_queue_workflows_single_jobs"
 
@@ -50,6 +50,12 @@ def current_limits() -> PayloadLimits:
     return _kept.get().limits
 
 
+def current_rows() -> IngestRows:
+    """What makes rows of jobs as this host app's settings have it."""
+    standing = _kept.get()
+    return IngestRows(standing.limits, standing.max_attempts)
+
+
 def enqueue_ingest_job(
     task_name: str,
     *,
@@ -72,7 +78,7 @@ def enqueue_ingest_job(
     """Enqueue a job on one of this host app's queues, in the transaction of `conn`."""
     standing = _kept.get()
     if queue not in standing.config.ingest_queues:
-        raise _unknown(queue, standing.config.ingest_queues)
+        raise unknown_queue(queue, standing.config.ingest_queues)
     return _kept_repository(conn, standing).enqueue(
         task_name,
         queue=queue,
@@ -103,7 +109,7 @@ def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle) -> list[Enqueued
     def checked() -> Iterator[NewIngestJob]:
         for job in jobs:
             if job.queue not in known:
-                raise _unknown(job.queue, known)
+                raise unknown_queue(job.queue, known)
             yield job
 
     return _repository(conn, standing).enqueue_many(checked())
@@ -128,7 +134,8 @@ def _repository(conn: Handle, standing: _Standing) -> IngestJobRepository:
     return IngestJobRepository(conn, payload_limits=standing.limits, max_attempts=standing.max_attempts)
 
 
-def _unknown(queue: str, known: frozenset[str]) -> ConfigurationError:
+def unknown_queue(queue: str, known: frozenset[str]) -> ConfigurationError:
+    """What to say of a queue that none of this host app's workers would look at."""
     return ConfigurationError(
         f"{queue!r} is none of this application's ingest queues ({', '.join(sorted(known))})",
         advice="name it in configure(ingest_queues=…), so that workers can be started for it",

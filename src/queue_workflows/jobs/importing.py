@@ -1,0 +1,272 @@
+"""Files of jobs, a JSON object a line: read, checked, and enqueued in batches that are committed one by one.
+
+    lines -> rows, each checked -> a batch is on its way -> meanwhile the next one is read -> its answers
+
+A batch is one statement, so it is there as a whole or not at all, and whoever repeats an import that ended
+early adds what is missing, as far as jobs have a `dedupe_key`. Nothing is kept of a line once it is sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from enum import StrEnum
+from hashlib import blake2b
+from typing import Any, BinaryIO, Final, TypeAlias
+from zlib import error as ZlibError
+
+from queue_workflows.db.asking import AskingConnection
+from queue_workflows.errors import ConfigurationError, LineRefused, PayloadError
+from queue_workflows.jobs.tasks import TaskRegistry
+from queue_workflows.repositories.bulk import CHUNK_BYTES, CHUNK_ROWS, Enqueued
+from queue_workflows.repositories.enqueueing import unknown_queue
+from queue_workflows.repositories.fields import Row
+from queue_workflows.repositories.ingest_jobs import IngestJobRepository
+from queue_workflows.repositories.ingest_rows import IngestRows, NewIngestJob
+
+FIELDS: Final = tuple(one.name for one in fields(NewIngestJob))
+# What a line may have beside its args, written in escapes.
+BESIDE_ARGS_BYTES: Final = 524_288
+# So that progress is told though nothing of a file can be used.
+_BATCH_LINES: Final = 20_000
+_BOM: Final = b"\xef\xbb\xbf"
+_OWN: Final = frozenset({"task_name", "args"})
+
+Line: TypeAlias = tuple[int, bytes]
+# Enqueues rows, and calls what it is given while the server is at it.
+Send: TypeAlias = Callable[[list[Row], Callable[[], None]], list[Enqueued]]
+
+
+class DedupeBy(StrEnum):
+    """What the key of a line is made of that has no `dedupe_key` of its own."""
+
+    CONTENT = "content"
+    LINE = "line"
+
+
+@dataclass(slots=True)
+class Imported:
+    """How far an import came: up to which line all is committed, and what became of the lines."""
+
+    line: int = 0
+    created: int = 0
+    present: int = 0
+    skipped: int = 0
+    bytes: int = 0
+
+    @property
+    def jobs(self) -> int:
+        """How many of the lines were jobs."""
+        return self.created + self.present
+
+
+@dataclass(slots=True)
+class Batch:
+    """Rows of successive lines, up to `line`."""
+
+    line: int = 0
+    lines: int = 0
+    skipped: int = 0
+    bytes: int = 0
+    rows: list[Row] = field(default_factory=list)
+
+    def is_full(self) -> bool:
+        """Whether it is as much as one statement takes."""
+        rows, size = len(self.rows), self.bytes
+        return rows >= CHUNK_ROWS or size >= CHUNK_BYTES or self.lines >= _BATCH_LINES
+
+
+def lines_of(stream: BinaryIO, *, longest: int) -> Iterator[Line]:
+    """The lines with their numbers from 1; one that is too long is read past, and has one byte too many."""
+    number = 0
+    while True:
+        try:
+            text = stream.readline(longest + 1)
+            while len(text) > longest and not text.endswith(b"\n"):
+                rest = stream.readline(longest)
+                if not rest or rest.endswith(b"\n"):
+                    break
+        except (OSError, EOFError, ZlibError) as broken:
+            raise LineRefused(number + 1, f"the file cannot be read further: {broken}") from broken
+        if not text:
+            return
+        number += 1
+        yield number, text.removeprefix(_BOM) if number == 1 else text
+
+
+class LineReader:
+    """Makes a row of a line, as `enqueue` of its task would, if this process knows the task."""
+
+    def __init__(
+        self,
+        rows: IngestRows,
+        tasks: TaskRegistry,
+        *,
+        queues: frozenset[str],
+        longest: int,
+        queue: str | None = None,
+        task_name: str | None = None,
+        dedupe_by: DedupeBy | None = None,
+    ) -> None:
+        self._rows = rows
+        self._tasks = tasks
+        self._queues = queues
+        self._longest = longest
+        self._defaults = {
+            name: value for name, value in (("task_name", task_name), ("queue", queue)) if value is not None
+        }
+        self._dedupe_by = dedupe_by
+        self._names = frozenset(FIELDS)
+
+    def row(self, number: int, text: bytes) -> Row:
+        """The values to insert; `PayloadError` or `ConfigurationError` says what is wrong with the line."""
+        if len(text) > self._longest:
+            raise PayloadError(
+                f"longer than {self._longest:,} bytes",
+                advice="store the data elsewhere and send a reference, or raise QWF_PAYLOAD_MAX_BYTES",
+            )
+        job = self._job(self._given(text), number, text)
+        if job.queue not in self._queues and isinstance(job.queue, str):
+            raise unknown_queue(job.queue, self._queues)
+        return self._rows.row(job)
+
+    def _given(self, text: bytes) -> dict[str, Any]:
+        """What the line says, and the defaults for what it does not."""
+        found = _object(text)
+        given = {name: value for name, value in found.items() if value is not None}
+        if not self._names.issuperset(given):
+            unknown = ", ".join(sorted(repr(name)[:40] for name in given.keys() - self._names)[:3])
+            raise PayloadError(f"unknown: {unknown}", advice=f"a job has {', '.join(FIELDS)}")
+        if "run_at" in given:
+            given["run_at"] = _moment(given["run_at"])
+        return self._defaults | given
+
+    def _job(self, given: dict[str, Any], number: int, text: bytes) -> NewIngestJob:
+        if "task_name" not in given:
+            raise PayloadError("it has no task_name", advice="--task gives one to lines without")
+        if self._dedupe_by is not None and "dedupe_key" not in given:
+            given["dedupe_key"] = _key_of(number, text, self._dedupe_by)
+        task = self._tasks.task_named(given["task_name"]) if isinstance(given["task_name"], str) else None
+        if task is not None:
+            args, options = given.get("args"), {k: v for k, v in given.items() if k not in _OWN}
+            return task.job(args, **options)
+        if "queue" not in given:
+            raise PayloadError("it has no queue", advice="--queue gives one to lines without")
+        return NewIngestJob(**given)
+
+
+def batches_of(
+    lines: Iterable[Line],
+    row_of: Callable[[int, bytes], Row],
+    *,
+    skip: Callable[[LineRefused], None] | None,
+) -> Iterator[Batch]:
+    """Rows in batches; what is refused goes to `skip`, or ends it all after the batch of what came before."""
+    batch = Batch()
+    try:
+        for number, text in lines:
+            if not text.isspace():
+                try:
+                    batch.rows.append(row_of(number, text))
+                except (PayloadError, ConfigurationError) as refused:
+                    bad = LineRefused(number, refused.message, advice=refused.advice)
+                    if skip is None:
+                        raise bad from refused
+                    skip(bad)
+                    batch.skipped += 1
+            batch.line = number
+            batch.lines += 1
+            batch.bytes += len(text)
+            if batch.is_full():
+                yield batch
+                batch = Batch(line=number)
+    except LineRefused:
+        yield batch
+        raise
+    yield batch
+
+
+def import_batches(batches: Iterator[Batch], send: Send, done: Imported, tell: Callable[[], None]) -> None:
+    """Send batch after batch, and count in `done` what is committed; `tell` is called after each."""
+    following: list[Batch] = []
+    failed: list[BaseException] = []
+
+    def read_on() -> None:
+        """Fetch one batch ahead; whatever that ends with waits until the one on its way is answered."""
+        try:
+            if not failed:
+                following.extend([batch for batch in [next(batches, None)] if batch is not None])
+        except BaseException as exc:
+            failed.append(exc)
+
+    read_on()
+    while following:
+        batch = following.pop()
+        answers = send(batch.rows, read_on) if batch.rows else []
+        if not batch.rows:
+            read_on()
+        created = sum(answer.created for answer in answers)
+        done.line = max(done.line, batch.line)
+        done.created += created
+        done.present += len(answers) - created
+        done.skipped += batch.skipped
+        done.bytes += batch.bytes
+        tell()
+    if failed:
+        raise failed[0]
+
+
+def sending_on(connection: AskingConnection, repository: IngestJobRepository) -> Send:
+    """Enqueue on an autocommit connection: what is called meanwhile overlaps with the server's work."""
+
+    def send(rows: list[Row], meanwhile: Callable[[], None]) -> list[Enqueued]:
+        asked = [meanwhile]
+
+        def once() -> None:
+            if asked:
+                asked.pop()()
+
+        connection.meanwhile = once
+        try:
+            return repository.enqueue_rows(rows)
+        finally:
+            connection.meanwhile = None
+            once()
+
+    return send
+
+
+def _object(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text.decode().rstrip())
+    except UnicodeDecodeError as wrong:
+        raise PayloadError(f"no UTF-8 at byte {wrong.start + 1}") from None
+    except json.JSONDecodeError as wrong:
+        raise PayloadError(f"no JSON: {wrong.msg} at column {wrong.colno}") from None
+    except ValueError as wrong:
+        raise PayloadError(f"no JSON that can be read: {wrong}") from None
+    except RecursionError:
+        raise PayloadError("nested too deeply") from None
+    if not isinstance(found, dict):
+        raise PayloadError(
+            "no object", advice='a line is an object, as in {"task_name": "fetch_page", "args": {}}'
+        )
+    return found
+
+
+def _moment(value: object) -> datetime:
+    """A point in time in ISO 8601; whether it has a zone is checked with all others."""
+    try:
+        if isinstance(value, str):
+            return datetime.fromisoformat(value)
+    except ValueError:
+        pass
+    raise PayloadError(f"run_at {value!r:.80} is no time", advice="write it as in 2030-01-31T12:00:00Z")
+
+
+def _key_of(number: int, text: bytes, by: DedupeBy) -> str:
+    """A hash of the line as it is written, blanks around it aside, with its number if that is to count."""
+    digest = blake2b(text.strip(), digest_size=16).hexdigest()
+    return f"import:{digest}:{number}" if by is DedupeBy.LINE else f"import:{digest}"
