@@ -41,6 +41,10 @@ class Absent(Enum):
 ABSENT: Final = Absent.ABSENT
 
 
+class Glimpse(dict[str | int, Any]):
+    """In a scope: what was read of an object or a list, by the steps that lead there, without the rest."""
+
+
 class Found(NamedTuple):
     """A reference in a value: its place in it, and its path or what is wrong with it."""
 
@@ -287,7 +291,7 @@ def _looked_up(path: Path, sight: _Sight, where: str) -> Any:
 
 
 def _one_step(value: Any, step: str | int) -> Any:
-    if isinstance(value, dict) and isinstance(step, str):
+    if isinstance(value, dict) and (isinstance(step, str) or isinstance(value, Glimpse)):
         return value[step]
     if isinstance(value, list):
         if isinstance(step, int):
