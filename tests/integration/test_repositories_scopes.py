@@ -151,7 +151,7 @@ def test_what_is_not_there_is_an_error_that_says_what_is(rows: Rows) -> None:
     }
     for path, there in cases.items():
         with pytest.raises(RefError) as caught:
-            rows.resolved({"title": {"$from": path}, "fine": {"$from": "plan.deep.a"}})
+            rows.resolved([{"$from": "plan.deep.a"}, {"$from": "draw[2].url"}, {"$from": path}])
         assert there in str(caught.value), str(caught.value)
         assert path in str(caught.value)
 

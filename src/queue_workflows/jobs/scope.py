@@ -87,8 +87,8 @@ def _check_run(run_id: uuid.UUID, found: Mapping[Want, list[Part]]) -> None:
 def _leads_nowhere(want: Want, parts: list[Part]) -> bool:
     """Whether there is a result, and nothing where the steps lead in it."""
     (first, *_) = parts
-    if first.total is not None and want.place is not None:
-        is_there = -first.total <= want.place < first.total
+    if first.total is not None and want.steps:
+        is_there = want.place is not None and -first.total <= want.place < first.total
         return not is_there or (first.place is not None and first.text is None)
     has_result = want.node is None or first.place is not None
     return bool(want.steps) and has_result and first.text is None
