@@ -14,7 +14,8 @@ from support.workers import until
 
 from queue_workflows.jobs.delivering import deliver
 from queue_workflows.jobs.redaction import Redactor
-from queue_workflows.repositories import InputSubmissionRepository, RunRepository
+from queue_workflows.repositories import InputSubmissionRepository, RunRepository, runs
+from queue_workflows.repositories.connection import Statements
 from queue_workflows.repositories.dispatching import DispatchRepository
 from queue_workflows.repositories.parking import ParkedJobRepository
 
@@ -160,6 +161,32 @@ def test_children_run_as_nodes_of_their_parent(connection):
     run_through(connection, dispatcher(connection, CHILD), body)
     run = RunRepository(connection).fetch(run_id)
     assert (run.status, run.outputs) == ("completed", {"all": [{"twice": 6}, {"twice": 2}, {"twice": 4}]})
+
+
+@pytest.mark.parametrize("rows", [2, 4], ids=["two statements", "one statement"])
+def test_the_children_of_a_list_start_together(connection, monkeypatch, rows):
+    """By a statement for many of them, each with its own inputs; one whose inputs are wrong fails alone."""
+    monkeypatch.setattr(runs, "CHUNK_ROWS", rows)
+    asked = []
+    kept = Statements.rows
+    monkeypatch.setattr(Statements, "rows", lambda *given: asked.append(given[1]) or kept(*given))
+    run_id = start(connection, {**PARENT, "on_failure": "continue"})
+    settling = dispatcher(connection, CHILD)
+    settle(settling)
+    work(connection, lambda job: {"all": [1, 2, "no number", 3, 4]})
+    settle(settling)
+    children = RunRepository(connection).list(parent_run_id=run_id)
+    children.sort(key=lambda child: child.parent_node_job_id)
+    assert [(child.inputs, child.depth, child.priority) for child in children] == [
+        ({"n": number}, 1, 5) for number in (1, 2, 3, 4)
+    ]
+    jobs = (
+        "SELECT id FROM workflow_node_jobs WHERE node_id = 'kids' AND status = 'awaiting_input' ORDER BY id"
+    )
+    assert [child.parent_node_job_id for child in children] == [row[0] for row in connection.execute(jobs)]
+    assert asked.count(runs.INSERT_CHILDREN) == 4 // rows
+    failed = "SELECT map_index, errors #>> '{0,message}' FROM workflow_node_jobs WHERE status = 'failed'"
+    assert [(place, "inputs.n" in said) for place, said in connection.execute(failed)] == [(2, True)]
 
 
 def test_a_childs_failure_is_its_nodes(connection):

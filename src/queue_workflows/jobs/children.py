@@ -10,13 +10,12 @@ from typing import Any, Final
 
 import psycopg
 
-from queue_workflows.errors import QwfError
+from queue_workflows.errors import PayloadError, QwfError
 from queue_workflows.jobs.desk import Desk
 from queue_workflows.jobs.opening import Opening
 from queue_workflows.jobs.retrying import go_on_with
 from queue_workflows.jobs.scope import load_scope
 from queue_workflows.repositories.dispatching import LockedRun
-from queue_workflows.repositories.runs import ParentNode
 from queue_workflows.repositories.steering import ChildRun, SteeringRepository
 from queue_workflows.workflow.refs import paths_in, resolve_inputs
 from queue_workflows.workflow.spec import Document, WorkflowNode
@@ -47,37 +46,46 @@ class ChildRuns:
                 self._fail(job_id, wrong)
             return
         before = SteeringRepository(self._desk.connection).children(self._run.id, waiting.values())
+        fresh: dict[int, str] = {}
         for index, job_id in waiting.items():
             element = {} if opening.elements is None else {"item": opening.elements[index], "index": index}
-            self._start_one(node, document, {**scope, **element}, job_id, before.get(job_id))
+            try:
+                inputs = self._inputs(node, document, {**scope, **element})
+                if not self._goes_on(before.get(job_id), document, inputs):
+                    fresh[job_id] = self._desk.limits.json_object("inputs", inputs)
+            except QwfError as wrong:
+                self._fail(job_id, wrong)
+        self._insert(node, document, fresh)
 
-    def _start_one(
-        self,
-        node: WorkflowNode,
-        document: Document,
-        scope: Mapping[str, Any],
-        job_id: int,
-        before: ChildRun | None,
-    ) -> None:
+    def _inputs(self, node: WorkflowNode, document: Document, scope: Mapping[str, Any]) -> dict[str, Any]:
+        inputs = resolve_inputs(node.inputs, scope, where=f"{node.id}.inputs", host=self._desk.host)
+        return document.checked_inputs(inputs)
+
+    def _goes_on(self, before: ChildRun | None, document: Document, inputs: dict[str, Any]) -> bool:
+        """Whether it is a retry, and the run of the time before goes on: what that has done is done."""
+        if before is None or (before.workflow, before.inputs) != (document.name, inputs):
+            return False
+        return go_on_with(before.id, conn=self._desk.connection)
+
+    def _insert(self, node: WorkflowNode, document: Document, inputs: Mapping[int, str]) -> None:
+        if not inputs:
+            return
         try:
-            inputs = resolve_inputs(node.inputs, scope, where=f"{node.id}.inputs", host=self._desk.host)
-            checked = document.checked_inputs(inputs)
-            is_same = before is not None and (before.workflow, before.inputs) == (document.name, checked)
-            if before is not None and is_same and go_on_with(before.id, conn=self._desk.connection):
-                # A retry: what that run has done already it need not do again.
-                return
-            self._desk.runs.insert(
+            self._desk.runs.insert_children(
                 document.name,
                 spec=document.snapshot(),
                 spec_hash=document.hash,
-                inputs=checked,
                 priority=self._run.priority if node.priority is None else node.priority,
                 labels=dict(document.labels),
                 traceparent=self._run.traceparent,
-                parent=ParentNode(self._run.id, job_id, self._run.depth + 1),
+                parent_run_id=self._run.id,
+                depth=self._run.depth + 1,
+                inputs=inputs,
             )
-        except QwfError as wrong:
-            self._fail(job_id, wrong)
+        except PayloadError as wrong:
+            # Their document is more than a row takes; none is stored then.
+            for job_id in inputs:
+                self._fail(job_id, wrong)
 
     def _document(self, node: WorkflowNode) -> Document:
         if self._run.depth >= DEEPEST:

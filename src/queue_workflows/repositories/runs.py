@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, NamedTuple
@@ -13,7 +13,8 @@ from sqlalchemy.orm.attributes import set_committed_value
 
 from queue_workflows.models import WorkflowRun, uuid7
 from queue_workflows.repositories import fields as check
-from queue_workflows.repositories.bulk import insert_or_find
+from queue_workflows.repositories.bulk import CHUNK_BYTES, CHUNK_ROWS, insert_or_find
+from queue_workflows.repositories.ending import array, texts
 from queue_workflows.repositories.table import Filters, Repository, Table
 from queue_workflows.states import RunStatus
 
@@ -42,6 +43,18 @@ INSERT INTO workflow_runs (
     %(traceparent)s::text, %(parent_run_id)s::uuid, %(parent_node_job_id)s::bigint, %(depth)s::smallint
 )
 ON CONFLICT (workflow_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+RETURNING id
+"""
+# The runs that the elements of a list start: one document, and for each its id, its inputs and its node job.
+INSERT_CHILDREN: Final = """
+INSERT INTO workflow_runs (
+    id, workflow_name, mode, spec, spec_hash, inputs, priority, labels, traceparent, parent_run_id,
+    parent_node_job_id, depth
+)
+SELECT given.id, %(workflow_name)s::text, %(mode)s::text, %(spec)s::jsonb, %(spec_hash)s::text,
+    given.inputs::jsonb, %(priority)s::smallint, %(labels)s::jsonb, %(traceparent)s::text,
+    %(parent_run_id)s::uuid, given.job_id, %(depth)s::smallint
+FROM unnest(%(ids)s::uuid[], %(inputs)s::text[], %(jobs)s::bigint[]) AS given (id, inputs, job_id)
 RETURNING id
 """
 FIND: Final = """
@@ -105,6 +118,20 @@ class FinishedRun:
     finished_at: datetime
 
 
+def _in_parts(inputs: Mapping[int, str]) -> Iterator[list[int]]:
+    """The jobs, so many at a time that a statement stays of a bearable size."""
+    part: list[int] = []
+    size = 0
+    for job_id, text in inputs.items():
+        if part and (len(part) == CHUNK_ROWS or size + len(text) > CHUNK_BYTES):
+            yield part
+            part, size = [], 0
+        part.append(job_id)
+        size += len(text)
+    if part:
+        yield part
+
+
 class RunRepository(Repository[WorkflowRun]):
     """Runs on the caller's connection."""
 
@@ -126,18 +153,20 @@ class RunRepository(Repository[WorkflowRun]):
         parent: ParentNode | None = None,
     ) -> StartedRun:
         """Insert a run with a snapshot of its document, or find the one that has its `dedupe_key`."""
-        params = {
+        shared = self._shared(
+            workflow_name,
+            mode=mode,
+            spec=spec,
+            spec_hash=spec_hash,
+            priority=priority,
+            labels=labels,
+            traceparent=traceparent,
+        )
+        params = shared | {
             "id": uuid7(),
-            "workflow_name": check.text("workflow_name", workflow_name),
-            "mode": check.text("mode", mode),
-            "spec": self._limits.json_object("spec", spec),
-            "spec_hash": check.text("spec_hash", spec_hash),
             "inputs": self._limits.json_object("inputs", inputs),
-            "priority": check.whole("priority", priority, 0, 9),
             "dedupe_key": check.text_or_none("dedupe_key", dedupe_key, max_bytes=check.KEY_BYTES),
-            "labels": self._limits.json_object("labels", labels),
             "parcel_id": check.text_or_none("parcel_id", parcel_id),
-            "traceparent": check.text_or_none("traceparent", traceparent),
         }
         if parent is None:
             return StartedRun(*insert_or_find(self._sql, INSERT, FIND, params))
@@ -145,6 +174,63 @@ class RunRepository(Repository[WorkflowRun]):
         params["parent_node_job_id"] = parent.node_job_id
         params["depth"] = check.whole("depth", parent.depth, 0, check.SMALLINT_MAX)
         return StartedRun(*insert_or_find(self._sql, INSERT_CHILD, FIND, params))
+
+    def insert_children(
+        self,
+        workflow_name: str,
+        *,
+        spec: dict[str, Any],
+        spec_hash: str,
+        priority: int,
+        labels: dict[str, Any],
+        traceparent: str | None,
+        parent_run_id: uuid.UUID,
+        depth: int,
+        inputs: Mapping[int, str],
+    ) -> None:
+        """Insert a run for each of these node jobs of one run; their `inputs` are checked JSON."""
+        shared = self._shared(
+            workflow_name,
+            mode="node",
+            spec=spec,
+            spec_hash=spec_hash,
+            priority=priority,
+            labels=labels,
+            traceparent=traceparent,
+        )
+        params = shared | {
+            "parent_run_id": parent_run_id,
+            "depth": check.whole("depth", depth, 0, check.SMALLINT_MAX),
+        }
+        for part in _in_parts(inputs):
+            given = {
+                "ids": array(str(uuid7()) for _ in part),
+                "inputs": texts(inputs[job_id] for job_id in part),
+                "jobs": array(map(str, part)),
+            }
+            self._sql.rows(INSERT_CHILDREN, params | given)
+
+    def _shared(
+        self,
+        workflow_name: str,
+        *,
+        mode: str,
+        spec: dict[str, Any],
+        spec_hash: str,
+        priority: int,
+        labels: dict[str, Any] | None,
+        traceparent: str | None,
+    ) -> dict[str, Any]:
+        """What all runs have that are started together, checked."""
+        return {
+            "workflow_name": check.text("workflow_name", workflow_name),
+            "mode": check.text("mode", mode),
+            "spec": self._limits.json_object("spec", spec),
+            "spec_hash": check.text("spec_hash", spec_hash),
+            "priority": check.whole("priority", priority, 0, 9),
+            "labels": self._limits.json_object("labels", labels),
+            "traceparent": check.text_or_none("traceparent", traceparent),
+        }
 
     def fetch(self, run_id: uuid.UUID, *, known: WorkflowRun | None = None) -> WorkflowRun | None:
         """One run, or None; where it is the `known` one, all of it anew but for its document."""
