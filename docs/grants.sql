@@ -69,7 +69,11 @@ GRANT SELECT ON workflow_nodes TO qwf_worker;
 GRANT INSERT, SELECT ON workflow_dispatch_events TO qwf_worker;
 GRANT SELECT, INSERT, UPDATE, DELETE ON worker_heartbeats, limit_slots TO qwf_worker;
 GRANT SELECT ON worker_control, worker_control_clock, concurrency_limits TO qwf_worker;
-GRANT SELECT, INSERT, UPDATE ON rate_limits, machines, binaries TO qwf_worker;
+-- The buckets are the workers'; who set a rule and why is not theirs to say.
+GRANT SELECT, INSERT (rate_key, tokens_per_s, burst, tokens), UPDATE (
+    tokens_per_s, burst, tokens, refilled_at, blocked_until
+) ON rate_limits TO qwf_worker;
+GRANT SELECT, INSERT, UPDATE ON machines, binaries TO qwf_worker;
 GRANT SELECT, INSERT ON hook_records TO qwf_worker;
 
 

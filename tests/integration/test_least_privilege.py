@@ -35,7 +35,8 @@ from queue_workflows import (
     submit_input,
 )
 from queue_workflows.errors import AccessRefused
-from queue_workflows.repositories import Ending, NewNodeJob, error_entry
+from queue_workflows.repositories import Ending, NewNodeJob, RateRepository, error_entry
+from queue_workflows.repositories.rates import Rule
 from queue_workflows.states import JobStatus
 
 TABLES = {*models.Base.metadata.tables, "queue_schema_version"}
@@ -333,6 +334,23 @@ def test_a_worker_beats_and_obeys(roles):
         assert WorkerControlRepository(worker).effective("h", "fetch") is None
         assert LimitRepository(worker).effective("host:example.org") is None
         assert beats.delete("h:fetch:1")
+
+
+def test_a_worker_uses_buckets_and_rules_none(roles):
+    """It takes, gives back and blocks; who set a rate, and why, is the orchestrator's to say."""
+    with roles.connect("orchestrator") as orchestrator, roles.connect("worker") as worker:
+        RateRepository(orchestrator).set("host:*", 1, actor="ann")
+        rates = RateRepository(worker)
+        taken = rates.take("host:example.org", 1)
+        assert taken.granted
+        assert rates.refund("host:example.org", 1, taken.epoch)
+        assert rates.penalize("k", 10, rule=Rule(1, 1))
+        assert rates.is_void("k", None)
+        with pytest.raises(InsufficientPrivilege):
+            rates.set("k", 9, actor="ann")
+        with pytest.raises(InsufficientPrivilege):
+            rates.clear("k", actor="ann")
+        assert RateRepository(orchestrator).clear("k", actor="ann").rate_key == "k"
 
 
 def test_an_orchestrator_operates(roles):

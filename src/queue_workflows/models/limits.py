@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Final
 
 from sqlalchemy import CheckConstraint, Float, Index, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
@@ -59,8 +60,12 @@ class LimitSlot(Base):
     )
 
 
+# Where a key's pattern is looked for, so that a million buckets cost a take nothing.
+IS_PATTERN: Final = "right(rate_key, 1) = '*'"
+
+
 class RateLimit(Base):
-    """A token bucket that all workers share."""
+    """A token bucket that all workers share; a pattern such as `host:*` is the rule of keys it matches."""
 
     __tablename__ = "rate_limits"
 
@@ -72,10 +77,15 @@ class RateLimit(Base):
     refilled_at: Mapped[datetime] = mapped_column(server_default=func.now())
     # A server asked everybody to wait until then.
     blocked_until: Mapped[datetime | None]
+    # Who set the rule; None where a pattern or a job's code gave it.
+    updated_by: Mapped[str | None]
+    reason: Mapped[str | None]
+    updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
     __table_args__ = (
         CheckConstraint("tokens_per_s > 0 AND burst > 0", name="positive"),
         CheckConstraint("tokens <= burst", name="tokens"),
+        Index("ix_rate_limits_patterns", "rate_key", postgresql_where=text(IS_PATTERN)),
     )
 
 

@@ -14,6 +14,7 @@ from queue_workflows.repositories.ingest_rows import NewIngestJob
 from queue_workflows.repositories.input_submissions import InputSubmissionRepository
 from queue_workflows.repositories.limits import LimitRepository
 from queue_workflows.repositories.node_jobs import NewNodeJob, NodeJobRepository
+from queue_workflows.repositories.rates import RateRepository
 from queue_workflows.repositories.runs import FinishedRun, ParentNode, RunRepository, StartedRun
 from queue_workflows.repositories.schedules import ScheduleRepository
 from queue_workflows.repositories.slots import Slot, SlotRepository, Taken, Want
@@ -43,6 +44,7 @@ __all__ = [
     "NodeJobRepository",
     "ParentNode",
     "PayloadLimits",
+    "RateRepository",
     "Reclaimed",
     "RunRepository",
     "ScheduleRepository",

@@ -139,6 +139,17 @@ def limit_key_or_none(key: str | None) -> str | None:
     return None if key is None else limit_key(key)
 
 
+def key_pattern(field: str, pattern: str) -> str:
+    """A key, or the beginning of keys and a `*`: what limits are set by."""
+    if "*" in text(field, pattern)[:-1]:
+        raise PayloadError(
+            f"{field} {pattern!r:.80} has a `*` before its end",
+            path=field,
+            advice="a pattern is a beginning, as in `host:*`",
+        )
+    return pattern
+
+
 def each(field: str, items: Iterable[T], checked: Callable[[T], Row]) -> list[Row]:
     """All items as rows to send, or `PayloadError` that says which one is refused."""
     rows = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from queue_workflows.errors import PayloadError
 from queue_workflows.models import ConcurrencyLimit, LimitSlot
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.table import LONGEST_PAGE, Filters, Repository, Table
@@ -79,7 +78,7 @@ class LimitRepository(Repository[ConcurrencyLimit]):
     ) -> ConcurrencyLimit:
         """Say how many may hold a key at once, 0 for none; `host:*` is for keys without their own."""
         params = {
-            "key_pattern": _pattern(key_pattern),
+            "key_pattern": check.key_pattern("key_pattern", key_pattern),
             "max_slots": check.whole("max_slots", max_slots, 0, check.INT_MAX),
             "actor": check.text("actor", actor),
             "reason": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
@@ -89,7 +88,7 @@ class LimitRepository(Repository[ConcurrencyLimit]):
     def clear(self, key_pattern: str, *, actor: str, reason: str | None = None) -> ConcurrencyLimit | None:
         """Take a limit back, so that a pattern's or the engine's default holds; what it was, or None."""
         params = {
-            "key_pattern": _pattern(key_pattern),
+            "key_pattern": check.key_pattern("key_pattern", key_pattern),
             "actor": check.text("actor", actor),
             "reason": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
         }
@@ -117,13 +116,3 @@ class LimitRepository(Repository[ConcurrencyLimit]):
     def list(self, *, limit: int = 100, after: str | None = None) -> list[ConcurrencyLimit]:
         """Limits by key; `after` is the key that the page before ended with."""
         return self._page(Filters(), by="key_pattern", after=after, limit=limit, newest_first=False)
-
-
-def _pattern(key_pattern: str) -> str:
-    if "*" in check.text("key_pattern", key_pattern)[:-1]:
-        raise PayloadError(
-            f"key_pattern {key_pattern!r:.80} has a `*` before its end",
-            path="key_pattern",
-            advice="a pattern is a beginning, as in `host:*`",
-        )
-    return check.text("key_pattern", key_pattern)

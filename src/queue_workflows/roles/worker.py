@@ -54,7 +54,7 @@ from queue_workflows.states import DesiredState, JobFamily, WorkerState
 _log = logging.getLogger(__name__)
 
 # The revision that brought the last table which a worker uses.
-MIN_SCHEMA: Final = 17
+MIN_SCHEMA: Final = 23
 _FIRST_LOOK_S: Final = 0.005
 _MEMORY_EVERY_S: Final = 1.0
 
