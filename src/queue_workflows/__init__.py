@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from queue_workflows.jobs.outcomes import Cancelled, Discard, RetryAfter, Skip
     from queue_workflows.jobs.retrying import RunRetry, retry_run
     from queue_workflows.jobs.runs import cancel_node, cancel_run, cancel_runs, start_run, submit_input
+    from queue_workflows.jobs.snapshot import QueueSnapshot, ingest_snapshot
     from queue_workflows.jobs.tasks import IngestTask, ingest_task, register_ingest_task
     from queue_workflows.jobs.waiting import wait_for
     from queue_workflows.repositories import (
@@ -98,6 +99,7 @@ __all__ = [
     "NodeJobRepository",
     "ParentNode",
     "PayloadError",
+    "QueueSnapshot",
     "QwfError",
     "RefError",
     "RetryAfter",
@@ -125,6 +127,7 @@ __all__ = [
     "db",
     "enqueue_ingest_job",
     "enqueue_many",
+    "ingest_snapshot",
     "ingest_task",
     "load_document",
     "on_run_finished",
@@ -179,6 +182,7 @@ _HOMES: Final = {
     "jobs.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),
     "jobs.retrying": ("RunRetry", "retry_run"),
     "jobs.runs": ("cancel_node", "cancel_run", "cancel_runs", "start_run", "submit_input"),
+    "jobs.snapshot": ("QueueSnapshot", "ingest_snapshot"),
     "jobs.tasks": ("IngestTask", "ingest_task", "register_ingest_task"),
     "jobs.waiting": ("wait_for",),
     "repositories": (

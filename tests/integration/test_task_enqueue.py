@@ -9,13 +9,16 @@ import pytest
 from sqlalchemy.orm import Session
 
 from queue_workflows.errors import ConfigurationError, PayloadError
+from queue_workflows.jobs.ending import ending_of
+from queue_workflows.jobs.outcomes import Failed
+from queue_workflows.jobs.retries import Backoff
 from queue_workflows.jobs.tasks import IngestTask, TaskRegistry
-from queue_workflows.repositories import IngestJobRepository
+from queue_workflows.repositories import IngestJobRepository, error_entry
 
 registry = TaskRegistry()
 
 
-@registry.task("fetch_page", queue="fetch", max_attempts=5, backoff_s=2, limit_key="host:example.org")
+@registry.task("fetch_page", queue="fetch", max_attempts=5, backoff=2, limit_key="host:example.org")
 def fetch_page(reason: str | None, args: dict[str, str]) -> str:
     return args["url"]
 
@@ -84,3 +87,39 @@ def test_a_queue_that_no_worker_of_this_application_has(qwf_conn: psycopg.Connec
     """Is refused, as by enqueue_ingest_job."""
     with pytest.raises(ConfigurationError, match="none of this application's ingest queues"):
         other.enqueue(conn=qwf_conn, queue="elsewhere")
+
+
+def test_a_limit_key_of_the_args(jobs: IngestJobRepository, qwf_conn: psycopg.Connection):
+    """Reckoned for each job when it is enqueued; one that is given comes before it, and None is no limit."""
+    own = TaskRegistry()
+
+    @own.task("page", queue="fetch", limit_key=lambda args: f"host:{args['host']}" if args["host"] else None)
+    def page(reason: str | None, args: dict[str, str]) -> None:
+        """Nothing."""
+
+    one = page.enqueue({"host": "a"}, conn=qwf_conn)
+    made = page.enqueue_many([{"host": "b"}, {"host": ""}, page.job({}, limit_key="x")], conn=qwf_conn)
+    rows = [jobs.fetch(job.id) for job in (one, *made)]
+    assert [row and row.limit_key for row in rows] == ["host:a", "host:b", None, "x"]
+    with pytest.raises(
+        PayloadError, match="limit_key of 'page' cannot be made of these args: KeyError: 'host'"
+    ):
+        page.enqueue({}, conn=qwf_conn)
+    with pytest.raises(PayloadError, match=r"contains `\*`"):
+        page.enqueue({"host": "*"}, conn=qwf_conn)
+
+
+def test_a_list_of_delays_is_what_a_failed_job_waits(jobs: IngestJobRepository, qwf_conn: psycopg.Connection):
+    """The worker asks the task; the row has nothing of it, and a row that says its own is not asked about."""
+    own = TaskRegistry()
+    page = own.register("page", lambda reason: None, queue="fetch", backoff=[300, 900])
+    page.enqueue_many([None, page.job(backoff_s=7)], conn=qwf_conn)
+    backoff = Backoff(60, 0, own.delay_rule)
+    claimed = jobs.claim("fetch", worker_id="w", lease_s=30, limit=2)
+    endings = [ending_of(Failed(error_entry("x", "y"), retryable=True), job, backoff, 0) for job in claimed]
+    assert [
+        (job.backoff_s, ending and ending.delay_s) for job, ending in zip(claimed, endings, strict=True)
+    ] == [
+        (None, 300),
+        (7, 7),
+    ]

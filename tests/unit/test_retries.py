@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_workflows.jobs.retries import LONGEST_BACKOFF_S, Backoff
+from queue_workflows.jobs.retries import LONGEST_BACKOFF_S, Backoff, rule_of
 from queue_workflows.settings import Settings
 
 DAY = 86_400.0
@@ -49,3 +49,27 @@ def test_never_surprises(failures: int, own: float | None, backoff_s: float, jit
     first = backoff_s if own is None else own
     wait = Backoff(backoff_s, jitter_s).delay_s(failures, own, chance)
     assert first <= wait <= max(LONGEST_BACKOFF_S, first) + jitter_s
+
+
+def test_a_task_may_have_a_list_or_a_function():
+    """The list's last delay goes on; the row's own first delay comes before both, jitter on top of all."""
+    rules = {"list": rule_of([1, 5, 30]), "function": rule_of(lambda failures: failures * 100)}
+    backoff = Backoff(60, 10, rules.get)
+    waits = [[backoff.delay_s(n, None, 0.5, name) for n in (1, 2, 3, 4, 99)] for name in rules]
+    assert waits == [[6, 10, 35, 35, 35], [105, 205, 305, 405, 9905]]
+    assert backoff.delay_s(2, 7.0, 0, "list") == 14
+    assert backoff.delay_s(2, None, 0, "other") == backoff.delay_s(2, None, 0) == 120
+    assert rule_of(5) is None
+
+
+@pytest.mark.parametrize("answer", [-1, float("nan"), float("inf"), None, "5", True, 10**10])
+def test_a_rule_that_says_nonsense_is_left_aside(answer, caplog):
+    """The job's failure is stored all the same, with the delay of everybody."""
+    assert Backoff(60, 0, lambda _: lambda _: answer).delay_s(2, None, 0, "page") == 120
+    assert "the backoff of page is left aside: PayloadError: backoff must be seconds" in caplog.text
+
+
+def test_a_rule_that_fails_is_left_aside(caplog):
+    """And told."""
+    assert Backoff(60, 0, lambda _: [].__getitem__).delay_s(1, None, 0, "page") == 60
+    assert "the backoff of page is left aside: IndexError: list index out of range" in caplog.text

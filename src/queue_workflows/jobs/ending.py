@@ -24,7 +24,7 @@ from queue_workflows.jobs.outcomes import (
     Stop,
 )
 from queue_workflows.jobs.retries import Backoff
-from queue_workflows.repositories.claimed import ClaimedJob
+from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob
 from queue_workflows.repositories.ending import Ending, error_entry
 from queue_workflows.states import JobStatus
 
@@ -88,7 +88,8 @@ def _overrun(verdict: Verdict, message: str) -> Failed:
 def _failed(outcome: Failed, job: ClaimedJob, backoff: Backoff, chance: float) -> Ending:
     failures = job.failures + 1
     if outcome.retryable and failures < job.max_attempts:
-        delay_s = backoff.delay_s(failures, job.backoff_s, chance)
+        task_name = job.task_name if isinstance(job, ClaimedIngestJob) else None
+        delay_s = backoff.delay_s(failures, job.backoff_s, chance, task_name)
         return Ending(job.fence, JobStatus.SCHEDULED, error=outcome.error, counts=True, delay_s=delay_s)
     return Ending(job.fence, JobStatus.FAILED, error=outcome.error, counts=True)
 

@@ -11,18 +11,24 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from inspect import Parameter
-from typing import Any, Final, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack
 
 from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.jobs.context import JobContext
+from queue_workflows.jobs.retries import Backoff, DelayRule, TaskBackoff, rule_of
 from queue_workflows.jobs.work import Work, look_at
 from queue_workflows.repositories import Enqueued, NewIngestJob, enqueue_ingest_job, enqueue_many, fields
 from queue_workflows.repositories.connection import Handle
-from queue_workflows.settings import check_queue_name
+from queue_workflows.settings import Settings, check_queue_name
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+
+# From a job's args to the key of the limit that it counts against; None is no limit.
+LimitKeyOf: TypeAlias = Callable[[dict[str, Any]], str | None]
+LimitKey: TypeAlias = str | LimitKeyOf
 
 UNKNOWN_TASK: Final = "unknown_task"
 _OFFERED: Final = frozenset({"ctx"})
@@ -50,11 +56,21 @@ class EnqueueOptions(TypedDict, total=False):
 class IngestTask(Generic[P, R]):
     """A registered task: still the function that it was, and a way to enqueue jobs for it."""
 
-    def __init__(self, name: str, fn: Callable[P, R], defaults: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        fn: Callable[P, R],
+        defaults: Mapping[str, Any],
+        *,
+        limit_key_of: LimitKeyOf | None = None,
+        delay_rule: DelayRule | None = None,
+    ) -> None:
         functools.update_wrapper(self, fn)
         self.name = name
         self.fn = fn
         self.defaults = defaults
+        self.limit_key_of = limit_key_of
+        self.delay_rule = delay_rule
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.fn(*args, **kwargs)
@@ -68,13 +84,13 @@ class IngestTask(Generic[P, R]):
 
     def job(self, args: dict[str, Any] | None = None, **options: Unpack[EnqueueOptions]) -> NewIngestJob:
         """A job for `enqueue_many`, with options of its own."""
-        return NewIngestJob(task_name=self.name, args=args, **self._options(options))
+        return NewIngestJob(task_name=self.name, args=args, **self._options(args, options))
 
     def enqueue(
         self, args: dict[str, Any] | None = None, *, conn: Handle, **options: Unpack[EnqueueOptions]
     ) -> Enqueued:
         """Enqueue a job in the transaction of `conn`."""
-        return enqueue_ingest_job(self.name, args=args, conn=conn, **self._options(options))
+        return enqueue_ingest_job(self.name, args=args, conn=conn, **self._options(args, options))
 
     def enqueue_many(
         self,
@@ -100,15 +116,27 @@ class IngestTask(Generic[P, R]):
 
         return enqueue_many(checked(), conn=conn)
 
-    def _options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def _options(self, args: dict[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in options.items() if value is not None}
         merged = {**self.defaults, **given}
+        if self.limit_key_of is not None and "limit_key" not in given:
+            merged["limit_key"] = self._limit_key(self.limit_key_of, args)
         if "queue" not in merged:
             raise ConfigurationError(
                 f"the task {self.name!r} has no queue of its own, and none was given",
                 advice="register it with queue=…, or enqueue with queue=…",
             )
         return merged
+
+    def _limit_key(self, reckon: LimitKeyOf, args: dict[str, Any] | None) -> str | None:
+        try:
+            return reckon({} if args is None else args)
+        except Exception as exc:
+            said = f"{type(exc).__name__}: {exc}".removesuffix(": ")
+            raise PayloadError(
+                f"the limit_key of {self.name!r:.80} cannot be made of these args: {said:.200}",
+                path="limit_key",
+            ) from exc
 
 
 class TaskRegistry:
@@ -125,14 +153,16 @@ class TaskRegistry:
         *,
         queue: str | None = None,
         max_attempts: int | None = None,
-        backoff_s: float | None = None,
+        backoff: TaskBackoff | None = None,
         timeout_s: float | None = None,
         stall_timeout_s: float | None = None,
-        limit_key: str | None = None,
+        limit_key: LimitKey | None = None,
     ) -> IngestTask[P, R]:
         """Say what a task name means; the options are what its jobs get when enqueued through the result.
 
-        `limit_key` is stored with them, but not enforced in 0.1.
+        `backoff` is the first delay after a failure in seconds, doubled each time, which goes with the job;
+        or a list of delays, the last one for all further failures, or a function of the number of failures,
+        which the worker asks. `limit_key` may be a function of the args, reckoned when a job is enqueued.
         A taken name is refused, unless it is the same function, imported again.
         """
         label = f"the ingest task {_checked_name(name)!r} ({_called(fn)})"
@@ -143,13 +173,18 @@ class TaskRegistry:
             {
                 "queue": queue,
                 "max_attempts": max_attempts,
-                "backoff_s": backoff_s,
                 "timeout_s": timeout_s,
                 "stall_timeout_s": stall_timeout_s,
-                "limit_key": limit_key,
+                "limit_key": None if callable(limit_key) else limit_key,
             },
         )
-        task = IngestTask(name, function, defaults)
+        delay_rule = None
+        if backoff is not None:
+            delay_rule = _checked(label, lambda: rule_of(backoff))
+            if delay_rule is None:
+                defaults["backoff_s"] = backoff
+        limit_key_of = limit_key if callable(limit_key) else None
+        task = IngestTask(name, function, defaults, limit_key_of=limit_key_of, delay_rule=delay_rule)
         with self._lock:
             if name in self._known and not _same(self._known[name][0].fn, function):
                 raise ConfigurationError(
@@ -166,10 +201,10 @@ class TaskRegistry:
         *,
         queue: str | None = None,
         max_attempts: int | None = None,
-        backoff_s: float | None = None,
+        backoff: TaskBackoff | None = None,
         timeout_s: float | None = None,
         stall_timeout_s: float | None = None,
-        limit_key: str | None = None,
+        limit_key: LimitKey | None = None,
     ) -> Callable[[Callable[P, R]], IngestTask[P, R]]:
         """`register` as a decorator."""
         if not isinstance(name, str):
@@ -183,7 +218,7 @@ class TaskRegistry:
                 fn,
                 queue=queue,
                 max_attempts=max_attempts,
-                backoff_s=backoff_s,
+                backoff=backoff,
                 timeout_s=timeout_s,
                 stall_timeout_s=stall_timeout_s,
                 limit_key=limit_key,
@@ -200,6 +235,11 @@ class TaskRegistry:
         """The task of a name; None if nobody here knows it."""
         known = self._known.get(name)
         return None if known is None else known[0]
+
+    def delay_rule(self, name: str) -> DelayRule | None:
+        """The rule by which failed jobs of a task are tried again, if it has one."""
+        known = self._known.get(name)
+        return None if known is None else known[0].delay_rule
 
     def knows(self, name: str) -> bool:
         """Whether this process can run jobs of a task."""
@@ -218,6 +258,11 @@ ingest_task = _tasks.task
 def current_tasks() -> TaskRegistry:
     """The tasks that this process registered so far."""
     return _tasks
+
+
+def backoff_of(settings: Settings) -> Backoff:
+    """When failed jobs run again: as their tasks say, else as the settings do."""
+    return Backoff(settings.backoff_s, settings.backoff_jitter_s, current_tasks().delay_rule)
 
 
 def _work(fn: Callable[..., Any], label: str) -> Work:
@@ -272,7 +317,8 @@ def _checked_name(name: str) -> str:
 def _checked_options(label: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """What was given, each as the enqueue verbs would check it; a slip shows where it was written."""
     given = {name: value for name, value in options.items() if value is not None}
-    try:
+
+    def check() -> None:
         for name, value in given.items():
             if name == "max_attempts":
                 fields.whole(name, value, 1, fields.SMALLINT_MAX)
@@ -281,10 +327,17 @@ def _checked_options(label: str, options: Mapping[str, Any]) -> dict[str, Any]:
             elif name == "queue":
                 _check_queue(value)
             else:
-                fields.seconds_or_none(name, value, zero=name == "backoff_s")
+                fields.seconds_or_none(name, value)
+
+    _checked(label, check)
+    return given
+
+
+def _checked(label: str, check: Callable[[], T]) -> T:
+    try:
+        return check()
     except (PayloadError, ConfigurationError) as refused:
         raise ConfigurationError(f"{label}: {refused.message}", advice=refused.advice) from None
-    return given
 
 
 def _check_queue(queue: str) -> None:

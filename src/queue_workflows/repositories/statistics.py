@@ -7,6 +7,7 @@ is over is counted for the last while only, by when it ended.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
@@ -128,17 +129,23 @@ class StatisticsRepository:
         self._found: dict[tuple[str, str], QueueStats] = {}
 
     def read(
-        self, *, stale_s: float, window_s: float = 3600.0, queue: str | None = None, most: int = COUNTED
+        self,
+        *,
+        stale_s: float,
+        window_s: float = 3600.0,
+        queue: str | None = None,
+        most: int = COUNTED,
+        families: Sequence[Family] = FAMILIES,
     ) -> Statistics:
         """All queues or one; what is over is counted for the last `window_s`, counts go up to `most`."""
         self._found = {}
         params = {"most": most, "window_s": max(check.seconds("window_s", window_s), RATES_S[-1])}
-        for family in FAMILIES:
+        for family in families:
             sql = Statements(self._conn, family.model)
             self._read_waiting(sql, family, params)
             self._read_running(sql, family, params)
             self._read_finished(sql, family, params)
-        self._read_workers(stale_s)
+        self._read_workers(stale_s, families)
         found = [self._found[key] for key in sorted(self._found) if queue is None or key[0] == queue]
         sql = Statements(self._conn, INGEST.model)
         stored = {one.name: int(sql.rows(STORED[one.name], {})[0][0]) for one in FAMILIES}
@@ -185,9 +192,11 @@ class StatisticsRepository:
             if full:
                 one.at_least.add("finished")
 
-    def _read_workers(self, stale_s: float) -> None:
+    def _read_workers(self, stale_s: float, families: Sequence[Family]) -> None:
         for worker in HeartbeatRepository(self._conn).standing():
             family = NODE if worker.queue in RESERVED_QUEUES else INGEST
+            if family not in families:
+                continue
             if worker.age_s <= stale_s:
                 self._of(family, worker.queue).workers[worker.state] += 1
             elif (worker.queue, family.name) in self._found:

@@ -37,7 +37,7 @@ from queue_workflows.jobs.ending import ending_of, outcome_of
 from queue_workflows.jobs.guards import HeldJob, Verdict, next_verdict_at, verdict_on
 from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.jobs.outcomes import Released, Stop
-from queue_workflows.jobs.retries import Backoff
+from queue_workflows.jobs.tasks import backoff_of
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.holding import Control
 from queue_workflows.roles.health import Pulse
@@ -119,7 +119,7 @@ class Guardian:
         self._absorb = absorb
         self._grace_s = grace_s
         self._launcher_pid = launcher_pid
-        self._backoff = Backoff(settings.backoff_s, settings.backoff_jitter_s)
+        self._backoff = backoff_of(settings)
         self._renew_s = settings.renew_for(identity.queue)
         self._round_s = min(_LONGEST_ROUND_S, self._renew_s / 2)
         self._rng = random.Random()  # noqa: S311

@@ -16,8 +16,7 @@ from queue_workflows.jobs.late_inputs import on_resolved_inputs
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
 from queue_workflows.jobs.outcomes import Outcome, Released
 from queue_workflows.jobs.redaction import Redactor
-from queue_workflows.jobs.retries import Backoff
-from queue_workflows.jobs.tasks import UNKNOWN_TASK, current_tasks
+from queue_workflows.jobs.tasks import UNKNOWN_TASK, backoff_of, current_tasks
 from queue_workflows.jobs.work import Work
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
@@ -56,7 +55,7 @@ class Performer:
         self._limits = limits
         self._redactor = redactor
         self._rng = rng
-        self._backoff = Backoff(settings.backoff_s, settings.backoff_jitter_s)
+        self._backoff = backoff_of(settings)
         self._modules = ModuleResolver.of(current_config())
         self._invoke_context = current_config().invoke_context
         self._host_refs = current_config().ref_resolver
