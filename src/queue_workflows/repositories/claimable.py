@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, ClassVar, Generic, TypeVar
@@ -44,6 +44,11 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
     _family: ClassVar[Family]
     _claimed: type[C]
 
+    @property
+    def family(self) -> Family:
+        """Whose jobs these are."""
+        return self._family
+
     def claim(
         self,
         queue: str,
@@ -65,6 +70,23 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         )
         return loaded(self._claimed, self._hot(claiming.CLAIM, params, durable))
 
+    def ask_claim(
+        self,
+        queue: str,
+        *,
+        worker_id: str,
+        lease_s: float,
+        limit: int,
+        positions: Sequence[int],
+        alone: bool,
+    ) -> Callable[[], list[C]]:
+        """The same in a pipeline, as far as it is the caller's own since its last sync: not durable."""
+        params = _claim_params(
+            queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
+        )
+        rows = self._sql.ask(claiming.CLAIM[self._family.name], params | {"relaxed": True})
+        return lambda: loaded(self._claimed, rows())
+
     def end(self, ending: Ending) -> JobStatus:
         """End one claim, or raise `LeaseLost` and change nothing; what became of the job."""
         ended = self.end_many([ending])
@@ -74,10 +96,12 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
 
     def end_many(self, endings: Sequence[Ending]) -> Ended:
         """End a batch of claims in one statement; those whose lease is lost are named and change nothing."""
-        params = end_params(self._family, endings)
-        if not endings:
-            return Ended()
-        return _ended(endings, self._sql.rows(ending.END[self._family.name], params))
+        return self.ask_end(endings)() if endings else Ended()
+
+    def ask_end(self, endings: Sequence[Ending]) -> Callable[[], Ended]:
+        """The same, for one or more; in a pipeline it is on its way until the answer is called for."""
+        rows = self._sql.ask(ending.END[self._family.name], end_params(self._family, endings))
+        return lambda: _ended(endings, rows())
 
     def end_and_claim(
         self,

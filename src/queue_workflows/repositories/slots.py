@@ -256,6 +256,11 @@ class SlotRepository:
         """Give slots back; those that were still held. To give one back twice frees nobody else's."""
         return _among(slots, self._sql.rows(FREE, _held(slots))) if slots else []
 
+    def send_free(self, slots: Sequence[Slot]) -> None:
+        """The same, where a pipeline need not wait for the answer."""
+        if slots:
+            self._sql.send(FREE, _held(slots))
+
     def free_left_by(self, worker_id: str) -> set[str]:
         """Free the slots of a worker whose attempts are over, windows among them; the keys that got room."""
         params = {"worker_id": check.text("worker_id", worker_id)}

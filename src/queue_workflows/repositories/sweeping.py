@@ -30,7 +30,7 @@ LAPSED: Final = "lease_expires_at < statement_timestamp()"
 # Who takes turns leaves it to whoever is at it at this moment. The lock lasts as long as the statement's own
 # transaction: held over several statements, it would stay with a sweeper that is stopped between two of them.
 # Its class stands beside that of the wake's locks, 7714.
-_IN_TURN: Final = """(
+IN_TURN: Final = """(
     SELECT CASE WHEN %(in_turn)s::boolean THEN pg_try_advisory_xact_lock(7715, 1) ELSE true END
 )"""
 # due: in the order in which they fell due. placed: the retries among them go to the end of the queue, in that
@@ -54,7 +54,7 @@ WHERE job.id = ANY (ARRAY(SELECT id FROM placed)) AND job.id = placed.id
 RETURNING job.id
 """,
     due=DUE,
-    in_turn=_IN_TURN,
+    in_turn=IN_TURN,
     at_once=str(PROMOTED_AT_ONCE),
 )
 # freed: what waited for one of these keys, in the order in which it would be claimed, which is that of the
@@ -192,7 +192,7 @@ _SHARED: Final = {
 }
 RECLAIM: Final = per_family(
     _RECLAIM,
-    lapsed=f"{LAPSED} AND {_IN_TURN}",
+    lapsed=f"{LAPSED} AND {IN_TURN}",
     blameless=f"""{_BACK} > GREATEST(
         started_at, lease_expires_at - make_interval(secs => %(lease_s)s::float8)
     )""",

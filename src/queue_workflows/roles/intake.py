@@ -5,25 +5,38 @@
 
 Worker and guardian have a connection each, and so an intake each. What belongs to a claim or to its end
 beside the row itself is done here and nowhere else.
+
+Jobs with a limit's key take slots when they are claimed, and who finds none goes into the key's lane; the
+slots are given back in the transaction of the end. Then, with the claim that follows, the next ones come out
+of the lanes. All that is asked only for jobs that have a key.
 """
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
 import psycopg
 
 from queue_workflows.jobs.guards import HeldJob
+from queue_workflows.jobs.kept_slots import KeptSlots
+from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories.claimable import ClaimableRepository
-from queue_workflows.repositories.claimed import ClaimedJob
+from queue_workflows.repositories.claimed import ClaimedJob, Fence
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.ending import Ended, Ending
 from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository, counted
+from queue_workflows.repositories.slots import Slot, SlotRepository, Want
 from queue_workflows.roles.identity import Identity
 from queue_workflows.settings import Settings
+from queue_workflows.states import JobStatus
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +48,7 @@ class Terms:
     worker_id: str
     lease_s: float
     limits: PayloadLimits
+    kept: KeptSlots = field(default_factory=KeptSlots)
 
     @classmethod
     def of(
@@ -55,10 +69,14 @@ class Intake:
 
     def __init__(self, terms: Terms, connection: psycopg.Connection[Any]) -> None:
         self._terms = terms
+        self._kept = terms.kept
+        self._connection = connection
         self.repository = terms.repository(connection, payload_limits=terms.limits)
+        self._slots = SlotRepository(connection)
+        self._lanes = LaneRepository(connection, self.repository.family)
 
     def claim(self, marks: Marks, now: float, *, limit: int = 1, alone: bool = False) -> list[ClaimedJob]:
-        """The next jobs, at most `limit`; `marks` learn from the answer."""
+        """The next jobs, at most `limit`, without whose limit is full; `marks` learn from the answer."""
         terms = self._terms
         jobs = self.repository.claim(
             terms.queue,
@@ -70,29 +88,136 @@ class Intake:
             durable=False,
         )
         marks.claimed(jobs, limit)
-        return jobs
+        return self._with_slots(jobs)
 
     def end(self, endings: Sequence[Ending]) -> Ended:
         """End a batch; those whose lease is lost are named and change nothing."""
-        return self.repository.end_many(endings)
+        if not self._kept:
+            return self.repository.end_many(endings)
+        fences = [ending.fence for ending in endings]
+        with self._connection.pipeline() as pipeline:
+            self._slots.send_free(self._kept.of(fences))
+            answer = self.repository.ask_end(endings)
+            pipeline.sync()
+            self._send_admit(fences)
+            ended = answer()
+        self._kept.forget(fences)
+        return ended
 
     def end_and_claim(
         self, endings: Sequence[Ending], marks: Marks, now: float, *, limit: int = 1, alone: bool = False
     ) -> tuple[Ended, list[ClaimedJob]]:
-        """Both, in one statement and one commit."""
-        terms = self._terms
-        ended, jobs = self.repository.end_and_claim(
-            endings,
-            terms.queue,
-            worker_id=terms.worker_id,
-            lease_s=terms.lease_s,
-            limit=limit,
-            positions=marks.positions(now),
-            alone=alone,
-        )
+        """Both, in one statement and one commit, where no job that ends has a key.
+
+        Else what they made room for comes out of the lanes in between: after the commit of the end, so that
+        either this sees who went into a lane meanwhile, or that one sees the free slot; in one round trip.
+        """
+        terms, positions = self._terms, marks.positions(now)
+        fences = [ending.fence for ending in endings]
+        if not self._kept or not (keys := self._kept.keys_of(fences)):
+            ended, jobs = self.repository.end_and_claim(
+                endings,
+                terms.queue,
+                worker_id=terms.worker_id,
+                lease_s=terms.lease_s,
+                limit=limit,
+                positions=positions,
+                alone=alone,
+            )
+        else:
+            with self._connection.pipeline() as pipeline:
+                self._slots.send_free(self._kept.of(fences))
+                end_answer = self.repository.ask_end(endings)
+                pipeline.sync()
+                self._lanes.send_admit(keys)
+                claim_answer = self.repository.ask_claim(
+                    terms.queue,
+                    worker_id=terms.worker_id,
+                    lease_s=terms.lease_s,
+                    limit=limit,
+                    positions=positions,
+                    alone=alone,
+                )
+                pipeline.sync()
+                ended, jobs = end_answer(), claim_answer()
+            self._kept.forget(fences)
         marks.claimed(jobs, limit)
-        return ended, jobs
+        return ended, self._with_slots(jobs)
 
     def renew(self, held: Sequence[HeldJob]) -> dict[int, datetime | None]:
         """Extend leases: the jobs that are still held, and since when somebody wants each cancelled."""
-        return self.repository.renew([one.job.fence for one in held], lease_s=self._terms.lease_s)
+        fences = [one.job.fence for one in held]
+        if self._kept:
+            self._renew_slots(held, self._kept.of(fences))
+        return self.repository.renew(fences, lease_s=self._terms.lease_s)
+
+    def abandon(self, fences: Sequence[Fence]) -> None:
+        """Give back the slots of attempts that are another's by now, or over: there is no end to write."""
+        if not self._kept:
+            return
+        self._slots.free(self._kept.of(fences))
+        self._send_admit(fences)
+        self._kept.forget(fences)
+
+    def give_back_all(self, *, max_crashes: int) -> None:
+        """Give back what this worker was given and never heard of, uncounted, and the slots of it."""
+        terms = self._terms
+        self.repository.reclaim_worker(terms.worker_id, max_crashes=max_crashes, crashed=False)
+        if freed := self._slots.free_left_by(terms.worker_id):
+            self._lanes.admit(freed)
+
+    # Keyed limits.
+
+    def _with_slots(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
+        """Those that have a slot, or need none."""
+        keyed = [job for job in jobs if job.limit_key is not None]
+        if not keyed:
+            return jobs
+        wants = [Want(job.limit_key or "", job.family, job.fence) for job in keyed]
+        taken = self._slots.take(wants, lease_s=self._terms.lease_s)
+        self._kept.claimed(keyed)
+        self._kept.add(taken.slots.values())
+        refused = [keyed[place] for place in sorted(taken.full)]
+        if refused:
+            self._put_aside(refused)
+        self._lanes.admit(counted(job.limit_key for job in keyed))
+        gone = {job.id for job in refused}
+        return [job for job in jobs if job.id not in gone]
+
+    def _put_aside(self, jobs: Sequence[ClaimedJob]) -> None:
+        """Into the lanes of their keys, and with them what stands in the queue for these."""
+        keys = {job.limit_key or "" for job in jobs}
+        self.repository.end_many(
+            [
+                Ending(
+                    job.fence,
+                    JobStatus.SCHEDULED,
+                    delay_s=LANE_DELAY_S,
+                    hold_reason=LIMIT_FULL,
+                    hold_key=job.limit_key,
+                )
+                for job in jobs
+            ]
+        )
+        self._lanes.move_others(keys, queue=self._terms.queue)
+        self._kept.forget([job.fence for job in jobs])
+
+    def _send_admit(self, fences: Sequence[Fence]) -> None:
+        if keys := self._kept.keys_of(fences):
+            self._lanes.send_admit(keys)
+
+    def _renew_slots(self, held: Sequence[HeldJob], slots: Sequence[Slot]) -> None:
+        """Slots that a crash of the server forgot are taken again; without one the job has to go back."""
+        lease_s = self._terms.lease_s
+        renewed = set(self._slots.renew(slots, lease_s=lease_s))
+        lost = [slot for slot in slots if slot not in renewed]
+        if not lost:
+            return
+        again = self._slots.take([Want(slot.key, slot.family, slot.fence) for slot in lost], lease_s=lease_s)
+        self._kept.remove(lost)
+        self._kept.add(again.slots.values())
+        without = {lost[place].fence for place in again.full}
+        for one in held:
+            if one.job.fence in without:
+                _log.warning("job %d: its slot of a limit is another's by now", one.job.id)
+                one.tell(Stop.RELEASE, "its slot of a limit was lost", time.monotonic() + lease_s)

@@ -106,9 +106,7 @@ class Touch:
                             "job %d: its end was stored before the connection was lost, or its lease was",
                             ending.fence.job_id,
                         )
-                    intake.repository.reclaim_worker(
-                        guardian.identity.worker_id, max_crashes=guardian.settings.max_crashes, crashed=False
-                    )
+                    intake.give_back_all(max_crashes=guardian.settings.max_crashes)
                 return
             except DATABASE_AWAY as exc:
                 self.lost(exc)

@@ -258,6 +258,7 @@ class Worker:
             if performed.ending is not None:
                 return self._end(held, performed.ending)
             # The lease is lost, so the row is another's; the process need not end, as the job has.
+            self._touch.intake().abandon([job.fence])
         except DATABASE_AWAY as exc:
             held.is_ending = True
             self._touch.lost(exc)

@@ -1,0 +1,223 @@
+"""Lanes: where jobs of a limit's key wait while enough of that key stand in the queue already.
+
+                 ┌─ fewer than FRONT of its key in the queue, and no lane ──> queued
+    enqueued ────┤
+                 └─ else ──> the lane: scheduled, `limit_full`, with its key ──admitted──> queued, at the end
+
+A key has a lane in each queue that has such jobs. Its jobs come out one by one, as there is room for them:
+when a slot of the key is given back, when a job of the key was claimed, when the cap is raised. So a million
+jobs of one key never stand in front of anybody's, and keys take turns, each by a few jobs at a time. Nobody
+has to walk over what may not run.
+
+Who frees a slot looks for the lane after his commit; who put a job into the lane looks for a free slot after
+his. So one of them sees the other, and the maintenance tick finds what a crash between the two has left.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.connection import Handle, Statements
+from queue_workflows.repositories.ending import array, texts
+from queue_workflows.repositories.families import Family, per_family
+from queue_workflows.repositories.fields import LONGEST_S
+from queue_workflows.repositories.slots import CAP
+from queue_workflows.repositories.sweeping import IN_TURN
+
+LIMIT_FULL: Final = "limit_full"
+# How many of a key may stand in the queue before others have to wait in its lane.
+FRONT: Final = 16
+# The same for a key whose jobs are claimed in batches: twice the last batch, up to this.
+LONGEST_FRONT: Final = 400
+# How many go into the lane at once, and how many lanes a tick looks at.
+MOVED_AT_ONCE: Final = 4000
+MENDED_AT_ONCE: Final = 1000
+# No sweep promotes what is in a lane.
+LANE_DELAY_S: Final = LONGEST_S
+
+# What is in a lane, by the words of the index of holds.
+IN_LANE: Final = "status = 'scheduled' AND hold_reason = 'limit_full'"
+# Whether a job of this key goes into the lane: it has one, or there are enough in front.
+TO_THE_LANE: Final = """(
+    EXISTS (SELECT FROM {table} AS lane WHERE {in_lane} AND hold_key = {key} AND lane.queue = {queue})
+    OR (
+        SELECT count(*) FROM (
+            SELECT FROM {table} AS front
+            WHERE front.status = 'queued' AND front.limit_key = {key} AND front.queue = {queue}
+            LIMIT {front}
+        ) AS front
+    ) >= {front}
+)""".replace("{in_lane}", IN_LANE).replace("{front}", str(FRONT))
+
+# others: what stands in the queue beside a job that found its key full.
+MOVE_OTHERS: Final = per_family(
+    """
+WITH others AS MATERIALIZED (
+    SELECT job.id FROM unnest(%(keys)s::text[]) AS full_key (key)
+    CROSS JOIN LATERAL (
+        SELECT id FROM {table}
+        WHERE status = 'queued' AND limit_key = full_key.key AND queue = %(queue)s::text
+        LIMIT {at_once}
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+    LIMIT {at_once}
+)
+UPDATE {table} AS job SET
+    status = 'scheduled', hold_reason = 'limit_full', hold_key = job.limit_key,
+    run_at = statement_timestamp() + make_interval(secs => {delay_s})
+WHERE job.id = ANY (ARRAY(SELECT id FROM others)) AND job.status = 'queued'
+RETURNING job.id
+""",
+    at_once=str(MOVED_AT_ONCE),
+    delay_s=str(LANE_DELAY_S),
+)
+# given: keys, with how many of each were claimed or ended just now. capped: their caps, and how many slots
+# are not held. lane: each queue in which the key has a lane, found by a jump from one to the next, with its
+# first job and how many stand in front. roomy: how many may come out, where a key with several lanes leaves a
+# slot to each that is older and has nobody in front. next: who they are; placed: at the end of the queue, the
+# keys in turn.
+ADMIT: Final = per_family(
+    """
+WITH given AS MATERIALIZED (
+    SELECT * FROM unnest(%(keys)s::text[], %(counts)s::integer[]) AS given (key, recent)
+), lane AS MATERIALIZED (
+    SELECT given.key, given.recent, lane.queue
+    FROM given CROSS JOIN LATERAL (
+        WITH RECURSIVE queues AS (
+            (
+                SELECT queue FROM {table} WHERE {in_lane} AND hold_key = given.key
+                ORDER BY queue LIMIT 1
+            )
+            UNION ALL
+            SELECT (
+                SELECT after.queue FROM {table} AS after
+                WHERE {in_lane} AND after.hold_key = given.key AND after.queue > queues.queue
+                ORDER BY after.queue LIMIT 1
+            )
+            FROM queues WHERE queues.queue IS NOT NULL
+        )
+        SELECT queue FROM queues WHERE queue IS NOT NULL
+    ) AS lane
+), capped AS MATERIALIZED (
+    SELECT key, cap - (
+        SELECT count(*) FROM limit_slots AS held
+        WHERE cap IS NOT NULL AND held.limit_key = key AND held.lease_expires_at > statement_timestamp()
+    ) AS free
+    FROM (SELECT key, {cap} AS cap FROM (SELECT DISTINCT key FROM lane) AS keys) AS capped
+), crowded AS MATERIALIZED (
+    SELECT lane.key, lane.queue, lane.recent, capped.free,
+        (
+            SELECT position FROM {table} AS head
+            WHERE {in_lane} AND hold_key = lane.key AND head.queue = lane.queue
+            ORDER BY priority DESC, position LIMIT 1
+        ) AS head,
+        (
+            SELECT count(*) FROM (
+                SELECT FROM {table} AS front
+                WHERE front.status = 'queued' AND front.limit_key = lane.key AND front.queue = lane.queue
+                LIMIT {longest_front}
+            ) AS front
+        ) AS front
+    FROM lane JOIN capped USING (key)
+), roomy AS MATERIALIZED (
+    SELECT key, queue, LEAST(
+        GREATEST({front}, LEAST(2 * recent, {longest_front})),
+        free - (sum((front = 0)::integer) OVER older - (front = 0)::integer)
+    ) - front AS room
+    FROM crowded
+    WINDOW older AS (PARTITION BY key ORDER BY head, queue)
+), next AS MATERIALIZED (
+    SELECT job.id, job.nth FROM roomy CROSS JOIN LATERAL (
+        SELECT id, row_number() OVER () AS nth FROM (
+            SELECT id FROM {table}
+            WHERE {in_lane} AND hold_key = roomy.key AND queue = roomy.queue
+            ORDER BY priority DESC, position
+            LIMIT GREATEST(roomy.room, 0)
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS job
+    ) AS job
+    WHERE roomy.room > 0
+), placed AS MATERIALIZED (
+    SELECT id, nextval('{sequence}') AS position FROM (SELECT id FROM next ORDER BY nth, id) AS next
+)
+UPDATE {table} AS job SET
+    status = 'queued', position = placed.position, run_at = statement_timestamp(),
+    past_holds = {past_holds}, hold_reason = NULL, hold_key = NULL
+FROM placed
+WHERE job.id = ANY (ARRAY(SELECT id FROM placed)) AND job.id = placed.id
+RETURNING job.id
+""",
+    in_lane=IN_LANE,
+    cap=CAP.replace("{key}", "key"),
+    front=str(FRONT),
+    longest_front=str(LONGEST_FRONT),
+)
+# keys: the next ones after a key that have a lane in some queue, each found by a jump.
+LANES: Final = per_family(
+    """
+WITH RECURSIVE keys AS (
+    (
+        SELECT hold_key, 1 AS number FROM {table} WHERE {in_lane} AND hold_key > %(after)s::text AND {in_turn}
+        ORDER BY hold_key LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT next.hold_key FROM {table} AS next WHERE {in_lane} AND next.hold_key > keys.hold_key
+        ORDER BY next.hold_key LIMIT 1
+    ), number + 1
+    FROM keys WHERE keys.hold_key IS NOT NULL AND number < {at_once}
+)
+SELECT hold_key FROM keys WHERE hold_key IS NOT NULL
+""",
+    in_lane=IN_LANE,
+    in_turn=IN_TURN,
+    at_once=str(MENDED_AT_ONCE),
+)
+
+
+class LaneRepository:
+    """The lanes of one family's jobs, on the caller's connection."""
+
+    def __init__(self, conn: Handle, family: Family) -> None:
+        self._sql = Statements(conn, family.model)
+        self._name = family.name
+
+    def move_others(self, keys: Iterable[str], *, queue: str) -> int:
+        """Put into the lane what stands in a queue for full keys, at most `MOVED_AT_ONCE`; how many."""
+        params = {"keys": texts(sorted(set(keys))), "queue": check.text("queue", queue)}
+        return len(self._sql.rows(MOVE_OTHERS[self._name], params))
+
+    def admit(self, recent: Mapping[str, int] | Iterable[str]) -> int:
+        """Let out of the lanes of these keys what there is room for; how many.
+
+        `recent` says how many jobs of a key were claimed or ended just now, so that a key which is worked on
+        in batches does not wait for its jobs one by one.
+        """
+        return len(self._sql.rows(ADMIT[self._name], admit_params(recent)))
+
+    def send_admit(self, recent: Mapping[str, int]) -> None:
+        """The same, where a pipeline need not wait for the answer."""
+        self._sql.send(ADMIT[self._name], admit_params(recent))
+
+    def mend(self, after: str) -> str:
+        """Let out what there is room for, lane by lane from a key on; where it stopped, empty at the end."""
+        rows = self._sql.rows(LANES[self._name], {"after": after, "in_turn": True})
+        keys = [key for (key,) in rows]
+        if keys:
+            self.admit(keys)
+        return keys[-1] if len(keys) == MENDED_AT_ONCE else ""
+
+
+def admit_params(recent: Mapping[str, int] | Iterable[str]) -> dict[str, Any]:
+    """Keys in one order, each with its count."""
+    counts = dict(recent) if isinstance(recent, Mapping) else dict.fromkeys(recent, 0)
+    keys: Sequence[str] = sorted(counts)
+    return {"keys": texts(keys), "counts": array(str(counts[key]) for key in keys)}
+
+
+def counted(keys: Iterable[str | None]) -> dict[str, int]:
+    """How many there are of each key; jobs without one need nothing."""
+    return dict(Counter(key for key in keys if key is not None))
