@@ -10,7 +10,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from queue_workflows import errors, states  # noqa: E402
 from queue_workflows.settings import settings_table  # noqa: E402
+from queue_workflows.telemetry import names  # noqa: E402
 from queue_workflows.workflow.json_schema import document_schema  # noqa: E402
 
 TERMINAL = {
@@ -87,6 +88,23 @@ def table_of_settings() -> str:
     return "\n".join(rows)
 
 
+def table_of_metrics(metrics: Iterable[names.Metric]) -> str:
+    """One row a metric: its two names, what it is, what it is told apart by."""
+    rows = ["| metric | in Prometheus | kind | unit | attributes | what it is |", "|---|---|---|---|---|---|"]
+    for one in metrics:
+        attributes = ", ".join(f"`{each}`" for each in one.attributes if each != names.SYSTEM)
+        row = (f"`{one.name}`", f"`{one.prometheus}`", one.kind, one.unit, attributes, one.what)
+        rows.append(f"| {' | '.join(row)} |")
+    return "\n".join(rows)
+
+
+def instruments() -> str:
+    """What is counted, and the names that are kept for what will be."""
+    reserved = ", ".join(f"`{one.name}` ({one.what.rstrip('.').lower()})" for one in names.RESERVED)
+    table = table_of_metrics(names.INSTRUMENTS)
+    return f"{table}\n\nReserved, and counted by nobody before workers keep models: {reserved}."
+
+
 def moves(family: str) -> Callable[[], str]:
     return lambda: f"{diagram(family)}\n\n{table_of_moves(family)}"
 
@@ -100,6 +118,7 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     },
     "docs/exit-codes.md": {"exit codes": exit_codes},
     "docs/configuration.md": {"settings": table_of_settings},
+    "docs/telemetry.md": {"instruments": instruments},
 }
 
 

@@ -36,6 +36,7 @@ def test_the_committed_pages_are_up_to_date() -> None:
         ("docs/states.md", "queued --> running", "queued --> completed"),
         ("docs/states.md", "| `failed` | yes |", "| `failed` |  |"),
         ("docs/exit-codes.md", "| 79 |", "| 78 |"),
+        ("docs/telemetry.md", "`qwf_job_wait_duration_seconds`", "`qwf_job_wait`"),
         ("docs/workflow.schema.json", "fail_fast", "fail_slow"),
     ],
 )

@@ -13,6 +13,7 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.errors import ExitCode, QwfError
+from queue_workflows.telemetry.provider import is_configured
 
 PROGRAM: Final = "qwf"
 _THREADS_END_WITHIN_S: Final = 5.0
@@ -52,10 +53,11 @@ def report(exc: BaseException, invocation: Invocation) -> int:
 def wait_for_no_thread(status: int) -> None:
     """Let this process end with its status though a thread that a job left behind may never end.
 
-    The interpreter waits for every thread that is no daemon, for ever.
+    The interpreter waits for every thread that is no daemon, for ever; and an OpenTelemetry SDK, at its end,
+    for whoever takes what it still has to send.
     """
     left = [each for each in threading.enumerate() if each is not threading.main_thread() and not each.daemon]
-    if left:
+    if left or is_configured():
         timer = threading.Timer(_THREADS_END_WITHIN_S, _end_beside, [status, left])
         timer.daemon = True
         timer.start()
@@ -63,8 +65,9 @@ def wait_for_no_thread(status: int) -> None:
 
 def _end_beside(status: int, threads: list[threading.Thread]) -> None:
     names = ", ".join(each.name for each in threads if each.is_alive())
+    what = f"as they do not end: the threads {names}" if names else "as nobody takes it: some telemetry"
     with suppress(OSError, ValueError, AttributeError):
-        print(f"{PROGRAM}: left behind, as they do not end: the threads {names}", file=sys.stderr, flush=True)
+        print(f"{PROGRAM}: left behind, {what}", file=sys.stderr, flush=True)
     os._exit(status)
 
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import LeaseLost, PayloadError
+from queue_workflows.jobs.observing import UNOBSERVED, Unobserved
 from queue_workflows.jobs.outcomes import Cancelled, Stop
 from queue_workflows.payload import check_payload
 from queue_workflows.repositories.claimed import ClaimedJob
@@ -45,6 +46,9 @@ class FenceToken(NamedTuple):
 
 class JobContext:
     """The facts of the running attempt, its fence, its progress, and whether it shall stop."""
+
+    # What telemetry is told of it; of the class, as most have nobody to tell.
+    observed: Unobserved = UNOBSERVED
 
     def __init__(
         self,

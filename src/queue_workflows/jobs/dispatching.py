@@ -18,6 +18,7 @@ from uuid import UUID
 import psycopg
 
 from queue_workflows.errors import DocumentError
+from queue_workflows.jobs import observing
 from queue_workflows.jobs.advancing import Advancing
 from queue_workflows.jobs.closing import give_up
 from queue_workflows.jobs.desk import Desk
@@ -137,8 +138,9 @@ class Dispatcher:
                 raise
             give_up(self._desk, run, reason=cancels[0].payload.get("reason"))
             return None
-        advancing = Advancing(self._desk, run, document, document.derived(graph_of))
-        advancing.act(events)
+        with observing.dispatching(run) as observed:
+            advancing = Advancing(self._desk, observed, document, document.derived(graph_of))
+            advancing.act(events)
         return advancing
 
     def _document(self, run: LockedRun) -> Document:

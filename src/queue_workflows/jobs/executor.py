@@ -30,6 +30,7 @@ from queue_workflows.errors import LeaseLost, PayloadError, RefError
 from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.invocation import invocation
+from queue_workflows.jobs.observing import UNOBSERVED, processing
 from queue_workflows.jobs.outcomes import (
     Abandoned,
     Cancelled,
@@ -130,20 +131,26 @@ async def perform(
 ) -> Outcome:
     """What `execute` does, for a worker with an event loop of its own; only async work ever suspends it."""
     outcome: Outcome
-    try:
-        ctx.raise_if_cancelled()
-        with invocation(invoke_context, job, run) as finalize:
-            value = work.call(job, ctx)
-            if work.is_async:
-                value = await _interruptible(value, ctx)
-            outcome = Completed(_result_json(value, finalize, work, limits))
-    except BaseException as exc:
-        if _is_the_users_own(exc):
-            raise
-        outcome = _outcome_of(exc, job, ctx, redactor)
-    finally:
-        ctx.close()
-    return outcome if ctx.stopping is None else _heeding_stop(outcome, ctx, redactor)
+    with processing(job) as observed:
+        if observed is not UNOBSERVED:
+            ctx.observed = observed
+        try:
+            ctx.raise_if_cancelled()
+            with invocation(invoke_context, job, run) as finalize:
+                value = work.call(job, ctx)
+                if work.is_async:
+                    value = await _interruptible(value, ctx)
+                outcome = Completed(_result_json(value, finalize, work, limits))
+        except BaseException as exc:
+            if _is_the_users_own(exc):
+                raise
+            outcome = _outcome_of(exc, job, ctx, redactor)
+        finally:
+            ctx.close()
+        if ctx.stopping is not None:
+            outcome = _heeding_stop(outcome, ctx, redactor)
+        observed.ended(outcome)
+    return outcome
 
 
 def _without_loop(execution: Coroutine[Any, Any, Outcome]) -> Outcome:

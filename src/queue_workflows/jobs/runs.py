@@ -20,6 +20,8 @@ from queue_workflows.repositories.input_submissions import InputSubmissionReposi
 from queue_workflows.repositories.runs import ParentNode, RunRepository, StartedRun, named_run
 from queue_workflows.repositories.steering import ENGINE_MODE, NodeStanding, SteeringRepository
 from queue_workflows.states import NODE_OVER, RUN_TERMINAL, RunStatus
+from queue_workflows.telemetry.names import RUN
+from queue_workflows.telemetry.spans import producing
 from queue_workflows.workflow.nodes import InputNode
 from queue_workflows.workflow.providing import complete_document, find_document
 from queue_workflows.workflow.schemas import filled
@@ -47,17 +49,21 @@ def start_run(
     that the document does not allow are refused. Where a run of this workflow has the `dedupe_key` already,
     that one is the answer.
     """
-    return insert_run(
-        _document(workflow),
-        inputs,
-        conn=conn,
-        limits=current_limits(),
-        priority=priority,
-        dedupe_key=dedupe_key,
-        labels=labels,
-        parcel_id=parcel_id,
-        traceparent=traceparent,
-    )
+    document = _document(workflow)
+    with producing("start", document.name, None, "run") as traced:
+        started = insert_run(
+            document,
+            inputs,
+            conn=conn,
+            limits=current_limits(),
+            priority=priority,
+            dedupe_key=dedupe_key,
+            labels=labels,
+            parcel_id=parcel_id,
+            traceparent=traceparent or traced.traceparent,
+        )
+        traced.note(RUN, str(started.id))
+    return started
 
 
 def insert_run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -15,7 +16,12 @@ from queue_workflows.repositories.connection import Handle
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.ingest_rows import IngestRows, NewIngestJob
+from queue_workflows.states import JobFamily
+from queue_workflows.telemetry.instruments import count_sent, instruments
+from queue_workflows.telemetry.names import BATCH_COUNT, MESSAGE_ID
+from queue_workflows.telemetry.spans import UNTRACED, producing
 
+ENQUEUE: Final = "enqueue"
 _KEPT: Final = "_queue_workflows_single_jobs"
 
 
@@ -79,23 +85,29 @@ def enqueue_ingest_job(
     standing = _kept.get()
     if queue not in standing.config.ingest_queues:
         raise unknown_queue(queue, standing.config.ingest_queues)
-    return _kept_repository(conn, standing).enqueue(
-        task_name,
-        queue=queue,
-        args=args,
-        reason=reason,
-        dedupe_key=dedupe_key,
-        priority=priority,
-        run_at=run_at,
-        delay=delay,
-        limit_key=limit_key,
-        max_attempts=max_attempts,
-        backoff_s=backoff_s,
-        timeout_s=timeout_s,
-        stall_timeout_s=stall_timeout_s,
-        host_lock=host_lock,
-        traceparent=traceparent,
-    )
+    with producing(ENQUEUE, task_name, queue, JobFamily.INGEST) as traced:
+        enqueued = _kept_repository(conn, standing).enqueue(
+            task_name,
+            queue=queue,
+            args=args,
+            reason=reason,
+            dedupe_key=dedupe_key,
+            priority=priority,
+            run_at=run_at,
+            delay=delay,
+            limit_key=limit_key,
+            max_attempts=max_attempts,
+            backoff_s=backoff_s,
+            timeout_s=timeout_s,
+            stall_timeout_s=stall_timeout_s,
+            host_lock=host_lock,
+            traceparent=traceparent or traced.traceparent,
+        )
+        if traced is not UNTRACED:
+            traced.note(MESSAGE_ID, str(enqueued.id))
+    if enqueued.created:
+        count_sent(ENQUEUE, JobFamily.INGEST, [(queue, task_name)])
+    return enqueued
 
 
 def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle) -> list[Enqueued]:
@@ -105,14 +117,26 @@ def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle) -> list[Enqueued
     """
     standing = _kept.get()
     known = standing.config.ingest_queues
+    counted: list[tuple[str, str]] | None = [] if instruments() is not None else None
 
-    def checked() -> Iterator[NewIngestJob]:
+    def checked(traceparent: str | None) -> Iterator[NewIngestJob]:
         for job in jobs:
             if job.queue not in known:
                 raise unknown_queue(job.queue, known)
-            yield job
+            if counted is not None:
+                counted.append((job.queue, job.task_name))
+            yield job if job.traceparent or not traceparent else replace(job, traceparent=traceparent)
 
-    return _repository(conn, standing).enqueue_many(checked())
+    with producing(ENQUEUE, None, None, JobFamily.INGEST) as traced:
+        enqueued = _repository(conn, standing).enqueue_many(checked(traced.traceparent))
+        traced.note(BATCH_COUNT, len(enqueued))
+    if counted is not None:
+        count_sent(
+            ENQUEUE,
+            JobFamily.INGEST,
+            [of for of, each in zip(counted, enqueued, strict=True) if each.created],
+        )
+    return enqueued
 
 
 def _kept_repository(conn: Handle, standing: _Standing) -> IngestJobRepository:

@@ -36,6 +36,7 @@ from queue_workflows.host.deadman import DeadMan, boottime
 from queue_workflows.jobs.ending import ending_of, outcome_of
 from queue_workflows.jobs.guards import HeldJob, Verdict, next_verdict_at, verdict_on
 from queue_workflows.jobs.maintenance import sweep
+from queue_workflows.jobs.observing import count_ended, cut_short
 from queue_workflows.jobs.outcomes import Released, Stop
 from queue_workflows.jobs.tasks import backoff_of
 from queue_workflows.repositories.claimable import ClaimableRepository
@@ -50,6 +51,7 @@ from queue_workflows.roles.loop import exit_code_of
 from queue_workflows.roles.telling import Telling
 from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState, WorkerState
+from queue_workflows.telemetry.provider import flush
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +65,8 @@ _OFF_GRACE_S: Final = 0.5
 _MAIN_PATIENCE_S: Final = 0.2
 # How long the end of the process waits for a statement of this thread that gets no answer.
 _LAST_ROUND_S: Final = 5.0
+# How long exporters may take to send what is left when this process ends or starts anew.
+_FLUSH_S: Final = 1.0
 _EXITS: Final = {
     Verdict.WALL_CLOCK: ExitCode.WALL_CLOCK,
     Verdict.STALL: ExitCode.STALL,
@@ -202,6 +206,8 @@ class Guardian:
         It must hold nothing.
         """
         end_children()
+        if not self.holdings.all():
+            flush(_FLUSH_S)
         if self._hearing.hand_over() or self.stopping is not None:
             self._leave(ExitCode.DONE)
         execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done)
@@ -390,9 +396,16 @@ class Guardian:
             _log.error("job %d: %s, so its process ends", held.job.id, verdict.value.replace("_", " "))
         # While these live, so does the job; and its row must be nobody else's yet.
         end_children()
+        accepted = [each for each in endings if each is not None]
+        is_told = verdict is not Verdict.LEASE
+        if is_told:
+            # While the rows are ours still: the functions run until the process ends.
+            within_s = min(_FLUSH_S, self.holdings.lease_s / 10)
+            count_ended(self.identity.queue, accepted, {each.fence.job_id: each.status for each in accepted})
+            cut_short([(one.ctx.observed, how) for one, how in outcomes], within_s=within_s)
         try:
             self._write_progress(now, final=True)
-            Intake(self.terms, self._connected()).end([each for each in endings if each is not None])
+            Intake(self.terms, self._connected()).end(accepted, is_counted=is_told)
         except DATABASE_FAILED as exc:
             _log.warning("its end could not be written, its lease will lapse: %s", " ".join(str(exc).split()))
             self._leave(self._status_after(verdict) or ExitCode.LEASE_LOST)

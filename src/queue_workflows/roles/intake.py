@@ -24,6 +24,7 @@ import psycopg
 
 from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.jobs.kept_slots import KeptSlots
+from queue_workflows.jobs.observing import count_claimed, count_ended, count_held
 from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedJob, Fence
@@ -88,20 +89,23 @@ class Intake:
             durable=False,
         )
         marks.claimed(jobs, limit)
-        return self._with_slots(jobs)
+        return self._begun(jobs)
 
-    def end(self, endings: Sequence[Ending]) -> Ended:
+    def end(self, endings: Sequence[Ending], *, is_counted: bool = False) -> Ended:
         """End a batch; those whose lease is lost are named and change nothing."""
         if not self._kept:
-            return self.repository.end_many(endings)
-        fences = [ending.fence for ending in endings]
-        with self._connection.pipeline() as pipeline:
-            self._slots.send_free(self._kept.of(fences))
-            answer = self.repository.ask_end(endings)
-            pipeline.sync()
-            self._send_admit(fences)
-            ended = answer()
-        self._kept.forget(fences)
+            ended = self.repository.end_many(endings)
+        else:
+            fences = [ending.fence for ending in endings]
+            with self._connection.pipeline() as pipeline:
+                self._slots.send_free(self._kept.of(fences))
+                answer = self.repository.ask_end(endings)
+                pipeline.sync()
+                self._send_admit(fences)
+                ended = answer()
+            self._kept.forget(fences)
+        if not is_counted:
+            count_ended(self._terms.queue, endings, ended.statuses)
         return ended
 
     def end_and_claim(
@@ -142,7 +146,8 @@ class Intake:
                 ended, jobs = end_answer(), claim_answer()
             self._kept.forget(fences)
         marks.claimed(jobs, limit)
-        return ended, self._with_slots(jobs)
+        count_ended(terms.queue, endings, ended.statuses)
+        return ended, self._begun(jobs)
 
     def renew(self, held: Sequence[HeldJob]) -> dict[int, datetime | None]:
         """Extend leases: the jobs that are still held, and since when somebody wants each cancelled."""
@@ -165,6 +170,14 @@ class Intake:
         self.repository.reclaim_worker(terms.worker_id, max_crashes=max_crashes, crashed=False)
         if freed := self._slots.free_left_by(terms.worker_id):
             self._lanes.admit(freed)
+
+    def _begun(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
+        """Those of a claim that may run."""
+        jobs = self._with_slots(claimed)
+        count_claimed(jobs)
+        if len(jobs) < len(claimed):
+            count_held(claimed, len(claimed) - len(jobs))
+        return jobs
 
     # Keyed limits.
 

@@ -8,15 +8,17 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import psutil
 
 from queue_workflows.host.lifetime import kill_trees
 from queue_workflows.host.pid1 import LAUNCHER_PID
 from queue_workflows.roles.identity import Identity
+from queue_workflows.telemetry.provider import flush
 
 _log = logging.getLogger(__name__)
+_FLUSH_S: Final = 1.0
 
 
 @contextmanager
@@ -33,6 +35,7 @@ def leaving_after(seconds: float, status: int) -> Iterator[None]:
 
 def _leave_it_behind(status: int) -> None:
     _log.warning("left behind: what a job started on the event loop and what does not end")
+    flush(_FLUSH_S)
     leave(status)
 
 

@@ -25,6 +25,8 @@ from queue_workflows.roles.leaving import leaving_after
 from queue_workflows.roles.probing import probed
 from queue_workflows.roles.worker import MIN_SCHEMA, Worker, WorkerOptions, family_of
 from queue_workflows.settings import Settings
+from queue_workflows.telemetry.instruments import observe_in_flight
+from queue_workflows.telemetry.provider import settle
 
 _log = logging.getLogger(__name__)
 
@@ -93,6 +95,8 @@ def _work(
             launcher_pid=launcher_pid,
         )
         aside = Aside(lambda: database.connect(autocommit=True, hot=True), guardian.holdings.holds)
+        settle()
+        observe_in_flight(options.queue, family.name, lambda: len(guardian.holdings.all()))
         guardian.start()
         report.look = lambda: judge(
             guardian.pulse(),

@@ -1,0 +1,111 @@
+"""The instruments of this process, made once for its SDK; None where there is none."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from queue_workflows.telemetry import names
+from queue_workflows.telemetry.provider import is_silent, meter
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Meter
+
+# More than any application has; what comes on top is counted together.
+_MOST_TASKS: Final = 500
+OTHER: Final = "(other)"
+# Seconds; the usual buckets are of milliseconds, and a job takes from one of those to hours.
+_BUCKETS: Final = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400)
+
+
+class Instruments:
+    """Adds to what `names.INSTRUMENTS` has, with the attributes that it has."""
+
+    def __init__(self, made_by: Meter) -> None:
+        make: dict[names.Kind, Any] = {
+            "counter": made_by.create_counter,
+            "histogram": lambda *args: made_by.create_histogram(
+                *args, explicit_bucket_boundaries_advisory=_BUCKETS
+            ),
+        }
+        self._made = {
+            one.name: make[one.kind](one.name, one.unit, one.what)
+            for one in names.INSTRUMENTS
+            if one.kind in make
+        }
+        self._tasks: set[str] = set()
+
+    def sent(self, operation: str, queue: str, family: str, task: str, count: int) -> None:
+        """So many were stored for somebody to run."""
+        attributes = self._of(queue, family, task)
+        self._made[names.SENT].add(count, _messaging(operation, attributes))
+
+    def claimed(self, queue: str, family: str, task: str, waits_s: list[float]) -> None:
+        """So many of a task were claimed, each after having been due for so long."""
+        attributes = self._of(queue, family, task)
+        self._made[names.CLAIMED].add(len(waits_s), _messaging("claim", attributes))
+        wait_time = self._made[names.WAIT_TIME]
+        for wait_s in waits_s:
+            wait_time.record(wait_s, attributes)
+
+    def ran(self, queue: str, family: str, task: str, outcome: str, seconds: float) -> None:
+        """One has run."""
+        attributes = self._of(queue, family, task)
+        attributes[names.OUTCOME] = outcome
+        self._made[names.RUN_TIME].record(seconds, _messaging("process", attributes))
+
+    def ended(self, queue: str, family: str, outcome: str, count: int) -> None:
+        """So many ended so."""
+        self._made[names.ENDED].add(count, {names.QUEUE: queue, names.FAMILY: family, names.OUTCOME: outcome})
+
+    def waited(self, name: str, queue: str, family: str, task: str, seconds: float) -> None:
+        """A running job had to wait."""
+        self._made[name].record(seconds, self._of(queue, family, task))
+
+    def _of(self, queue: str, family: str, task: str) -> dict[str, str]:
+        """Names of tasks come from rows, and nobody may fill the metrics' store with them."""
+        if task not in self._tasks:
+            if len(self._tasks) >= _MOST_TASKS:
+                task = OTHER
+            else:
+                self._tasks.add(task)
+        return {names.QUEUE: queue, names.FAMILY: family, names.TASK: task}
+
+
+def instruments() -> Instruments | None:
+    """Those of the SDK that is configured now."""
+    made_by = meter()
+    return None if made_by is None else _instruments_of(made_by)
+
+
+@lru_cache(maxsize=8)
+def _instruments_of(made_by: Meter) -> Instruments:
+    return Instruments(made_by)
+
+
+def _messaging(operation: str, attributes: dict[str, str]) -> dict[str, str]:
+    return {names.SYSTEM: names.SYSTEM_NAME, names.OPERATION: operation, **attributes}
+
+
+def observe_in_flight(queue: str, family: str, held: Callable[[], int]) -> None:
+    """Have exporters ask how many jobs are held, whenever they export."""
+    made_by = meter()
+    if made_by is None:
+        return
+    from opentelemetry.metrics import CallbackOptions, Observation
+
+    def observed(_options: CallbackOptions) -> list[Observation]:
+        return [Observation(held(), {names.QUEUE: queue, names.FAMILY: family})]
+
+    (metric,) = (one for one in names.INSTRUMENTS if one.name == names.IN_FLIGHT)
+    made_by.create_observable_up_down_counter(metric.name, [observed], metric.unit, metric.what)
+
+
+def count_sent(operation: str, family: str, sent: Collection[tuple[str, str]]) -> None:
+    """What was stored, by queue and task."""
+    if is_silent() or (counts := instruments()) is None:
+        return
+    for (queue, task), count in Counter(sent).items():
+        counts.sent(operation, queue, family, task, count)
