@@ -219,17 +219,31 @@ def _decide(
         if names:
             jobs = [job_named(connection, name) for name in names]
             return _decide_named(connection, verb, jobs, by, dry_run=dry_run, as_json=as_json)
-        matched = _preview(connection, wanted, quiet=as_json)
-        if dry_run or not matched:
-            if as_json:
-                print_json({"matched": matched, "dry_run": dry_run})
-            else:
-                say(f"{_many(matched)} {'would be ' + _DONE[verb] if matched else 'match'}")
-            return ExitCode.DONE
-        if not confirm(f"{verb.capitalize()} {_many(matched)}?", yes=yes):
-            say("nothing done")
-            return ExitCode.FAILED
-        return _decide_matching(connection, verb, wanted, by, as_json=as_json)
+        return decide_on_all(connection, verb, wanted, by, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def decide_on_all(
+    connection: psycopg.Connection[Any],
+    verb: Verb,
+    wanted: JobFilter,
+    by: dict[str, Any],
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> ExitCode:
+    """Show how many match and the newest of them, ask, and decide on them all."""
+    matched = _preview(connection, wanted, quiet=as_json)
+    if dry_run or not matched:
+        if as_json:
+            print_json({"matched": matched, "dry_run": dry_run})
+        else:
+            say(f"{_many(matched)} {'would be ' + _DONE[verb] if matched else 'match'}")
+        return ExitCode.DONE
+    if not confirm(f"{verb.capitalize()} {_many(matched)}?", yes=yes):
+        say("nothing done")
+        return ExitCode.FAILED
+    return _decide_matching(connection, verb, wanted, by, as_json=as_json)
 
 
 def _decide_named(

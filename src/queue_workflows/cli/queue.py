@@ -13,6 +13,8 @@ ENTRIES: Final = {
         "queue_workflows.cli.queue_stats:stats", "Show how full the queues are and how they move."
     ),
     "import": Entry("queue_workflows.cli.queue_import:import_", "Enqueue the jobs of a file, one a line."),
+    "enqueue": Entry("queue_workflows.cli.queue_enqueue:enqueue", "Enqueue a job, or many alike."),
+    "retry-failed": Entry("queue_workflows.cli.queue_retry:retry_failed", "Run failed jobs again."),
     "pause": Entry("queue_workflows.cli.queue_pausing:pause", "Let no worker of a queue claim any more."),
     "resume": Entry("queue_workflows.cli.queue_pausing:resume", "Take a pause back."),
 }

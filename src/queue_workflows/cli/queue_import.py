@@ -18,7 +18,7 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.operating import json_option, print_json
 from queue_workflows.cli.progress import Progress
 from queue_workflows.cli.terminal import Terminal
-from queue_workflows.config import current_config, effective_settings, resolve_dsn
+from queue_workflows.config import effective_settings, resolve_dsn
 from queue_workflows.db.engine import Database, classify_failure
 from queue_workflows.errors import ExitCode, ImportStopped, LineRefused, QwfError
 from queue_workflows.jobs.importing import (
@@ -30,10 +30,9 @@ from queue_workflows.jobs.importing import (
     batches_of,
     import_batches,
     lines_of,
+    our_rows,
     sending_on,
 )
-from queue_workflows.jobs.tasks import current_tasks
-from queue_workflows.repositories.enqueueing import current_rows
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 
 STDIN: Final = "-"
@@ -70,9 +69,7 @@ def import_(
     """
     longest = effective_settings().payload_max_bytes + BESIDE_ARGS_BYTES
     reader = LineReader(
-        current_rows(),
-        current_tasks(),
-        queues=current_config().ingest_queues,
+        our_rows(),
         longest=longest,
         queue=queue_name,
         task_name=task_name,

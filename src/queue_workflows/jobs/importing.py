@@ -17,11 +17,12 @@ from hashlib import blake2b
 from typing import Any, BinaryIO, Final, TypeAlias
 from zlib import error as ZlibError
 
+from queue_workflows.config import current_config
 from queue_workflows.db.asking import AskingConnection
 from queue_workflows.errors import ConfigurationError, LineRefused, PayloadError
-from queue_workflows.jobs.tasks import TaskRegistry
+from queue_workflows.jobs.tasks import TaskRegistry, current_tasks
 from queue_workflows.repositories.bulk import CHUNK_BYTES, CHUNK_ROWS, Enqueued
-from queue_workflows.repositories.enqueueing import unknown_queue
+from queue_workflows.repositories.enqueueing import current_rows, unknown_queue
 from queue_workflows.repositories.fields import Row
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.ingest_rows import IngestRows, NewIngestJob
@@ -96,23 +97,49 @@ def lines_of(stream: BinaryIO, *, longest: int) -> Iterator[Line]:
         yield number, text.removeprefix(_BOM) if number == 1 else text
 
 
+class JobRows:
+    """Makes a row of what a job is to be, as `enqueue` of its task would, if this process knows the task."""
+
+    def __init__(self, rows: IngestRows, tasks: TaskRegistry, *, queues: frozenset[str]) -> None:
+        self._rows = rows
+        self._tasks = tasks
+        self._queues = queues
+
+    def row(self, given: dict[str, Any]) -> Row:
+        """The values to insert; `given` are fields of `NewIngestJob`, a name among them."""
+        job = self._job(given)
+        if job.queue not in self._queues and isinstance(job.queue, str):
+            raise unknown_queue(job.queue, self._queues)
+        return self._rows.row(job)
+
+    def _job(self, given: dict[str, Any]) -> NewIngestJob:
+        task = self._tasks.task_named(given["task_name"]) if isinstance(given["task_name"], str) else None
+        if task is not None:
+            args, options = given.get("args"), {k: v for k, v in given.items() if k not in _OWN}
+            return task.job(args, **options)
+        if "queue" not in given:
+            raise PayloadError("it has no queue", path="queue", advice="--queue names one")
+        return NewIngestJob(**given)
+
+
+def our_rows() -> JobRows:
+    """Rows of jobs for the queues and by the tasks and settings of this host app."""
+    return JobRows(current_rows(), current_tasks(), queues=current_config().ingest_queues)
+
+
 class LineReader:
-    """Makes a row of a line, as `enqueue` of its task would, if this process knows the task."""
+    """Makes a row of a line."""
 
     def __init__(
         self,
-        rows: IngestRows,
-        tasks: TaskRegistry,
+        rows: JobRows,
         *,
-        queues: frozenset[str],
         longest: int,
         queue: str | None = None,
         task_name: str | None = None,
         dedupe_by: DedupeBy | None = None,
     ) -> None:
         self._rows = rows
-        self._tasks = tasks
-        self._queues = queues
         self._longest = longest
         self._defaults = {
             name: value for name, value in (("task_name", task_name), ("queue", queue)) if value is not None
@@ -127,10 +154,10 @@ class LineReader:
                 f"longer than {self._longest:,} bytes",
                 advice="store the data elsewhere and send a reference, or raise QWF_PAYLOAD_MAX_BYTES",
             )
-        job = self._job(self._given(text), number, text)
-        if job.queue not in self._queues and isinstance(job.queue, str):
-            raise unknown_queue(job.queue, self._queues)
-        return self._rows.row(job)
+        given = self._given(text)
+        if self._dedupe_by is not None and "dedupe_key" not in given:
+            given["dedupe_key"] = _key_of(number, text, self._dedupe_by)
+        return self._rows.row(given)
 
     def _given(self, text: bytes) -> dict[str, Any]:
         """What the line says, and the defaults for what it does not."""
@@ -140,21 +167,11 @@ class LineReader:
             unknown = ", ".join(sorted(repr(name)[:40] for name in given.keys() - self._names)[:3])
             raise PayloadError(f"unknown: {unknown}", advice=f"a job has {', '.join(FIELDS)}")
         if "run_at" in given:
-            given["run_at"] = _moment(given["run_at"])
-        return self._defaults | given
-
-    def _job(self, given: dict[str, Any], number: int, text: bytes) -> NewIngestJob:
+            given["run_at"] = moment_of(given["run_at"])
+        given = self._defaults | given
         if "task_name" not in given:
-            raise PayloadError("it has no task_name", advice="--task gives one to lines without")
-        if self._dedupe_by is not None and "dedupe_key" not in given:
-            given["dedupe_key"] = _key_of(number, text, self._dedupe_by)
-        task = self._tasks.task_named(given["task_name"]) if isinstance(given["task_name"], str) else None
-        if task is not None:
-            args, options = given.get("args"), {k: v for k, v in given.items() if k not in _OWN}
-            return task.job(args, **options)
-        if "queue" not in given:
-            raise PayloadError("it has no queue", advice="--queue gives one to lines without")
-        return NewIngestJob(**given)
+            raise PayloadError("it has no task_name", advice="--task names one")
+        return given
 
 
 def batches_of(
@@ -256,7 +273,7 @@ def _object(text: bytes) -> dict[str, Any]:
     return found
 
 
-def _moment(value: object) -> datetime:
+def moment_of(value: object) -> datetime:
     """A point in time in ISO 8601; whether it has a zone is checked with all others."""
     try:
         if isinstance(value, str):

@@ -11,7 +11,7 @@ from typing import Any, Final
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.connection import Handle, Statements
-from queue_workflows.repositories.families import FAMILIES, INGEST, NODE, Family
+from queue_workflows.repositories.families import BY_NAME, FAMILIES, INGEST, NODE, Family
 from queue_workflows.repositories.table import LONGEST_PAGE, Filters
 from queue_workflows.states import JobStatus
 
@@ -67,6 +67,7 @@ FAILURES_READ: Final = 50_000
 class JobFilter:
     """What a job has to be; None is anything. Ages count from when it was enqueued."""
 
+    family: str | None = None
     queue: str | None = None
     status: tuple[str, ...] | None = None
     task: str | None = None
@@ -76,6 +77,7 @@ class JobFilter:
     worker: str | None = None
     older_than_s: float | None = None
     newer_than_s: float | None = None
+    ended_within_s: float | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -86,6 +88,8 @@ class JobFilter:
         """The families that it can match."""
         if self.task is not None and (self.node is not None or self.run_id is not None):
             raise PayloadError("a task is of ingest jobs, a node and a run of node jobs", path="task")
+        if self.family is not None:
+            return [BY_NAME[self.family]]
         if self.task is not None:
             return [INGEST]
         return [NODE] if self.node is not None or self.run_id is not None else list(FAMILIES)
@@ -112,6 +116,10 @@ class JobFilter:
             seconds = check.seconds_or_none(name, getattr(self, name))
             ago = f"statement_timestamp() - make_interval(secs => %({name})s::float8)"
             filters.add(f"created_at {sign} {ago}", **{name: seconds})
+        filters.add(
+            "finished_at >= statement_timestamp() - make_interval(secs => %(ended_within_s)s::float8)",
+            ended_within_s=check.seconds_or_none("ended_within_s", self.ended_within_s),
+        )
         filters.add("id > %(after)s::bigint", after=after)
         return filters
 

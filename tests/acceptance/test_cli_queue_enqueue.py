@@ -1,0 +1,110 @@
+"""`qwf queue enqueue`: a job from a command line, or many that are alike."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import psycopg
+import pytest
+from support.commands import qwf_here
+
+from queue_workflows.jobs.tasks import current_tasks, register_ingest_task
+from queue_workflows.repositories.bulk import CHUNK_ROWS
+
+
+@pytest.fixture
+def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute("TRUNCATE ingest_jobs")
+        yield connection
+
+
+def enqueued(dsn: str, *arguments: str) -> str:
+    return qwf_here("--db", dsn, "queue", "enqueue", *arguments).stdout
+
+
+def test_one_job_with_everything(qwf_dsn, conn):
+    """Its name goes to stdout, for scripts."""
+    said = enqueued(
+        qwf_dsn,
+        *("page", "--queue", "load", "--args", '{"url": "x", "n": 1}', "-a", "n:=2", "-a", "text=3"),
+        *("--priority", "8", "--dedupe-key", "k", "--run-at", "2040-01-31T12:00:00Z", "--reason", "by hand"),
+        *("--limit-key", "host:a", "--max-attempts", "7", "--timeout", "2m"),
+    )
+    ((row,),) = conn.execute("SELECT to_jsonb(j) FROM ingest_jobs j").fetchall()
+    assert said == f"ingest:{row['id']}\n"
+    assert row["args"] == {"url": "x", "n": 2, "text": "3"}
+    assert {name: row[name] for name in ("task_name", "queue", "priority", "dedupe_key", "reason")} == {
+        "task_name": "page",
+        "queue": "load",
+        "priority": 8,
+        "dedupe_key": "k",
+        "reason": "by hand",
+    }
+    assert (row["limit_key"], row["max_attempts"], row["timeout_s"]) == ("host:a", 7, 120)
+    assert datetime.fromisoformat(row["run_at"]) == datetime(2040, 1, 31, 12, tzinfo=UTC)
+
+
+def test_a_key_that_is_taken(qwf_dsn, conn):
+    """The job that has it is named, and nothing enqueued."""
+    options = ("page", "--queue", "fetch", "--dedupe-key", "k")
+    first = enqueued(qwf_dsn, *options)
+    again = qwf_here("--db", qwf_dsn, "queue", "enqueue", *options)
+    assert (again.stdout, again.stderr) == (first, "it has this key already: nothing was enqueued\n")
+    assert json.loads(enqueued(qwf_dsn, *options, "--json"))["created"] is False
+
+
+def test_many_that_are_alike(qwf_dsn, conn):
+    """In order and in several batches."""
+    count = 2 * CHUNK_ROWS + 1
+    told = json.loads(enqueued(qwf_dsn, "page", "--queue", "fetch", "--count", str(count), "--json"))
+    assert conn.execute("SELECT count(*), min(id), max(id) FROM ingest_jobs").fetchone() == (
+        *(count, told["first"], told["last"]),
+    )
+    said = enqueued(qwf_dsn, "page", "--queue", "fetch", "--count", "2")
+    assert said == f"2 jobs, ingest:{told['last'] + 1} to ingest:{told['last'] + 2}\n"
+
+
+def test_a_registered_task_says_where(qwf_dsn, conn):
+    """And how, as `enqueue` in code."""
+    register_ingest_task(
+        "told", lambda reason: None, queue="load", max_attempts=9, limit_key=lambda args: "x"
+    )
+    try:
+        enqueued(qwf_dsn, "told")
+    finally:
+        current_tasks()._known.pop("told")
+    assert conn.execute("SELECT queue, max_attempts, limit_key FROM ingest_jobs").fetchall() == [
+        ("load", 9, "x")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (("page",), 2, "it has no queue"),
+        (("page", "--queue", "elsewhere"), 78, "'elsewhere' is none of this application's ingest queues"),
+        (("page", "--queue", "fetch", "--args", "[1]"), 2, "must be an object"),
+        (("page", "--queue", "fetch", "--args", "{"), 2, "--args"),
+        (("page", "--queue", "fetch", "-a", "x"), 2, "write name=text"),
+        (("page", "--queue", "fetch", "--run-at", "soon"), 2, "is no time"),
+        (("page", "--queue", "fetch", "--run-at", "2040-01-01T00:00:00"), 2, "no time zone"),
+        (
+            ("page", "--queue", "fetch", "--run-at", "2040-01-01T00:00Z", "--delay", "1h"),
+            2,
+            "both run_at and delay",
+        ),
+        (("page", "--queue", "fetch", "--count", "2", "--dedupe-key", "k"), 2, "would be one job"),
+        (("page", "--queue", "fetch", "--count", "0"), 2, "--count"),
+        (("page", "--queue", "fetch", "--max-attempts", "0"), 2, "max_attempts must be a whole number"),
+        (("a\0b", "--queue", "fetch"), 2, "NUL"),
+    ],
+)
+def test_what_cannot_be_enqueued(qwf_dsn, conn, arguments, status, says):
+    """One line, and no row."""
+    said = qwf_here("--db", qwf_dsn, "queue", "enqueue", *arguments, status=status)
+    assert (said.stdout, said.stderr.count("\n")) == ("", 1)
+    assert says in said.stderr
+    assert conn.execute("SELECT count(*) FROM ingest_jobs").fetchone() == (0,)
