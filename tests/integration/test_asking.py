@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import psycopg
@@ -11,6 +12,7 @@ from support.workers import until
 
 from queue_workflows.db.asking import AskingConnection
 from queue_workflows.db.engine import Database
+from queue_workflows.db.line import Line
 
 
 @pytest.fixture
@@ -45,3 +47,27 @@ def test_an_error_passes_as_it_is(asking: AskingConnection) -> None:
         asking.execute("SELECT FROM nowhere")
     assert asking.execute("SELECT 1").fetchall() == [(1,)]
     assert calls == [1]
+
+
+def test_a_question_without_an_answer_is_cut_short(qwf_dsn: str) -> None:
+    """By another thread, and only while it is asked: who has his answer takes the time he needs."""
+    with Database.open(qwf_dsn, role="test") as database:
+        line = Line(lambda: database.connect(autocommit=True))
+        over = threading.Event()
+
+        def cut() -> None:
+            while not over.wait(0.01):
+                line.cut_if_unanswered(0.2)
+
+        cutter = threading.Thread(target=cut)
+        line.connected().execute("SELECT 1")
+        line.cut_if_unanswered(0)
+        assert line.connected().execute("SELECT 7").fetchone() == (7,)
+        cutter.start()
+        with pytest.raises(psycopg.OperationalError):
+            line.connected().execute("SELECT pg_sleep(600)")
+        over.set()
+        cutter.join()
+        assert line.let_go()
+        assert line.connected().execute("SELECT 7").fetchone() == (7,)
+        line.let_go()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 
 import psycopg
 import pytest
@@ -78,6 +79,33 @@ def test_a_killed_one_is_replaced(qwf_dsn, connection):
         assert second != first
         assert supervisor.stop() == 0
         assert gone(second)
+
+
+def test_one_that_hangs_is_replaced(qwf_dsn, connection):
+    """It says nothing any more by its lifeline, and the next one goes on."""
+    with over_stand_ins(qwf_dsn, "orchestrator", env={"QWF_STALE_HEARTBEAT_S": "3"}) as supervisor:
+        first = int(supervisor.until(ORCHESTRATES)[1])
+        with suppress(ProcessLookupError):
+            os.kill(first, signal.SIGSTOP)
+        supervisor.until(f"orchestrator/1: killing pid {first}: no sign of life for")
+        assert int(supervisor.until(ORCHESTRATES)[1]) != first
+        assert supervisor.stop() == 0
+
+
+@pytest.mark.slow
+def test_the_shipped_one_is_watched_and_replaced(qwf_dsn, connection):
+    """It is heard of while it idles and works, and stopped in the middle it is not waited for."""
+    chain = {"nodes": [{"id": "a", "module": "echo", "inputs": {"n": 1}}]}
+    short = {"QWF_STALE_HEARTBEAT_S": "5"}
+    command = ["--orchestrator", "--worker", "cpu", "--no-spare"]
+    with supervisor_of(qwf_dsn, *command, env=short) as supervisor:
+        first = int(supervisor.until(r"orchestrator/1: started, pid (\d+)")[1])
+        wait_for(start(connection, chain), 100, db_url=qwf_dsn)
+        with suppress(ProcessLookupError):
+            os.kill(first, signal.SIGSTOP)
+        run = start(connection, chain)
+        supervisor.until(f"orchestrator/1: killing pid {first}: no sign of life for")
+        wait_for(run, 100, db_url=qwf_dsn)
 
 
 def test_nobody_misses_its_heartbeat(qwf_dsn, connection):

@@ -10,10 +10,16 @@ import signal
 
 import pytest
 from support.floor import ENDS, WATCHES, Floor
+from support.runs import start
 from support.statement_proxy import Moment, StatementProxy
-from support.workers import until
+from support.workers import running_orchestrator, until
 
-from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
+from queue_workflows.repositories import (
+    HeartbeatRepository,
+    NodeJobRepository,
+    WorkerControlRepository,
+    dispatching,
+)
 
 
 @pytest.mark.timed
@@ -85,3 +91,15 @@ def test_a_worker_that_is_parked_hears_the_operator_again(
         job = floor.enqueue()
         floor.until_completed(job)
         assert floor.jobs.row(job)["result"] == {"attempt": 1, "pid": worker.pid}
+
+
+@pytest.mark.slow
+def test_an_orchestrator_that_gets_no_answer_connects_anew(floor: Floor, proxy: StatementProxy) -> None:
+    """In the middle of a batch: what it had begun is taken back with its session, and begun again."""
+    stuck = proxy.trap(dispatching.LOCK, moment=Moment.UNREAD)
+    settings = {"QWF_STALE_HEARTBEAT_S": "1", "QWF_IDLE_IN_TRANSACTION_SESSION_TIMEOUT_S": "2"}
+    with running_orchestrator(proxy.dsn, **settings) as orchestrator:
+        run = start(floor.connection, {"nodes": [{"id": "a", "module": "m"}]})
+        stuck.sprung()
+        until(lambda: NodeJobRepository(floor.connection).list(run_id=run))
+        assert orchestrator.poll() is None

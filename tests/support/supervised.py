@@ -22,15 +22,23 @@ from support.workers import until
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 
 TESTS = Path(__file__).parents[1]
-# It beats nowhere and holds nothing.
+# It beats in its lifeline alone, and holds nothing.
 ORCHESTRATOR = """
 import os, signal, sys, threading
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.roles import lifeline
+lifeline.EVERY_S = 0.1
+asked = []
+def is_fine():
+    asked.append(1)
+    if len(asked) == 2:  # it was heard of once
+        os.write(1, b"orchestrates %d\\n" % os.getpid())
+    return True
 stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
 die_with_parent(take_launcher_pid())
-os.write(1, b"orchestrates %d\\n" % os.getpid())
-while not stop.wait(1): pass
+with lifeline.told(is_fine, lambda: None):
+    while not stop.wait(1): pass
 os.write(1, b"orchestrator stopping\\n")
 """
 STAND_IN = Path(__file__).with_name("standin_worker.py")

@@ -1,7 +1,8 @@
-"""A connection on which something can be done while the server is at the answer."""
+"""A connection on which something can be done while the server is at the answer, for however long it is."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
@@ -15,13 +16,19 @@ class AskingConnection(psycopg.Connection[Any]):
     """Calls `meanwhile`, once, as soon as its next statement is on its way."""
 
     meanwhile: Callable[[], None] | None = None
+    # On the monotonic clock; None while nobody waits for an answer.
+    waiting_since: float | None = None
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
         """Let psycopg wait for the answer; what it waits with first stops when there is nothing to send."""
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
             gen = _with(gen, meanwhile)
-        return super().wait(gen, *args, **kwargs)
+        self.waiting_since = time.monotonic()
+        try:
+            return super().wait(gen, *args, **kwargs)
+        finally:
+            self.waiting_since = None
 
 
 def _with(asking: Generator[Any, Any, T], meanwhile: Callable[[], None]) -> Generator[Any, Any, T]:

@@ -12,6 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import psycopg
 
+from queue_workflows.db.asking import AskingConnection
+
 C = TypeVar("C", bound=psycopg.Connection[Any])
 
 
@@ -60,8 +62,16 @@ class Line(Generic[C]):
     def cut_if_stuck(self, after_s: float) -> None:
         """From any thread: let fail what has been asked for so long, by the socket."""
         with self._guard:
-            if self._asked_at is None or self._plug is None or self._now() - self._asked_at <= after_s:
-                return
+            self._cut_if(self._asked_at, after_s)
+
+    def cut_if_unanswered(self, after_s: float) -> None:
+        """The same for whatever the server was asked last, however long it is since the question before."""
+        with self._guard:
+            if isinstance(self._connection, AskingConnection):
+                self._cut_if(self._connection.waiting_since, after_s)
+
+    def _cut_if(self, since: float | None, after_s: float) -> None:
+        if since is not None and self._plug is not None and self._now() - since > after_s:
             with suppress(OSError):
                 self._plug.shutdown(socket.SHUT_RDWR)
 

@@ -1,4 +1,4 @@
-"""What a probe is told of a worker.
+"""What a probe is told of a worker, or of an orchestrator.
 
 Live: both its threads get on. The main one may be at a job for as long as that may last, which the guardian
 watches; without a job it has to come around. A worker that is not live should be restarted.
@@ -49,6 +49,11 @@ STARTING: Final = Health(
     worker_id=None,
     state="starting",
     reasons=("it waits for its database and schema",),
+)
+
+
+STOPPING: Final = Health(
+    live=True, ready=False, worker_id=None, state="stopping", reasons=("it was told to stop",)
 )
 
 

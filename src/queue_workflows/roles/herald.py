@@ -26,11 +26,13 @@ class Herald:
         *,
         poll_s: float,
         grace_s: float,
+        answer_within_s: float,
     ) -> None:
         self._line = Line(connect)
         self._deliver = deliver
         self._poll_s = poll_s
         self._grace_s = grace_s
+        self._answer_within_s = answer_within_s
         self._rung = threading.Event()
         self._over = False
         self._thread = threading.Thread(target=self._run, name="qwf-herald", daemon=True)
@@ -38,6 +40,10 @@ class Herald:
     def ring(self) -> None:
         """There may be something to tell; from any thread."""
         self._rung.set()
+
+    def cut_if_stuck(self) -> None:
+        """From another thread: let go of a server that gives no answer."""
+        self._line.cut_if_unanswered(self._answer_within_s)
 
     def tell_all(self) -> None:
         """Deliver all that is due, in the caller's thread, instead of the herald's own."""

@@ -39,6 +39,8 @@ WAKE: Final = "qwf:dispatch"
 _DATABASE_RETRY_S: Final = 0.5
 _FIRST_LOOK_S: Final = 0.005
 _LONGEST_BATCH_S: Final = 600.0
+# What is silence in others, so many times: an answer that takes as long was swallowed on its way.
+STALE_TIMES: Final = 4
 # Busy for so many turns, it need not be woken any more, and writers need not notify.
 _BUSY_TURNS: Final = 20
 
@@ -111,8 +113,12 @@ class Orchestrator:
                 pause = self._idle(pause)
         return self._halt.exit_code
 
+    def cut_if_stuck(self) -> None:
+        """From another thread: let go of a server that gives no answer, as a network may swallow them all."""
+        self._line.cut_if_unanswered(STALE_TIMES * self._settings.stale_heartbeat_s)
+
     def pulse(self) -> Pulse:
-        """For a probe; a batch may take its time, as the beginning of a run of a hundred thousand nodes."""
+        """For a probe; a batch may take its time, as the first of a run whose document is large."""
         now = time.monotonic()
         is_at_a_run = self._is_at_a_run and now - self._main_at < _LONGEST_BATCH_S
         return Pulse(

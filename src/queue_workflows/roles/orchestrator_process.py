@@ -20,11 +20,18 @@ from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.jobs.delivering import deliver
 from queue_workflows.jobs.dispatching import Dispatcher
 from queue_workflows.jobs.redaction import Redactor
-from queue_workflows.roles.health import HealthReport, judge
+from queue_workflows.roles.health import STOPPING, HealthReport, judge
 from queue_workflows.roles.herald import Herald
 from queue_workflows.roles.identity import Identity
+from queue_workflows.roles.lifeline import told
 from queue_workflows.roles.loop import Halt
-from queue_workflows.roles.orchestrator import CHANNEL, WAKE, Orchestrator, OrchestratorOptions
+from queue_workflows.roles.orchestrator import (
+    CHANNEL,
+    STALE_TIMES,
+    WAKE,
+    Orchestrator,
+    OrchestratorOptions,
+)
 from queue_workflows.roles.probing import probed
 from queue_workflows.settings import Settings
 from queue_workflows.workflow.providing import find_document
@@ -40,8 +47,10 @@ def run_orchestrator(database: Database, settings: Settings, options: Orchestrat
     """Advance runs until told to stop; the status to end the process with."""
     die_with_parent(take_launcher_pid())
     report = HealthReport()
+    seen_to: list[Callable[[], None]] = []
     with (
         probed(report, options.health, options.health_file),
+        told(lambda: report.look().live, lambda: [see_to() for see_to in seen_to]),
         Listener.on(database, [CHANNEL], payloads=[WAKE]) as listener,
     ):
         halt = Halt(listener.interrupt)
@@ -58,8 +67,11 @@ def run_orchestrator(database: Database, settings: Settings, options: Orchestrat
                 patience_s=settings.stale_heartbeat_s,
                 poll_s=settings.poll_s,
             )
+            seen_to += [orchestrator.cut_if_stuck, herald.cut_if_stuck]
             with herald, closing(orchestrator):
                 status = orchestrator.run(once=options.once)
+                # A hook may take its time.
+                report.look = lambda: STOPPING
                 if options.once:
                     herald.tell_all()
                 return status
@@ -88,6 +100,7 @@ def _herald(database: Database, settings: Settings, redactor: Redactor) -> Heral
         told,
         poll_s=settings.poll_s,
         grace_s=settings.grace_s,
+        answer_within_s=STALE_TIMES * settings.stale_heartbeat_s,
     )
 
 

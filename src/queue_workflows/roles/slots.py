@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from queue_workflows.host.launcher import Child
+from queue_workflows.roles.lifeline import Lifeline
 from queue_workflows.roles.loop import Urgency
 from queue_workflows.roles.sweep import Sweep
 
@@ -38,7 +39,7 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class OrchestratorSpec:
-    """An orchestrator that shall be there; it neither beats nor holds jobs."""
+    """An orchestrator that shall be there; it holds no jobs, and beats in a pipe instead of the database."""
 
     options: tuple[str, ...] = ()
     name = "orchestrator"
@@ -63,6 +64,7 @@ class Life:
     ended_at: float = 0.0
     asked: Urgency = Urgency.NONE
     sweep: Sweep | None = None
+    lifeline: Lifeline | None = None
     killed: bool = False
 
 

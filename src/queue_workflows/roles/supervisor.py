@@ -14,8 +14,8 @@ the database by the bookkeeper, the end of a process tree by a thread of its own
 A child is not waited for until its tree is swept, so that its pid stays its own meanwhile. The sweep comes
 before the next incarnation, which may need what the leftovers hold, such as a GPU's memory.
 
-An orchestrator has a slot like a worker's. It holds no jobs and sends no heartbeat, so there is nothing to
-bury and nobody judges it; and when all are stopped it comes last, to act on what the workers finished.
+An orchestrator has a slot like a worker's. It holds no jobs, so there is nothing to bury, and its signs of
+life come through a pipe; and when all are stopped it comes last, to act on what the workers finished.
 """
 
 from __future__ import annotations
@@ -27,27 +27,25 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Final
 
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.launcher import Child, spawn, watch
+from queue_workflows.host.launcher import Child, watch
 from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles import loop
 from queue_workflows.roles.bookkeeper import Bookkeeper, Burial, Pace, Wanted
-from queue_workflows.roles.identity import INCARNATION
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
 from queue_workflows.roles.restarts import HOPELESS, Next, Restarts, crashed, describe
 from queue_workflows.roles.slots import Life, Slot, Spec, slots_of, worth_a_spare
 from queue_workflows.roles.spares import Spares
+from queue_workflows.roles.starting import Outlet, started
 from queue_workflows.roles.sweep import Sweep
 from queue_workflows.roles.vigil import Signs, Vigil
 from queue_workflows.settings import Settings
 
 _log = logging.getLogger(__name__)
-# Where the output of the child of this name goes; None is where ours goes.
-Outlet = Callable[[str], AbstractContextManager[int | None]]
 
 _LOOK_EVERY_S: Final = 1.0
 _RELEASE_S: Final = 5.0  # beyond the grace, for a worker that has to give back its job
@@ -186,12 +184,21 @@ class Supervisor:
         started_at = self._now()
         self._spares.started(started_at)
         try:
-            child = self._spared(slot, incarnation) or self._spawn(slot, incarnation)
+            child, lifeline = self._spared(slot, incarnation), None
+            if child is None:
+                child, lifeline = started(
+                    slot.spec,
+                    self._command_for(slot.spec),
+                    incarnation,
+                    output=self._outlet(slot.name),
+                    settings=self._settings,
+                    now=started_at,
+                )
         except OSError as exc:
             self._follow(slot, _log.error, f"could not be started: {exc}", ExitCode.FAILED, 0)
             return
         worker_id = slot.spec.worker_id(self._settings.host_label, incarnation)
-        slot.life = Life(worker_id, child, None, started_at)
+        slot.life = Life(worker_id, child, None, started_at, lifeline=lifeline)
         try:
             slot.life.fd = fd = watch(child)
         except OSError as exc:
@@ -203,15 +210,6 @@ class Supervisor:
         if worker_id is not None:
             self._vigil.begin(worker_id, started_at)
         _log.info("%s: started, pid %d%s", slot.name, child.pid, f", as {worker_id}" if worker_id else "")
-
-    def _spawn(self, slot: Slot, incarnation: str) -> Child:
-        with self._outlet(slot.name) as stream:
-            return spawn(
-                self._command_for(slot.spec),
-                env={**os.environ, INCARNATION: incarnation},
-                stdout=stream,
-                stderr=stream,
-            )
 
     def _spared(self, slot: Slot, incarnation: str) -> Child | None:
         """A spare is as old as what it imported; who was stopped or mended comes back with what is new."""
@@ -252,6 +250,8 @@ class Supervisor:
         if life.sweep.left:
             _log.warning("%s: left behind, and not to be killed: %s", slot.name, life.sweep.left)
         slot.life = None
+        if life.lifeline is not None:
+            life.lifeline.close()
         if life.worker_id is not None:
             blamed = crashed(status) and self._kill_at is None
             lease_s = self._settings.lease_for(slot.spec.queue)
@@ -328,9 +328,16 @@ class Supervisor:
                     os.kill(life.child.pid, signal.SIGTERM)
 
     def _judge(self) -> None:
-        """By what the bookkeeper read last; a worker that was told to stop need not beat any more."""
+        """By what the bookkeeper read last, and by lifelines; who was told to stop need not beat any more."""
         signs = self._bookkeeper.signs
-        if self._obeyed or signs is self._judged:
+        if self._obeyed:
+            return
+        for slot in self._slots:
+            if slot.life is not None and slot.life.lifeline is not None:
+                reason = slot.life.lifeline.judge(self._now())
+                if reason is not None:
+                    self._kill(slot, reason)
+        if signs is self._judged:
             return
         self._judged = signs
         for worker_id, reason in self._vigil.judge(signs).items():

@@ -1,0 +1,42 @@
+"""Starts the process of a supervisor's slot, with all that it is given besides its command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+from queue_workflows.host.launcher import Child, spawn
+from queue_workflows.roles.identity import INCARNATION
+from queue_workflows.roles.lifeline import PIPE, Lifeline
+from queue_workflows.roles.slots import OrchestratorSpec, Spec
+from queue_workflows.settings import Settings
+
+# Where the output of the child of this name goes; None is where ours goes.
+Outlet = Callable[[str], AbstractContextManager[int | None]]
+
+
+def started(
+    spec: Spec,
+    command: Sequence[str],
+    incarnation: str,
+    *,
+    output: AbstractContextManager[int | None],
+    settings: Settings,
+    now: float,
+) -> tuple[Child, Lifeline | None]:
+    """The child, and the lifeline of one that sends no heartbeat."""
+    env = {**os.environ, INCARNATION: incarnation}
+    with output as stream:
+        if not isinstance(spec, OrchestratorSpec):
+            return spawn(command, env=env, stdout=stream, stderr=stream), None
+        lifeline = Lifeline(now, stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
+        env[PIPE] = str(lifeline.fd)
+        try:
+            child = spawn(command, env=env, stdout=stream, stderr=stream, pass_fds=[lifeline.fd])
+        except BaseException:
+            lifeline.close()
+            raise
+        finally:
+            lifeline.handed_over()
+        return child, lifeline
