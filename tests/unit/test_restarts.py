@@ -8,10 +8,12 @@ import pytest
 
 from queue_workflows.errors import ExitCode
 from queue_workflows.roles.restarts import Next, Restarts, crashed, describe
+from queue_workflows.roles.slots import WorkerSpec
 
 
-def follows(status: int, *, lived_s: float = 5, deaths: int = 0, finishes: bool = False, chance: float = 1.0):
-    return Restarts().after(status, lived_s=lived_s, deaths=deaths, finishes=finishes, chance=chance)
+def follows(status: int, *options: str, lived_s: float = 5, deaths: int = 0, chance: float = 1.0):
+    last_ends = WorkerSpec("fetch", options).last_ends
+    return Restarts().after(status, lived_s=lived_s, deaths=deaths, last_ends=last_ends, chance=chance)
 
 
 def test_the_first_death_is_made_good_at_once_and_the_next_ones_wait_twice_as_long_each():
@@ -43,8 +45,16 @@ def test_what_only_a_change_can_mend_is_tried_slowly_from_the_first_time_on(code
 
 def test_a_worker_that_was_told_to_finish_is_not_replaced_when_it_has():
     """With --drain or --once; but it is when it died."""
-    assert follows(ExitCode.DONE, finishes=True).delay_s is None
-    assert follows(-signal.SIGKILL, finishes=True).delay_s == 0
+    for option in ("--drain", "--once"):
+        assert follows(ExitCode.DONE, option).delay_s is None
+        assert follows(-signal.SIGKILL, option).delay_s == 0
+
+
+@pytest.mark.parametrize("code", [ExitCode.WALL_CLOCK, ExitCode.STALL])
+def test_a_watchdogs_end_of_the_one_job_is_the_last(code):
+    """A worker of --once has had its job, which is tried again by others; one that drains goes on."""
+    assert follows(code, "--once").delay_s is None
+    assert follows(code, "--drain").delay_s == 0
 
 
 def test_a_worker_that_ended_well_is_replaced_at_once_however_often():

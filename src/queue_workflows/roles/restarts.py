@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,12 +62,14 @@ class Restarts:
     most_s: float = 60.0
     healthy_s: float = 60.0
 
-    def after(self, status: int, *, lived_s: float, deaths: int, finishes: bool, chance: float) -> Next:
+    def after(
+        self, status: int, *, lived_s: float, deaths: int, last_ends: Collection[int], chance: float
+    ) -> Next:
         """What follows this end; `deaths` is how many young ones there were before it, one after the other.
 
-        `finishes` is for a worker that was told to end when its work is done.
+        `last_ends` are the statuses with which its work is done, for a worker that was told to end then.
         """
-        if status == ExitCode.DONE and finishes:
+        if status in last_ends:
             return Next(None)
         if status in HOPELESS:
             return Next(_between_half_and_all(self.most_s, chance))

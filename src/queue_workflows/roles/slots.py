@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
+from queue_workflows.errors import ExitCode
 from queue_workflows.host.launcher import Child
 from queue_workflows.roles.lifeline import Lifeline
 from queue_workflows.roles.loop import Urgency
 from queue_workflows.roles.sweep import Sweep
 
-_ENDS_BY_ITSELF: Final = frozenset({"--drain", "--once"})
+# Who is to do one job has had it when its own watchdog ends it.
+_LAST_ENDS: Final = {
+    "--drain": frozenset({ExitCode.DONE}),
+    "--once": frozenset({ExitCode.DONE, ExitCode.WALL_CLOCK, ExitCode.STALL}),
+}
 
 
 @dataclass(frozen=True)
@@ -28,9 +33,9 @@ class WorkerSpec:
         return self.queue
 
     @property
-    def finishes(self) -> bool:
-        """Whether it ends when its work is done, and is not to be replaced then."""
-        return not _ENDS_BY_ITSELF.isdisjoint(self.options)
+    def last_ends(self) -> frozenset[int]:
+        """The statuses with which its work is done, so that it is not to be replaced."""
+        return frozenset().union(*(_LAST_ENDS.get(option, ()) for option in self.options))
 
     def worker_id(self, host_label: str, incarnation: str) -> str:
         """The name under which it beats and holds jobs."""
@@ -44,7 +49,7 @@ class OrchestratorSpec:
     options: tuple[str, ...] = ()
     name = "orchestrator"
     queue = ""
-    finishes = False
+    last_ends: ClassVar[frozenset[int]] = frozenset()
 
     def worker_id(self, _host_label: str, _incarnation: str) -> None:
         """It is no worker."""
@@ -102,5 +107,5 @@ def slots_of(specs: Sequence[Spec], now: float) -> list[Slot]:
 def worth_a_spare(specs: Sequence[Spec]) -> list[Spec]:
     """Not those that are never replaced, and not where a second process would be in the way."""
     return [
-        spec for spec in specs if isinstance(spec, WorkerSpec) and not spec.finishes and spec.queue != "gpu"
+        spec for spec in specs if isinstance(spec, WorkerSpec) and not spec.last_ends and spec.queue != "gpu"
     ]

@@ -279,7 +279,7 @@ class Supervisor:
             status,
             lived_s=lived_s,
             deaths=slot.deaths,
-            finishes=slot.spec.finishes,
+            last_ends=slot.spec.last_ends,
             chance=self._chance(),
         )
         slot.deaths = follows.deaths
