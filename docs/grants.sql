@@ -17,7 +17,8 @@ GRANT SELECT ON queue_schema_version TO qwf_orchestrator, qwf_worker, qwf_produc
 
 -- The wake triggers run with the rights of whoever inserts or requeues.
 GRANT EXECUTE ON FUNCTION
-    qwf_wake_class(), qwf_wake_key(text), qwf_wake_inserted(), qwf_wake_requeued(), qwf_wake_dispatch(), qwf_wake_watcher()
+    qwf_wake_class(), qwf_wake_key(text), qwf_wake_inserted(), qwf_wake_requeued(), qwf_wake_dispatch(), qwf_wake_watcher(),
+    qwf_front_room(text, text, integer)
 TO qwf_orchestrator, qwf_worker, qwf_producer;
 
 
@@ -32,11 +33,12 @@ TO qwf_reader;
 
 -- Producer: enqueues ingest jobs, starts runs, answers parked nodes. Of what is there it may see the keys that make
 -- enqueueing idempotent, and nothing of anybody's payload, state or result. It cannot write a row that looks claimed
--- or finished: those columns are not among its own, and CHECK constraints tie the status to them.
+-- or finished: those columns are not among its own, and CHECK constraints tie the status to them. How many jobs of a
+-- limit's key wait it learns from a function that looks for it, `qwf_front_room`.
 
 GRANT INSERT (
     task_name, queue, reason, args, dedupe_key, status, position, priority, run_at, max_attempts, backoff_s,
-    limit_key, timeout_s, stall_timeout_s, host_lock, traceparent
+    limit_key, hold_reason, hold_key, timeout_s, stall_timeout_s, host_lock, traceparent
 ), SELECT (id, task_name, dedupe_key, position) ON ingest_jobs TO qwf_producer;
 GRANT USAGE ON SEQUENCE ingest_jobs_position_seq TO qwf_producer;
 

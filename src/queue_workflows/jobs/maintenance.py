@@ -1,5 +1,5 @@
-"""One maintenance tick: promote what is due, take back what lapsed, now and then see to silent workers, and
-seldom to operators' wishes whose time is over.
+"""One maintenance tick: promote what is due, take back what lapsed, let out of lanes what has room, now and
+then see to silent workers, and seldom to operators' wishes whose time is over and slots that nobody uses.
 
 Every role does it, so that none has to exist. Whoever comes first does it for all: the others find the lock
 taken and come again later. Each statement is a transaction of its own, so that nobody who is stopped or cut
@@ -16,9 +16,11 @@ from typing import Any, Final
 
 import psycopg
 
+from queue_workflows.jobs.keyed_limits import LaneWalk, free_left_by
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.repositories.slots import SlotRepository
 from queue_workflows.repositories.sweeping import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE
 from queue_workflows.repositories.worker_control import WorkerControlRepository
 from queue_workflows.settings import DAY_S, Settings
@@ -48,9 +50,13 @@ def sweep(
     settings: Settings,
     *,
     recovered_s: float | None,
+    lanes: LaneWalk | None = None,
     chance: Callable[[], float] = random.random,
 ) -> Swept:
-    """One tick on a connection in autocommit; `recovered_s` is how long ago the caller got through again."""
+    """One tick on a connection in autocommit; `recovered_s` is how long ago the caller got through again.
+
+    Who keeps `lanes` between the ticks comes to all of them, however many there are.
+    """
     longest = max(settings.lease_s, *settings.lease_s_by_queue.values())
     promoted = reclaimed = 0
     full = False
@@ -59,15 +65,19 @@ def sweep(
         taken = repository.reclaim(
             max_crashes=settings.max_crashes, lease_s=longest, recovered_s=recovered_s, in_turn=True
         )
+        if taken:
+            free_left_by(connection, [one.lost_worker for one in taken])
         for one in taken:
             level = logging.ERROR if one.status is JobStatus.FAILED else logging.WARNING
             _log.log(level, "job %d of lost worker %s is %s", one.id, one.lost_worker, one.status)
         promoted, reclaimed = promoted + due, reclaimed + len(taken)
         full = full or due >= PROMOTED_AT_ONCE or len(taken) >= RECLAIMED_AT_ONCE
+    (lanes or LaneWalk()).step(connection)
     if chance() * _SILENCE_ONE_IN < 1:
         _see_to_the_silent(connection, settings.stale_heartbeat_s, recovered_s)
     if chance() * _LAPSED_ONE_IN < 1:
         WorkerControlRepository(connection).forget_lapsed(for_s=_FORGOTTEN_AFTER_S)
+        SlotRepository(connection).forget(for_s=_FORGOTTEN_AFTER_S)
     return Swept(promoted, reclaimed, 0.0 if full else EVERY_S)
 
 

@@ -30,7 +30,7 @@ WITH given AS MATERIALIZED (
     SELECT
         position,
         {values}
-    FROM given
+    FROM {source}
     {in_order}
     {on_conflict}
     RETURNING id, position
@@ -38,16 +38,19 @@ WITH given AS MATERIALIZED (
 SELECT inserted.id FROM given LEFT JOIN inserted USING (position) ORDER BY position
 """
 
+BESIDE = "(SELECT *, {sql} AS {name} FROM given OFFSET 0) AS given"
+
 TAKE_PLACES = "SELECT nextval('{table}_position_seq') FROM generate_series(1, %(rows)s::integer)"
 
 # By the database's clock: `run_at`, or else `delay_s` from now; what is due is queued.
 _GIVEN_AT: Final = "COALESCE({run_at}, statement_timestamp() + make_interval(secs => {delay_s}))"
-_RUN_AT: Final = f"COALESCE({_GIVEN_AT}, statement_timestamp())"
-_DUE: Final = f"CASE WHEN {_GIVEN_AT} > statement_timestamp() THEN 'scheduled' ELSE 'queued' END"
+RUN_AT: Final = f"COALESCE({_GIVEN_AT}, statement_timestamp())"
+IS_LATER: Final = f"{_GIVEN_AT} > statement_timestamp()"
+_DUE: Final = f"CASE WHEN {IS_LATER} THEN 'scheduled' ELSE 'queued' END"
 # The same for rows that nobody is to claim: their status is given.
 DUE_UNLESS_GIVEN: Final = (
     ("status", f"COALESCE({{status}}, {_DUE})"),
-    ("run_at", _RUN_AT),
+    ("run_at", RUN_AT),
     ("finished_at", "CASE WHEN {status} = 'skipped' THEN statement_timestamp() END"),
     ("expires_at", "COALESCE({expires_at}, statement_timestamp() + make_interval(secs => {expires_s}))"),
 )
@@ -75,8 +78,10 @@ class BulkTable:
     # Takes an array for each key column, returns (ordinality, id).
     find: str
     # Columns that are made of others, `{named}` in the expression, and those that only serve this.
-    made: tuple[tuple[str, str], ...] = (("status", _DUE), ("run_at", _RUN_AT))
+    made: tuple[tuple[str, str], ...] = (("status", _DUE), ("run_at", RUN_AT))
     only_for_made: tuple[str, ...] = ("run_at", "delay_s")
+    # A column that `made` may use beside those that are given, worked out once for each row.
+    beside: tuple[str, str] | None = None
     # What becomes of a row whose key is taken.
     on_conflict: str = "DO NOTHING"
 
@@ -217,8 +222,13 @@ def _statement(table: BulkTable, arrays: tuple[str, ...], keyed: bool, placed: b
         columns, arrays, position = (("position", "bigint"), *columns), ("position", *arrays), ""
     plain = [name for name in table.names if name not in table.only_for_made]
     made = dict(table.made)
-    for source in table.only_for_made:
+    for source in table.names:
         made = {name: sql.replace(f"{{{source}}}", value(source)) for name, sql in made.items()}
+    beside, from_given = table.beside, "given"
+    if beside is not None:
+        from_given = BESIDE.replace("{name}", beside[0]).replace("{sql}", beside[1])
+        for name in table.names:
+            from_given = from_given.replace(f"{{{name}}}", f"given.{name}" if name in arrays else value(name))
     on_conflict = f"ON CONFLICT ({', '.join(table.key)}) {table.key_where} {table.on_conflict}"
     fragments = {
         "{table}": table.name,
@@ -229,6 +239,7 @@ def _statement(table: BulkTable, arrays: tuple[str, ...], keyed: bool, placed: b
         ),
         "{columns}": ", ".join([*made, *plain]),
         "{values}": ", ".join([*made.values(), *map(value, plain)]),
+        "{source}": from_given,
         "{in_order}": f"ORDER BY {', '.join([*by_key, 'position'])}" if by_key else "",
         "{on_conflict}": on_conflict if keyed else "",
     }

@@ -18,7 +18,15 @@ from queue_workflows.repositories.claimed import ClaimedIngestJob
 from queue_workflows.repositories.connection import Handle
 from queue_workflows.repositories.families import INGEST
 from queue_workflows.repositories.fields import PayloadLimits
-from queue_workflows.repositories.ingest_rows import BULK, MAX_ATTEMPTS, IngestRows, NewIngestJob
+from queue_workflows.repositories.ingest_rows import (
+    BULK,
+    KEY_PLACE,
+    KEYED_BULK,
+    MAX_ATTEMPTS,
+    IngestRows,
+    NewIngestJob,
+)
+from queue_workflows.repositories.lanes import FRONT, LANE_RUN_AT, LIMIT_FULL
 from queue_workflows.repositories.table import Filters, Table
 from queue_workflows.states import JobStatus
 
@@ -44,6 +52,42 @@ FROM (
 ON CONFLICT (task_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
 RETURNING id
 """
+# The same for a job with a limit's key: due now, it may have to go into the key's lane. Not at SERIALIZABLE,
+# where to look would make the caller depend on others; there the claim puts it aside. Apart, so that others
+# neither pay for it nor need the rights.
+ENQUEUE_KEYED: Final = (
+    """
+INSERT INTO ingest_jobs (
+    task_name, queue, reason, args, dedupe_key, priority, limit_key, max_attempts, backoff_s, timeout_s,
+    stall_timeout_s, host_lock, traceparent, run_at, status, hold_reason, hold_key
+)
+SELECT
+    %(task_name)s::text, %(queue)s::text, %(reason)s::text, %(args)s::jsonb, %(dedupe_key)s::text,
+    %(priority)s::smallint, %(limit_key)s::text, %(max_attempts)s::smallint, %(backoff_s)s::float8,
+    %(timeout_s)s::float8, %(stall_timeout_s)s::float8, %(host_lock)s::text, %(traceparent)s::text,
+    CASE WHEN placed.laned THEN {lane_run_at} ELSE COALESCE(placed.at, statement_timestamp()) END,
+    CASE WHEN placed.laned OR placed.at > statement_timestamp() THEN 'scheduled' ELSE 'queued' END,
+    CASE WHEN placed.laned THEN '{limit_full}' END,
+    CASE WHEN placed.laned THEN %(limit_key)s::text END
+FROM (
+    SELECT due.at, CASE
+        WHEN due.at > statement_timestamp() OR current_setting('transaction_isolation') = 'serializable'
+        THEN false
+        ELSE qwf_front_room(%(queue)s::text, %(limit_key)s::text, {front}) < 1
+    END AS laned
+    FROM (
+        SELECT COALESCE(
+            %(run_at)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay_s)s::float8)
+        ) AS at
+    ) AS due
+    OFFSET 0
+) AS placed
+ON CONFLICT (task_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+RETURNING id
+""".replace("{lane_run_at}", LANE_RUN_AT)
+    .replace("{limit_full}", LIMIT_FULL)
+    .replace("{front}", str(FRONT))
+)
 FIND: Final = """
 SELECT id FROM ingest_jobs WHERE task_name = %(task_name)s::text AND dedupe_key = %(dedupe_key)s::text
 """
@@ -98,7 +142,8 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
             *(stall_timeout_s, host_lock, traceparent),
         )
         params = self._rows.values(task_name, queue, args, priority, options, run_at=run_at, delay=delay)
-        return Enqueued(*insert_or_find(self._sql, ENQUEUE, FIND, params))
+        insert = ENQUEUE if limit_key is None else ENQUEUE_KEYED
+        return Enqueued(*insert_or_find(self._sql, insert, FIND, params))
 
     def enqueue_many(self, jobs: Iterable[NewIngestJob]) -> list[Enqueued]:
         """Insert jobs in few statements; the answers are in the order of the jobs, which is also their place.
@@ -110,7 +155,8 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
 
     def enqueue_rows(self, rows: Sequence[check.Row]) -> list[Enqueued]:
         """The same for rows that `IngestRows` has checked."""
-        return insert_many(self._sql, BULK, rows)
+        keyed = any(row[KEY_PLACE] is not None for row in rows)
+        return insert_many(self._sql, KEYED_BULK if keyed else BULK, rows)
 
     def fetch(self, job_id: int) -> IngestJob | None:
         """One job, or None."""

@@ -22,10 +22,9 @@ from typing import Any, Final
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.ending import array, texts
-from queue_workflows.repositories.families import Family, per_family
+from queue_workflows.repositories.families import IN_TURN, Family, per_family
 from queue_workflows.repositories.fields import LONGEST_S
 from queue_workflows.repositories.slots import CAP
-from queue_workflows.repositories.sweeping import IN_TURN
 
 LIMIT_FULL: Final = "limit_full"
 # How many of a key may stand in the queue before others have to wait in its lane.
@@ -37,20 +36,33 @@ MOVED_AT_ONCE: Final = 4000
 MENDED_AT_ONCE: Final = 1000
 # No sweep promotes what is in a lane.
 LANE_DELAY_S: Final = LONGEST_S
+LANE_RUN_AT: Final = f"statement_timestamp() + make_interval(secs => {LANE_DELAY_S})"
 
 # What is in a lane, by the words of the index of holds.
 IN_LANE: Final = "status = 'scheduled' AND hold_reason = 'limit_full'"
-# Whether a job of this key goes into the lane: it has one, or there are enough in front.
-TO_THE_LANE: Final = """(
+_TO_THE_LANE: Final = """(
     EXISTS (SELECT FROM {table} AS lane WHERE {in_lane} AND hold_key = {key} AND lane.queue = {queue})
-    OR (
+    OR {nth} + (
         SELECT count(*) FROM (
             SELECT FROM {table} AS front
             WHERE front.status = 'queued' AND front.limit_key = {key} AND front.queue = {queue}
             LIMIT {front}
         ) AS front
-    ) >= {front}
-)""".replace("{in_lane}", IN_LANE).replace("{front}", str(FRONT))
+    ) > {front}
+)"""
+
+
+def to_the_lane(key: str, queue: str, nth: str) -> str:
+    """Whether a job goes into the lane, the n-th of its key that comes now: there is one, or enough in front.
+
+    The arguments are SQL. Producers, who may not look, ask the function `qwf_front_room`.
+    """
+    fixed = {"{in_lane}": IN_LANE, "{front}": str(FRONT), "{key}": key, "{queue}": queue, "{nth}": nth}
+    sql = _TO_THE_LANE
+    for mark, fragment in fixed.items():
+        sql = sql.replace(mark, fragment)
+    return sql
+
 
 # others: what stands in the queue beside a job that found its key full.
 MOVE_OTHERS: Final = per_family(
@@ -67,12 +79,12 @@ WITH others AS MATERIALIZED (
 )
 UPDATE {table} AS job SET
     status = 'scheduled', hold_reason = 'limit_full', hold_key = job.limit_key,
-    run_at = statement_timestamp() + make_interval(secs => {delay_s})
+    run_at = {lane_run_at}
 WHERE job.id = ANY (ARRAY(SELECT id FROM others)) AND job.status = 'queued'
 RETURNING job.id
 """,
     at_once=str(MOVED_AT_ONCE),
-    delay_s=str(LANE_DELAY_S),
+    lane_run_at=LANE_RUN_AT,
 )
 # given: keys, with how many of each were claimed or ended just now. capped: their caps, and how many slots
 # are not held. lane: each queue in which the key has a lane, found by a jump from one to the next, with its

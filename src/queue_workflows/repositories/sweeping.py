@@ -16,7 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from queue_workflows.repositories.families import per_family
+from queue_workflows.repositories.families import IN_TURN, per_family
+from queue_workflows.repositories.lanes import LANE_RUN_AT, LIMIT_FULL, to_the_lane
 from queue_workflows.states import JobStatus
 
 # Literals, so that a generic plan knows how few rows these are.
@@ -27,28 +28,27 @@ RECLAIMED_AT_ONCE: Final = 200
 DUE: Final = "status = 'scheduled' AND run_at <= statement_timestamp()"
 LAPSED: Final = "lease_expires_at < statement_timestamp()"
 
-# Who takes turns leaves it to whoever is at it at this moment. The lock lasts as long as the statement's own
-# transaction: held over several statements, it would stay with a sweeper that is stopped between two of them.
-# Its class stands beside that of the wake's locks, 7714.
-IN_TURN: Final = """(
-    SELECT CASE WHEN %(in_turn)s::boolean THEN pg_try_advisory_xact_lock(7715, 1) ELSE true END
-)"""
 # due: in the order in which they fell due. placed: the retries among them go to the end of the queue, in that
-# order; what was on hold keeps its place.
+# order; what was on hold keeps its place. A job whose key has enough in front goes into the key's lane.
 PROMOTE: Final = per_family(
     """
 WITH due AS MATERIALIZED (
-    SELECT id, hold_reason, position FROM {table}
+    SELECT id, hold_reason, position, limit_key, queue FROM {table}
     WHERE {due} AND {in_turn}
     ORDER BY run_at
     LIMIT {at_once}
     FOR NO KEY UPDATE SKIP LOCKED
 ), placed AS MATERIALIZED (
-    SELECT id, CASE WHEN hold_reason IS NULL THEN nextval('{sequence}') ELSE position END AS position FROM due
+    SELECT id, CASE WHEN hold_reason IS NULL THEN nextval('{sequence}') ELSE position END AS position,
+        CASE WHEN limit_key IS NULL THEN false ELSE {to_the_lane} END AS laned
+    FROM (SELECT *, row_number() OVER (PARTITION BY queue, limit_key) AS nth FROM due OFFSET 0) AS due
 )
 UPDATE {table} AS job SET
-    status = 'queued', position = placed.position, past_holds = {past_holds},
-    hold_reason = NULL, hold_key = NULL
+    status = CASE WHEN placed.laned THEN 'scheduled' ELSE 'queued' END,
+    run_at = CASE WHEN placed.laned THEN {lane_run_at} ELSE job.run_at END,
+    hold_reason = CASE WHEN placed.laned THEN '{limit_full}' END,
+    hold_key = CASE WHEN placed.laned THEN job.limit_key END,
+    position = placed.position, past_holds = {past_holds}
 FROM placed
 WHERE job.id = ANY (ARRAY(SELECT id FROM placed)) AND job.id = placed.id
 RETURNING job.id
@@ -56,6 +56,9 @@ RETURNING job.id
     due=DUE,
     in_turn=IN_TURN,
     at_once=str(PROMOTED_AT_ONCE),
+    to_the_lane=to_the_lane("due.limit_key", "due.queue", "due.nth"),
+    lane_run_at=LANE_RUN_AT,
+    limit_full=LIMIT_FULL,
 )
 # freed: what waited for one of these keys, in the order in which it would be claimed, which is that of the
 # index for each key: whoever frees one slot reads one row of the thousands that wait for it.

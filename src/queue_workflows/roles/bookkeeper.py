@@ -27,6 +27,7 @@ from queue_workflows.db import sessions
 from queue_workflows.db.failures import DATABASE_FAILED, classify_failure
 from queue_workflows.db.line import Line
 from queue_workflows.host.deadman import boottime
+from queue_workflows.jobs.keyed_limits import free_left_by
 from queue_workflows.repositories import (
     HeartbeatRepository,
     IngestJobRepository,
@@ -180,6 +181,7 @@ class Bookkeeper(threading.Thread):
                 for job in taken:
                     counted = ", a crash counted" if job.counted else ""
                     _log.info("took %s %d of %s: %s%s", title, job.id, burial.worker_id, job.status, counted)
+            free_left_by(connection, [burial.worker_id])
             heartbeats = HeartbeatRepository(connection)
             if heartbeats.holds_jobs(burial.worker_id):
                 return False

@@ -35,6 +35,7 @@ from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.deadman import DeadMan, boottime
 from queue_workflows.jobs.ending import ending_of, outcome_of
 from queue_workflows.jobs.guards import HeldJob, Verdict, next_verdict_at, verdict_on
+from queue_workflows.jobs.keyed_limits import LaneWalk
 from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.jobs.observing import count_ended, cut_short
 from queue_workflows.jobs.outcomes import Released, Stop
@@ -131,6 +132,7 @@ class Guardian:
         self._connected_at = 0.0
         self._was_away = False
         self._due = _Due()
+        self._lanes = LaneWalk()
         self._closing = False
         self._asked_to_stop = 0
         self._hearing = Hearing(self._stop_is_asked)
@@ -361,7 +363,7 @@ class Guardian:
     def _sweep(self, now: float) -> None:
         # Not from `now`, which was read before this round connected.
         recovered_s = time.monotonic() - self._connected_at if self._was_away else None
-        swept = sweep(self._connected(), self.settings, recovered_s=recovered_s)
+        swept = sweep(self._connected(), self.settings, recovered_s=recovered_s, lanes=self._lanes)
         self._due.sweep = now + swept.next_in_s * (0.75 + self._rng.random() / 2)
 
     def _write_progress(self, now: float, *, final: bool = False) -> None:

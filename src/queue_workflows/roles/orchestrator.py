@@ -24,6 +24,7 @@ from queue_workflows.db.line import Line
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import ExitCode
 from queue_workflows.jobs.dispatching import Dispatcher
+from queue_workflows.jobs.keyed_limits import LaneWalk
 from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.jobs.pruning import Pruning
 from queue_workflows.repositories.parking import ParkedJobRepository
@@ -82,6 +83,7 @@ class Orchestrator:
         self._dispatcher: Dispatcher | None = None
         self._main_at = self._database_at = time.monotonic()
         self._upkeep_at = self._prune_at = 0.0
+        self._lanes = LaneWalk()
         self._back_at: float | None = None
         self._is_cut_off = False
         self._is_at_a_run = False
@@ -169,7 +171,7 @@ class Orchestrator:
         if now >= self._prune_at:
             self._prune_at = now + self._pruning.prune(connection)
         recovered_s = None if self._back_at is None else now - self._back_at
-        swept = sweep(connection, self._settings, recovered_s=recovered_s)
+        swept = sweep(connection, self._settings, recovered_s=recovered_s, lanes=self._lanes)
         expired = ParkedJobRepository(connection).expire()
         delay = swept.next_in_s
         if expired.next_in_s is not None:

@@ -1,0 +1,44 @@
+"""What keeps keyed limits going beside claims and ends: slots of the dead, and lanes that have room."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psycopg
+
+from queue_workflows.repositories.families import FAMILIES
+from queue_workflows.repositories.lanes import LaneRepository
+from queue_workflows.repositories.slots import SlotRepository
+
+
+def free_left_by(connection: psycopg.Connection[Any], workers: Iterable[str]) -> None:
+    """Free the slots of workers whose attempts are over, and let others of these keys go on."""
+    slots = SlotRepository(connection)
+    admit(connection, {key for worker in set(workers) for key in slots.free_left_by(worker)})
+
+
+def admit(connection: psycopg.Connection[Any], keys: Iterable[str]) -> int:
+    """Let out of the lanes of these keys what there is room for, in both families; how many."""
+    given = list(keys)
+    if not given:
+        return 0
+    return sum(LaneRepository(connection, family).admit(given) for family in FAMILIES)
+
+
+@dataclass(slots=True)
+class LaneWalk:
+    """Looks at the lanes in turn, some each time; where it got to is kept between the times.
+
+    It finds what nobody tells: slots whose lease is over, and jobs that went into a lane just as the last
+    one of it came out.
+    """
+
+    _after: dict[str, str] = field(default_factory=dict)
+
+    def step(self, connection: psycopg.Connection[Any]) -> None:
+        """The next ones of each family."""
+        for family in FAMILIES:
+            after = self._after.get(family.name, "")
+            self._after[family.name] = LaneRepository(connection, family).mend(after)

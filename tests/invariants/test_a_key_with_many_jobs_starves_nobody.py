@@ -1,0 +1,181 @@
+"""However many jobs a limit's key has, few of them stand in front of others: they wait in the key's lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from support.jobs import Jobs, jobs_of
+from support.limited import CLEAR_LIMITS, cap, hand, where
+
+from queue_workflows.jobs.keyed_limits import LaneWalk, admit, free_left_by
+from queue_workflows.repositories import IngestJobRepository, NewIngestJob
+from queue_workflows.repositories.lanes import FRONT, MENDED_AT_ONCE
+from queue_workflows.repositories.slots import SlotRepository
+
+KEY = "host:example.org"
+
+
+@pytest.fixture
+def jobs(qwf_dsn: str) -> Iterator[Jobs]:
+    """An empty table of ingest jobs, and no limits."""
+    with jobs_of("ingest", qwf_dsn) as jobs:
+        jobs.connection.execute(CLEAR_LIMITS)
+        yield jobs
+
+
+def test_enqueued_one_by_one_or_many_at_once_the_first_stand_in_front(jobs: Jobs) -> None:
+    """Each key by itself and in each queue; who has no key, and who is for later, is not looked at."""
+    for _ in range(FRONT + 3):
+        jobs.repository.enqueue("task", queue="fetch", limit_key="single")
+    jobs.enqueue(FRONT - 1, limit_key="many")
+    jobs.enqueue(4, limit_key="many")
+    jobs.repository.enqueue("task", queue="fetch", limit_key="many")
+    jobs.enqueue(2, limit_key="many", queue="load")
+    jobs.enqueue(2, limit_key="many", delay=600)
+    jobs.enqueue(3)
+    assert where(jobs.connection, jobs.table, "single") == {"queued": FRONT, "lane": 3}
+    assert where(jobs.connection, jobs.table, "many") == {"queued": FRONT + 2, "lane": 4, "scheduled": 2}
+    assert sum(row["status"] == "queued" for row in jobs.rows()) == 2 * FRONT + 2 + 3
+
+
+def test_many_of_several_keys_in_one_call(jobs: Jobs) -> None:
+    """The first of each key, in the order of the call; a key that was taken already is found."""
+    made = jobs.repository.enqueue_many(
+        NewIngestJob(
+            task_name="task",
+            queue="fetch",
+            limit_key=("a", "b", None)[n % 3],
+            dedupe_key=f"{n}",
+            args={"n": n},
+        )
+        for n in range(3 * FRONT + 9)
+    )
+    for key in ("a", "b"):
+        assert where(jobs.connection, jobs.table, key) == {"queued": FRONT, "lane": 3}
+        theirs = sorted(
+            (row for row in jobs.rows() if row["limit_key"] == key), key=lambda row: row["position"]
+        )
+        assert [row["status"] for row in theirs] == ["queued"] * FRONT + ["scheduled"] * 3
+    again = jobs.repository.enqueue_many(
+        NewIngestJob(task_name="task", queue="fetch", limit_key="a", dedupe_key=f"{n}") for n in range(9)
+    )
+    assert again == [(one.id, False) for one in made[:9]]
+
+
+def test_a_serializable_caller_looks_at_nobody(jobs: Jobs, qwf_dsn: str) -> None:
+    """It takes no dependency on others of its key; the claim puts aside what is too much."""
+    with psycopg.connect(qwf_dsn) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.SERIALIZABLE
+        repository = IngestJobRepository(connection)
+        for _ in range(FRONT + 1):
+            repository.enqueue("task", queue="fetch", limit_key=KEY)
+        repository.enqueue_many(NewIngestJob(task_name="t", queue="fetch", limit_key=KEY) for _ in range(2))
+        locks = connection.execute(
+            "SELECT count(*) FROM pg_locks WHERE mode = 'SIReadLock' AND pid = pg_backend_pid()"
+        )
+        assert locks.fetchone() == (0,)
+        connection.commit()
+    assert where(jobs.connection, jobs.table, KEY) == {"queued": FRONT + 3}
+
+
+def test_what_falls_due_goes_into_the_lane(jobs: Jobs) -> None:
+    """A crowd that was for later is no crowd in front; retries of others are."""
+    jobs.enqueue(FRONT + 5, limit_key=KEY, delay=3600)
+    jobs.enqueue(3, delay=3600)
+    jobs.connection.execute("UPDATE ingest_jobs SET run_at = now()")
+    assert jobs.repository.promote() == FRONT + 8
+    assert where(jobs.connection, jobs.table, KEY) == {"queued": FRONT, "lane": 5}
+    jobs.enqueue(2, limit_key=KEY, delay=3600)
+    jobs.connection.execute("UPDATE ingest_jobs SET run_at = now() WHERE hold_reason IS NULL")
+    jobs.repository.promote()
+    assert where(jobs.connection, jobs.table, KEY) == {"queued": FRONT, "lane": 7}
+    assert sum(row["status"] == "queued" for row in jobs.rows()) == FRONT + 3
+
+
+@pytest.mark.parametrize("most", [None, 1, 5])
+def test_a_key_with_ten_is_done_before_one_with_a_thousand(
+    jobs: Jobs, qwf_dsn: str, most: int | None
+) -> None:
+    """The ten wait for no more than about as many jobs as may stand in front, for each of the keys."""
+    if most is not None:
+        cap(jobs.connection, "host:*", most)
+    for key in ("host:big", "host:huge"):
+        jobs.enqueue(1000, limit_key=key)
+    small = set(jobs.enqueue(10, limit_key="host:small"))
+    done = 0
+    with hand(qwf_dsn, "w1") as worker:
+        worker.claim(8)
+        while small:
+            done += len(worker.held)
+            small -= {job.id for job in worker.held}
+            worker.end_and_claim(8)
+    assert done <= 3 * (FRONT + 10) + 8
+
+
+def test_a_key_without_a_cap_fills_batches(jobs: Jobs, qwf_dsn: str) -> None:
+    """What may stand in front grows with what is claimed of the key, so that no worker waits for its lane."""
+    jobs.enqueue(1000, limit_key=KEY)
+    sizes = []
+    with hand(qwf_dsn, "w1") as worker:
+        sizes.append(len(worker.claim(200)))
+        while worker.held:
+            sizes.append(len(worker.end_and_claim(200)))
+    assert sum(sizes) == 1000
+    assert sizes[0] == FRONT
+    assert max(sizes) == 200
+    assert len(sizes) <= 12
+
+
+def test_the_walk_finds_what_nobody_told(jobs: Jobs, qwf_dsn: str) -> None:
+    """Slots whose lease is over, and lanes without anybody in front; all lanes, some at a time."""
+    cap(jobs.connection, KEY, 1)
+    jobs.enqueue(3, limit_key=KEY)
+    with hand(qwf_dsn, "w1") as worker:
+        worker.claim(3)
+        jobs.connection.execute("UPDATE limit_slots SET lease_expires_at = now() - interval '1 s'")
+        walk = LaneWalk()
+        walk.step(jobs.connection)
+        assert where(jobs.connection, jobs.table, KEY) == {"running": 1, "queued": 1, "lane": 1}
+    jobs.connection.execute(
+        "INSERT INTO ingest_jobs (task_name, queue, status, limit_key, hold_reason, hold_key, run_at)"
+        " SELECT 't', 'fetch', 'scheduled', 'k' || n, 'limit_full', 'k' || n, now() + interval '9 y'"
+        " FROM generate_series(1, %s) AS n",
+        [MENDED_AT_ONCE + 5],
+    )
+    walk = LaneWalk()
+    walk.step(jobs.connection)
+    left = jobs.connection.execute("SELECT count(*) FROM ingest_jobs WHERE hold_reason = 'limit_full'")
+    assert left.fetchone() == (7,)
+    walk.step(jobs.connection)
+    left = jobs.connection.execute("SELECT count(*) FROM ingest_jobs WHERE hold_reason = 'limit_full'")
+    assert left.fetchone() == (1,)
+
+
+def test_a_dead_workers_slots_are_anothers_at_once(jobs: Jobs, qwf_dsn: str) -> None:
+    """Taken back with its jobs by whoever knows that it is dead, long before the slots' leases are over."""
+    cap(jobs.connection, KEY, 2)
+    jobs.enqueue(4, limit_key=KEY)
+    with hand(qwf_dsn, "w1") as dead, hand(qwf_dsn, "w2") as other:
+        dead.claim(2)
+        jobs.repository.reclaim_worker("w1", max_crashes=9, crashed=False)
+        free_left_by(jobs.connection, ["w1"])
+        assert len(other.claim(4)) == 2
+        assert other.claim(4) == []
+        late = list(dead.terms.kept.of([job.fence for job in dead.held]))
+        assert SlotRepository(dead.connection).free(late) == []
+        assert len(other.terms.kept.of([job.fence for job in other.held])) == 2
+
+
+def test_room_made_by_an_operator_is_used_at_once(jobs: Jobs, qwf_dsn: str) -> None:
+    """By keys that share a pattern too."""
+    cap(jobs.connection, "host:*", 0)
+    for key in ("host:a", "host:b"):
+        jobs.enqueue(3, limit_key=key)
+    with hand(qwf_dsn, "w1") as worker:
+        assert worker.claim(9) == []
+        cap(jobs.connection, "host:*", 2)
+        assert admit(jobs.connection, ["host:a", "host:b", "host:c"]) == 4
+        assert admit(jobs.connection, []) == 0
+        assert len(worker.claim(9)) == 4
