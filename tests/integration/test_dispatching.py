@@ -14,6 +14,7 @@ from support.workers import until
 
 from queue_workflows.jobs.delivering import deliver
 from queue_workflows.jobs.redaction import Redactor
+from queue_workflows.jobs.retrying import retry_run
 from queue_workflows.repositories import InputSubmissionRepository, RunRepository, runs
 from queue_workflows.repositories.connection import Statements
 from queue_workflows.repositories.dispatching import DispatchRepository
@@ -303,6 +304,28 @@ def test_a_node_that_cannot_be_opened_is_broken_and_says_why(connection):
     assert RunRepository(connection).fetch(run_id).status == "failed"
 
 
+def test_what_the_host_app_cannot_say_fails_the_node(connection):
+    """With what it raised, at once, in whatever the dispatcher asks it for; nothing is put aside for it."""
+
+    def host(path, run):
+        raise TimeoutError("vault is sealed")
+
+    asked = {"$from": "host.x"}
+    documents = [
+        {"nodes": [{"id": "a", "module": "m", "skip_if": asked}]},
+        {"nodes": [{"id": "a", "module": "m", "for_each": asked}]},
+        {"nodes": [{"id": "a", "type": "workflow", "workflow": "child", "inputs": {"n": asked}}]},
+        {"nodes": [{"id": "a", "module": "m"}], "outputs": {"x": asked}},
+    ]
+    runs = [start(connection, document) for document in documents]
+    run_through(connection, dispatcher(connection, CHILD, host=host), lambda job: None)
+    for run_id in runs:
+        run = RunRepository(connection).fetch(run_id)
+        assert (run.status, "host.x" in run.error["message"]) == ("failed", True)
+        assert "the host app cannot say: TimeoutError: vault is sealed" in run.error["message"]
+    assert outbox(connection) == []
+
+
 def test_an_element_is_skipped_by_itself(connection):
     """Its condition looks at it; the others run, and what comes after sees null in its place."""
     document = {
@@ -413,3 +436,37 @@ def test_hooks_hear_of_each_end_at_least_once(connection):
     run_through(connection, dispatcher(connection), lambda job: None)
     assert deliver(connection, [], settings(), Redactor([])) == 1
     assert connection.execute("SELECT count(*) FROM workflow_dispatch_events").fetchone() == (0,)
+
+
+def test_hooks_hear_of_an_end_that_was_undone(connection):
+    """It is told as it was, and then the next one as that is."""
+
+    def fail(_job):
+        raise ValueError("no")
+
+    run_id = start(
+        connection, {"nodes": [{"id": "one", "module": "m"}], "outputs": {"n": {"$from": "one.n"}}}
+    )
+    settling = dispatcher(connection)
+    run_through(connection, settling, fail)
+    first = RunRepository(connection).finished(run_id)
+    retry_run(run_id, conn=connection)
+    heard = []
+    tell = partial(deliver, connection, [heard.append], settings(), Redactor([]))
+    settle(settling)
+    work(connection, lambda _job: {"n": 7})
+    assert tell() == 1
+    assert heard == [first]
+    settle(settling)
+    assert tell() == 1
+    assert heard[1:] == [RunRepository(connection).finished(run_id)]
+    assert [(end.status, end.outputs, end.error is None) for end in heard] == [
+        ("failed", None, False),
+        ("completed", {"n": 7}, True),
+    ]
+    retry_run(run_id, from_node="one", conn=connection)
+    run_through(connection, settling, fail)
+    retry_run(run_id, conn=connection)
+    run_through(connection, settling, lambda _job: {"n": 8})
+    assert tell() == 2
+    assert sorted(end.status for end in heard[2:]) == ["completed", "failed"]

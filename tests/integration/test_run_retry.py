@@ -356,6 +356,27 @@ def test_a_list_that_the_host_app_gives_is_gone_through_anew(stage: Stage) -> No
     assert len(NodeJobRepository(stage.connection).list(run_id=run_id)) == 1
 
 
+def test_outputs_that_could_not_be_had_are_put_together_again(stage: Stage) -> None:
+    """Nothing runs again for it, and a dry run says so."""
+    buckets: dict[str, str] = {}
+    stage.dispatcher = dispatcher(stage.connection, host=lambda path, run: buckets[path])
+    document = {"nodes": [{"id": "draw", "module": "draw"}], "outputs": {"to": {"$from": "host.bucket"}}}
+    run_id = stage.ended(document=document)
+    assert stage.run(run_id).error["kind"] == "outputs"
+    before = stage.everything()
+    for dry_run in (True, False):
+        assert stage.everything() == before
+        said = stage.retry(run_id, dry_run=dry_run)
+        assert (said.was, said.again, said.kept) == ("failed", (), ("draw",))
+    assert stage.go_on() == {}
+    assert stage.run(run_id).error["kind"] == "outputs"
+    buckets["bucket"] = "s3"
+    stage.retry(run_id)
+    assert stage.go_on() == {}
+    row = stage.run(run_id)
+    assert (row.status, row.outputs, row.error) == ("completed", {"to": "s3"}, None)
+
+
 def test_what_cannot_be_retried_says_why(stage: Stage) -> None:
     """Nothing is changed then."""
     run_id, open_ = stage.ended(), start(stage.connection, FILM)

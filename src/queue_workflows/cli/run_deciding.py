@@ -199,6 +199,8 @@ def _plan(retry: RunRetry, dry_run: bool) -> str:
         node + (f" (keeps {retry.elements_kept[node]:,} elements)" if node in retry.elements_kept else "")
         for node in retry.again
     ]
+    if not again:
+        return f"{'would put' if dry_run else 'puts'} its outputs together again"
     kept = f"; keeps {_listed(retry.kept)}" if retry.kept else ""
     return f"{'would run' if dry_run else 'runs'} again {_listed(again)}{kept}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Final
 
 from queue_workflows.errors import QwfError
 from queue_workflows.jobs.desk import Desk
@@ -12,6 +13,9 @@ from queue_workflows.repositories.dispatching import RUN_FINISHED, LockedRun, Ru
 from queue_workflows.states import RunStatus
 from queue_workflows.workflow.refs import paths_in, resolve
 from queue_workflows.workflow.spec import Document
+
+# The kind of error of a run whose nodes did well and whose outputs cannot be had.
+OUTPUTS: Final = "outputs"
 
 
 def end_of(desk: Desk, run: LockedRun, over: RunStatus, document: Document) -> RunEnd:
@@ -29,7 +33,7 @@ def _completed(desk: Desk, run: LockedRun, document: Document) -> RunEnd:
         outputs = resolve(document.outputs, scope, where="outputs", host=desk.host)
         return RunEnd(RunStatus.COMPLETED, outputs=desk.limits.json_object("outputs", outputs))
     except QwfError as wrong:
-        error = {"kind": "outputs", "message": str(wrong)}
+        error = {"kind": OUTPUTS, "message": str(wrong)}
         return RunEnd(RunStatus.FAILED, error=json.dumps(error))
 
 

@@ -35,8 +35,7 @@ def deliver(
         return ends.forget()
     leased = ends.lease(lease_s=LEASE_S)
     for end in leased:
-        run = RunRepository(connection).finished(end.run_id)
-        # A run that a retry has reopened meanwhile will end again.
+        run = RunRepository(connection).finished(end.run_id, end.was)
         error = None if run is None else _called(hooks, run, redactor)
         if error is None:
             ends.delivered(end)

@@ -11,7 +11,8 @@ last put aside with its error. The run's other events go on, and so do other run
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -37,6 +38,7 @@ from queue_workflows.repositories.dispatching import (
 from queue_workflows.settings import Settings
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.graph import graph_of
+from queue_workflows.workflow.refs import HostFailed
 from queue_workflows.workflow.spec import Document, compiled, find_compiled
 
 _log = logging.getLogger(__name__)
@@ -59,7 +61,8 @@ class Dispatcher:
         self._connection = connection
         self._settings = settings
         self._redactor = redactor or Redactor([])
-        self._desk = Desk.at(connection, settings, host=host, find_document=find_document)
+        asked = None if host is None else partial(self._asked, host)
+        self._desk = Desk.at(connection, settings, host=asked, find_document=find_document)
         self._repository = self._desk.events
         self._after = NO_RUN
         self._last: UUID | None = None
@@ -196,6 +199,15 @@ class Dispatcher:
         if self._connection.closed or self._connection.broken:
             raise wrong
         self._connection.rollback()
+
+    def _asked(self, host: Host, path: str, run: Mapping[str, Any]) -> Any:
+        """What the host app's resolver answers; what it raises fails the node, and holds up no run."""
+        try:
+            return host(path, run)
+        except LookupError:
+            raise
+        except Exception as wrong:
+            raise HostFailed(self._said(wrong)) from wrong
 
     def _said(self, wrong: Exception) -> str:
         text = f"{type(wrong).__name__}: {' '.join(str(wrong).split())}"

@@ -17,21 +17,31 @@ from queue_workflows.states import JobStatus, SubmissionStatus
 from queue_workflows.workflow.schemas import filled
 from queue_workflows.workflow.spec import Document, InputNode
 
-# job: the parked row of the node that is answered, if it has one yet.
+# job: the parked row of the node that is answered, if it has one yet; and whether the answer came too late,
+# which counts from when it was given.
 LOOK: Final = """
-SELECT answer.node_id, answer.payload::text, job.id, job.status
+SELECT answer.node_id, answer.payload::text, job.id, job.status, job.expires_at <= answer.created_at
 FROM workflow_input_submissions AS answer LEFT JOIN LATERAL (
-    SELECT id, status FROM workflow_node_jobs
+    SELECT id, status, expires_at FROM workflow_node_jobs
     WHERE run_id = answer.run_id AND node_id = answer.node_id AND map_index = -1
     LIMIT 1
 ) AS job ON true
 WHERE answer.id = %(id)s::bigint AND answer.run_id = %(run_id)s::uuid AND answer.status = 'pending'
 """
-PENDING: Final = """
+AT_ONCE: Final = 100
+PENDING: Final = f"""
 SELECT id FROM workflow_input_submissions
 WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND status = 'pending'
 ORDER BY id
-LIMIT 100
+LIMIT {AT_ONCE}
+"""  # noqa: S608 - a number of our own
+# What came early besides those, each as if it came now.
+ANNOUNCE: Final = """
+INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, payload)
+SELECT run_id, 1, 0, 'input_submitted', jsonb_build_object('submission_id', id, 'node_id', node_id)
+FROM workflow_input_submissions
+WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND status = 'pending'
+RETURNING id
 """
 PROCESS: Final = """
 UPDATE workflow_input_submissions
@@ -51,16 +61,20 @@ class Parking:
         self._document = document
 
     def welcome(self, node_id: str) -> None:
-        """Take up the answers that came before a node was parked."""
-        for (answer_id,) in self._sql.rows(PENDING, {"run_id": self._run.id, "node_id": node_id}):
+        """Take up the answers that came before a node was parked; of very many, the rest by later batches."""
+        which = {"run_id": self._run.id, "node_id": node_id}
+        answers = self._sql.rows(PENDING, which)
+        for (answer_id,) in answers:
             self.answer(answer_id)
+        if len(answers) >= AT_ONCE:
+            self._sql.rows(ANNOUNCE, which)
 
     def answer(self, answer_id: int) -> None:
         """Take up one answer, unless it is done with or came too early."""
         rows = self._sql.rows(LOOK, {"id": answer_id, "run_id": self._run.id})
         if not rows:
             return
-        node_id, payload, job_id, status = rows[0]
+        node_id, payload, job_id, status, is_late = rows[0]
         if self._document is None:
             self._process(answer_id, f"the run is over: it is {self._run.status}")
             return
@@ -72,6 +86,8 @@ class Parking:
             return
         elif status != JobStatus.AWAITING_INPUT:
             self._process(answer_id, f"node {node_id} waits for no answer any more: it is {status}")
+        elif is_late:
+            self._process(answer_id, f"node {node_id} waits for no answer any more: its time is over")
         else:
             self._take(answer_id, node, json.loads(payload), job_id)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from queue_workflows.errors import RunRefused, UnknownNode, UnknownRun
+from queue_workflows.jobs.closing import OUTPUTS
 from queue_workflows.jobs.runs import RunName, check_mode, run_named
 from queue_workflows.repositories.connection import Handle
 from queue_workflows.repositories.steering import SteeringRepository, StoredRun
@@ -50,6 +51,8 @@ def retry_run(
 ) -> RunRetry:
     """Run again what failed or was cancelled in a run that is over, and all that follows from it.
 
+    Where nothing did and only its outputs could not be had, those are put together again.
+
     With `from_node` that node runs again too, whatever it came to, with all that follows from it. With
     `dry_run` nothing is changed. An `actor` is written to the audit log.
     """
@@ -65,7 +68,7 @@ def retry_run(
     if from_node is not None and from_node not in document.by_id:
         raise UnknownNode(run_id, from_node)
     reopening = _reopening(conn, run_id, document, from_node)
-    if not reopening.again:
+    if not reopening.again and stored.error_kind != OUTPUTS:
         advice = "name a node to run again from, with `from_node` or --from"
         message = f"run {run_id} is {stored.status}: there is nothing to run again"
         raise RunRefused(run_id, message, status=stored.status, advice=advice)

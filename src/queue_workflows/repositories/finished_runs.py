@@ -29,7 +29,7 @@ WITH due AS MATERIALIZED (
 UPDATE workflow_dispatch_events SET
     tries = tries + 1, next_try_at = statement_timestamp() + make_interval(secs => %(lease_s)s::float8)
 WHERE id = ANY (ARRAY(SELECT id FROM due))
-RETURNING id, run_id, tries
+RETURNING id, run_id, tries, payload::text
 """  # noqa: S608 - fragments of our own
 DELIVERED: Final = """
 DELETE FROM workflow_dispatch_events WHERE id = %(id)s::bigint AND tries = %(tries)s::integer RETURNING id
@@ -54,11 +54,15 @@ DELETE FROM workflow_dispatch_events WHERE id = ANY (ARRAY(SELECT id FROM due)) 
 
 
 class LeasedEnd(NamedTuple):
-    """The end of a run, for as long as its lease lasts; `tries` tells this lease from others."""
+    """The end of a run, for as long as its lease lasts; `tries` tells this lease from others.
+
+    `was` is how it ended, JSON, where the run has been retried since.
+    """
 
     event_id: int
     run_id: uuid.UUID
     tries: int
+    was: str
 
 
 class FinishedRunRepository:

@@ -12,12 +12,18 @@ from queue_workflows.repositories.families import NODE, per_family
 # A literal, so that a generic plan knows how few rows these are.
 EXPIRED_AT_ONCE: Final = 500
 
-# due: in the order of their time. ended: with its event in the same statement, as every end of a node job.
+# due: in the order of their time, but for those that were answered in time: their answer is taken up first.
+# ended: with its event in the same statement, as every end of a node job.
 EXPIRE: Final = per_family(
     """
 WITH due AS MATERIALIZED (
-    SELECT id FROM {table}
-    WHERE status = 'awaiting_input' AND expires_at <= statement_timestamp()
+    SELECT id FROM {table} AS job
+    WHERE status = 'awaiting_input' AND expires_at <= statement_timestamp() AND (kind <> 'input' OR (
+        SELECT id FROM workflow_input_submissions AS answer
+        WHERE answer.run_id = job.run_id AND answer.node_id = job.node_id AND answer.status = 'pending'
+            AND answer.created_at < job.expires_at
+        LIMIT 1
+    ) IS NULL)
     ORDER BY expires_at
     LIMIT {at_once}
     FOR NO KEY UPDATE SKIP LOCKED
@@ -38,7 +44,7 @@ SELECT id, status FROM ended
 )[NODE.name]
 NEXT_DUE: Final = """
 SELECT extract(epoch FROM expires_at - statement_timestamp())::float8 FROM workflow_node_jobs
-WHERE status = 'awaiting_input' AND expires_at IS NOT NULL
+WHERE status = 'awaiting_input' AND expires_at > statement_timestamp()
 ORDER BY expires_at
 LIMIT 1
 """
@@ -61,5 +67,7 @@ class ParkedJobRepository:
     def expire(self) -> Expired:
         """End what is due, at most `EXPIRED_AT_ONCE`."""
         ended = len(self._sql.rows(EXPIRE, {"error": _NO_ANSWER}))
+        if ended >= EXPIRED_AT_ONCE:
+            return Expired(ended, 0.0)
         rows = self._sql.rows(NEXT_DUE, {})
         return Expired(ended, max(0.0, rows[0][0]) if rows else None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
@@ -69,7 +69,7 @@ FINISHED: Final = """
 SELECT id, workflow_name, status, inputs::text, outputs::text, error::text, labels::text, parcel_id,
     dedupe_key, created_at, started_at, finished_at
 FROM workflow_runs
-WHERE id = %(id)s::uuid AND finished_at IS NOT NULL
+WHERE id = %(id)s::uuid AND (finished_at IS NOT NULL OR %(anyhow)s::boolean)
 """
 COUNTS: Final = """
 SELECT workflow_name, status, count(*) FROM workflow_runs
@@ -116,6 +116,16 @@ class FinishedRun:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime
+
+
+def _as_it_was(run: FinishedRun, earlier: dict[str, Any]) -> FinishedRun:
+    return replace(
+        run,
+        status=RunStatus(earlier["status"]),
+        outputs=earlier["outputs"],
+        error=earlier["error"],
+        finished_at=datetime.fromisoformat(earlier["finished_at"]),
+    )
 
 
 def _in_parts(inputs: Mapping[int, str]) -> Iterator[list[int]]:
@@ -241,13 +251,14 @@ class RunRepository(Repository[WorkflowRun]):
             set_committed_value(run, "spec", known.spec)
         return run
 
-    def finished(self, run_id: uuid.UUID) -> FinishedRun | None:
-        """How a run ended; None if it is not over, or not there."""
-        rows = self._sql.rows(FINISHED, {"id": run_id})
+    def finished(self, run_id: uuid.UUID, was: str = "{}") -> FinishedRun | None:
+        """How a run ended, or `was` when it ended before a retry; None if it is not over, or not there."""
+        earlier = json.loads(was)
+        rows = self._sql.rows(FINISHED, {"id": run_id, "anyhow": bool(earlier)})
         if not rows:
             return None
         run, workflow, status, inputs, outputs, error, labels, *rest = rows[0]
-        return FinishedRun(
+        now = FinishedRun(
             run,
             workflow,
             RunStatus(status),
@@ -257,6 +268,7 @@ class RunRepository(Repository[WorkflowRun]):
             json.loads(labels),
             *rest,
         )
+        return _as_it_was(now, earlier) if earlier else now
 
     def counts(self) -> dict[str, dict[str, int]]:
         """How many runs there are, by workflow and status."""

@@ -67,7 +67,8 @@ WHERE run.id = %(run_id)s::uuid
 """
 # With its document, so a large answer; a retry needs all of it.
 LOOK: Final = """
-SELECT status, mode, parent_run_id, spec_hash, spec::text FROM workflow_runs WHERE id = %(run_id)s::uuid
+SELECT status, mode, parent_run_id, spec_hash, spec::text, error ->> 'kind' FROM workflow_runs
+WHERE id = %(run_id)s::uuid
 """
 LOCK: Final = f"{LOOK} FOR NO KEY UPDATE"
 LOCK_UNLESS_HELD: Final = f"{LOCK} SKIP LOCKED"
@@ -81,11 +82,19 @@ SELECT EXISTS (
 )
 """
 # forgotten: what the run's outbox still held is about what is over: a cancel that came too late must not hit
-# what is run again. Hooks are told of each end. untouched: nodes that wait as if nothing had happened yet.
+# what is run again. ended: hooks are told of each end, so one that they have not heard of is kept as it was.
+# untouched: nodes that wait as if nothing had happened yet.
 # anew: the elements of lists that are gone through from the start.
 REOPEN: Final = """
 WITH forgotten AS (
     DELETE FROM workflow_dispatch_events WHERE run_id = %(run_id)s::uuid AND kind <> 'run_finished'
+), ended AS (
+    UPDATE workflow_dispatch_events AS event SET payload = jsonb_build_object(
+        'status', run.status, 'outputs', run.outputs, 'error', run.error, 'finished_at', run.finished_at
+    )
+    FROM workflow_runs AS run
+    WHERE event.run_id = %(run_id)s::uuid AND event.kind = 'run_finished' AND event.payload = '{}'
+        AND run.id = event.run_id
 ), untouched AS (
     DELETE FROM workflow_nodes WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(untouched)s::text[])
 ), anew AS (
@@ -119,6 +128,7 @@ class StoredRun:
     parent_run_id: uuid.UUID | None
     spec_hash: str
     spec: dict[str, Any]
+    error_kind: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +243,8 @@ class SteeringRepository:
 def _stored(rows: Sequence[Sequence[Any]]) -> StoredRun | None:
     if not rows:
         return None
-    status, mode, parent, spec_hash, spec = rows[0]
-    return StoredRun(RunStatus(status), mode, parent, spec_hash, json.loads(spec))
+    status, mode, parent, spec_hash, spec, error_kind = rows[0]
+    return StoredRun(RunStatus(status), mode, parent, spec_hash, json.loads(spec), error_kind)
 
 
 def _standing(rows: Sequence[Sequence[Any]]) -> NodeStanding | None:

@@ -32,6 +32,10 @@ _AT_MOST_COMPARED: Final = 2000
 HostRefs: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 
 
+class HostFailed(Exception):
+    """What is raised instead of what the host app's resolver raised, where no job is there to fail by it."""
+
+
 class Absent(Enum):
     """In a scope: a node or element that was skipped, failed or cancelled; null, however deep one looks."""
 
@@ -313,6 +317,8 @@ def _asked(path: Path, sight: _Sight, where: str) -> Any:
     asked = "".join(map(written, path.steps)).removeprefix(".")
     try:
         return json.loads(check_payload(sight.host(asked, sight.scope.get("run") or {})))
+    except HostFailed as failed:
+        raise RefError(f"the host app cannot say: {failed}", where=where, path=str(path)) from failed
     except LookupError as unknown:
         raise RefError("the host app does not know it", where=where, path=str(path)) from unknown
     except PayloadError as wrong:
