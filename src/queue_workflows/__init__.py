@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from queue_workflows.errors import (
         ConfigurationError,
+        CostAboveBurst,
         DatabaseError,
         DocumentError,
         JobCancelled,
@@ -39,11 +40,14 @@ if TYPE_CHECKING:
         SchemaError,
         UnknownJob,
         UnknownNode,
+        UnknownRate,
         UnknownRun,
         UnknownWorkflow,
         WaitTimeout,
+        WindowOrder,
     )
     from queue_workflows.jobs.context import JobContext
+    from queue_workflows.jobs.host_keys import host_key
     from queue_workflows.jobs.outcomes import Cancelled, Discard, RetryAfter, Skip
     from queue_workflows.jobs.retrying import RunRetry, retry_run
     from queue_workflows.jobs.runs import cancel_node, cancel_run, cancel_runs, start_run, submit_input
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
         NewNodeJob,
         NodeJobRepository,
         ParentNode,
+        RateRepository,
         RunRepository,
         ScheduleRepository,
         StartedRun,
@@ -76,6 +81,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Cancelled",
     "ConfigurationError",
+    "CostAboveBurst",
     "DatabaseError",
     "Discard",
     "DispatchEventRepository",
@@ -101,6 +107,7 @@ __all__ = [
     "PayloadError",
     "QueueSnapshot",
     "QwfError",
+    "RateRepository",
     "RefError",
     "RetryAfter",
     "RunCancelled",
@@ -115,9 +122,11 @@ __all__ = [
     "StartedRun",
     "UnknownJob",
     "UnknownNode",
+    "UnknownRate",
     "UnknownRun",
     "UnknownWorkflow",
     "WaitTimeout",
+    "WindowOrder",
     "WorkerControlRepository",
     "__version__",
     "cancel_node",
@@ -127,6 +136,7 @@ __all__ = [
     "db",
     "enqueue_ingest_job",
     "enqueue_many",
+    "host_key",
     "ingest_snapshot",
     "ingest_task",
     "load_document",
@@ -158,6 +168,7 @@ _HOMES: Final = {
     ),
     "errors": (
         "ConfigurationError",
+        "CostAboveBurst",
         "DatabaseError",
         "DocumentError",
         "JobCancelled",
@@ -174,11 +185,14 @@ _HOMES: Final = {
         "SchemaError",
         "UnknownJob",
         "UnknownNode",
+        "UnknownRate",
         "UnknownRun",
         "UnknownWorkflow",
         "WaitTimeout",
+        "WindowOrder",
     ),
     "jobs.context": ("JobContext",),
+    "jobs.host_keys": ("host_key",),
     "jobs.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),
     "jobs.retrying": ("RunRetry", "retry_run"),
     "jobs.runs": ("cancel_node", "cancel_run", "cancel_runs", "start_run", "submit_input"),
@@ -197,6 +211,7 @@ _HOMES: Final = {
         "NewNodeJob",
         "NodeJobRepository",
         "ParentNode",
+        "RateRepository",
         "RunRepository",
         "ScheduleRepository",
         "StartedRun",

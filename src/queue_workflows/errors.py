@@ -399,6 +399,47 @@ class LeaseLost(QwfError):
         self.family, self.job_id, self.attempt = family, job_id, attempt
 
 
+class UnknownRate(QwfError):
+    """A rate was asked for that nobody set, neither an operator nor the code that asks."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"nobody said how fast {key!r} may be used",
+            advice=f"say it in code, ctx.rate({key!r}, per_s=5), or live, `qwf limits set {key} --rate 5/s`",
+        )
+        self.key = key
+
+
+class CostAboveBurst(QwfError):
+    """More tokens were asked for at once than the bucket can ever hold."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+    def __init__(self, key: str, cost: float, burst: float) -> None:
+        super().__init__(
+            f"{cost:g} tokens of {key!r} are more than its bucket ever holds, {burst:g}",
+            advice="raise its burst, or take less at once",
+        )
+        self.key, self.cost, self.burst = key, cost, burst
+
+
+class WindowOrder(QwfError):
+    """A window was opened inside another, against the order that keeps two jobs from a deadlock."""
+
+    def __init__(self, wanted: Sequence[str], held: Sequence[str]) -> None:
+        every, inner, outer = (
+            ", ".join(repr(key) for key in keys) for keys in (sorted({*wanted, *held}), wanted, held)
+        )
+        super().__init__(
+            f"a window for {inner} cannot be opened inside one for {outer}: "
+            "another job may do it the other way round, and both would wait for ever",
+            advice=f"open one for all of them, ctx.limit({every}), or those first whose names sort first",
+        )
+        self.wanted, self.held = tuple(wanted), tuple(held)
+
+
 class Orphaned(QwfError):
     """The process that started this one is gone, so nobody would end or replace it: it does not run."""
 

@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.claimed_jobs import context, ingest_job, node_job
+from support.claimed_jobs import MOMENT, context, ingest_job, node_job
 
 from queue_workflows.errors import LeaseLost
 from queue_workflows.jobs.context import JobContext
@@ -169,6 +169,33 @@ def test_the_verdicts(raiser: Callable[[BaseException], Any]):
     outcome = executed(raiser(Discard("bad page")))
     assert entry_of(outcome)["message"] == "bad page"
     assert not outcome.retryable  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("value", "delay_s"),
+    [
+        ("120", 120),
+        (" 0 ", 0),
+        ("Thu, 01 Jan 2026 00:01:30 GMT", 90),
+        ("Thursday, 01-Jan-26 00:01:30 GMT", 90),
+        ("Thu, 01 Jan 2026 00:01:30 -0000", 90),
+        ("Thu, 01 Jan 2026 02:01:30 +0200", 90),
+        ("Wed, 31 Dec 2025 00:00:00 GMT", 0),
+        ("Thu, 01 Jan 2099 00:00:00 GMT", 86_400),
+        ("9" * 400, 86_400),
+        (None, 60),
+        ("", 60),
+        ("-5", 60),
+        ("1.5", 60),
+        ("soon", 60),
+        ("\u0661\u0662", 60),
+    ],
+)
+def test_retry_after_reads_the_header_of_an_answer(value: str | None, delay_s: float) -> None:
+    """Seconds or a date, believed for a day; nonsense is what it is without one."""
+    later = RetryAfter.from_header(value, "429", penalize="unpaywall", now=MOMENT)
+    assert (later.delay_s, later.reason, later.penalize) == (delay_s, "429", "unpaywall")
+    assert RetryAfter.from_header("7", default_s=1, at_most_s=5).delay_s == 5
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 Three parties meet here, on different threads. The job's function asks (`cancelled`, `fence`) and reports
 (`progress`). The worker's guard thread tells it to stop (`stop`) and takes what is to be written
 (`take_progress`, `last_beat`). The executor closes it when the function has ended, and from then on a
-thread that the function left behind reports to nobody. Nothing here reads or writes the database.
+thread that the function left behind reports to nobody. Nothing here reads or writes the database; what a job
+asks for of limits is in `limited`.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import threading
@@ -19,8 +19,11 @@ from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import LeaseLost, PayloadError
+from queue_workflows.jobs.asking import refuse_in_event_loop
+from queue_workflows.jobs.limited import Limited
 from queue_workflows.jobs.observing import UNOBSERVED, Unobserved
 from queue_workflows.jobs.outcomes import Cancelled, Stop
+from queue_workflows.jobs.windows import Windows
 from queue_workflows.payload import check_payload
 from queue_workflows.repositories.claimed import ClaimedJob
 
@@ -44,7 +47,7 @@ class FenceToken(NamedTuple):
     worker_id: str
 
 
-class JobContext:
+class JobContext(Limited):
     """The facts of the running attempt, its fence, its progress, and whether it shall stop."""
 
     # What telemetry is told of it; of the class, as most have nobody to tell.
@@ -59,11 +62,13 @@ class JobContext:
         on_progress: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         model: Any = None,
+        windows: Windows | None = None,
     ) -> None:
         """`family` is a key of `states.MOVES`.
 
         `make_durable` renews the lease with a synchronous commit and says whether it is still ours;
-        `on_progress` is called when there is something new to take, from the job's own thread.
+        `on_progress` is called when there is something new to take, from the job's own thread; `windows` are
+        the worker's.
         """
         self.job: Any = job
         self.family = family
@@ -71,6 +76,7 @@ class JobContext:
         self.last_beat: float | None = None
         self._make_durable = make_durable
         self._on_progress = on_progress
+        self._windows = windows
         self._clock = clock
         self._fence: FenceToken | None = None
         self._fence_lock = threading.Lock()
@@ -162,8 +168,7 @@ class JobContext:
 
     def sleep(self, seconds: float) -> None:
         """Wait, and raise `Cancelled` as soon as this attempt has to stop; waiting is not stalling."""
-        if _in_event_loop():
-            raise RuntimeError("ctx.sleep() would block the event loop: use `await asyncio.sleep(…)`")
+        refuse_in_event_loop("ctx.sleep", "await asyncio.sleep(…)")
         if self.last_beat is not None:
             # The stall watchdog counts from the end of the wait.
             self.last_beat = max(self.last_beat, self._clock() + max(seconds, 0.0))
@@ -284,11 +289,3 @@ def _progress_json(fraction: float | None, message: str | None, data: dict[str, 
             )
         data["message"] = message
     return check_payload(data, max_bytes=PROGRESS_BYTES, max_depth=PROGRESS_DEPTH) if data else None
-
-
-def _in_event_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

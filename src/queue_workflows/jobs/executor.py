@@ -145,6 +145,7 @@ async def perform(
             if _is_the_users_own(exc):
                 raise
             outcome = _outcome_of(exc, job, ctx, redactor)
+            await _penalize(_verdict_in(exc), ctx, is_async=work.is_async)
         finally:
             ctx.close()
         if ctx.stopping is not None:
@@ -255,6 +256,19 @@ def _verdict_in(exc: BaseException) -> BaseException:
     if len(later) == len(leaves):
         return max(later, key=lambda leaf: leaf.delay_s)
     return leaves[0] if len(leaves) == 1 else exc
+
+
+async def _penalize(verdict: BaseException, ctx: JobContext, *, is_async: bool) -> None:
+    """Slow down the rate that a job named; where that fails, the job is put back all the same."""
+    if not isinstance(verdict, RetryAfter) or verdict.penalize is None:
+        return
+    try:
+        if is_async:
+            await ctx.penalize_async(verdict.penalize, verdict.delay_s)
+        else:
+            ctx.penalize(verdict.penalize, verdict.delay_s)
+    except (Exception, asyncio.CancelledError) as exc:
+        ctx.logger.warning("%s could not be slowed down: %s", verdict.penalize, " ".join(str(exc).split()))
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

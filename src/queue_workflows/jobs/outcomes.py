@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from enum import IntEnum
-from typing import Final, TypeAlias
+from typing import Final, Self, TypeAlias
 
 LONGEST_DELAY_S: Final = 100 * 365 * 86_400.0
 
@@ -32,9 +33,12 @@ class Discard(Exception):
 
 
 class RetryAfter(Exception):
-    """Raise it to be run again after a delay (a server said when); nothing is counted against the job."""
+    """Raise it to be run again after a delay (a server said when); nothing is counted against the job.
 
-    def __init__(self, delay: float | timedelta, reason: str = "") -> None:
+    `penalize` names a rate that nobody is to use until then either.
+    """
+
+    def __init__(self, delay: float | timedelta, reason: str = "", *, penalize: str | None = None) -> None:
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         sound = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
         if not sound or not 0 <= seconds <= LONGEST_DELAY_S:
@@ -42,9 +46,40 @@ class RetryAfter(Exception):
         super().__init__(delay, reason)
         self.delay_s = float(seconds)
         self.reason = reason
+        self.penalize = penalize
+
+    @classmethod
+    def from_header(
+        cls,
+        value: str | None,
+        reason: str = "",
+        *,
+        penalize: str | None = None,
+        default_s: float = 60.0,
+        at_most_s: float = 86_400.0,
+        now: datetime | None = None,
+    ) -> Self:
+        """From the value of an HTTP `Retry-After`: seconds, or a date.
+
+        `default_s` where there is none or it says nothing; a server is believed for `at_most_s`.
+        """
+        delay_s = _delay_of(value or "", now or datetime.now(UTC))
+        delay_s = default_s if delay_s is None else min(max(delay_s, 0.0), at_most_s)
+        return cls(delay_s, reason, penalize=penalize)
 
     def __str__(self) -> str:
         return f"again in {self.delay_s:g} s" + (f": {self.reason}" if self.reason else "")
+
+
+def _delay_of(value: str, now: datetime) -> float | None:
+    if value.strip().isascii() and value.strip().isdigit():
+        return float(value)
+    try:
+        then = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    # `-0000` is read as no zone at all, and means UTC.
+    return ((then if then.tzinfo else then.replace(tzinfo=UTC)) - now).total_seconds()
 
 
 class Cancelled(BaseException):

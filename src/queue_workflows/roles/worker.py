@@ -31,6 +31,7 @@ from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.deadman import boottime
+from queue_workflows.jobs.asking import Errands
 from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.ending import ending_instead
@@ -39,6 +40,7 @@ from queue_workflows.jobs.guards import HeldJob, budget_for, budget_of
 from queue_workflows.jobs.modules import UNKNOWN_MODULE
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.tasks import UNKNOWN_TASK
+from queue_workflows.jobs.windows import Windows
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.ending import Ending
@@ -98,7 +100,7 @@ class Worker:
         self._options = options
         self._guardian = guardian
         self._listener = listener
-        self._aside = aside
+        self._windows = Windows(Errands(aside.ask), guardian.terms.kept, lease_s=guardian.holdings.lease_s)
         self._queue = options.queue
         self._family = family_of(options.queue)
         self._lease_s = guardian.holdings.lease_s
@@ -316,7 +318,12 @@ class Worker:
         _log.warning("job %d: attempt %d was over before its end could be stored", job.id, job.attempt)
 
     def _context(self, job: ClaimedJob) -> JobContext:
-        return JobContext(job, family=self._family.title, make_durable=lambda: self._touch.make_durable(job))
+        return JobContext(
+            job,
+            family=self._family.title,
+            make_durable=lambda: self._touch.make_durable(job),
+            windows=self._windows,
+        )
 
     def _fetch_what_waited_for_us(self) -> None:
         """Jobs on hold because nobody knew their task or module may run now.

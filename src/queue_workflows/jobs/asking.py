@@ -1,0 +1,207 @@
+"""How a job's own code asks the database and waits for the answer, in sync and in async code alike.
+
+A procedure is a generator that yields what it needs, a question or a pause, and is sent what came of it. So
+each exists once; what differs between the two worlds is here. What a procedure holds it lets go of by
+questions that are marked `must`: an async job that is cancelled meanwhile still has those asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from enum import Enum
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+import psycopg
+
+from queue_workflows.repositories.claimed import ClaimedJob
+
+T = TypeVar("T")
+Question: TypeAlias = Callable[[psycopg.Connection[Any]], Any]
+
+
+class Bell:
+    """Ends a pause before its time; rung from any thread, any number of times."""
+
+    def __init__(self) -> None:
+        self._rung = threading.Event()
+        self._listener: Callable[[], None] | None = None
+
+    def ring(self) -> None:
+        """End the pause, also one that has yet to begin."""
+        self._rung.set()
+        if self._listener is not None:
+            self._listener()
+
+    def wait(self, seconds: float) -> None:
+        """Pause this thread."""
+        self._rung.wait(min(seconds, threading.TIMEOUT_MAX))
+
+    async def wait_async(self, seconds: float) -> None:
+        """Pause this task."""
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            # The loop may be closed by now: then nobody pauses on it.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(woken.set)
+
+        self._listener = wake
+        if self._rung.is_set():
+            return
+        with suppress(TimeoutError):
+            await asyncio.wait_for(woken.wait(), seconds)
+
+
+class Ask(NamedTuple):
+    """A short question, which has to bear being asked twice; one that `must` be is asked on any path."""
+
+    question: Question
+    must: bool = False
+
+
+class Pause(NamedTuple):
+    """So long, or until the bell rings; also the place where an attempt that has to stop does so."""
+
+    seconds: float
+    bell: Bell | None = None
+
+
+Procedure: TypeAlias = Generator[Ask | Pause, Any, T]
+
+
+class Wait(Enum):
+    """What a wait was for."""
+
+    RATE = "rate"
+    LIMIT = "limit"
+
+
+class Waiter(Protocol):
+    """What is needed of a `JobContext`."""
+
+    job: Any
+
+    def raise_if_cancelled(self) -> None: ...
+
+    def interrupted_by(self, interrupt: Callable[[], None]) -> AbstractContextManager[None]: ...
+
+    def waiting(self, what: Wait | None) -> AbstractContextManager[Callable[[], None]]: ...
+
+
+class Errands:
+    """One for all jobs of a worker: what asks in the name of a job, and a thread that async code asks on."""
+
+    def __init__(self, ask: Callable[[ClaimedJob, Question], Any]) -> None:
+        """`ask` waits out an outage while the job is held, and raises `LeaseLost` when it is not."""
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._thread: ThreadPoolExecutor | None = None
+
+    def run(self, waiter: Waiter, procedure: Procedure[T], what: Wait | None = None) -> T:
+        """Do it in this thread."""
+        answer: Any = None
+        failure: BaseException | None = None
+        with waiter.waiting(what) as begins:
+            while True:
+                try:
+                    step = procedure.send(answer) if failure is None else procedure.throw(failure)
+                except StopIteration as ended:
+                    result: T = ended.value
+                    return result
+                answer = failure = None
+                try:
+                    if isinstance(step, Ask):
+                        answer = self._ask(waiter.job, step.question)
+                    else:
+                        _pause(waiter, step, begins)
+                except BaseException as exc:
+                    failure = exc
+
+    async def run_async(self, waiter: Waiter, procedure: Procedure[T], what: Wait | None = None) -> T:
+        """Do it on the running loop; an answer that a cancelled task no longer waits for is not lost."""
+        answer: Any = None
+        failure: BaseException | None = None
+        cancelled: asyncio.CancelledError | None = None
+        with waiter.waiting(what) as begins:
+            while True:
+                try:
+                    step = procedure.send(answer) if failure is None else procedure.throw(failure)
+                except StopIteration as ended:
+                    if cancelled is not None:
+                        raise cancelled from None
+                    result: T = ended.value
+                    return result
+                answer = failure = None
+                if cancelled is not None and not (isinstance(step, Ask) and step.must):
+                    failure, cancelled = cancelled, None
+                    continue
+                try:
+                    if isinstance(step, Ask):
+                        asked = self._in_thread(waiter.job, step.question)
+                        cancelled = await _settled(asked) or cancelled
+                        answer = asked.result()
+                    else:
+                        await _pause_async(waiter, step, begins)
+                except BaseException as exc:
+                    failure = exc
+
+    def close(self) -> None:
+        """Nobody asks any more."""
+        with self._lock:
+            if self._thread is not None:
+                self._thread.shutdown(wait=False)
+
+    def _in_thread(self, job: ClaimedJob, question: Question) -> asyncio.Future[Any]:
+        """Not on the loop's usual threads: all of those may wait for what a job on the loop holds."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix="qwf-ask")
+        return asyncio.get_running_loop().run_in_executor(self._thread, self._ask, job, question)
+
+
+def _pause(waiter: Waiter, pause: Pause, begins: Callable[[], None]) -> None:
+    if pause.seconds > 0:
+        begins()
+        bell = pause.bell or Bell()
+        with waiter.interrupted_by(bell.ring):
+            bell.wait(pause.seconds)
+    waiter.raise_if_cancelled()
+
+
+async def _pause_async(waiter: Waiter, pause: Pause, begins: Callable[[], None]) -> None:
+    if pause.seconds > 0:
+        begins()
+        bell = pause.bell or Bell()
+        with waiter.interrupted_by(bell.ring):
+            await bell.wait_async(pause.seconds)
+    waiter.raise_if_cancelled()
+
+
+async def _settled(asked: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+    """Wait for an answer to the end; the cancellation that came meanwhile, if one did."""
+    cancelled = None
+    while not asked.done():
+        try:
+            await asyncio.wait([asked])
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    return cancelled
+
+
+def in_event_loop() -> bool:
+    """Whether what blocks here blocks an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def refuse_in_event_loop(called: str, instead: str) -> None:
+    """Blocking calls are for sync code, as one of them would stop all jobs of the loop."""
+    if in_event_loop():
+        raise RuntimeError(f"{called}() would block the event loop: use `{instead}`")
