@@ -118,7 +118,10 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     },
     "docs/exit-codes.md": {"exit codes": exit_codes},
     "docs/configuration.md": {"settings": table_of_settings},
-    "docs/telemetry.md": {"instruments": instruments},
+    "docs/telemetry.md": {
+        "instruments": instruments,
+        "figures": lambda: table_of_metrics(names.FIGURES),
+    },
 }
 
 

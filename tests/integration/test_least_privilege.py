@@ -37,6 +37,7 @@ from queue_workflows import (
 from queue_workflows.errors import AccessRefused
 from queue_workflows.repositories import Ending, NewNodeJob, RateRepository, error_entry
 from queue_workflows.repositories.rates import Rule
+from queue_workflows.roles.figures import read_figures
 from queue_workflows.states import JobStatus
 
 TABLES = {*models.Base.metadata.tables, "queue_schema_version"}
@@ -378,6 +379,7 @@ def test_a_reader_sees_everything(roles):
         for table in TABLES:
             reader.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(table)))
         assert IngestJobRepository(reader).counts().keys() >= {"fetch"}
+        assert read_figures(reader, stale_s=30)["qwf.database.up"] == [((), 1.0)]
         assert [run.workflow_name for run in RunRepository(reader).list(limit=1)] == ["film"]
 
 

@@ -49,6 +49,7 @@ ENTRIES: Final = {
         "queue_workflows.cli.orchestrator:orchestrator", "Advance workflow runs; any number at once."
     ),
     "scheduler": Entry("queue_workflows.cli.not_yet:scheduler", "Enqueue jobs on a schedule (not yet)."),
+    "metrics": Entry("queue_workflows.cli.metrics:metrics", "Serve figures for Prometheus."),
     "completion": Entry(
         "queue_workflows.cli.completion:completion", "Print the completion script of a shell."
     ),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
 import psycopg
@@ -20,6 +20,7 @@ from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.jobs.delivering import deliver
 from queue_workflows.jobs.dispatching import Dispatcher
 from queue_workflows.jobs.redaction import Redactor
+from queue_workflows.roles.figures import FigureReader
 from queue_workflows.roles.health import STOPPING, HealthReport, judge
 from queue_workflows.roles.herald import Herald
 from queue_workflows.roles.identity import Identity
@@ -34,6 +35,8 @@ from queue_workflows.roles.orchestrator import (
 )
 from queue_workflows.roles.probing import probed
 from queue_workflows.settings import Settings
+from queue_workflows.telemetry.instruments import observe_figures
+from queue_workflows.telemetry.provider import meter
 from queue_workflows.workflow.providing import find_document
 
 _log = logging.getLogger(__name__)
@@ -41,6 +44,8 @@ _log = logging.getLogger(__name__)
 # The revision that brought the last table which an orchestrator uses.
 MIN_SCHEMA: Final = 17
 ROLE: Final = "orchestrator"
+# All gauges of one export are of one reading.
+_FIGURES_EVERY_S: Final = 5.0
 
 
 def run_orchestrator(database: Database, settings: Settings, options: OrchestratorOptions) -> ExitCode:
@@ -68,13 +73,29 @@ def run_orchestrator(database: Database, settings: Settings, options: Orchestrat
                 poll_s=settings.poll_s,
             )
             seen_to += [orchestrator.cut_if_stuck, herald.cut_if_stuck]
-            with herald, closing(orchestrator):
+            with herald, closing(orchestrator), _observed(database, settings):
                 status = orchestrator.run(once=options.once)
                 # A hook may take its time.
                 report.look = lambda: STOPPING
                 if options.once:
                     herald.tell_all()
                 return status
+
+
+@contextmanager
+def _observed(database: Database, settings: Settings) -> Iterator[None]:
+    """Tell an SDK the database's figures, where there is one: who needs no orchestrator has `qwf metrics`."""
+    if meter() is None:
+        yield
+        return
+    reader = FigureReader(
+        lambda: database.connect(autocommit=True),
+        stale_s=settings.stale_heartbeat_s,
+        every_s=_FIGURES_EVERY_S,
+    )
+    observe_figures(reader.figures)
+    with closing(reader):
+        yield
 
 
 def _prepare_schema(database: Database, options: OrchestratorOptions) -> None:

@@ -4,80 +4,42 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from queue_workflows.errors import ConfigurationError
+from queue_workflows.roles.answering import Answer, AnsweringServer
 from queue_workflows.roles.health import HealthReport
 
 _log = logging.getLogger(__name__)
 _WRITE_EVERY_S: Final = 1.0
 
 
-class HealthServer:
+class HealthServer(AnsweringServer):
     """GET /live and /ready: 200 if so, else 503, each with the whole answer as JSON."""
 
     def __init__(self, report: HealthReport, address: tuple[str, int]) -> None:
-        try:
-            self._server = _server_for(address)(address, _handler(report))
-        except OSError as exc:
-            host, port = address
-            raise ConfigurationError(
-                f"the health server cannot listen on {host}:{port}: {exc.strerror or exc}",
-                advice="give another port or address with --health",
-            ) from None
-        self._server.daemon_threads = True
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="qwf-health", daemon=True)
+        super().__init__(
+            partial(_answer, report),
+            address,
+            name="health",
+            advice="give another port or address with --health",
+        )
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        host, port = self._server.server_address[:2]
-        _log.info("health: http://%s:%d/live and /ready", f"[{host!s}]" if ":" in str(host) else host, port)
+        super().__enter__()
+        _log.info("health: %s/live and /ready", self.url)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
-
-def _server_for(address: tuple[str, int]) -> type[ThreadingHTTPServer]:
-    """Of the address's own family; only one of IPv6 has colons."""
-
-    class Server(ThreadingHTTPServer):
-        address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-
-    return Server
-
-
-def _handler(report: HealthReport) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 5
-
-        def do_GET(self) -> None:
-            health = report.look()
-            answers = {"/live": health.live, "/ready": health.ready}
-            fine = answers.get(self.path.partition("?")[0])
-            self.send_response(404 if fine is None else 200 if fine else 503)
-            body = health.text().encode() + b"\n"
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        do_HEAD = do_GET
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """A probe each second is no event."""
-
-    return Handler
+def _answer(report: HealthReport, path: str) -> Answer:
+    health = report.look()
+    fine = {"/live": health.live, "/ready": health.ready}.get(path)
+    status = 404 if fine is None else 200 if fine else 503
+    return Answer(status, "application/json", health.text() + "\n")
 
 
 class HealthFile:

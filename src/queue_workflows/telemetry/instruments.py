@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.telemetry import names
+from queue_workflows.telemetry.exposition import Figures
 from queue_workflows.telemetry.provider import is_silent, meter
 
 if TYPE_CHECKING:
@@ -101,6 +102,23 @@ def observe_in_flight(queue: str, family: str, held: Callable[[], int]) -> None:
 
     (metric,) = (one for one in names.INSTRUMENTS if one.name == names.IN_FLIGHT)
     made_by.create_observable_up_down_counter(metric.name, [observed], metric.unit, metric.what)
+
+
+def observe_figures(read: Callable[[], Figures]) -> None:
+    """Have exporters ask for the figures of the database, whenever they export."""
+    made_by = meter()
+    if made_by is None:
+        return
+    from opentelemetry.metrics import CallbackOptions, Observation
+
+    def observed(metric: names.Metric) -> Callable[[CallbackOptions], list[Observation]]:
+        return lambda _options: [
+            Observation(number, dict(zip(metric.attributes, values, strict=True)))
+            for values, number in read().get(metric.name, ())
+        ]
+
+    for metric in names.FIGURES:
+        made_by.create_observable_gauge(metric.name, [observed(metric)], metric.unit, metric.what)
 
 
 def count_sent(operation: str, family: str, sent: Collection[tuple[str, str]]) -> None:

@@ -1,0 +1,165 @@
+"""The database's figures: what they count, that they are read seldom, by index, and within a bound."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+from support.jobs import CLEAR, Jobs, ending
+from support.plans import explain
+from support.schemas import holding
+from support.workers import until
+
+from queue_workflows.repositories import HeartbeatRepository, RunRepository, figures
+from queue_workflows.roles import figures as reading
+from queue_workflows.roles.figures import AWAY, FigureReader, read_figures
+from queue_workflows.telemetry.exposition import exposed
+from queue_workflows.telemetry.names import FIGURES
+
+NAME = "reads-figures"
+
+
+@pytest.fixture
+def conn(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats, schedules")
+        yield connection
+
+
+def reader(dsn: str, every_s: float = 3600.0) -> FigureReader:
+    return FigureReader(
+        lambda: psycopg.connect(dsn, autocommit=True, application_name=NAME), stale_s=30, every_s=every_s
+    )
+
+
+def busy_place(conn: psycopg.Connection[Any]) -> None:
+    """Something of everything."""
+    ingest = Jobs("ingest", conn)
+    ingest.enqueue(9)
+    held = ingest.claim(limit=4)
+    ingest.repository.end_many([ending(job, "completed") for job in held[:2]])
+    ingest.repository.hold(held[2], "unknown_task", "draw", delay_s=600)
+    conn.execute("UPDATE ingest_jobs SET run_at = now() - interval '90 s' WHERE status = 'queued'")
+    HeartbeatRepository(conn).beat("a", host_label="h", queue="fetch", pid=7, state="busy")
+    runs = RunRepository(conn)
+    for status in ("queued", "running"):
+        run_id = runs.insert("film", spec={}, spec_hash="h").id
+        conn.execute("UPDATE workflow_runs SET status = %s WHERE id = %s", (status, run_id))
+    conn.execute(
+        "INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, next_try_at, poisoned_at)"
+        " SELECT %(run)s, 1, 0, 'expand', now() - make_interval(secs => lag),"
+        " CASE WHEN poisoned THEN now() END"
+        " FROM (VALUES (500, true), (70, false), (-500, false)) AS made (lag, poisoned)",
+        {"run": run_id},
+    )
+    conn.execute(
+        "INSERT INTO schedules (name, cron, task_name, queue, enabled, next_tick_at)"
+        " SELECT name, '0 * * * *', 'task', 'fetch', enabled, now() - make_interval(secs => lag)"
+        " FROM (VALUES ('late', true, 300), ('soon', true, -300), ('off', false, 300))"
+        " AS made (name, enabled, lag)"
+    )
+
+
+def test_what_they_count(conn):
+    """Each figure of the table, of a place where there is something of everything."""
+    busy_place(conn)
+    found = read_figures(conn, stale_s=30)
+    points = {name: dict(values) for name, values in found.items()}
+    assert {metric.name for metric in FIGURES} - set(found) == {"qwf.figures.duration"}
+    fetch = {
+        labels[2]: n for labels, n in points["qwf.queue.jobs"].items() if labels[:2] == ("ingest", "fetch")
+    }
+    assert fetch == {"queued": 5, "scheduled": 0, "held": 1, "awaiting_input": 0, "running": 1}
+    assert points["qwf.queue.held"] == {("ingest", "fetch", "unknown_task"): 1}
+    assert 90 <= points["qwf.queue.wait"]["ingest", "fetch"] < 900
+    assert points["qwf.queue.ended"] == {("ingest", "fetch", "completed"): 2}
+    assert points["qwf.queue.rate"]["ingest", "fetch"] > 0
+    assert points["qwf.workers"] == {("fetch", "busy"): 1, ("fetch", "silent"): 0}
+    assert points["qwf.outbox.events"] == {("pending",): 2, ("poisoned",): 1}
+    assert 70 <= points["qwf.outbox.lag"][()] < 400
+    assert (points["qwf.runs"], points["qwf.runs.poisoned"]) == ({("queued",): 1, ("running",): 1}, {(): 1})
+    assert points["qwf.schedules"] == {("on",): 2, ("paused",): 1, ("late",): 1}
+    assert 300 <= points["qwf.schedules.lag"][()] < 900
+
+
+def test_names_are_escaped():
+    """Whatever a queue is called."""
+    text = exposed({"qwf.workers": [(('a"b\\c\nd', "idle"), 1)]})
+    assert text.splitlines()[-1] == r'qwf_workers{queue="a\"b\\c\nd",state="idle"} 1.0'
+
+
+def test_however_many_ask_one_reads(qwf_dsn, conn, monkeypatch):
+    """The others wait for it, and get what it read; who asks within the span gets that too."""
+    monkeypatch.setattr(reading, "STATEMENT_S", 300.0)
+    monkeypatch.setattr(reading, "PATIENCE_S", 300.0)
+    figures_of = reader(qwf_dsn)
+    begun = threading.Barrier(5)
+
+    def asked() -> Any:
+        begun.wait(60)
+        return figures_of.figures()
+
+    def readers(state: str) -> int:
+        sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = %s"
+        row = conn.execute(sql, (NAME, state)).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    with ThreadPoolExecutor(5) as pool, holding(qwf_dsn, "LOCK TABLE worker_heartbeats") as holder:
+        answers = [pool.submit(asked) for _ in range(5)]
+        until(lambda: readers("Lock") == 1)
+        holder.rollback()
+        first, *others = [answer.result(60) for answer in answers]
+    assert all(other is first for other in others)
+    assert figures_of.figures() is first
+    assert first["qwf.database.up"] == [((), 1.0)]
+    figures_of.close()
+    assert figures_of.figures() == {}
+
+
+def test_a_lost_connection_is_said_once_and_then_mended(qwf_dsn, conn, caplog):
+    """The next one who asks after the span gets figures again."""
+    figures_of = reader(qwf_dsn, every_s=0.0)
+    assert figures_of.figures() is not AWAY
+    conn.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", (NAME,)
+    )
+    assert figures_of.figures() is AWAY
+    assert figures_of.figures()["qwf.database.up"] == [((), 1.0)]
+    assert [record.levelname for record in caplog.records if "no figures" in record.message] == ["WARNING"]
+    figures_of.close()
+
+
+def test_a_statement_that_takes_long_is_cut(qwf_dsn, conn, monkeypatch):
+    """A table that somebody keeps locked makes no scrape wait for ever."""
+    monkeypatch.setattr(reading, "STATEMENT_S", 0.1)
+    figures_of = reader(qwf_dsn)
+    with holding(qwf_dsn, "LOCK TABLE worker_heartbeats"):
+        assert figures_of.figures() is AWAY
+    figures_of.close()
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_they_are_read_by_index(conn, mode):
+    """However many runs are over, and however many events wait."""
+    conn.execute("SET session_replication_role = replica")
+    conn.execute(
+        "INSERT INTO workflow_runs (id, workflow_name, spec, spec_hash, status, finished_at)"
+        " SELECT gen_random_uuid(), 'film', '{}', 'h', 'completed', now() FROM generate_series(1, 20000)"
+    )
+    conn.execute(
+        "INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind)"
+        " SELECT %s, 1, 0, 'expand' FROM generate_series(1, 20000)",
+        (uuid.uuid4(),),
+    )
+    conn.execute("RESET session_replication_role")
+    conn.execute("ANALYZE workflow_runs, workflow_dispatch_events")
+    for sql in (figures.PENDING, figures.POISONED, figures.RUNS):
+        plan = explain(conn, mode, sql, {"most": 100})
+        assert not [node for node in plan if node["Node Type"] == "Seq Scan"], sql
+        assert sum(node.get("Actual Rows", 0) for node in plan if "Scan" in node["Node Type"]) < 500
