@@ -12,12 +12,15 @@ from typing import Any
 import psycopg
 import pytest
 from opentelemetry import trace
+from support.claimed_jobs import context, ingest_job
 from support.films_traced import FILMS
 from support.jobs import CLEAR
 from support.telemetry import Told, id_of, parent_of, sdk_here, trace_of
 from support.workers import worker_command, worker_environment
 
 from queue_workflows import NewIngestJob, enqueue_ingest_job, enqueue_many, start_run
+from queue_workflows.jobs.asking import Wait
+from queue_workflows.jobs.observing import processing
 from queue_workflows.telemetry import names
 from queue_workflows.telemetry.instruments import OTHER, instruments
 
@@ -197,6 +200,21 @@ def test_a_context_is_carried_on_without_an_sdk(conn):
     enqueue_ingest_job("a", queue="fetch", conn=conn)
     rows = conn.execute("SELECT traceparent FROM ingest_jobs ORDER BY id").fetchall()
     assert rows == [(f"00-{1:032x}-{2:016x}-01",), (None,)]
+
+
+def test_what_a_job_waits_for_is_told(monkeypatch):
+    """For a window of a limit, and for a rate."""
+    with sdk_here(monkeypatch) as memory:
+        job = ingest_job()
+        ctx, observed = context(job), processing(job)
+        ctx.observed = observed
+        with observed:
+            for what in Wait:
+                with ctx.waiting(what) as begin:
+                    begin()
+        points = memory.points()
+    for name in (names.LIMIT_WAIT, names.RATE_SLEEP):
+        assert [count for _, count in points[name]] == [1]
 
 
 def test_names_of_tasks_fill_no_store(conn, monkeypatch):

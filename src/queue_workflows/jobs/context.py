@@ -21,7 +21,6 @@ from typing import Any, Final, NamedTuple
 from queue_workflows.errors import LeaseLost, PayloadError
 from queue_workflows.jobs.asking import refuse_in_event_loop
 from queue_workflows.jobs.limited import Limited
-from queue_workflows.jobs.observing import UNOBSERVED, Unobserved
 from queue_workflows.jobs.outcomes import Cancelled, Stop
 from queue_workflows.jobs.windows import Windows
 from queue_workflows.payload import check_payload
@@ -49,9 +48,6 @@ class FenceToken(NamedTuple):
 
 class JobContext(Limited):
     """The facts of the running attempt, its fence, its progress, and whether it shall stop."""
-
-    # What telemetry is told of it; of the class, as most have nobody to tell.
-    observed: Unobserved = UNOBSERVED
 
     def __init__(
         self,

@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.jobs.asking import Procedure, Wait, refuse_in_event_loop
+from queue_workflows.jobs.observing import UNOBSERVED, Unobserved
 from queue_workflows.jobs.rates import MAX_WAIT_S, Grant, penalizing, rule_of, taking, wish
 from queue_workflows.jobs.windows import Window, Windows
 from queue_workflows.repositories import fields
+from queue_workflows.telemetry.names import LIMIT_WAIT, RATE_SLEEP
 
 
 class Waits(NamedTuple):
@@ -36,6 +38,8 @@ class Limited:
     job: Any
     last_beat: float | None
     waits: Waits = Waits()
+    # What telemetry is told of it; of the class, as most have nobody to tell.
+    observed: Unobserved = UNOBSERVED
     _windows: Windows | None = None
     _clock: Callable[[], float]
     _lock: threading.Lock
@@ -119,6 +123,8 @@ class Limited:
                     self.last_beat = max(now, self._beat_before)
                 if began and what is not None:
                     self.waits = self.waits.plus(what, now - began[0])
+            if began and what is not None:
+                self.observed.waited(RATE_SLEEP if what is Wait.RATE else LIMIT_WAIT, now - began[0])
 
     def raise_if_cancelled(self) -> None:
         """Raise `Cancelled` if this attempt has to stop."""
