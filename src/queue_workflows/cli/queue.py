@@ -14,6 +14,7 @@ ENTRIES: Final = {
     ),
     "import": Entry("queue_workflows.cli.queue_import:import_", "Enqueue the jobs of a file, one a line."),
     "enqueue": Entry("queue_workflows.cli.queue_enqueue:enqueue", "Enqueue a job, or many alike."),
+    "run": Entry("queue_workflows.cli.queue_run:run", "Work on a queue, and show how it goes."),
     "retry-failed": Entry("queue_workflows.cli.queue_retry:retry_failed", "Run failed jobs again."),
     "pause": Entry("queue_workflows.cli.queue_pausing:pause", "Let no worker of a queue claim any more."),
     "resume": Entry("queue_workflows.cli.queue_pausing:resume", "Take a pause back."),

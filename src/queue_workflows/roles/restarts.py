@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from queue_workflows.errors import ExitCode
@@ -80,6 +80,24 @@ class Restarts:
         deaths = deaths + 1 if lived_s < self.healthy_s else 1
         whole = 0.0 if deaths == 1 else min(self.most_s, self.first_s * 2.0 ** min(deaths - 2, 30))
         return Next(_between_half_and_all(whole, chance), deaths, parked=status == ExitCode.STOPPED)
+
+
+@dataclass(frozen=True)
+class BoundedRestarts(Restarts):
+    """The same, but what nobody is there to mend is the end; `ended_with` has the status of each end."""
+
+    most_deaths: int = 5
+    ended_with: list[int] = field(default_factory=list)
+
+    def after(
+        self, status: int, *, lived_s: float, deaths: int, last_ends: Collection[int], chance: float
+    ) -> Next:
+        """What follows, if anything does."""
+        follows = super().after(status, lived_s=lived_s, deaths=deaths, last_ends=last_ends, chance=chance)
+        if follows.delay_s is not None and status not in HOPELESS and follows.deaths < self.most_deaths:
+            return follows
+        self.ended_with.append(status)
+        return Next(None)
 
 
 def _between_half_and_all(seconds: float, chance: float) -> float:

@@ -63,8 +63,9 @@ def supervise(
     pace: Pace | None = None,
     with_spares: bool = False,
     outlet: Outlet | None = None,
+    restarts: Restarts | None = None,
 ) -> ExitCode:
-    """Supervise in this process, from its main thread, until a signal says otherwise.
+    """Supervise in this process, from its main thread, until a signal says otherwise or all have finished.
 
     `with_spares` is for commands that are `qwf worker`, which knows how to stand by.
     """
@@ -89,6 +90,7 @@ def supervise(
                 manager=manager,
                 spares=Spares(worth_a_spare(specs) if with_spares else (), command_for, waiter),
                 outlet=outlet,
+                restarts=restarts,
             ).run()
 
 
@@ -388,7 +390,7 @@ class Supervisor:
 
 def _in_words(follows: Next, status: int) -> str:
     if follows.delay_s is None:
-        return "its work is done"
+        return "its work is done" if status == ExitCode.DONE else "it is not started again"
     if follows.parked:
         return "starts when it is switched on"
     when = "again at once" if follows.delay_s == 0 else f"again in {follows.delay_s:.1f} s"

@@ -1,0 +1,127 @@
+"""When `qwf queue run --drain` is through, nothing is left to claim, and it tells what became of the jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.commands import qwf_here
+from support.floor import Floor
+from support.supervised import Supervised
+from support.workers import patiently
+
+from queue_workflows.repositories import NewIngestJob
+from queue_workflows.repositories.bulk import Enqueued
+
+
+def run(dsn: str, *options: str, **settings: str) -> Supervised:
+    """The command, as a real process with what it starts."""
+    return Supervised(
+        [sys.executable, "-m", "queue_workflows", "queue", "run", "fetch", *options],
+        dsn,
+        env={"QWF_APP": "support.worker_tasks", "QWF_GRACE_S": "300", **settings},
+    )
+
+
+def told(process: Supervised) -> dict[str, Any]:
+    """What it printed at the end."""
+    start = max(number for number, line in enumerate(process.said) if line == "{")
+    return json.loads("\n".join(process.said[start : process.said.index("}", start) + 1]))
+
+
+def enqueue(floor: Floor, task: str, count: int = 1, **fields: Any) -> list[Enqueued]:
+    return floor.repository.enqueue_many(
+        NewIngestJob(task_name=task, **{"queue": "fetch"} | fields) for _ in range(count)
+    )
+
+
+def left(dsn: str) -> tuple[int, int]:
+    """What `qwf queue stats` shows as queued and running."""
+    queues = json.loads(qwf_here("--db", dsn, "queue", "stats", "--json").stdout)["queues"]
+    return sum(one["queued"] for one in queues), sum(one["running"] for one in queues)
+
+
+def test_drain_then_stats_shows_zero_queued_and_running(floor, qwf_dsn):
+    """Whatever the jobs do; 1, as some failed, wait for another try, or are of a task that nobody knows."""
+    enqueue(floor, "note", 50)
+    enqueue(floor, "fails", 2, max_attempts=1)
+    enqueue(floor, "fails", 3, max_attempts=2, backoff_s=600.0)
+    enqueue(floor, "nobody", 4)
+    enqueue(floor, "later", 5)
+    enqueue(floor, "note", 6, delay=600)
+    with run(qwf_dsn, "--drain", "--json") as process:
+        assert process.status(300) == 1
+    assert told(process) == {
+        "queue": "fetch",
+        "ended": {"completed": 50, "failed": 2},
+        "put_off": {"retry": 3, "unknown_task": 4, "later": 11},
+        "queued": 0,
+        "running": 0,
+    }
+    assert left(qwf_dsn) == (0, 0)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_replaced_and_its_jobs_done(floor, qwf_dsn):
+    """A job that kills its worker each time ends as failed; all the others are done."""
+    enqueue(floor, "suicide", 2)
+    enqueue(floor, "note", 50)
+    with run(qwf_dsn, "--drain", "--json") as process:
+        assert process.status(900) == 1
+    assert told(process)["ended"] == {"completed": 50, "failed": 2}
+    assert left(qwf_dsn) == (0, 0)
+
+
+@pytest.mark.slow
+def test_nothing_failed_is_0_with_a_table(floor, qwf_dsn):
+    """Also for what was there before: only what happens meanwhile counts."""
+    enqueue(floor, "fails", max_attempts=1)
+    with run(qwf_dsn, "--drain") as process:
+        assert process.status(300) == 1
+    enqueue(floor, "note", 3)
+    with run(qwf_dsn, "--drain") as process:
+        assert process.status(300) == 0
+    assert process.said[-2:] == ["OUTCOME    JOBS", "completed  3"]
+    with run(qwf_dsn, "--drain") as process:
+        assert process.status(300) == 0
+    assert process.said[-1] == "there was nothing to do on fetch"
+
+
+@pytest.mark.slow
+def test_ctrl_c_lets_the_current_job_finish(floor, qwf_dsn, tmp_path):
+    """Nothing is claimed after it, what it leaves is told, and the status is 130."""
+    begun, until = tmp_path / "begun", tmp_path / "until"
+    (first,) = enqueue(floor, "deaf", args={"begun": str(begun), "until": str(until)})
+    with run(qwf_dsn, "--drain", "--json") as process:
+        patiently(lambda: floor.jobs.seen(first.id, "status") == ("running",))
+        process.signal(signal.SIGINT)
+        process.until("SIGTERM: stopping", 300)
+        enqueue(floor, "note", 3)
+        Path(until).touch()
+        assert process.status(300) == 130
+    assert told(process) | {"put_off": {}} == {
+        "queue": "fetch",
+        "ended": {"completed": 1},
+        "put_off": {},
+        "queued": 3,
+        "running": 0,
+    }
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_begin_ends_it(floor, qwf_dsn, tmp_path):
+    """With the worker's own words and status; nobody is there to mend it meanwhile."""
+    wiring = tmp_path / "only_once.py"
+    wiring.write_text(
+        "import os\nif os.environ.get('QWF_LAUNCHER_PID'):\n    raise RuntimeError('no second time')\n"
+    )
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    with run(qwf_dsn, "--drain", QWF_APP="only_once", PYTHONPATH=paths) as process:
+        assert process.status(300) == 78
+    assert any("no second time" in line for line in process.said)
+    assert any("ended with 78" in line for line in process.said)
