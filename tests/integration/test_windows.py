@@ -417,6 +417,17 @@ def test_a_lost_lease_opens_no_window(jobs: LimitedJobs) -> None:
     assert waiting(jobs, 0)()
 
 
+def test_a_holder_that_is_gone_leaves_its_slots(jobs: LimitedJobs, others: LimitedJobs) -> None:
+    """Who renews them no more has them until the end of the lease."""
+    others.windows.lease_s = 0.5
+    window = others.ctx().limit("host:a", max=1)
+    Context().run(window.__enter__)
+    (until_then,) = jobs.connection.execute("SELECT lease_expires_at FROM limit_slots").fetchone() or (None,)
+    held(jobs.ctx().limit("host:a", max=1, **FOR_EVER))
+    (after,) = jobs.connection.execute("SELECT clock_timestamp()").fetchone() or (None,)
+    assert after > until_then
+
+
 def test_a_window_is_used_once_at_a_time(jobs: LimitedJobs) -> None:
     """One after the other is fine."""
     window = jobs.ctx().limit("host:a", max=2)
