@@ -241,6 +241,27 @@ def test_a_rule_is_checked(buckets: RateRepository, key: str, per_s: float, burs
     assert buckets.list() == []
 
 
+def test_unused_buckets_are_forgotten(
+    conn: psycopg.Connection, buckets: RateRepository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that would be the same if made anew; one that owes, is blocked, in use or set by hand stays."""
+    for key in ("a idle", "b owes", "c blocked", "d idle"):
+        buckets.take(key, 1, rule=Rule(1, 1))
+    buckets.take("b owes", 1e6, rule=Rule(1, 1e6))
+    buckets.take("b owes", 1e6, rule=Rule(1, 1e6))
+    buckets.set("e set", 1, actor="ann")
+    buckets.set("f*", 1, actor="ann")
+    shift(conn, 90_000)
+    buckets.penalize("c blocked", 10)
+    buckets.take("g used", 1, rule=Rule(1, 1))
+    monkeypatch.setattr(rates, "SEEN_AT_ONCE", 2)
+    seen_up_to = [""]
+    while not seen_up_to[1:] or seen_up_to[-1]:
+        seen_up_to.append(buckets.forget(for_s=86_400, after=seen_up_to[-1]))
+    assert seen_up_to == ["", "b owes", "d idle", "f*", ""]
+    assert [row.rate_key for row in buckets.list()] == ["b owes", "c blocked", "e set", "f*", "g used"]
+
+
 def test_takes_of_many_sessions_add_up(qwf_dsn: str, buckets: RateRepository) -> None:
     """Eight sessions at once are granted places of one line: no two the same, none left out."""
     rule = Rule(0.001, 1)
@@ -291,6 +312,8 @@ def test_a_take_reads_by_index(conn: psycopg.Connection, mode: str, analyzed: bo
         "max_wait_s": 1.0,
         "relaxed": False,
     }
+    part = explain(conn, mode, rates.FORGET, {"for_s": 1.0, "after": "host:5", "limit": 100})
+    assert all(node["Node Type"] != "Seq Scan" for node in part)
     for sql in (rates.TAKE, rates.CREATE):
         plan = explain(conn, mode, sql, params)
         scans = [node for node in plan if "Scan" in node["Node Type"] and "rate_limits" in str(node)]

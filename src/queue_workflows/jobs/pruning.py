@@ -10,6 +10,7 @@ import psycopg
 from psycopg.errors import IntegrityError
 
 from queue_workflows.repositories.pruning import JOBS_AT_ONCE, RUNS_AT_ONCE, PruningRepository
+from queue_workflows.repositories.rates import RateRepository
 from queue_workflows.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -21,15 +22,19 @@ _DAY_S: Final = 86_400.0
 
 
 class Pruning:
-    """What one process remembers of its pruning: the runs that something else holds on to."""
+    """What one process remembers of its pruning: runs that something else holds on to, the last bucket."""
 
     def __init__(self, settings: Settings) -> None:
         self._kept_s = settings.retention_days * _DAY_S
         self._ttl_s = settings.dedupe_ttl_days * _DAY_S
         self._kept_by_others: set[uuid.UUID] = set()
+        self._after_bucket = ""
 
     def prune(self, connection: psycopg.Connection[Any]) -> float:
         """One part of each kind, on a connection in autocommit; when the next one should come."""
+        self._after_bucket = RateRepository(connection).forget(
+            for_s=max(self._kept_s, _DAY_S), after=self._after_bucket
+        )
         repository = PruningRepository(connection, kept_s=self._kept_s, ttl_s=self._ttl_s)
         ingest = max(repository.delete_ingest(), repository.strip_ingest())
         is_more = ingest >= JOBS_AT_ONCE or self._prune_runs(repository)

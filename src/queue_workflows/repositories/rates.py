@@ -24,6 +24,8 @@ from queue_workflows.repositories.table import Filters, Repository, Table
 
 _TABLE: Final = Table(RateLimit)
 MOST: Final = 1e12
+# How many buckets one part of the pruning looks at.
+SEEN_AT_ONCE: Final = 10_000
 
 # The rule of the longest pattern that a key matches; no key contains `*`, so a pattern is nobody's bucket.
 _PATTERN: Final = """pattern AS MATERIALIZED (
@@ -153,6 +155,25 @@ WITH removed AS (
 )
 SELECT {columns} FROM removed AS rate_limits
 """)
+# part: some keys in their order. gone: of these the buckets that are as they would be if made anew, and that
+# nobody has used for long; what an operator set stays.
+FORGET: Final = """
+WITH part AS MATERIALIZED (
+    SELECT rate_key FROM rate_limits WHERE rate_key > %(after)s::text
+    ORDER BY rate_key
+    LIMIT %(limit)s::bigint
+), gone AS (
+    DELETE FROM rate_limits AS bucket
+    WHERE bucket.rate_key = ANY (ARRAY(SELECT rate_key FROM part)) AND bucket.updated_by IS NULL
+        AND GREATEST(bucket.refilled_at, bucket.blocked_until)
+            < statement_timestamp() - make_interval(secs => %(for_s)s::float8)
+        AND bucket.tokens + bucket.tokens_per_s * extract(
+            epoch FROM statement_timestamp() - GREATEST(bucket.refilled_at, bucket.blocked_until)
+        )::float8 >= bucket.burst
+    RETURNING bucket.rate_key
+)
+SELECT COALESCE(max(rate_key), ''), count(*) FROM part
+"""
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM rate_limits WHERE rate_key = %(rate_key)s::text")
 
 
@@ -253,6 +274,12 @@ class RateRepository(Repository[RateLimit]):
     def fetch(self, rate_key: str) -> RateLimit | None:
         """The bucket, or the pattern's rule, of exactly these words."""
         return self._first(FETCH, {"rate_key": rate_key})
+
+    def forget(self, *, for_s: float, after: str = "") -> str:
+        """Delete unused buckets among the next keys after one; where to go on, empty when all were seen."""
+        params = {"for_s": check.seconds("for_s", for_s), "after": after, "limit": SEEN_AT_ONCE}
+        ((last, count),) = self._sql.rows(FORGET, params)
+        return str(last) if count == SEEN_AT_ONCE else ""
 
     def _take(self, params: dict[str, Any]) -> Taken | None:
         for granted, wait_s, per_s, burst, epoch in self._sql.rows(TAKE, params):
