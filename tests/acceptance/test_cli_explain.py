@@ -148,7 +148,25 @@ def test_a_full_limit_and_who_holds_it(jobs, explain):
     jobs.repository.hold(jobs.one(), "limit_full", "host:example.org", delay_s=600)
     reason = explain(job_id)["reasons"]["limit_full"]
     assert reason["data"]["holders"] == ["ingest:17"]
-    assert "1 of 1 slots are taken, held by ingest:17" in reason["text"]
+    assert "1 of 1 slots are taken, held by ingest:17, it is the next of its key" in reason["text"]
+
+
+def test_its_place_in_the_lane_of_a_full_limit(jobs, explain):
+    """How many of its key come first; what still stands in the queue is told what it will meet."""
+    beat(jobs)
+    limits = LimitRepository(jobs.connection)
+    limits.set("host:*", 0, actor="ann")
+    ids = jobs.enqueue(3, limit_key="host:a")
+    waiting = explain(ids[2])["reasons"]["limit_full"]["text"]
+    assert waiting == "the limit 'host:a' is full: it is closed, its cap is 0"
+    for job in jobs.claim(limit=3):
+        jobs.repository.hold(job, "limit_full", "host:a", delay_s=600)
+    reason = explain(ids[2])["reasons"]["limit_full"]
+    assert (reason["data"]["before"], "2 jobs of its key before it" in reason["text"]) == (2, True)
+    limits.set("host:*", 2, actor="ann")
+    assert "has room: 0 of 2 slots are taken" in explain(ids[0])["reasons"]["limit_full"]["text"]
+    limits.clear("host:*", actor="ann")
+    assert "'host:a' has no limit" in explain(ids[0])["reasons"]["limit_full"]["text"]
 
 
 def test_any_other_hold_says_its_own_words(jobs, explain):
@@ -395,23 +413,13 @@ def test_a_pause_that_lapsed_before(jobs, explain):
 
 
 def test_what_is_not_enforced_is_said_to_be_so(jobs, explain):
-    """A limit's key and a host's lock keep nobody from the job: it is next, and is claimed."""
+    """A host's lock keeps nobody from the job: it is next, and is claimed."""
     beat(jobs)
-    LimitRepository(jobs.connection).set("k", 0, actor="ann")
-    (job_id,) = jobs.enqueue(limit_key="k", host_lock="scanner")
-    told = [reason["text"] for reason in explain_all(jobs, job_id) if reason["code"] == "not_enforced"]
-    assert [text.partition(" is stored")[0] for text in told] == [
-        "its limit key 'k'",
-        "its host lock 'scanner'",
-    ]
+    (job_id,) = jobs.enqueue(host_lock="scanner")
+    told = explain(job_id)["reasons"]["not_enforced"]["text"]
+    assert told.partition(" is stored")[0] == "its host lock 'scanner'"
     assert codes(explain(job_id)) == ["next", "not_enforced"]
     assert jobs.one().id == job_id
-
-
-def explain_all(jobs: Jobs, job_id: int) -> list[Told]:
-    name = f"{jobs.family}:{job_id}"
-    said = qwf_here("--db", jobs.connection.info.dsn, "explain", name, "--json")
-    return list(json.loads(said.stdout)["reasons"])
 
 
 # What only one family has.

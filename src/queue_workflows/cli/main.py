@@ -45,6 +45,9 @@ ENTRIES: Final = {
     "run": Entry("queue_workflows.cli.run:run", "Workflow documents and their runs."),
     "explain": Entry("queue_workflows.cli.explain:explain", "Say why a job does not run, or how it ended."),
     "workers": Entry("queue_workflows.cli.workers:workers", "See the workers; pause them, stop them, go on."),
+    "limits": Entry(
+        "queue_workflows.cli.limits:limits", "Caps of limit keys: see who holds them, change them."
+    ),
     "orchestrator": Entry(
         "queue_workflows.cli.orchestrator:orchestrator", "Advance workflow runs; any number at once."
     ),

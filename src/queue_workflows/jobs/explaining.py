@@ -26,9 +26,10 @@ from queue_workflows.jobs.recounting import (
 )
 from queue_workflows.jobs.tasks import UNKNOWN_TASK
 from queue_workflows.models import IngestJob, WorkerControl, WorkflowNodeJob
-from queue_workflows.repositories.explaining import COUNTED_AHEAD, Circumstances
+from queue_workflows.repositories.explaining import COUNTED_AHEAD, Circumstances, Limit
 from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.holding import Control
+from queue_workflows.repositories.lanes import LIMIT_FULL
 from queue_workflows.repositories.standing import Standing
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, DesiredState, JobStatus, WorkerState
 
@@ -36,6 +37,8 @@ from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, DesiredState, Job
 _WORKING: Final = frozenset({WorkerState.STARTING, WorkerState.IDLE, WorkerState.BUSY})
 # What is asked of some workers need not concern others; that nobody is left is a reason of its own.
 _SOME_WORKERS: Final = "queue_"
+# Of so many holders of a limit each is named.
+_NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,7 @@ def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         yield Reason("behind", f"{_jobs(there.ahead)} of the queue before it", {"ahead": there.ahead})
     elif there.claimable and all(reason.code.startswith(_SOME_WORKERS) for reason in found):
         yield Reason("next", f"it is next: a free worker claims it within its poll ({known.poll_s:g} s)")
+    yield from _full_limit(there)
     yield from _not_enforced(there)
 
 
@@ -147,21 +151,48 @@ def _held(there: Circumstances) -> Reason:
     if reason == UNKNOWN_MODULE:
         text = f"no worker that claimed it knows the node module {key!r}: start one that does"
         return Reason(reason, text, data)
-    if there.limit is not None:
-        return _full_limit(there, data)
+    if reason == LIMIT_FULL and there.limit is not None and key == job.limit_key:
+        return _in_lane(there.limit, str(key), data)
     return Reason(reason, f"it is on hold: {held_for(reason, key)}; looked at again {_when(there)}", data)
 
 
-def _full_limit(there: Circumstances, data: dict[str, Any]) -> Reason:
-    assert there.limit is not None  # noqa: S101 - the caller has looked
-    limit, slots = there.limit.limit, there.limit.slots
-    most = "as many as the engine allows" if limit is None else str(limit.max_slots)
-    holders = [f"{slot.job_family}:{slot.job_id}" for slot in slots]
-    by = (
-        f", held by {', '.join(holders[:5])}" + (" and others" if len(holders) > 5 else "") if holders else ""
+def _in_lane(limit: Limit, key: str, data: dict[str, Any]) -> Reason:
+    """Beside the queue until there is room: its place among those of its key, and what they wait for."""
+    behind = (
+        "it is the next of its key" if limit.before == 0 else f"{_jobs(limit.before)} of its key before it"
     )
-    text = f"the limit {there.job.hold_key!r} is full: {len(slots)} of {most} slots are taken{by}"
-    return Reason("limit_full", text, data | {"holders": holders})
+    why = f"{_taken(limit)}, {behind}"
+    if limit.limit is None:
+        why = f"the key {key!r} has no limit, but enough jobs in the queue for now: {behind}"
+    elif _is_full(limit):
+        why = f"the limit {key!r} is full: {why}"
+    else:
+        why = f"it comes into the queue within about a second, as the limit {key!r} has room: {why}"
+    return Reason(LIMIT_FULL, why, data | {"holders": _holders(limit), "before": limit.before})
+
+
+def _full_limit(there: Circumstances) -> Iterator[Reason]:
+    """What a job in the queue will meet when it is claimed, as things are."""
+    if there.limit is not None and _is_full(there.limit):
+        text = f"the limit {there.job.limit_key!r} is full: {_taken(there.limit)}"
+        data = {"limit_key": there.job.limit_key, "holders": _holders(there.limit)}
+        yield Reason(LIMIT_FULL, text, data)
+
+
+def _is_full(limit: Limit) -> bool:
+    return limit.limit is not None and len(limit.slots) >= limit.limit.max_slots
+
+
+def _holders(limit: Limit) -> list[str]:
+    return [f"{slot.job_family}:{slot.job_id}" for slot in limit.slots]
+
+
+def _taken(limit: Limit) -> str:
+    holders = _holders(limit)
+    others = " and others" if len(holders) > _NAMED else ""
+    by = f", held by {', '.join(holders[:_NAMED])}{others}" if holders else ""
+    most = limit.limit.max_slots if limit.limit else 0
+    return "it is closed, its cap is 0" if most == 0 else f"{len(holders)} of {most} slots are taken{by}"
 
 
 def _of_the_run(there: Circumstances) -> Iterator[Reason]:
@@ -261,10 +292,9 @@ def _cold_model(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
 
 def _not_enforced(there: Circumstances) -> Iterator[Reason]:
     """What a job carries and this version's workers do not go by, so that nobody believes it waits for it."""
-    for name, what in (("limit_key", "limit key"), ("host_lock", "host lock")):
-        if value := getattr(there.job, name):
-            text = f"its {what} {value!r} is stored and not enforced by this version: it does not wait for it"
-            yield Reason("not_enforced", text, {name: value})
+    if lock := there.job.host_lock:
+        text = f"its host lock {lock!r} is stored and not enforced by this version: it does not wait for it"
+        yield Reason("not_enforced", text, {"host_lock": lock})
 
 
 # What it is at, and how it ended.

@@ -42,3 +42,18 @@ class LaneWalk:
         for family in FAMILIES:
             after = self._after.get(family.name, "")
             self._after[family.name] = LaneRepository(connection, family).mend(after)
+
+
+def admit_matching(connection: psycopg.Connection[Any], key_pattern: str) -> int:
+    """The same for all keys that a limit is for, which an operator has changed; how many."""
+    if not key_pattern.endswith("*"):
+        return admit(connection, [key_pattern])
+    admitted = 0
+    for family in FAMILIES:
+        lanes = LaneRepository(connection, family)
+        after: str | None = ""
+        while after is not None:
+            keys = lanes.keys(after)
+            admitted += lanes.admit([key for key in keys if key.startswith(key_pattern[:-1])])
+            after = keys[-1] if keys else None
+    return admitted

@@ -25,12 +25,15 @@ from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.families import INGEST, NODE, Family, per_family
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
+from queue_workflows.repositories.lanes import LIMIT_FULL
+from queue_workflows.repositories.limit_lines import LimitLineRepository
 from queue_workflows.repositories.limits import LimitRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.repositories.runs import RunRepository
 from queue_workflows.repositories.standing import Standing
 from queue_workflows.repositories.sweeping import DUE, LAPSED
 from queue_workflows.repositories.worker_control import WorkerControlRepository
+from queue_workflows.states import JobStatus
 
 Job: TypeAlias = "IngestJob | WorkflowNodeJob"
 
@@ -80,10 +83,11 @@ class AtWork:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a job's limit key is about: what was set for it, and who holds its slots."""
+    """What a job's limit key is about: what was set for it, its holders, who is before it in the lane."""
 
     limit: ConcurrencyLimit | None
     slots: list[LimitSlot]
+    before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,7 @@ class ExplainingRepository:
             at_work=self._at_work(sql, family, workers),
             wishes=WorkerControlRepository(self._conn).blocking("*", job.queue),
             run=self._run(job),
-            limit=self._limit(job.hold_key) if job.hold_key and job.hold_key == job.limit_key else None,
+            limit=self._limit(family, job),
             done_to_it=audit.of(family.title, str(job_id)),
             asked_before=audit.of_queue_last(job.queue, before=job.created_at),
             asked_of_queue=audit.of_queue(job.queue, since=job.created_at, until=waited_until(job)),
@@ -179,6 +183,12 @@ class ExplainingRepository:
     def _run(self, job: Job) -> WorkflowRun | None:
         return RunRepository(self._conn).fetch(job.run_id) if isinstance(job, WorkflowNodeJob) else None
 
-    def _limit(self, key: str) -> Limit:
-        limits = LimitRepository(self._conn)
-        return Limit(limits.effective(key), limits.slots(key))
+    def _limit(self, family: Family, job: Job) -> Limit | None:
+        key = job.limit_key
+        if key is None or job.status not in (JobStatus.QUEUED, JobStatus.SCHEDULED):
+            return None
+        limits, before = LimitRepository(self._conn), 0
+        if job.hold_reason == LIMIT_FULL:
+            lines = LimitLineRepository(self._conn)
+            before = lines.before_in_lane(family.table, key, job.queue, job.priority, job.position)
+        return Limit(limits.effective(key), limits.slots(key), before)

@@ -216,11 +216,15 @@ class LaneRepository:
 
     def mend(self, after: str) -> str:
         """Let out what there is room for, lane by lane from a key on; where it stopped, empty at the end."""
-        rows = self._sql.rows(LANES[self._name], {"after": after, "in_turn": True})
-        keys = [key for (key,) in rows]
+        keys = self.keys(after, in_turn=True)
         if keys:
             self.admit(keys)
         return keys[-1] if len(keys) == MENDED_AT_ONCE else ""
+
+    def keys(self, after: str = "", *, in_turn: bool = False) -> list[str]:
+        """The next keys that have a lane in some queue; `in_turn` leaves it to who is sweeping right now."""
+        rows = self._sql.rows(LANES[self._name], {"after": after, "in_turn": in_turn})
+        return [key for (key,) in rows]
 
 
 def admit_params(recent: Mapping[str, int] | Iterable[str]) -> dict[str, Any]:

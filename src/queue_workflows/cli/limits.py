@@ -1,0 +1,124 @@
+"""`qwf limits`: how many jobs may hold a key at once, who holds it, and changing that while all runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.operating import (
+    audit_options,
+    json_option,
+    operators_connection,
+    print_json,
+    print_table,
+    say,
+)
+from queue_workflows.errors import ExitCode
+from queue_workflows.jobs.keyed_limits import admit_matching
+from queue_workflows.repositories.limit_lines import COUNTED, LimitLine, LimitLineRepository
+from queue_workflows.repositories.limits import LimitRepository
+
+_HOLDERS_SHOWN = 3
+
+
+@click.group(no_args_is_help=True)
+def limits() -> None:
+    """Caps of limit keys, across all workers.
+
+    KEY is a key as jobs carry it, such as `host:example.org`, or a beginning with a star, such as `'host:*'`
+    (in quotes, against the shell): the cap of each key that has none of its own.
+    """
+
+
+@limits.command("list")
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@click.option(
+    "--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="At most this many."
+)
+@click.option("--after", default="", metavar="KEY", help="Go on after this key.")
+@json_option
+@click.pass_obj
+def list_(invocation: Invocation, *, keys: tuple[str, ...], limit: int, after: str, as_json: bool) -> None:
+    """Show keys and patterns: the cap, who holds slots, how many wait."""
+    with operators_connection(invocation) as connection:
+        lines = LimitLineRepository(connection)
+        found = [lines.of(key) for key in keys] if keys else lines.page(limit=limit, after=after)
+    if as_json:
+        print_json([asdict(line) for line in found])
+        return
+    print_table(["KEY", "CAP", "TAKEN", "WAITING", "HELD BY", "SET BY", "WHY"], list(map(_line, found)))
+    if not found:
+        say("no key has a limit, a holder or a lane")
+    elif not keys and len(found) == limit:
+        say(f"there may be more: --after '{found[-1].key}'")
+
+
+@limits.command("set")
+@click.argument("key", metavar="KEY")
+@click.argument("most", metavar="CAP", type=click.IntRange(0, 2_147_483_647))
+@audit_options
+@json_option
+@click.pass_obj
+def set_(
+    invocation: Invocation, *, key: str, most: int, actor: str, reason: str | None, as_json: bool
+) -> None:
+    """Let at most CAP jobs hold KEY at once; 0 closes it.
+
+    Who holds a slot keeps it, also where the cap is lowered; what a higher cap has room for starts at once.
+    """
+    with operators_connection(invocation) as connection:
+        limit_repository = LimitRepository(connection)
+        before = limit_repository.fetch(key)
+        limit_repository.set(key, most, actor=actor, reason=reason)
+        admitted = admit_matching(connection, key)
+    was = None if before is None else before.max_slots
+    if as_json:
+        print_json({"key": key, "max_slots": most, "was": was, "let_out": admitted})
+        return
+    told = "no limit of its own" if was is None else str(was)
+    click.echo(f"{key}: at most {most} at once, was {told}{_let_out(admitted)}")
+
+
+@limits.command()
+@click.argument("key", metavar="KEY")
+@audit_options
+@json_option
+@click.pass_obj
+def clear(invocation: Invocation, *, key: str, actor: str, reason: str | None, as_json: bool) -> ExitCode:
+    """Take the limit of KEY back, so that the longest pattern holds that it matches, or none."""
+    with operators_connection(invocation) as connection:
+        gone = LimitRepository(connection).clear(key, actor=actor, reason=reason)
+        admitted = 0 if gone is None else admit_matching(connection, key)
+        cap = LimitLineRepository(connection).of(key).max_slots
+    if as_json:
+        was = None if gone is None else gone.max_slots
+        print_json({"key": key, "max_slots": cap, "was": was, "let_out": admitted})
+    elif gone is None:
+        say(f"nobody has set a limit for {key}: `qwf limits list` shows what is set")
+    else:
+        click.echo(
+            f"{key}: {'no limit' if cap is None else f'at most {cap}, by a pattern'}{_let_out(admitted)}"
+        )
+    return ExitCode.FAILED if gone is None else ExitCode.DONE
+
+
+def _line(line: LimitLine) -> list[str]:
+    cap = "-" if line.max_slots is None else str(line.max_slots)
+    more = line.taken - _HOLDERS_SHOWN
+    held_by = " ".join(line.holders[:_HOLDERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    is_pattern = line.key.endswith("*")
+    return [
+        line.key,
+        cap if line.is_own or line.max_slots is None else f"{cap} (pattern)",
+        "-" if is_pattern else str(line.taken),
+        "-" if is_pattern else (f"{COUNTED}+" if line.waiting > COUNTED else str(line.waiting)),
+        held_by or "-",
+        line.updated_by or "-",
+        line.reason or "-",
+    ]
+
+
+def _let_out(admitted: int) -> str:
+    return "" if admitted == 0 else f"; {admitted} waiting {'job goes' if admitted == 1 else 'jobs go'} on"

@@ -1,0 +1,108 @@
+"""`qwf limits`: caps that are changed while everything runs, who holds slots, who waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support.commands import Said, qwf_here
+from support.jobs import Jobs, jobs_of
+from support.limited import CLEAR_LIMITS, hand, where
+
+Qwf = Callable[..., Said]
+
+
+@pytest.fixture
+def jobs(qwf_dsn: str) -> Iterator[Jobs]:
+    """An empty table, and no limits."""
+    with jobs_of("ingest", qwf_dsn) as jobs:
+        jobs.connection.execute(CLEAR_LIMITS)
+        yield jobs
+
+
+@pytest.fixture
+def qwf(qwf_dsn: str) -> Qwf:
+    return lambda *words, **more: qwf_here("--db", qwf_dsn, "limits", *words, **more)
+
+
+def listed(qwf: Qwf, *words: str) -> dict[str, dict[str, Any]]:
+    return {line["key"]: line for line in json.loads(qwf("list", *words, "--json").stdout)}
+
+
+def audited(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
+    sql = "SELECT actor, action, subject_id, reason, details ->> 'was' FROM audit_log ORDER BY id"
+    return connection.execute(sql).fetchall()
+
+
+def test_a_limit_is_set_changed_and_taken_back(jobs: Jobs, qwf: Qwf) -> None:
+    """Each time it says what held before, and the log says who did it and why."""
+    assert "at most 4 at once, was no limit of its own" in qwf("set", "host:*", "4", "--actor", "ann").stdout
+    said = qwf("set", "host:*", "2", "--actor", "bob", "--reason", "they complained").stdout
+    assert "at most 2 at once, was 4" in said
+    qwf("set", "host:a", "9", "--actor", "ann")
+    assert "at most 2, by a pattern" in qwf("clear", "host:a", "--actor", "ann").stdout
+    assert json.loads(qwf("clear", "host:*", "--actor", "ann", "--json").stdout) == {
+        "key": "host:*",
+        "max_slots": None,
+        "was": 2,
+        "let_out": 0,
+    }
+    nothing = qwf("clear", "host:*", status=1)
+    assert "nobody has set a limit for host:*" in nothing.stderr
+    assert audited(jobs.connection) == [
+        ("ann", "limits.set", "host:*", None, None),
+        ("bob", "limits.set", "host:*", "they complained", "4"),
+        ("ann", "limits.set", "host:a", None, None),
+        ("ann", "limits.clear", "host:a", None, "9"),
+        ("ann", "limits.clear", "host:*", None, "2"),
+    ]
+
+
+def test_a_raised_cap_lets_waiting_jobs_go_on_at_once(jobs: Jobs, qwf: Qwf, qwf_dsn: str) -> None:
+    """By the key itself and by a pattern; the command says how many."""
+    qwf("set", "host:*", "1")
+    for key in ("host:a", "host:b"):
+        jobs.enqueue(5, limit_key=key)
+    with hand(qwf_dsn, "w1") as worker:
+        worker.claim(9)
+        assert where(jobs.connection, jobs.table, "host:a") == {"running": 1, "lane": 4}
+        assert "; 2 waiting jobs go on" in qwf("set", "host:a", "3").stdout
+        assert "; 1 waiting job goes on" in qwf("set", "host:*", "2").stdout
+        assert len(worker.claim(9)) == 3
+        assert json.loads(qwf("clear", "host:a", "--json").stdout)["let_out"] == 0
+        assert json.loads(qwf("clear", "host:*", "--json").stdout)["let_out"] == 5
+
+
+def test_the_list_shows_caps_holders_and_who_waits(jobs: Jobs, qwf: Qwf, qwf_dsn: str) -> None:
+    """Keys with a limit, with holders or with a lane, in order and by pages; for eyes and for machines."""
+    assert "no key has a limit" in qwf("list").stderr
+    qwf("set", "host:*", "2", "--actor", "ann", "--reason", "polite")
+    qwf("set", "closed", "0")
+    ids = jobs.enqueue(5, limit_key="host:a")
+    jobs.enqueue(20, limit_key="free")
+    with hand(qwf_dsn, "w1") as worker:
+        worker.claim(5)
+        lines = listed(qwf)
+        assert list(lines) == ["closed", "free", "host:*", "host:a"]
+        seen = lines["host:a"]
+        assert [seen[name] for name in ("max_slots", "is_own", "taken", "waiting")] == [2, False, 2, 3]
+        assert seen["holders"] == [f"ingest:{job}" for job in ids[:2]]
+        assert [lines["host:*"][name] for name in ("max_slots", "is_own", "updated_by")] == [2, True, "ann"]
+        assert (lines["free"]["max_slots"], lines["free"]["waiting"]) == (None, 20)
+        told = qwf("list").stdout
+        assert "2 (pattern)" in told
+        assert "polite" in told
+    assert list(listed(qwf, "--limit", "2")) == ["closed", "free"]
+    assert "--after 'free'" in qwf("list", "--limit", "2").stderr
+    assert list(listed(qwf, "--limit", "9", "--after", "free")) == ["host:*", "host:a"]
+    assert listed(qwf, "host:z")["host:z"]["max_slots"] == 2
+
+
+def test_what_is_no_limit_is_refused(jobs: Jobs, qwf: Qwf) -> None:
+    """In one line, with what to do."""
+    assert "a pattern is a beginning" in qwf("set", "host:*.org", "4", status=2).stderr
+    qwf("set", "host:a", "-1", status=2)
+    qwf("set", "host:a", "many", status=2)
