@@ -27,19 +27,21 @@ from queue_workflows.jobs.importing import (
     DedupeBy,
     Imported,
     LineReader,
+    Readline,
     batches_of,
     import_batches,
     lines_of,
     our_rows,
     sending_on,
 )
+from queue_workflows.jobs.piped_lines import PipedLines
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 
 STDIN: Final = "-"
 
 
 @click.command("import")
-@click.argument("file", metavar="FILE|-")
+@click.argument("file", metavar="FILE|-", type=click.Path(allow_dash=True))
 @click.option("--queue", "queue_name", metavar="QUEUE", help="For lines that name no queue.")
 @click.option("--task", "task_name", metavar="NAME", help="For lines that name no task.")
 @click.option(
@@ -82,7 +84,7 @@ def import_(
         progress.say(str(bad))
 
     with _opened(file) as source:
-        lines = lines_of(source.stream, longest=longest)
+        lines = lines_of(source.readline, longest=longest)
         batches = batches_of(lines, reader.row, skip=skip if skip_bad or dry_run else None)
 
         def tell() -> None:
@@ -142,7 +144,7 @@ def _check(batches: Iterator[Batch], done: Imported, tell: Callable[[], None]) -
 class _Source:
     """Where lines come from, and how much of it has been read, where that can be told."""
 
-    stream: BinaryIO
+    readline: Readline
     size: int
     position: Callable[[], int]
 
@@ -155,7 +157,7 @@ def _opened(file: str) -> Iterator[_Source]:
     if file == STDIN:
         if sys.stdin is None or sys.stdin.closed:
             raise click.UsageError("FILE is -, and there is no standard input")
-        yield _Source(sys.stdin.buffer, 0, lambda: 0)
+        yield _Source(_of_stdin(sys.stdin.buffer), 0, lambda: 0)
         return
     try:
         raw = open(file, "rb")  # noqa: SIM115 - closed below
@@ -164,10 +166,17 @@ def _opened(file: str) -> Iterator[_Source]:
     with raw:
         size = os.fstat(raw.fileno()).st_size
         if not file.endswith(".gz"):
-            yield _Source(raw, size, raw.tell)
+            yield _Source(raw.readline, size, raw.tell)
             return
         with gzip.GzipFile(fileobj=raw) as unpacked:
-            yield _Source(io.BufferedReader(unpacked), size, raw.tell)
+            yield _Source(io.BufferedReader(unpacked).readline, size, raw.tell)
+
+
+def _of_stdin(stream: BinaryIO) -> Readline:
+    try:
+        return PipedLines(stream.fileno()).readline
+    except OSError:  # it is none of the system's
+        return stream.readline
 
 
 def _committed(done: Imported) -> str:

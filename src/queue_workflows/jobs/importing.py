@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from hashlib import blake2b
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 from zlib import error as ZlibError
 
 from queue_workflows.config import current_config
@@ -32,10 +32,13 @@ FIELDS: Final = tuple(one.name for one in fields(NewIngestJob))
 BESIDE_ARGS_BYTES: Final = 524_288
 # So that progress is told though nothing of a file can be used.
 _BATCH_LINES: Final = 20_000
+_PAST_BYTES: Final = 1_048_576
 _BOM: Final = b"\xef\xbb\xbf"
 _OWN: Final = frozenset({"task_name", "args"})
 
 Line: TypeAlias = tuple[int, bytes]
+# Up to so many bytes of a line; None says that nothing comes for now.
+Readline: TypeAlias = Callable[[int], bytes | None]
 # Enqueues rows, and calls what it is given while the server is at it.
 Send: TypeAlias = Callable[[list[Row], Callable[[], None]], list[Enqueued]]
 
@@ -79,22 +82,33 @@ class Batch:
         return rows >= CHUNK_ROWS or size >= CHUNK_BYTES or self.lines >= _BATCH_LINES
 
 
-def lines_of(stream: BinaryIO, *, longest: int) -> Iterator[Line]:
-    """The lines with their numbers from 1; one that is too long is read past, and has one byte too many."""
+def lines_of(readline: Readline, *, longest: int) -> Iterator[Line | None]:
+    """The lines with their numbers from 1, and None for a pause.
+
+    One that is too long is read past, and has one byte too many.
+    """
     number = 0
     while True:
         try:
-            text = stream.readline(longest + 1)
-            while len(text) > longest and not text.endswith(b"\n"):
-                rest = stream.readline(longest)
-                if not rest or rest.endswith(b"\n"):
-                    break
+            text = readline(longest + 1)
+            if text is not None and len(text) > longest and not text.endswith(b"\n"):
+                _read_past(readline)
         except (OSError, EOFError, ZlibError) as broken:
             raise LineRefused(number + 1, f"the file cannot be read further: {broken}") from broken
+        if text is None:
+            yield None
+            continue
         if not text:
             return
         number += 1
         yield number, text.removeprefix(_BOM) if number == 1 else text
+
+
+def _read_past(readline: Readline) -> None:
+    """The rest of a line, of which nothing is kept."""
+    rest: bytes | None = None
+    while rest is None or (rest and not rest.endswith(b"\n")):
+        rest = readline(_PAST_BYTES)
 
 
 class JobRows:
@@ -175,15 +189,24 @@ class LineReader:
 
 
 def batches_of(
-    lines: Iterable[Line],
+    lines: Iterable[Line | None],
     row_of: Callable[[int, bytes], Row],
     *,
     skip: Callable[[LineRefused], None] | None,
 ) -> Iterator[Batch]:
-    """Rows in batches; what is refused goes to `skip`, or ends it all after the batch of what came before."""
+    """Rows in batches; what is refused goes to `skip`, or ends it all after the batch of what came before.
+
+    A pause ends a batch, be it empty: who feeds a pipe slowly sees the jobs soon, and nobody who has
+    something else to do is kept waiting for more.
+    """
     batch = Batch()
     try:
-        for number, text in lines:
+        for line in lines:
+            if line is None:
+                yield batch
+                batch = Batch(line=batch.line)
+                continue
+            number, text = line
             if not text.isspace():
                 try:
                     batch.rows.append(row_of(number, text))
