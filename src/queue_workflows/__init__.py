@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         UnknownNode,
         UnknownRate,
         UnknownRun,
+        UnknownSchedule,
         UnknownWorkflow,
         WaitTimeout,
         WindowOrder,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from queue_workflows.jobs.outcomes import Cancelled, Discard, RetryAfter, Skip
     from queue_workflows.jobs.retrying import RunRetry, retry_run
     from queue_workflows.jobs.runs import cancel_node, cancel_run, cancel_runs, start_run, submit_input
+    from queue_workflows.jobs.schedules import IngestSchedule, set_ingest_schedule
     from queue_workflows.jobs.snapshot import QueueSnapshot, ingest_snapshot
     from queue_workflows.jobs.tasks import IngestTask, ingest_task, register_ingest_task
     from queue_workflows.jobs.waiting import wait_for
@@ -92,6 +94,7 @@ __all__ = [
     "HeartbeatRepository",
     "HostMigrations",
     "IngestJobRepository",
+    "IngestSchedule",
     "IngestTask",
     "InputSubmissionRepository",
     "JobCancelled",
@@ -124,6 +127,7 @@ __all__ = [
     "UnknownNode",
     "UnknownRate",
     "UnknownRun",
+    "UnknownSchedule",
     "UnknownWorkflow",
     "WaitTimeout",
     "WindowOrder",
@@ -143,6 +147,7 @@ __all__ = [
     "on_run_finished",
     "register_ingest_task",
     "retry_run",
+    "set_ingest_schedule",
     "set_invoke_context",
     "set_node_module_package",
     "set_node_resolver",
@@ -187,6 +192,7 @@ _HOMES: Final = {
         "UnknownNode",
         "UnknownRate",
         "UnknownRun",
+        "UnknownSchedule",
         "UnknownWorkflow",
         "WaitTimeout",
         "WindowOrder",
@@ -196,6 +202,7 @@ _HOMES: Final = {
     "jobs.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),
     "jobs.retrying": ("RunRetry", "retry_run"),
     "jobs.runs": ("cancel_node", "cancel_run", "cancel_runs", "start_run", "submit_input"),
+    "jobs.schedules": ("IngestSchedule", "set_ingest_schedule"),
     "jobs.snapshot": ("QueueSnapshot", "ingest_snapshot"),
     "jobs.tasks": ("IngestTask", "ingest_task", "register_ingest_task"),
     "jobs.waiting": ("wait_for",),

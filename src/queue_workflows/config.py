@@ -102,6 +102,8 @@ class EngineConfig:
     ref_resolver: RefResolver | None = None
     invoke_context: InvokeContext | None = None
     run_finished_hooks: tuple[RunFinishedHook, ...] = ()
+    # As `set_ingest_schedule` checked it; None where the host app has not said whether it has any.
+    ingest_schedule: Any = None
     overrides: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
 
@@ -211,6 +213,11 @@ def set_invoke_context(factory: InvokeContext | None) -> None:
     """
     _check_callable("set_invoke_context", factory, "a function of the job and its run")
     _change({}, {"invoke_context": factory})
+
+
+def declare_ingest_schedule(declared: Any) -> None:
+    """Keep what `set_ingest_schedule` has checked."""
+    _change({}, {"ingest_schedule": declared})
 
 
 def on_run_finished(hook: _Hook) -> _Hook:

@@ -292,6 +292,16 @@ class UnknownJob(QwfError):
         self.job = job
 
 
+class UnknownSchedule(QwfError):
+    """A schedule was asked about that is not there."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no schedule {name!r:.80}", advice="`qwf schedule list` lists them")
+        self.name = name
+
+
 class UnknownRun(QwfError):
     """A run was asked about that is not there: it never was, is not committed yet, or was pruned."""
 

@@ -24,14 +24,15 @@ def queues(connection: psycopg.Connection) -> set[str]:
 
 
 def test_from_an_empty_database_to_nothing_left(qwf_new_database):
-    """Migrated, an orchestrator and a worker for each queue started, one log; Ctrl-C ends them all."""
+    """Migrated, an orchestrator, a scheduler and a worker for each queue started, one log; Ctrl-C ends them all."""
     dsn = qwf_new_database(template=False)
     with Supervised(UP, dsn) as up:
         up.until(r"migrated, \d+ revisions$")
-        up.until("^running orchestrator/1, cpu/1, gpu/1, fetch/1, load/1; Ctrl-C stops them all")
+        up.until("^running orchestrator/1, scheduler/1, cpu/1, gpu/1, fetch/1, load/1; Ctrl-C stops them all")
         up.until("qwf --app support.worker_tasks run start film.yaml --watch")
         pids = [
-            int(up.until(STARTED.format(name))[1]) for name in ("orchestrator", "cpu", "gpu", "fetch", "load")
+            int(up.until(STARTED.format(name))[1])
+            for name in ("orchestrator", "scheduler", "cpu", "gpu", "fetch", "load")
         ]
         wait_for_schema("head", 0, dsn=dsn)
         with psycopg.connect(dsn, autocommit=True) as connection:
@@ -51,7 +52,7 @@ def test_only_the_workers_that_are_asked_for(qwf_dsn):
     """As for the supervisor, options included."""
     with Supervised([*UP, "--worker", "fetch:2 --recycle-mb 500"], qwf_dsn) as up:
         up.until("schema up to date$")
-        up.until("^running orchestrator/1, fetch/1, fetch/2; ")
+        up.until("^running orchestrator/1, scheduler/1, fetch/1, fetch/2; ")
         up.until(STARTED.format("fetch"))
         assert up.stop() == 0
 

@@ -287,7 +287,7 @@ def test_schedule_declared_again(qwf_conn: psycopg.Connection) -> None:
     """New words replace the old; an operator's switch stays, the next tick only while the times do."""
     schedules = ScheduleRepository(qwf_conn)
     schedules.upsert(**SCHEDULE)
-    schedules.set_enabled("nightly", False)
+    schedules.set_enabled("nightly", False, actor="ann")
     again = SCHEDULE | {"task_name": "tidy_all", "next_tick_at": None}
     kept = schedules.upsert(**again)
     assert (kept.task_name, kept.enabled, kept.next_tick_at) == ("tidy_all", False, SCHEDULE["next_tick_at"])
@@ -303,10 +303,12 @@ def test_schedule_switch_and_lists(qwf_conn: psycopg.Connection) -> None:
     for name in ("a", "b", "c"):
         schedules.upsert(name, cron="* * * * *", task_name=f"task-{name}", queue="fetch")
     schedules.upsert(**SCHEDULE)
-    off = schedules.set_enabled("b", False)
+    off = schedules.set_enabled("b", False, actor="ann", reason="too loud")
     assert off is not None
     assert not off.enabled
-    assert schedules.set_enabled("nothing", True) is None
+    assert schedules.set_enabled("b", False, actor="ann") is None
+    assert schedules.set_enabled("nothing", True, actor="ann") is None
+    assert log(qwf_conn) == [("ann", "schedule.pause", "b", "too loud", {})]
     assert [row.name for row in schedules.list()] == ["a", "b", "c", "nightly"]
     assert [row.name for row in schedules.list(enabled=True, queue="fetch")] == ["a", "c"]
     assert [row.name for row in schedules.list(after="a", limit=1)] == ["b"]
@@ -324,7 +326,8 @@ def test_schedule_of_a_reserved_queue_is_refused(qwf_conn: psycopg.Connection, q
     ("field", "value", "said"),
     [
         ("cron", "every day", "has not five fields"),
-        ("cron", "* * * * * *", "has not five fields"),
+        ("cron", "* * * * * * *", "has not five fields"),
+        ("cron", "60 * * * * *", "Bad second"),
         ("cron", "@daily", "has not five fields"),
         ("cron", "61 * * * *", "Bad minute"),
         ("cron", "0 24 * * *", "Bad hour"),

@@ -17,7 +17,7 @@ from support.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 from queue_workflows.roles.identity import INCARNATION
-from queue_workflows.roles.slots import OrchestratorSpec, WorkerSpec, worth_a_spare
+from queue_workflows.roles.slots import ORCHESTRATOR, WorkerSpec, worth_a_spare
 from queue_workflows.roles.standby import PIPE, is_called
 
 STANDS_BY = r"a spare stands by, pid (\d+)"
@@ -151,7 +151,7 @@ def test_a_spare_ends_with_its_supervisor(qwf_dsn, conn):
 def test_who_gets_a_spare():
     """Nobody who ends when the work is done, and nobody on gpu, where memory is what is short."""
     specs = [WorkerSpec("fetch"), WorkerSpec("gpu"), WorkerSpec("load", ("--drain",)), WorkerSpec("cpu")]
-    specs = [OrchestratorSpec(), *specs]
+    specs = [ORCHESTRATOR, *specs]
     assert [spec.queue for spec in worth_a_spare(specs)] == ["fetch", "cpu"]
 
 

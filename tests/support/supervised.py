@@ -196,14 +196,14 @@ def main(workers: Sequence[str]) -> int:
     from queue_workflows.cli.logs import log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.roles.bookkeeper import Pace
-    from queue_workflows.roles.slots import OrchestratorSpec, Spec, WorkerSpec
+    from queue_workflows.roles.slots import ORCHESTRATOR, RoleSpec, Spec, WorkerSpec
     from queue_workflows.roles.supervisor import supervise
 
     log_to_stderr()
     specs: list[Spec] = []
     for worker in workers:
         if worker == "orchestrator":
-            specs.append(OrchestratorSpec())
+            specs.append(ORCHESTRATOR)
             continue
         name, *options = worker.split()
         queue_name, _, count = name.partition(":")
@@ -211,7 +211,7 @@ def main(workers: Sequence[str]) -> int:
     settings = effective_settings()
 
     def command_for(spec: Spec) -> list[str]:
-        if isinstance(spec, OrchestratorSpec):
+        if isinstance(spec, RoleSpec):
             return [sys.executable, "-c", ORCHESTRATOR]
         place = ["--queue", spec.queue, "--host-label", settings.host_label]
         return [sys.executable, str(STAND_IN), *place, *spec.options]

@@ -78,6 +78,13 @@ def running_orchestrator(
     return _running([sys.executable, "-m", "queue_workflows", "orchestrator", *options], dsn, settings)
 
 
+def running_scheduler(
+    dsn: str, *options: str, **settings: str
+) -> AbstractContextManager[subprocess.Popen[str]]:
+    """A scheduler in a process of its own."""
+    return _running([sys.executable, "-m", "queue_workflows", "scheduler", *options], dsn, settings)
+
+
 def running_worker(
     dsn: str, *options: str, prefix: tuple[str, ...] = (), **settings: str
 ) -> AbstractContextManager[subprocess.Popen[str]]:

@@ -51,7 +51,11 @@ ENTRIES: Final = {
     "orchestrator": Entry(
         "queue_workflows.cli.orchestrator:orchestrator", "Advance workflow runs; any number at once."
     ),
-    "scheduler": Entry("queue_workflows.cli.not_yet:scheduler", "Enqueue jobs on a schedule (not yet)."),
+    "scheduler": Entry(
+        "queue_workflows.cli.scheduler:scheduler",
+        "Enqueue jobs at the times of schedules; any number at once.",
+    ),
+    "schedule": Entry("queue_workflows.cli.schedule:schedule", "See, preview, pause and trigger schedules."),
     "metrics": Entry("queue_workflows.cli.metrics:metrics", "Serve figures for Prometheus."),
     "completion": Entry(
         "queue_workflows.cli.completion:completion", "Print the completion script of a shell."

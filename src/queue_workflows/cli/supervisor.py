@@ -1,4 +1,4 @@
-"""`qwf supervisor`: the workers of a machine or container below one process, and an orchestrator if asked."""
+"""`qwf supervisor`: the workers of a machine below one process, and who works beside them if asked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queue_workflows.config import check_known_queue, effective_settings
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.host.launcher import own_command, run_as_child_if_pid1
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
-from queue_workflows.roles.slots import OrchestratorSpec, Spec, WorkerSpec
+from queue_workflows.roles.slots import ORCHESTRATOR, SCHEDULER, RoleSpec, Spec, WorkerSpec
 from queue_workflows.roles.supervisor import supervise
 from queue_workflows.settings import Settings, check_queue_name
 
@@ -87,6 +87,11 @@ def _check_not_shared(specs: Sequence[WorkerSpec]) -> None:
     is_flag=True,
     help="An orchestrator beside them, which advances workflow runs; any number of them may run anywhere.",
 )
+@click.option(
+    "--scheduler",
+    is_flag=True,
+    help="A scheduler beside them, which enqueues the jobs of schedules; any number may run anywhere.",
+)
 @click.option("--host-label", metavar="LABEL", help="This machine's name in worker ids; else host_label.")
 @click.option(
     "--grace",
@@ -106,6 +111,7 @@ def supervisor(
     *,
     workers: list[WorkerSpec],
     orchestrator: bool,
+    scheduler: bool,
     host_label: str | None,
     grace: float | None,
     spare: bool,
@@ -115,8 +121,11 @@ def supervisor(
     SIGTERM, SIGINT or SIGHUP stops them gracefully: each may finish its job within the grace; a second signal
     stops them at once. What a worker held that died is queued again at once.
     """
-    if not workers and not orchestrator:
-        raise click.UsageError("nothing to run: say --worker QUEUE[:N], --orchestrator, or both")
+    beside = [*([ORCHESTRATOR] if orchestrator else []), *([SCHEDULER] if scheduler else [])]
+    if not workers and not beside:
+        raise click.UsageError(
+            "nothing to run: say --worker QUEUE[:N], --orchestrator, --scheduler, or several"
+        )
     run_as_child_if_pid1()
     die_with_parent(take_launcher_pid())
     log_to_stderr(debug=invocation.debug)
@@ -124,7 +133,7 @@ def supervisor(
     for spec in workers:
         check_known_queue(spec.queue)
     return supervise(
-        [*workers, *([OrchestratorSpec()] if orchestrator else [])],
+        [*workers, *beside],
         command_for=commands(invocation, settings, grace),
         settings=settings,
         db_url=invocation.db_url,
@@ -140,8 +149,8 @@ def commands(
     beside = ["--host-label", settings.host_label, *(["--grace", f"{grace:g}"] if grace is not None else [])]
 
     def command_for(spec: Spec) -> list[str]:
-        if isinstance(spec, OrchestratorSpec):
-            return own_command([*above, "orchestrator", *spec.options])
+        if isinstance(spec, RoleSpec):
+            return own_command([*above, spec.name, *spec.options])
         return own_command([*above, "worker", "--queue", spec.queue, *beside, *spec.options])
 
     return command_for

@@ -1,4 +1,4 @@
-"""`qwf up`: the schema, an orchestrator and workers, in one terminal with one log; for development."""
+"""`qwf up`: the schema and every role that an application needs, in one terminal with one log; to develop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from queue_workflows.errors import ExitCode
 from queue_workflows.host.launcher import run_as_child_if_pid1
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.roles.outlet import OneLog
-from queue_workflows.roles.slots import OrchestratorSpec, Spec, WorkerSpec, slots_of
+from queue_workflows.roles.slots import ORCHESTRATOR, SCHEDULER, Spec, WorkerSpec, slots_of
 from queue_workflows.roles.supervisor import supervise
 
 OURSELVES: Final = "up"
@@ -51,7 +51,7 @@ _COLOURS: Final = (
 )
 @click.pass_obj
 def up(invocation: Invocation, *, workers: list[WorkerSpec]) -> ExitCode:
-    """Migrate the database, then run an orchestrator and workers until Ctrl-C; for development.
+    """Migrate the database, then run an orchestrator, a scheduler and workers until Ctrl-C; for development.
 
     Without a database of yours an embedded one is started in .qwf/. The log of all goes to stdout, each line
     with who says it. The first Ctrl-C lets running jobs finish within the grace, the second does not.
@@ -59,9 +59,10 @@ def up(invocation: Invocation, *, workers: list[WorkerSpec]) -> ExitCode:
     run_as_child_if_pid1()
     die_with_parent(take_launcher_pid())
     settings = effective_settings()
-    specs: list[Spec] = [OrchestratorSpec(), *(workers or _usual_workers())]
-    for spec in specs[1:]:
+    workers = workers or _usual_workers()
+    for spec in workers:
         check_known_queue(spec.queue)
+    specs: list[Spec] = [ORCHESTRATOR, SCHEDULER, *workers]
     names = [slot.name for slot in slots_of(specs, 0.0)]
     with Database.open(invocation.db_url, role="up", settings=settings) as database:
         applied = bootstrap(invocation.db_url)

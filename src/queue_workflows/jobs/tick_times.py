@@ -76,6 +76,12 @@ def next_tick(cron: str, timezone: str, after: datetime) -> datetime | None:
     return next(ticks_after(cron, timezone, after), None)
 
 
+def is_moved(cron: str, timezone: str, tick: datetime) -> bool:
+    """Whether a tick stands for times that the wall clock leaves out just before it."""
+    wall = tick.astimezone(zone_of(timezone)).replace(tzinfo=None)
+    return next(CronSim(cron, wall - _SECOND), None) != wall
+
+
 def last_ticks(cron: str, timezone: str, since: datetime, until: datetime, count: int) -> list[datetime]:
     """The last `count` ticks after `since` and not after `until`, in order.
 

@@ -1,8 +1,8 @@
 """What a ticker does about one schedule at one moment: which ticks become jobs, and when to look again.
 
 A tick is on time for a minute. As long as the oldest tick that is due is on time, all that are due come,
-whatever the policy: a short outage or a deployment is nobody's absence. Beyond that the policy of the schedule
-decides: `none` takes the newest if that is on time, `latest` the newest, `all` the newest of a capped number.
+whatever the policy: a short outage or a deployment is nobody's absence. Beyond that the policy of the
+schedule decides: `none` takes the newest if that is on time, `latest` the newest, `all` a capped number.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How an orchestrator tells its supervisor that it gets on: a byte a second in a pipe, as long as it does.
+"""How a process that is no worker tells its supervisor that it gets on: a byte a second in a pipe.
 
 It holds no jobs, so nobody but its supervisor has to know, and no database is needed for that: one that is
 away makes nobody look dead.
@@ -70,7 +70,7 @@ def told(
             try:
                 see_to()
             except Exception:
-                _log.exception("the orchestrator cannot look after itself")
+                _log.exception("this process cannot look after itself")
             if pipe is not None and is_fine():
                 # A supervisor that is gone or does not look is told nothing.
                 with suppress(OSError):

@@ -43,11 +43,11 @@ class WorkerSpec:
 
 
 @dataclass(frozen=True)
-class OrchestratorSpec:
-    """An orchestrator that shall be there; it holds no jobs, and beats in a pipe instead of the database."""
+class RoleSpec:
+    """An orchestrator or a scheduler that shall be there; it holds no jobs, and beats in a pipe of ours."""
 
+    name: str
     options: tuple[str, ...] = ()
-    name = "orchestrator"
     queue = ""
     last_ends: ClassVar[frozenset[int]] = frozenset()
 
@@ -55,7 +55,9 @@ class OrchestratorSpec:
         """It is no worker."""
 
 
-Spec = WorkerSpec | OrchestratorSpec
+ORCHESTRATOR: Final = RoleSpec("orchestrator")
+SCHEDULER: Final = RoleSpec("scheduler")
+Spec = WorkerSpec | RoleSpec
 
 
 @dataclass

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from queue_workflows.host.launcher import Child, spawn
 from queue_workflows.roles.identity import INCARNATION
 from queue_workflows.roles.lifeline import PIPE, Lifeline
-from queue_workflows.roles.slots import OrchestratorSpec, Spec
+from queue_workflows.roles.slots import RoleSpec, Spec
 from queue_workflows.settings import Settings
 
 # Where the output of the child of this name goes; None is where ours goes.
@@ -28,7 +28,7 @@ def started(
     """The child, and the lifeline of one that sends no heartbeat."""
     env = {**os.environ, INCARNATION: incarnation}
     with output as stream:
-        if not isinstance(spec, OrchestratorSpec):
+        if not isinstance(spec, RoleSpec):
             return spawn(command, env=env, stdout=stream, stderr=stream), None
         lifeline = Lifeline(now, stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
         env[PIPE] = str(lifeline.fd)

@@ -14,8 +14,9 @@ the database by the bookkeeper, the end of a process tree by a thread of its own
 A child is not waited for until its tree is swept, so that its pid stays its own meanwhile. The sweep comes
 before the next incarnation, which may need what the leftovers hold, such as a GPU's memory.
 
-An orchestrator has a slot like a worker's. It holds no jobs, so there is nothing to bury, and its signs of
-life come through a pipe; and when all are stopped it comes last, to act on what the workers finished.
+An orchestrator or a scheduler has a slot like a worker's. It holds no jobs, so there is nothing to bury, and
+its signs of life come through a pipe; and when all are stopped it comes last, as an orchestrator acts on what
+the workers finished.
 """
 
 from __future__ import annotations

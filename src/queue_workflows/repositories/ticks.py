@@ -1,0 +1,157 @@
+"""What a ticker asks and says: which schedules are due, the jobs of their ticks, when to look again.
+
+Any number of tickers asks at once. Each reckons the ticks of a schedule from what it read, and the first
+whose statement arrives while that still holds inserts them and moves the schedule on, in that one statement:
+whoever comes later finds it moved, and nobody waits for anybody. A ticker that is stopped or killed holds
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from queue_workflows.models import Schedule
+from queue_workflows.repositories.schedules import JOB_OPTIONS
+from queue_workflows.repositories.table import Repository, Table
+
+_TABLE: Final = Table(Schedule)
+DUE_AT_ONCE: Final = 1000
+
+# What neither an operator has paused nor its own code forgotten.
+TICKS: Final = "enabled AND (declared OR declared_by IS NULL)"
+DUE: Final = _TABLE.sql(
+    """
+SELECT statement_timestamp(), {columns} FROM schedules
+WHERE {ticks} AND (next_tick_at <= statement_timestamp() OR next_tick_at IS NULL)
+    AND name <> ALL (%(aside)s::text[])
+ORDER BY next_tick_at NULLS FIRST, name
+LIMIT {at_once}
+""".replace("{ticks}", TICKS).replace("{at_once}", str(DUE_AT_ONCE))
+)
+NEXT_IN: Final = """
+SELECT extract(epoch FROM next_tick_at - statement_timestamp())::float8 FROM schedules
+WHERE {ticks} AND next_tick_at > statement_timestamp()
+ORDER BY next_tick_at
+LIMIT 1
+""".replace("{ticks}", TICKS)
+# planned: what was reckoned for each schedule, and from what. mine: those of which that still holds, and
+# which nobody else changes at this moment. moved: they go on. tick: the jobs.
+INSERT: Final = """
+WITH planned AS MATERIALIZED (
+    SELECT * FROM unnest(
+        %(names)s::text[], %(read_at)s::timestamptz[], %(reckoned)s::timestamptz[], %(last)s::timestamptz[],
+        %(next)s::timestamptz[]
+    ) AS planned (name, updated_at, reckoned, last_tick, next_tick)
+), mine AS MATERIALIZED (
+    SELECT schedules.name, planned.last_tick, planned.next_tick
+    FROM planned JOIN schedules ON schedules.name = planned.name
+    WHERE {ticks} AND schedules.updated_at = planned.updated_at
+        AND schedules.next_tick_at IS NOT DISTINCT FROM planned.reckoned
+    FOR NO KEY UPDATE OF schedules SKIP LOCKED
+), moved AS (
+    UPDATE schedules SET
+        last_tick_at = COALESCE(mine.last_tick, schedules.last_tick_at), next_tick_at = mine.next_tick
+    FROM mine WHERE schedules.name = mine.name
+    RETURNING schedules.name, task_name, queue, args, priority, limit_key
+)
+INSERT INTO ingest_jobs (
+    schedule_name, tick_at, task_name, queue, reason, args, priority, limit_key, max_attempts, backoff_s,
+    timeout_s, stall_timeout_s, run_at, status
+)
+SELECT
+    moved.name, tick.at, moved.task_name, moved.queue, tick.reason, moved.args, moved.priority,
+    COALESCE(moved.limit_key, tick.limit_key), tick.max_attempts, tick.backoff_s, tick.timeout_s,
+    tick.stall_timeout_s, GREATEST(tick.begins_at, statement_timestamp()),
+    CASE WHEN tick.begins_at > statement_timestamp() THEN 'scheduled' ELSE 'queued' END
+FROM unnest(
+    %(tick_of)s::text[], %(tick_at)s::timestamptz[], %(begins_at)s::timestamptz[], %(reason)s::text[],
+    %(max_attempts)s::smallint[], %(backoff_s)s::float8[], %(timeout_s)s::float8[],
+    %(stall_timeout_s)s::float8[], %(limit_key)s::text[]
+) AS tick (
+    name, at, begins_at, reason, max_attempts, backoff_s, timeout_s, stall_timeout_s, limit_key
+)
+JOIN moved ON moved.name = tick.name
+ORDER BY tick.begins_at, tick.name
+ON CONFLICT (schedule_name, tick_at) WHERE schedule_name IS NOT NULL DO NOTHING
+RETURNING schedule_name, tick_at
+""".replace("{ticks}", TICKS)
+
+
+class Due(NamedTuple):
+    """The schedules that are due, or that nobody has reckoned yet, and the database's time."""
+
+    now: datetime | None
+    schedules: list[Schedule]
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be more of them."""
+        return len(self.schedules) == DUE_AT_ONCE
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A job to insert; `options` are what its task says of its jobs."""
+
+    at: datetime
+    begins_at: datetime
+    reason: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What is to become of a schedule that was read: its ticks, and the next one to wait for."""
+
+    schedule: Schedule
+    ticks: Sequence[Tick]
+    next_at: datetime | None
+
+
+class Inserted(NamedTuple):
+    """A job that was inserted."""
+
+    schedule: str
+    tick_at: datetime
+
+
+class TickRepository(Repository[Schedule]):
+    """A ticker's statements; each is a transaction of its own on a connection in autocommit."""
+
+    _table = _TABLE
+
+    def now(self) -> datetime:
+        """The database's time."""
+        ((now,),) = self._sql.rows("SELECT statement_timestamp()", {})
+        return now  # type: ignore[no-any-return]
+
+    def due(self, *, aside: Sequence[str] = ()) -> Due:
+        """What is due now, the longest overdue first, but for those `aside`."""
+        rows = self._sql.rows(DUE, {"aside": list(aside)})
+        return Due(rows[0][0] if rows else None, self._table.load([row[1:] for row in rows]))
+
+    def next_in_s(self) -> float | None:
+        """How long it is until the next tick; None if nobody has reckoned any."""
+        rows = self._sql.rows(NEXT_IN, {})
+        return float(rows[0][0]) if rows else None
+
+    def insert(self, planned: Sequence[Planned]) -> list[Inserted]:
+        """Insert the ticks of those schedules that are still as they were read; which those were."""
+        of_tick = [(one.schedule.name, tick) for one in planned for tick in one.ticks]
+        params: dict[str, Any] = {
+            "names": [one.schedule.name for one in planned],
+            "read_at": [one.schedule.updated_at for one in planned],
+            "reckoned": [one.schedule.next_tick_at for one in planned],
+            "last": [one.ticks[-1].at if one.ticks else None for one in planned],
+            "next": [one.next_at for one in planned],
+            "tick_of": [name for name, _ in of_tick],
+            "tick_at": [tick.at for _, tick in of_tick],
+            "begins_at": [tick.begins_at for _, tick in of_tick],
+            "reason": [tick.reason for _, tick in of_tick],
+        }
+        for option in JOB_OPTIONS:
+            params[option] = [tick.options.get(option) for _, tick in of_tick]
+        return [Inserted(*row) for row in self._sql.rows(INSERT, params)]

@@ -1,0 +1,237 @@
+"""A scheduler: inserts the jobs of schedules when their time has come. Any number may run at once.
+
+    start ──> wait for the schema ──> declare ──> turn ──> wait for the next tick, for a second at most
+                                                   ^ │                        │
+                                                   └─┴────────────────────────┘  signal ──> ends
+
+What is due and what time it is, the database says. A scheduler keeps nothing: cut off, it starts from the
+beginning; killed, nobody misses it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.db.line import Line
+from queue_workflows.errors import ExitCode
+from queue_workflows.jobs.declaring import Declaring
+from queue_workflows.jobs.maintenance import sweep
+from queue_workflows.jobs.ticking import Times, begins_at, plan, reason_of
+from queue_workflows.models import Schedule
+from queue_workflows.repositories.ticks import Planned, Tick, TickRepository
+from queue_workflows.roles.health import Pulse
+from queue_workflows.roles.loop import Halt, Waiter
+from queue_workflows.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+_DATABASE_RETRY_S: Final = 0.5
+# One that cannot be read or inserted is tried again so often; another version may have mended it.
+_ASIDE_S: Final = 30.0
+_TICKS_AT_ONCE: Final = 10_000
+# From a task's name to what its jobs are given; empty for a task that this process does not know.
+TaskOptions = Callable[[str], Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOptions:
+    """What the command line says of one scheduler."""
+
+    once: bool = False
+    app: str | None = None
+    schema_wait_s: float = 60.0
+    health: tuple[str, int] | None = None
+    health_file: Path | None = None
+
+
+class Scheduler:
+    """The main thread's loop."""
+
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection[Any]],
+        settings: Settings,
+        *,
+        name: str,
+        waiter: Waiter,
+        halt: Halt,
+        declaring: Declaring,
+        task_options: TaskOptions,
+        rng: Random | None = None,
+    ) -> None:
+        self._line = Line(connect)
+        self._settings = settings
+        self._name = name
+        self._waiter = waiter
+        self._halt = halt
+        self._declaring = declaring
+        self._task_options = task_options
+        self._rng = rng or Random()  # noqa: S311
+        # Until when a schedule is left alone that could not be planned or inserted.
+        self._aside: dict[str, float] = {}
+        self._main_at = self._database_at = time.monotonic()
+        self._upkeep_at = self._declare_at = 0.0
+        self._back_at: float | None = None
+        self._is_cut_off = False
+
+    def run(self, *, once: bool = False) -> ExitCode:
+        """Insert ticks until told to stop; with `once` those that are due now."""
+        while not self._halt.urgency:
+            self._main_at = time.monotonic()
+            try:
+                delay = self._turn()
+            except DATABASE_AWAY as exc:
+                if once:
+                    raise
+                self._cut_off(exc)
+                continue
+            if once and delay > 0 and self._declaring.has_begun:
+                return ExitCode.FAILED if self._aside else ExitCode.DONE
+            self._waiter.wait(delay)
+        return self._halt.exit_code
+
+    def cut_if_stuck(self) -> None:
+        """From another thread: let go of a server that gives no answer, as a network may swallow them all."""
+        self._line.cut_if_unanswered(self._settings.stale_heartbeat_s)
+
+    def pulse(self) -> Pulse:
+        """For a probe."""
+        now = time.monotonic()
+        return Pulse(
+            worker_id=self._name,
+            state="idle",
+            main_at=self._main_at,
+            guardian_at=now,
+            database_at=self._database_at,
+            is_busy=False,
+            obstacle="the database is away" if self._is_cut_off else None,
+        )
+
+    def _turn(self) -> float:
+        """What is due now; how long until something may be again."""
+        connection = self._connected()
+        now = time.monotonic()
+        if now >= self._declare_at:
+            self._declare_at = now + self._declaring.keep(connection)
+        ticks = TickRepository(connection)
+        self._aside = {name: until for name, until in self._aside.items() if until > now}
+        due = ticks.due(aside=list(self._aside))
+        if due.now is not None:
+            self._insert(ticks, due.schedules, due.now)
+        if now >= self._upkeep_at:
+            self._upkeep_at = now + self._upkeep(connection)
+        next_in_s = ticks.next_in_s()
+        self._database_at = time.monotonic()
+        if due.has_more or self._halt.urgency:
+            return 0.0
+        delays = [
+            self._settings.poll_s * (0.75 + self._rng.random() / 4),
+            self._upkeep_at - self._database_at,
+            self._declare_at - self._database_at,
+            *([next_in_s] if next_in_s is not None else []),
+        ]
+        # Never none at all: what somebody else holds at this moment stays due.
+        return max(min(delays), 0.001)
+
+    def _upkeep(self, connection: psycopg.Connection[Any]) -> float:
+        recovered_s = None if self._back_at is None else time.monotonic() - self._back_at
+        return sweep(connection, self._settings, recovered_s=recovered_s).next_in_s
+
+    def _insert(self, ticks: TickRepository, schedules: Sequence[Schedule], now: datetime) -> None:
+        """In few statements; where one is refused, each schedule by itself."""
+        for planned in _in_parts(self._plan(schedules, now)):
+            try:
+                self._tell(ticks.insert(planned))
+            except DATABASE_AWAY:
+                raise
+            except psycopg.Error:
+                for one in planned:
+                    self._insert_one(ticks, one)
+
+    def _insert_one(self, ticks: TickRepository, planned: Planned) -> None:
+        try:
+            self._tell(ticks.insert([planned]))
+        except DATABASE_AWAY:
+            raise
+        except psycopg.Error as exc:
+            self._put_aside(planned.schedule.name, exc)
+
+    def _plan(self, schedules: Sequence[Schedule], now: datetime) -> Iterator[Planned]:
+        for schedule in schedules:
+            self._main_at = time.monotonic()
+            try:
+                yield _planned(schedule, now, self._task_options(schedule.task_name), self._settings)
+            # Another version may have written what this one cannot read, in whatever way that shows.
+            except Exception as exc:
+                self._put_aside(schedule.name, exc)
+
+    def _put_aside(self, name: str, exc: Exception) -> None:
+        said = " ".join(str(exc).split()) or type(exc).__name__
+        _log.error("schedule %s is left alone for %g s: %s", name, _ASIDE_S, said)
+        self._aside[name] = time.monotonic() + _ASIDE_S
+
+    def _tell(self, inserted: Sequence[tuple[str, datetime]]) -> None:
+        for name, tick in inserted:
+            _log.info("tick %s of schedule %s", tick.strftime("%Y-%m-%dT%H:%M:%SZ"), name)
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        connection = self._line.connected()
+        if self._is_cut_off:
+            self._is_cut_off, self._back_at = False, time.monotonic()
+            _log.info("the database is back")
+        return connection
+
+    def _cut_off(self, exc: Exception) -> None:
+        """Let go of the connection, as nobody knows what it is at, and wait a little before the next try."""
+        self._line.let_go()
+        if not self._is_cut_off:
+            _log.warning("the scheduler has no database: %s", " ".join(str(exc).split()))
+        self._is_cut_off = True
+        self._waiter.wait(_DATABASE_RETRY_S * (0.5 + self._rng.random()))
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._line.let_go()
+
+
+def _planned(schedule: Schedule, now: datetime, options: Mapping[str, Any], settings: Settings) -> Planned:
+    """The jobs of one schedule's ticks."""
+    times = Times(
+        schedule.cron,
+        schedule.timezone,
+        schedule.catch_up,
+        schedule.catch_up_cap,
+        since=max(schedule.updated_at, schedule.last_tick_at or schedule.updated_at),
+        reckoned=schedule.next_tick_at,
+    )
+    planned = plan(times, now)
+    given = {"max_attempts": settings.max_attempts, **options}
+    ticks = [
+        Tick(at, begins_at(schedule.name, at, schedule.jitter_s), reason_of(schedule.name, at), given)
+        for at in planned.ticks
+    ]
+    return Planned(schedule, ticks, planned.next_at)
+
+
+def _in_parts(planned: Iterator[Planned]) -> Iterator[list[Planned]]:
+    """As many at once as a statement should insert."""
+    part: list[Planned] = []
+    count = 0
+    for one in planned:
+        part.append(one)
+        count += len(one.ticks)
+        if count >= _TICKS_AT_ONCE:
+            yield part
+            part, count = [], 0
+    if part:
+        yield part

@@ -1,0 +1,67 @@
+"""One scheduler process, put together: its schema, its probes, its loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from typing import Any, Final
+
+from queue_workflows.config import current_config
+from queue_workflows.db import wait_for_schema
+from queue_workflows.db.engine import Database
+from queue_workflows.errors import ExitCode
+from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.jobs.declaring import Declaring
+from queue_workflows.jobs.tasks import current_tasks
+from queue_workflows.roles.health import HealthReport, judge
+from queue_workflows.roles.identity import Identity
+from queue_workflows.roles.lifeline import told
+from queue_workflows.roles.loop import Halt, Waiter
+from queue_workflows.roles.probing import probed
+from queue_workflows.roles.scheduler import Scheduler, SchedulerOptions
+from queue_workflows.settings import Settings
+
+# The revision that brought the last columns which a scheduler uses.
+MIN_SCHEMA: Final = 22
+ROLE: Final = "scheduler"
+
+
+def run_scheduler(database: Database, settings: Settings, options: SchedulerOptions) -> ExitCode:
+    """Insert ticks until told to stop; the status to end the process with."""
+    die_with_parent(take_launcher_pid())
+    declaring = Declaring(current_config().ingest_schedule, options.app)
+    declaring.check()
+    report = HealthReport()
+    seen_to: list[Callable[[], None]] = []
+    with (
+        probed(report, options.health, options.health_file),
+        told(lambda: report.look().live, lambda: [see_to() for see_to in seen_to]),
+        Waiter() as waiter,
+    ):
+        halt = Halt(waiter.ring)
+        with halt.on_signals():
+            wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
+            scheduler = Scheduler(
+                lambda: database.connect(autocommit=True, hot=True),
+                settings,
+                name=Identity.take(settings.host_label, ROLE).worker_id,
+                waiter=waiter,
+                halt=halt,
+                declaring=declaring,
+                task_options=_task_options,
+            )
+            report.look = lambda: judge(
+                scheduler.pulse(),
+                now=time.monotonic(),
+                patience_s=settings.stale_heartbeat_s,
+                poll_s=settings.poll_s,
+            )
+            seen_to.append(scheduler.cut_if_stuck)
+            with closing(scheduler):
+                return scheduler.run(once=options.once)
+
+
+def _task_options(name: str) -> Mapping[str, Any]:
+    """As the task was registered, where this process has its code."""
+    return current_tasks().defaults(name)
