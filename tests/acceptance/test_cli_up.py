@@ -24,7 +24,7 @@ def queues(connection: psycopg.Connection) -> set[str]:
 
 
 def test_from_an_empty_database_to_nothing_left(qwf_new_database):
-    """Migrated, an orchestrator, a scheduler and a worker for each queue started, one log; Ctrl-C ends them all."""
+    """Migrated, every role and a worker for each queue started, one log; Ctrl-C ends them all."""
     dsn = qwf_new_database(template=False)
     with Supervised(UP, dsn) as up:
         up.until(r"migrated, \d+ revisions$")
