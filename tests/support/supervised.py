@@ -196,14 +196,14 @@ def main(workers: Sequence[str]) -> int:
     from queue_workflows.cli.logs import log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.roles.bookkeeper import Pace
-    from queue_workflows.roles.slots import ORCHESTRATOR, RoleSpec, Spec, WorkerSpec
+    from queue_workflows.roles.slots import RoleSpec, Spec, WorkerSpec
     from queue_workflows.roles.supervisor import supervise
 
     log_to_stderr()
     specs: list[Spec] = []
     for worker in workers:
         if worker == "orchestrator":
-            specs.append(ORCHESTRATOR)
+            specs.append(RoleSpec("orchestrator"))
             continue
         name, *options = worker.split()
         queue_name, _, count = name.partition(":")
