@@ -12,6 +12,8 @@ from support.commands import Said, qwf_here
 from support.jobs import Jobs, jobs_of
 from support.limited import CLEAR_LIMITS, hand, where
 
+from queue_workflows.repositories import RateRepository
+
 Qwf = Callable[..., Said]
 
 
@@ -106,3 +108,54 @@ def test_what_is_no_limit_is_refused(jobs: Jobs, qwf: Qwf) -> None:
     assert "a pattern is a beginning" in qwf("set", "host:*.org", "4", status=2).stderr
     qwf("set", "host:a", "-1", status=2)
     qwf("set", "host:a", "many", status=2)
+
+
+def test_a_rate_is_set_shown_and_taken_back(jobs: Jobs, qwf: Qwf) -> None:
+    """In the unit in which one thinks of it; the log has it, and what is in a bucket is shown."""
+    jobs.connection.execute("TRUNCATE rate_limits")
+    assert qwf("set", "api:*", "--rate", "100/min", "--actor", "ann").stdout == (
+        "api:*: 100/min, 2 at once, was no rate of its own\n"
+    )
+    said = qwf("set", "k", "--rate", "2/h", "--burst", "5", "--actor", "ann", "--reason", "x").stdout
+    assert said == "k: 2/h, 5 at once, was no rate of its own\n"
+    assert json.loads(qwf("set", "k", "--rate", "1/d", "--actor", "bob", "--json").stdout) == {
+        "key": "k",
+        "per_s": 1 / 86_400,
+        "burst": 1,
+        "was_rate": {"per_s": 2 / 3600, "burst": 5},
+    }
+    rates = RateRepository(jobs.connection)
+    rates.take("k", 1)
+    rates.penalize("k", 1e6)
+    _, pattern, bucket = (line.split() for line in qwf("list", "--rates").stdout.splitlines())
+    assert (pattern[0], pattern[3:6]) == ("api:*", ["-", "-", "ann"])
+    assert (bucket[:4], int(bucket[4]) > 9e5, bucket[-2:]) == (["k", "1/d", "1", "0"], True, ["bob", "-"])
+    (found,) = json.loads(qwf("list", "--rates", "k", "--json").stdout)
+    assert (found["key"], found["tokens"], found["blocked_s"] > 9e5) == ("k", 0, True)
+    assert qwf("clear", "k", "--rate", "--actor", "ann").stdout == "k: no rate of its own any more\n"
+    assert "k has no rate" in qwf("clear", "k", "--rate", status=1).stderr
+    assert [line[:3] for line in audited(jobs.connection)] == [
+        ("ann", "limits.set", "api:*"),
+        ("ann", "limits.set", "k"),
+        ("bob", "limits.set", "k"),
+        ("ann", "limits.clear", "k"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("k",),
+        ("k", "4", "--rate", "5/s"),
+        ("k", "4", "--burst", "5"),
+        ("k", "--rate", "5/w"),
+        ("k", "--rate", "0/s"),
+        ("k", "--rate", "-5/s"),
+        ("k", "--rate", "fast"),
+        ("k", "--rate", "5/s", "--burst", "0"),
+        ("a*b", "--rate", "5/s"),
+    ],
+)
+def test_a_rate_is_checked(qwf: Qwf, words: tuple[str, ...]) -> None:
+    """A usage error that changes nothing."""
+    assert "Traceback" not in qwf("set", *words, status=2).stderr

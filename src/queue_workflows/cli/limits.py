@@ -15,6 +15,7 @@ from queue_workflows.cli.operating import (
     print_table,
     say,
 )
+from queue_workflows.cli.rates import RateType, clear_rate, list_rates, say_rate, set_rate
 from queue_workflows.errors import ExitCode
 from queue_workflows.jobs.keyed_limits import admit_matching
 from queue_workflows.repositories.limit_lines import COUNTED, LimitLine, LimitLineRepository
@@ -25,7 +26,7 @@ _HOLDERS_SHOWN = 3
 
 @click.group(no_args_is_help=True)
 def limits() -> None:
-    """Caps of limit keys, across all workers.
+    """Caps and rates of limit keys, across all workers.
 
     KEY is a key as jobs carry it, such as `host:example.org`, or a beginning with a star, such as `'host:*'`
     (in quotes, against the shell): the cap of each key that has none of its own.
@@ -38,11 +39,17 @@ def limits() -> None:
     "--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="At most this many."
 )
 @click.option("--after", default="", metavar="KEY", help="Go on after this key.")
+@click.option("--rates", is_flag=True, help="Show rates and what is in their buckets, instead of caps.")
 @json_option
 @click.pass_obj
-def list_(invocation: Invocation, *, keys: tuple[str, ...], limit: int, after: str, as_json: bool) -> None:
+def list_(
+    invocation: Invocation, *, keys: tuple[str, ...], limit: int, after: str, rates: bool, as_json: bool
+) -> None:
     """Show keys and patterns: the cap, who holds slots, how many wait."""
     with operators_connection(invocation) as connection:
+        if rates:
+            list_rates(connection, keys, limit=limit, after=after, as_json=as_json)
+            return
         lines = LimitLineRepository(connection)
         found = [lines.of(key) for key in keys] if keys else lines.page(limit=limit, after=after)
     if as_json:
@@ -57,17 +64,37 @@ def list_(invocation: Invocation, *, keys: tuple[str, ...], limit: int, after: s
 
 @limits.command("set")
 @click.argument("key", metavar="KEY")
-@click.argument("most", metavar="CAP", type=click.IntRange(0, 2_147_483_647))
+@click.argument("most", metavar="[CAP]", type=click.IntRange(0, 2_147_483_647), required=False)
+@click.option("--rate", "per_s", type=RateType(), help="Let KEY be used so often: 5/s, 100/min, 1000/h.")
+@click.option("--burst", type=float, help="With --rate: how often at once; else what comes in a second.")
 @audit_options
 @json_option
 @click.pass_obj
 def set_(
-    invocation: Invocation, *, key: str, most: int, actor: str, reason: str | None, as_json: bool
+    invocation: Invocation,
+    *,
+    key: str,
+    most: int | None,
+    per_s: float | None,
+    burst: float | None,
+    actor: str,
+    reason: str | None,
+    as_json: bool,
 ) -> None:
-    """Let at most CAP jobs hold KEY at once; 0 closes it.
+    """Let at most CAP jobs hold KEY at once, 0 closes it; or, with --rate, say how fast it may be used.
 
     Who holds a slot keeps it, also where the cap is lowered; what a higher cap has room for starts at once.
     """
+    if (most is None) == (per_s is None):
+        raise click.UsageError("give a CAP or a --rate, one of them at a time")
+    if burst is not None and per_s is None:
+        raise click.UsageError("--burst goes with --rate")
+    if most is None:
+        assert per_s is not None  # noqa: S101 - one of them is given
+        with operators_connection(invocation) as connection:
+            rate = set_rate(connection, key, per_s, burst, actor=actor, reason=reason)
+        print_json(rate) if as_json else say_rate(rate)
+        return
     with operators_connection(invocation) as connection:
         limit_repository = LimitRepository(connection)
         before = limit_repository.fetch(key)
@@ -83,12 +110,17 @@ def set_(
 
 @limits.command()
 @click.argument("key", metavar="KEY")
+@click.option("--rate", is_flag=True, help="Take its rate back, and not its cap.")
 @audit_options
 @json_option
 @click.pass_obj
-def clear(invocation: Invocation, *, key: str, actor: str, reason: str | None, as_json: bool) -> ExitCode:
+def clear(
+    invocation: Invocation, *, key: str, rate: bool, actor: str, reason: str | None, as_json: bool
+) -> ExitCode:
     """Take the limit of KEY back, so that the longest pattern holds that it matches, or none."""
     with operators_connection(invocation) as connection:
+        if rate:
+            return clear_rate(connection, key, actor=actor, reason=reason, as_json=as_json)
         gone = LimitRepository(connection).clear(key, actor=actor, reason=reason)
         admitted = 0 if gone is None else admit_matching(connection, key)
         cap = LimitLineRepository(connection).of(key).max_slots

@@ -296,9 +296,9 @@ class RateRepository(Repository[RateLimit]):
 
 
 def rule(per_s: float, burst: float | None) -> Rule:
-    """A checked rule; without a burst, what comes in a second, and at least one token."""
+    """A checked rule; without a burst, what comes in a second, rounded up."""
     speed = _amount("per_s", per_s)
-    return Rule(speed, max(1.0, speed) if burst is None else _amount("burst", burst))
+    return Rule(speed, float(math.ceil(speed)) if burst is None else _amount("burst", burst))
 
 
 def _amount(field: str, value: float) -> float:
