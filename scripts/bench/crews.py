@@ -24,13 +24,17 @@ class Crew:
 
     def rate(self, form: str, each: int) -> float:
         """Jobs a second, from when the first began until the last was done."""
+        began_ns, ended_ns = self.moments(form, each)
+        return each * len(self._members) / (ended_ns - began_ns) * 1e9
+
+    def moments(self, form: str, each: int) -> tuple[int, int]:
+        """When the first began and the last was done, on the clock of this machine."""
         for member in self._members:
             assert member.stdin is not None
             member.stdin.write(f"{form} {each}\n")
             member.stdin.flush()
         moments = [[int(moment) for moment in _line(member).split()] for member in self._members]
-        took_ns = max(ended for _, ended in moments) - min(began for began, _ in moments)
-        return each * len(self._members) / took_ns * 1e9
+        return min(began for began, _ in moments), max(ended for _, ended in moments)
 
     def __enter__(self) -> Self:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from statistics import median
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import psycopg
 
-from bench import pgbench
+from bench import peers, pgbench
 from bench.figures import Figure, interleaved, ratio, spread
 from bench.measuring import Bench
 from bench.rates import fill, settle
@@ -28,7 +28,7 @@ SELECT count(*) / EXTRACT(epoch FROM max(finished_at) - min(started_at))::float8
 FROM ingest_jobs WHERE status = 'completed' AND started_at > %(since)s
 """
 LEFT: Final = "SELECT EXISTS (SELECT FROM ingest_jobs WHERE status IN ('queued', 'running'))"
-_CREW: Final = concurrently(CONCURRENCY)
+CREW: Final = concurrently(CONCURRENCY)
 
 
 def drain(bench: Bench) -> Sequence[Figure]:
@@ -43,14 +43,34 @@ def drain(bench: Bench) -> Sequence[Figure]:
             _refill(bare[1], jobs, "bare")
             return pgbench.batched(bench.server.bindir, bare[0], jobs, BATCH)
 
-        seen = interleaved(rounds, {"worker": worker, "pgbench": by_hand}, bench.say)
+        variants = {"worker": worker, "pgbench": by_hand, **_peers_drain(bench, jobs)}
+        seen = interleaved(rounds, variants, bench.say)
+    against = {"pgbench": f"pgbench, batches of {BATCH} in one statement"}
+    against |= {name: f"{name} {number}: {peers.settings(name)}" for name, number in bench.peers.items()}
+    best = max(bench.peers, key=lambda name: median(seen[name]), default=None)
     return [
         Figure(
             *("drain", f"one process, {jobs:,} no-ops{spread(seen['worker'])}", median(seen["worker"])),
-            *("jobs/s", f"pgbench, batches of {BATCH} in one statement", median(seen["pgbench"])),
-            ratio(seen["worker"], seen["pgbench"]),
+            *("jobs/s", words + spread(seen[name]), median(seen[name]), ratio(seen["worker"], seen[name])),
+            2.0 if name == best else None,
         )
+        for name, words in against.items()
     ]
+
+
+def _peers_drain(bench: Bench, jobs: int) -> dict[str, Callable[[], float]]:
+    """One worker process of each, for as long as the drain lasts, but no longer than a few seconds."""
+
+    def rate(name: str, dsn: str) -> float:
+        peers.fill(name, dsn, jobs)
+        return peers.drain(name, dsn, jobs, bench.much(20, 4))
+
+    variants: dict[str, Callable[[], float]] = {}
+    for name in bench.peers:
+        dsn = bench.server.database()
+        peers.prepare(name, dsn)
+        variants[name] = partial(rate, name, dsn)
+    return variants
 
 
 def head(bench: Bench) -> Sequence[Figure]:
@@ -63,7 +83,7 @@ def head(bench: Bench) -> Sequence[Figure]:
 
         def rate(dsn: str, connection: psycopg.Connection[Any]) -> float:
             since = said(connection, "SELECT clock_timestamp()")
-            work_off(dsn, *_CREW, "--max-jobs", str(jobs))
+            work_off(dsn, *CREW, "--max-jobs", str(jobs))
             found = _rate(connection, since)
             fill(connection, jobs)
             return found
@@ -104,7 +124,7 @@ def processes(bench: Bench) -> Sequence[Figure]:
 def _drained(dsn: str, connection: psycopg.Connection[Any], jobs: int) -> float:
     _refill(connection, jobs)
     since = said(connection, "SELECT clock_timestamp()")
-    work_off(dsn, *_CREW, "--drain")
+    work_off(dsn, *CREW, "--drain")
     if said(connection, LEFT):
         raise SystemExit("the worker ended before the queue was empty")
     return _rate(connection, since)
@@ -128,7 +148,7 @@ def _crews(bench: Bench, count: int) -> Iterator[psycopg.Connection[Any]]:
     """A database with so many workers, each of which has found the queue empty and waits."""
     with bench.database() as (dsn, connection), ExitStack() as stack:
         for _ in range(count):
-            stack.enter_context(working(dsn, *_CREW))
+            stack.enter_context(working(dsn, *CREW))
         until(lambda: said(connection, LISTENERS) >= count)
         yield connection
 

@@ -15,11 +15,23 @@ if __name__ == "__main__":
 def main() -> int:
     """Run the measures that are wanted; 1 if a target is missed and that is to count."""
     from bench.draining import drain, head, processes
+    from bench.enqueueing import bulk, single
+    from bench.fairness import fairness
     from bench.reporting import report
+    from bench.starting import start
 
     return report(
         "Measure ingest beside bare Postgres, and with --peers beside other queues.",
-        {"drain": drain, "head": head, "processes": processes},
+        {
+            "drain": drain,
+            "head": head,
+            "processes": processes,
+            "enqueue": single,
+            "bulk": bulk,
+            "start": start,
+            "fairness": fairness,
+        },
+        beside_peers=True,
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import psycopg
@@ -20,6 +20,8 @@ class Bench:
     server: Server
     quick: bool
     say: Callable[[str], None]
+    # The peers that are to be measured too, with their versions.
+    peers: Mapping[str, str] = field(default_factory=dict)
 
     def much(self, full: int, quick: int) -> int:
         """How much to do."""

@@ -19,7 +19,8 @@ from bench.measuring import Bench
 from bench.orders import take_orders
 from bench.servers import said
 from bench.workers import environment, working
-from queue_workflows import enqueue_ingest_job
+from queue_workflows import enqueue_ingest_job, enqueue_many
+from queue_workflows.repositories import NewIngestJob
 
 BUSY: Final = 2
 HOLD: Final = """
@@ -45,16 +46,16 @@ def producers(bench: Bench) -> Sequence[Figure]:
 
         stack.enter_context(_busy_workers(*with_trigger))
         stack.enter_context(_busy_workers(*without))
-        library = stack.enter_context(_library(with_trigger[0], size))
-        others = {name: stack.enter_context(_peer(bench, name, size)) for name in versions}
+        ours = stack.enter_context(library(with_trigger[0], size))
+        others = {name: stack.enter_context(peer(bench, name, size)) for name in versions}
         seen = interleaved(
             rounds,
             {
                 "with trigger": lambda: bare(with_trigger[0]),
                 "without": lambda: bare(without[0]),
-                "Python": lambda: library.rate("autocommit", each),
-                "Python, BEGIN and COMMIT": lambda: library.rate("transaction", each),
-                **{name: partial(crew.rate, "autocommit", each) for name, crew in others.items()},
+                "Python": lambda: ours.rate("autocommit", each),
+                "Python, BEGIN and COMMIT": lambda: ours.rate("transaction", each),
+                **{name: partial(crew.rate, "single", each) for name, crew in others.items()},
             },
             bench.say,
         )
@@ -93,17 +94,19 @@ def _peer_figures(
     ]
 
 
-def _library(dsn: str, size: int) -> Crew:
+def library(dsn: str, size: int = 1) -> Crew:
+    """Processes that enqueue as `produce` has it."""
     command = [sys.executable, "-m", "bench.producers", dsn]
     return Crew(command, environment(dsn), size=size)
 
 
 @contextmanager
-def _peer(bench: Bench, name: str, size: int) -> Iterator[Crew]:
-    with bench.database() as (dsn, _):
-        peers.prepare(name, dsn)
-        with Crew(peers.command("produce", name, dsn), peers.environment(), size=size) as crew:
-            yield crew
+def peer(bench: Bench, name: str, size: int = 1) -> Iterator[Crew]:
+    """Processes that enqueue with a peer, on a database of its own."""
+    dsn = bench.server.database()
+    peers.prepare(name, dsn)
+    with Crew(peers.command("produce", name, dsn), peers.environment(), size=size) as crew:
+        yield crew
 
 
 @contextmanager
@@ -136,9 +139,26 @@ def produce(dsn: str) -> None:
                 job(number, begun)
                 begun.commit()
 
-        autocommit(1)
-        transaction(1)
-        take_orders({"autocommit": autocommit, "transaction": transaction})
+        def bulk(count: int, prefix: str | None = None) -> None:
+            jobs = (
+                NewIngestJob(
+                    task_name="noop",
+                    queue="fetch",
+                    args={"n": number},
+                    dedupe_key=prefix and f"{prefix}{number}",
+                )
+                for number in range(count)
+            )
+            enqueue_many(jobs, conn=begun)
+            begun.commit()
+
+        def keyed(count: int) -> None:
+            bulk(count, f"{time.time_ns()}-")
+
+        forms = {"autocommit": autocommit, "transaction": transaction, "bulk": bulk, "keyed": keyed}
+        for form in forms.values():
+            form(1)
+        take_orders(forms)
 
 
 if __name__ == "__main__":

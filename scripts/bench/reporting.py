@@ -7,14 +7,23 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from bench import peers
 from bench.figures import Figure, as_json, table
 from bench.measuring import Bench, Measure
 from bench.servers import open_server
 
 
-def report(description: str, measures: Mapping[str, Measure]) -> int:
-    """Run those measures that are asked for and print what they found; 1 if a missed target is to count."""
-    wanted = _arguments(description, list(measures))
+def report(description: str, measures: Mapping[str, Measure], *, beside_peers: bool = False) -> int:
+    """Run those measures that are asked for and print what they found; 1 if a missed target is to count.
+
+    With `beside_peers` there is an option that installs the peers and has them measured too.
+    """
+    wanted = _arguments(description, list(measures), beside_peers=beside_peers)
+    versions: Mapping[str, str] = {}
+    if beside_peers and wanted.peers:
+        _say("installing the peers")
+        peers.install()
+        versions = peers.installed()
     figures: list[Figure] = []
     with open_server(wanted.dsn) as server:
         around = {
@@ -23,9 +32,10 @@ def report(description: str, measures: Mapping[str, Measure]) -> int:
             "cores": os.cpu_count(),
             "load_before": round(os.getloadavg()[0], 1),
             "quick": wanted.quick,
+            **versions,
         }
         for name in wanted.only or measures:
-            bench = Bench(server, wanted.quick, lambda text, name=name: _say(f"{name}: {text}"))
+            bench = Bench(server, wanted.quick, lambda text, name=name: _say(f"{name}: {text}"), versions)
             figures += measures[name](bench)
     around["load_after"] = round(os.getloadavg()[0], 1)
     if wanted.json:
@@ -36,13 +46,15 @@ def report(description: str, measures: Mapping[str, Measure]) -> int:
     return int(wanted.strict and any(figure.met is False for figure in figures))
 
 
-def _arguments(description: str, measures: Sequence[str]) -> argparse.Namespace:
+def _arguments(description: str, measures: Sequence[str], *, beside_peers: bool) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="a minute instead of a quarter of an hour")
     parser.add_argument("--only", action="append", choices=measures, help="this measure; may be repeated")
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.add_argument("--strict", action="store_true", help="exit status 1 if a target is missed")
     parser.add_argument("--dsn", help="a server on which databases may be created; else an embedded one")
+    if beside_peers:
+        parser.add_argument("--peers", action="store_true", help="install other queues and measure them too")
     return parser.parse_args()
 
 

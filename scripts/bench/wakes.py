@@ -25,7 +25,7 @@ LISTENERS: Final = """
 SELECT count(*) FROM pg_locks JOIN pg_database AS here ON here.oid = database AND datname = current_database()
 WHERE locktype = 'advisory' AND classid = qwf_wake_class() AND granted
 """
-_PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 60.0
 
 # When the body of a job began, by its id, on the clock of this machine.
 Began = Callable[[int], int]
@@ -42,11 +42,11 @@ def wakes(bench: Bench) -> Sequence[Figure]:
         working(dsn),
         _bare_loop(bare_dsn) as began_bare,
     ):
-        until(lambda: _value(connection, LISTENERS))
-        until(lambda: _value(bare, LISTENERS))
+        until(lambda: value(connection, LISTENERS))
+        until(lambda: value(bare, LISTENERS))
         for number in range(samples):
-            ours.append(_sample(connection, lambda job: _result(connection, job)))
-            base.append(_sample(bare, began_bare))
+            ours.append(sample(connection, lambda job: result(connection, job)))
+            base.append(sample(bare, began_bare))
             if number % 100 == 99:
                 bench.say(f"{number + 1} of {samples} wakes")
     return [
@@ -58,28 +58,30 @@ def wakes(bench: Bench) -> Sequence[Figure]:
     ]
 
 
-def _sample(connection: psycopg.Connection[Any], began: Began) -> float:
+def sample(connection: psycopg.Connection[Any], began: Began) -> float:
     """Milliseconds; the pause before lets everybody go to sleep."""
     time.sleep(0.04 + random.random() * 0.04)
-    job = _value(connection, ENQUEUE)
+    job = value(connection, ENQUEUE)
     committed = time.monotonic_ns()
     return max(began(job) - committed, 1) / 1e6
 
 
-def _result(connection: psycopg.Connection[Any], job: int) -> int:
+def result(connection: psycopg.Connection[Any], job: int) -> int:
+    """When the body of a job began, from its row."""
     # Looking at once would keep the very cores busy on which the worker is to wake up.
     time.sleep(0.02)
-    return int(until(lambda: _value(connection, RESULT, [job])))
+    return int(until(lambda: value(connection, RESULT, [job])))
 
 
-def _value(connection: psycopg.Connection[Any], query: str, params: Sequence[Any] = ()) -> Any:
+def value(connection: psycopg.Connection[Any], query: str, params: Sequence[Any] = ()) -> Any:
+    """The first value that a query gives, or None."""
     row = connection.execute(query, params).fetchone()
     return row[0] if row else None
 
 
 def until(look: Callable[[], Any]) -> Any:
     """What it finds, as soon as it finds something."""
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     while not (found := look()):
         if time.monotonic() > deadline:
             raise SystemExit("nobody woke up")
@@ -94,7 +96,7 @@ def _bare_loop(dsn: str) -> Iterator[Began]:
 
         def began(job: int) -> int:
             assert process.stdout is not None
-            if not select.select([process.stdout], [], [], _PATIENCE_S)[0]:
+            if not select.select([process.stdout], [], [], PATIENCE_S)[0]:
                 raise SystemExit("the bare loop did not wake up")
             found, moment = process.stdout.readline().split()
             if int(found) != job:

@@ -1,0 +1,109 @@
+"""What a peer's own process does for the bench, in the peers' environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+import psycopg
+
+from bench.orders import take_orders
+from bench.peers.kinds import Peer
+
+NAMES: Final = ("pgqueuer", "procrastinate", "chancy", "dbos")
+# A row as the peer wrote it, so many times over.
+COPY: Final = """
+INSERT INTO {table}
+SELECT made.* FROM (SELECT * FROM {table} LIMIT 1) AS one, generate_series(1, %s::bigint) AS n,
+    LATERAL jsonb_populate_record(one::{table}, jsonb_build_object({key})) AS made
+"""
+
+
+def main(what: str, *arguments: str) -> None:
+    """Say what is installed, or do one thing with one peer."""
+    if what == "versions":
+        print(json.dumps(_versions()))
+        return
+    peer: Peer = import_module(f"bench.peers.{arguments[0]}").PEER
+    _WHAT[what](peer, *arguments[1:])
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in NAMES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _settings(peer: Peer) -> None:
+    print(peer.settings)
+
+
+def _prepare(peer: Peer, dsn: str) -> None:
+    peer.prepare(dsn)
+
+
+def _produce(peer: Peer, dsn: str) -> None:
+    forms = peer.produce(dsn)
+    forms["single"](1)
+    take_orders(dict(forms))
+
+
+def _fill(peer: Peer, dsn: str, jobs: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(f"TRUNCATE {', '.join((*peer.tables, *peer.also))} CASCADE")
+        peer.produce(dsn)["single"](1)
+        for table in peer.tables:
+            copy: Any = COPY.replace("{table}", table).replace("{key}", peer.key)
+            connection.execute(copy, [int(jobs) - 1])
+        connection.execute(f"VACUUM (ANALYZE) {', '.join(peer.tables)}")
+        connection.execute("CHECKPOINT")
+    os._exit(0)  # a pool's threads would keep the process
+
+
+def _drain(peer: Peer, dsn: str, jobs: str, longest_s: str) -> None:
+    began: list[float] = []
+
+    def body() -> None:
+        if not began:
+            began.append(time.monotonic())
+
+    def watch() -> None:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            done: Any = peer.done
+            while not began:
+                time.sleep(0.01)
+            while True:
+                ((count,),) = connection.execute(done).fetchall()
+                took = time.monotonic() - began[0]
+                if count >= int(jobs) or took > float(longest_s):
+                    print(count / took, flush=True)
+                    os._exit(0)
+                # Seldom enough to cost nothing, and soon enough after what is likely to be the end.
+                time.sleep(max(0.01, min(0.5, took * (int(jobs) - count) / max(count, 1) / 2)))
+
+    threading.Thread(target=watch, daemon=True).start()
+    peer.work(dsn, body)
+
+
+def _moments(peer: Peer, dsn: str) -> None:
+    peer.work(dsn, lambda: print(time.monotonic_ns(), flush=True))
+
+
+_WHAT: Final[dict[str, Callable[..., None]]] = {
+    "settings": _settings,
+    "prepare": _prepare,
+    "produce": _produce,
+    "fill": _fill,
+    "drain": _drain,
+    "moments": _moments,
+}
