@@ -11,7 +11,13 @@ _WHOLE_FENCE: Final = """(job.attempt, job.claimed_by, job.status)
         IS NOT DISTINCT FROM (given.attempt, given.claimed_by, 'running')"""
 _FENCE_WITHOUT_ATTEMPT: Final = """(job.claimed_by, job.status)
         IS NOT DISTINCT FROM (given.claimed_by, 'running')"""
-_LATE_EVENTS: Final = '''if self._family.emits_events:
+_STATEMENT: Final = "ending.END[self._family.name]"
+_PARAMS: Final = "end_params(self._family, endings)"
+_END: Final = f"""rows = self._sql.ask({_STATEMENT}, {_PARAMS})
+        return lambda: _ended(endings, rows())"""
+_LATE_EVENTS: Final = f'''params = {_PARAMS}
+        ended = self._sql.rows({_STATEMENT}, params)
+        if self._family.emits_events:
             self._sql.rows(
                 """
                 INSERT INTO workflow_dispatch_events (run_id, node_job_id, generation, attempt, kind)
@@ -20,7 +26,7 @@ _LATE_EVENTS: Final = '''if self._family.emits_events:
                 """,
                 params,
             )
-        return _ended(endings, ended)'''
+        return lambda: _ended(endings, ended)'''
 
 
 @dataclass(frozen=True)
@@ -85,8 +91,8 @@ MUTANTS: Final = (
             ),
             Edit(
                 "repositories/claimable.py",
-                "return _ended(endings, self._sql.rows(ending.END[self._family.name], params))",
-                "ended = self._sql.rows(ending.END[self._family.name], params)\n        " + _LATE_EVENTS,
+                _END,
+                _LATE_EVENTS,
             ),
         ],
     ),
