@@ -7,10 +7,10 @@ REVOKE ALL ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,
     worker_heartbeats, worker_control, worker_control_clock, audit_log, concurrency_limits, limit_slots, rate_limits,
     schedules, hook_records, machines, binaries, queue_schema_version
-FROM qwf_orchestrator, qwf_worker, qwf_producer, qwf_reader;
+FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;
 REVOKE ALL ON SEQUENCE
     workflow_node_jobs_position_seq, ingest_jobs_position_seq, worker_control_version_seq
-FROM qwf_orchestrator, qwf_worker, qwf_producer, qwf_reader;
+FROM qwf_orchestrator, qwf_scheduler, qwf_worker, qwf_producer, qwf_reader;
 
 -- Everybody: is the schema the one that this code knows?
 GRANT SELECT ON queue_schema_version TO qwf_orchestrator, qwf_worker, qwf_producer, qwf_reader;
@@ -79,7 +79,23 @@ GRANT SELECT, INSERT, UPDATE ON machines, binaries TO qwf_worker;
 GRANT SELECT, INSERT ON hook_records TO qwf_worker;
 
 
--- Orchestrator, scheduler and operator: everything that is rows, nothing that is schema.
+-- Scheduler: puts what the host app declares into the schedules, moves them on, and enqueues the jobs of their ticks. What
+-- it needs to sweep it has as a member of qwf_worker. An operator's pause is not its to take back.
+
+GRANT SELECT, INSERT (
+    name, cron, timezone, catch_up, catch_up_cap, jitter_s, task_name, queue, args, priority, limit_key, declared,
+    declared_by, declaration, declared_until
+), UPDATE (
+    cron, timezone, catch_up, catch_up_cap, jitter_s, task_name, queue, args, priority, limit_key, declared, declared_by,
+    declaration, declared_until, last_tick_at, next_tick_at, updated_at
+) ON schedules TO qwf_scheduler;
+GRANT INSERT (
+    schedule_name, tick_at, task_name, queue, reason, args, priority, limit_key, max_attempts, backoff_s, timeout_s,
+    stall_timeout_s, run_at, status, position
+) ON ingest_jobs TO qwf_scheduler;
+
+
+-- Orchestrator and operator: everything that is rows, nothing that is schema.
 
 GRANT SELECT, INSERT, UPDATE, DELETE ON
     workflow_runs, workflow_nodes, workflow_node_jobs, workflow_input_submissions, workflow_dispatch_events, ingest_jobs,

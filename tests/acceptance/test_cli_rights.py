@@ -16,6 +16,7 @@ RUN = "0190b5d4-0000-7000-8000-000000000007"
 DOCUMENT = load_document({"name": "film", "nodes": [{"id": "approve", "type": "input"}]})
 LOOKS = (
     ("workers", "list"),
+    ("schedule", "list"),
     ("queue", "stats"),
     ("job", "list"),
     ("job", "show", "ingest:1"),
@@ -43,7 +44,7 @@ RUN_ACTS = (
 
 @pytest.fixture(scope="module")
 def roles(qwf_server, qwf_role_suffix) -> Iterator[Roles]:
-    """The five roles after a deployment, and a job."""
+    """The six roles after a deployment, and a job."""
     with qwf_server.database(False) as dsn, least_privilege(dsn, qwf_role_suffix) as roles:
         db.bootstrap(roles.dsn("migrator"))
         roles.grant()

@@ -17,6 +17,7 @@ from psycopg.errors import CheckViolation, InsufficientPrivilege
 from support.revisions import HEAD
 from support.roles import DOCS, Roles, least_privilege
 from support.runs import dispatcher, settle
+from support.ticking import away_since, pass_once
 
 from queue_workflows import (
     DispatchEventRepository,
@@ -35,8 +36,11 @@ from queue_workflows import (
     submit_input,
 )
 from queue_workflows.errors import AccessRefused
+from queue_workflows.jobs.declaring import Declaring
+from queue_workflows.jobs.schedules import DeclaredSchedules
 from queue_workflows.repositories import Ending, NewNodeJob, RateRepository, error_entry
 from queue_workflows.repositories.rates import Rule
+from queue_workflows.repositories.schedules import checked_words
 from queue_workflows.roles.figures import read_figures
 from queue_workflows.states import JobStatus
 
@@ -119,6 +123,16 @@ REFUSED = {
         "DELETE FROM audit_log",
         "SELECT setval('ingest_jobs_position_seq', 1)",
     ),
+    "scheduler": (
+        *MAKES_SCHEMA,
+        "UPDATE schedules SET enabled = true",
+        "UPDATE schedules SET name = 'x'",
+        "DELETE FROM schedules",
+        "INSERT INTO schedules (name, cron, task_name, queue, enabled) VALUES ('n', 'c', 't', 'q', false)",
+        "INSERT INTO ingest_jobs (task_name, queue, dedupe_key) VALUES ('t', 'fetch', 'k')",
+        "DELETE FROM ingest_jobs",
+        "INSERT INTO audit_log (actor, action, subject_kind, subject_id) VALUES ('me', 'a', 'k', 'i')",
+    ),
     "reader": (
         *MAKES_SCHEMA,
         "INSERT INTO ingest_jobs (task_name, queue) VALUES ('t', 'fetch')",
@@ -144,7 +158,7 @@ def empty_database(qwf_server) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def roles(empty_database, qwf_role_suffix) -> Iterator[Roles]:
-    """The five roles after the first deployment: the migrator has migrated and granted."""
+    """The six roles after the first deployment: the migrator has migrated and granted."""
     with least_privilege(empty_database, qwf_role_suffix) as roles:
         db.bootstrap(roles.dsn("migrator"))
         roles.grant()
@@ -371,6 +385,34 @@ def test_an_orchestrator_operates(roles):
         assert orchestrator.execute("DELETE FROM ingest_jobs WHERE id = %s", [job.id]).rowcount == 1
         assert orchestrator.execute("SELECT count(*) FROM audit_log WHERE actor = 'me'").fetchone() == (4,)
     assert db.bootstrap(roles.dsn("orchestrator")) == []
+
+
+def test_a_scheduler_declares_and_ticks(roles, administrator):
+    """And sweeps, all in one pass; a version of the host app that has no schedule ends them."""
+    words = checked_words(
+        name="each",
+        cron="* * * * * *",
+        timezone="UTC",
+        catch_up="all",
+        catch_up_cap=5,
+        jitter_s=0,
+        task_name="tidy",
+        queue="load",
+        priority=5,
+        limit_key=None,
+    )
+    declaring = Declaring(DeclaredSchedules("shop", ({**words, "args": {}},)))
+    assert pass_once(lambda: roles.connect("scheduler"), declaring) == 0
+    away_since(administrator, "each", timedelta(hours=1))
+    assert pass_once(lambda: roles.connect("scheduler"), declaring) == 0
+    ticks = "SELECT count(*) FROM ingest_jobs WHERE schedule_name = 'each'"
+    assert administrator.execute(ticks).fetchone() == (5,)
+    assert pass_once(lambda: roles.connect("scheduler"), Declaring(DeclaredSchedules("shop", ()))) == 0
+    assert administrator.execute("SELECT declared FROM schedules WHERE name = 'each'").fetchone() == (False,)
+    with roles.connect("orchestrator") as orchestrator:
+        schedules = ScheduleRepository(orchestrator)
+        assert schedules.set_enabled("each", False, actor="me").name == "each"
+        assert schedules.trigger("each", actor="me") is not None
 
 
 def test_a_reader_sees_everything(roles):

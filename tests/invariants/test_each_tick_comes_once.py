@@ -6,21 +6,18 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from datetime import datetime, timedelta
 from threading import Barrier
 from typing import Any
 
 import psycopg
 import pytest
+from support.ticking import away_since, pass_once
 from support.workers import TESTS, patiently, running_scheduler
 
-from queue_workflows.jobs.declaring import Declaring
 from queue_workflows.repositories import ScheduleRepository
 from queue_workflows.repositories.ticks import Planned, Tick, TickRepository
-from queue_workflows.roles.loop import Halt, Waiter
-from queue_workflows.roles.scheduler import Scheduler
-from queue_workflows.settings import Settings
 
 EACH_SECOND = "* * * * * *"
 SKEWED = TESTS / "support" / "skewed_clock"
@@ -84,7 +81,7 @@ class Stage:
 
     def away_since(self, name: str, ago: timedelta) -> None:
         """As if nobody had looked at a schedule for so long."""
-        self.change(name, f"updated_at = now() - interval '{ago.total_seconds()} s', next_tick_at = NULL")
+        away_since(self.connection, name, ago)
 
     def once_elsewhere(self, **settings: str) -> None:
         """One pass of a scheduler in a process of its own."""
@@ -94,18 +91,9 @@ class Stage:
 
     def pass_once(self) -> int:
         """One pass of a scheduler in this process; the status it ends with."""
-        with Waiter() as waiter:
-            scheduler = Scheduler(
-                lambda: psycopg.connect(self.dsn, autocommit=True),
-                Settings(),
-                name="here",
-                waiter=waiter,
-                halt=Halt(waiter.ring),
-                declaring=Declaring(None),
-                task_options=lambda _: {"timeout_s": 5.0, "queue": "elsewhere"},
-            )
-            with closing(scheduler):
-                return scheduler.run(once=True)
+        return pass_once(
+            lambda: psycopg.connect(self.dsn, autocommit=True), options=lambda _: {"timeout_s": 5.0}
+        )
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The five roles of docs/least-privilege.md, made by the very scripts of the docs."""
+"""The six roles of docs/least-privilege.md, made by the very scripts of the docs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-NAMES = ("migrator", "orchestrator", "worker", "producer", "reader")
+NAMES = ("migrator", "orchestrator", "scheduler", "worker", "producer", "reader")
 
 
 class Roles:

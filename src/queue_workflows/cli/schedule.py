@@ -20,7 +20,7 @@ from queue_workflows.cli.operating import (
 )
 from queue_workflows.cli.schedule_preview import preview
 from queue_workflows.errors import ExitCode, UnknownSchedule
-from queue_workflows.jobs.tasks import current_tasks
+from queue_workflows.jobs.schedules import task_options
 from queue_workflows.models import Schedule
 from queue_workflows.repositories.schedules import ScheduleRepository, state_of
 
@@ -86,8 +86,7 @@ def trigger(invocation: Invocation, *, name: str, actor: str, reason: str | None
     with operators_connection(invocation) as connection:
         schedules = ScheduleRepository(connection)
         found = _fetched(schedules, name)
-        options = current_tasks().defaults(found.task_name)
-        job = schedules.trigger(name, actor=actor, reason=reason, options=options)
+        job = schedules.trigger(name, actor=actor, reason=reason, options=task_options(found))
     if job is None:
         raise UnknownSchedule(name)
     if as_json:

@@ -11,9 +11,11 @@ from typing import Any, Final
 
 from queue_workflows.config import declare_ingest_schedule
 from queue_workflows.errors import ConfigurationError, QwfError
+from queue_workflows.jobs.tasks import current_tasks
+from queue_workflows.models import Schedule
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.enqueueing import current_limits
-from queue_workflows.repositories.schedules import checked_words
+from queue_workflows.repositories.schedules import JOB_OPTIONS, checked_words
 from queue_workflows.states import CatchUp
 
 DEFAULT_OWNER: Final = "app"
@@ -83,6 +85,15 @@ def set_ingest_schedule(
         if one["name"] == other["name"]:
             raise ConfigurationError(f"set_ingest_schedule: two schedules are called {one['name']!r:.80}")
     declare_ingest_schedule(DeclaredSchedules(_checked_owner(owner), tuple(words)))
+
+
+def task_options(schedule: Schedule) -> dict[str, Any]:
+    """What the task of a schedule says of its jobs; nothing where this process does not know the task."""
+    task = current_tasks().task_named(schedule.task_name)
+    if task is None:
+        return {}
+    job = task.job(schedule.args, queue=schedule.queue)
+    return {option: getattr(job, option) for option in JOB_OPTIONS}
 
 
 _NAMES: Final = tuple(one.name for one in fields(IngestSchedule))

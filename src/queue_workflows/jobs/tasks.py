@@ -245,11 +245,6 @@ class TaskRegistry:
         """Whether this process can run jobs of a task."""
         return name in self._known
 
-    def defaults(self, name: str) -> Mapping[str, Any]:
-        """What the jobs of a task get that do not say otherwise; nothing for an unknown one."""
-        known = self._known.get(name)
-        return {} if known is None else known[0].defaults
-
     def names(self) -> list[str]:
         """Every task that this process knows, sorted."""
         return sorted(self._known)

@@ -39,8 +39,8 @@ _DATABASE_RETRY_S: Final = 0.5
 # One that cannot be read or inserted is tried again so often; another version may have mended it.
 _ASIDE_S: Final = 30.0
 _TICKS_AT_ONCE: Final = 10_000
-# From a task's name to what its jobs are given; empty for a task that this process does not know.
-TaskOptions = Callable[[str], Mapping[str, Any]]
+# From a schedule to what its task says of its jobs; empty for a task that this process does not know.
+TaskOptions = Callable[[Schedule], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Scheduler:
         for schedule in schedules:
             self._main_at = time.monotonic()
             try:
-                yield _planned(schedule, now, self._task_options(schedule.task_name), self._settings)
+                yield _planned(schedule, now, self._task_options(schedule), self._settings)
             # Another version may have written what this one cannot read, in whatever way that shows.
             except Exception as exc:
                 self._put_aside(schedule.name, exc)
@@ -215,7 +215,7 @@ def _planned(schedule: Schedule, now: datetime, options: Mapping[str, Any], sett
         reckoned=schedule.next_tick_at,
     )
     planned = plan(times, now)
-    given = {"max_attempts": settings.max_attempts, **options}
+    given = {**options, "max_attempts": options.get("max_attempts") or settings.max_attempts}
     ticks = [
         Tick(at, begins_at(schedule.name, at, schedule.jitter_s), reason_of(schedule.name, at), given)
         for at in planned.ticks

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
-from typing import Any, Final
+from typing import Final
 
 from queue_workflows.config import current_config
 from queue_workflows.db import wait_for_schema
@@ -13,7 +13,7 @@ from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.jobs.declaring import Declaring
-from queue_workflows.jobs.tasks import current_tasks
+from queue_workflows.jobs.schedules import task_options
 from queue_workflows.roles.health import HealthReport, judge
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.lifeline import told
@@ -49,7 +49,7 @@ def run_scheduler(database: Database, settings: Settings, options: SchedulerOpti
                 waiter=waiter,
                 halt=halt,
                 declaring=declaring,
-                task_options=_task_options,
+                task_options=task_options,
             )
             report.look = lambda: judge(
                 scheduler.pulse(),
@@ -60,8 +60,3 @@ def run_scheduler(database: Database, settings: Settings, options: SchedulerOpti
             seen_to.append(scheduler.cut_if_stuck)
             with closing(scheduler):
                 return scheduler.run(once=options.once)
-
-
-def _task_options(name: str) -> Mapping[str, Any]:
-    """As the task was registered, where this process has its code."""
-    return current_tasks().defaults(name)
