@@ -58,10 +58,11 @@ def busy_place(conn: psycopg.Connection[Any]) -> None:
         {"run": run_id},
     )
     conn.execute(
-        "INSERT INTO schedules (name, cron, task_name, queue, enabled, next_tick_at)"
-        " SELECT name, '0 * * * *', 'task', 'fetch', enabled, now() - make_interval(secs => lag)"
-        " FROM (VALUES ('late', true, 300), ('soon', true, -300), ('off', false, 300))"
-        " AS made (name, enabled, lag)"
+        "INSERT INTO schedules (name, cron, task_name, queue, enabled, declared_by, next_tick_at, updated_at)"
+        " SELECT name, '0 * * * *', 'task', 'fetch', enabled, app, now() - make_interval(secs => lag),"
+        " now() - interval '200 s' FROM (VALUES ('late', true, NULL, 300), ('soon', true, NULL, -300),"
+        " ('new', true, NULL, NULL), ('off', false, NULL, 300), ('forgotten', true, 'app', 900))"
+        " AS made (name, enabled, app, lag)"
     )
 
 
@@ -83,7 +84,7 @@ def test_what_they_count(conn):
     assert points["qwf.outbox.events"] == {("pending",): 2, ("poisoned",): 1}
     assert 70 <= points["qwf.outbox.lag"][()] < 400
     assert (points["qwf.runs"], points["qwf.runs.poisoned"]) == ({("queued",): 1, ("running",): 1}, {(): 1})
-    assert points["qwf.schedules"] == {("on",): 2, ("paused",): 1, ("late",): 1}
+    assert points["qwf.schedules"] == {("on",): 3, ("paused",): 1, ("late",): 2}
     assert 300 <= points["qwf.schedules.lag"][()] < 900
 
 

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.connection import Handle, Statements
+from queue_workflows.repositories.ticks import TICKS
 
 # A ticker comes by every second; what has not been made a minute later is late.
 LATE_S: Final = 60.0
@@ -36,17 +37,17 @@ SELECT (SELECT count(*) FROM (
     SELECT FROM workflow_runs WHERE status = 'running' LIMIT %(most)s::bigint
 ) AS run)
 """
-# There are as many as people have written.
-SCHEDULES: Final = """
-SELECT count(*) FILTER (WHERE enabled), count(*) FILTER (WHERE NOT enabled),
-    count(*) FILTER (
-        WHERE enabled AND next_tick_at < statement_timestamp() - make_interval(secs => %(late_s)s::float8)
-    ),
-    extract(epoch FROM statement_timestamp() - min(next_tick_at) FILTER (
-        WHERE enabled AND next_tick_at <= statement_timestamp()
-    ))::float8
-FROM schedules
-"""
+# ticking: as many as people have written, with when the next tick is due; since its last change where no
+# ticker has reckoned that yet.
+SCHEDULES: Final = f"""
+WITH ticking AS MATERIALIZED (
+    SELECT statement_timestamp() - COALESCE(next_tick_at, updated_at) AS late FROM schedules WHERE {TICKS}
+)
+SELECT count(*), (SELECT count(*) FROM schedules WHERE NOT enabled),
+    count(*) FILTER (WHERE late > make_interval(secs => {LATE_S})),
+    GREATEST(extract(epoch FROM max(late)), 0)::float8
+FROM ticking
+"""  # noqa: S608 - fragments of our own
 
 
 class OutboxFigures(NamedTuple):
@@ -92,5 +93,5 @@ class FigureRepository:
 
     def schedules(self) -> ScheduleFigures:
         """All of them."""
-        ((on, paused, late, lag_s),) = self._sql.rows(SCHEDULES, {"late_s": LATE_S})
+        ((on, paused, late, lag_s),) = self._sql.rows(SCHEDULES, {})
         return ScheduleFigures(on, paused, late, lag_s or 0.0)
