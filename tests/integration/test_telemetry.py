@@ -12,6 +12,8 @@ from typing import Any
 import psycopg
 import pytest
 from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from support.claimed_jobs import context, ingest_job
 from support.films_traced import FILMS
 from support.jobs import CLEAR
@@ -20,8 +22,12 @@ from support.workers import worker_command, worker_environment
 
 from queue_workflows import NewIngestJob, enqueue_ingest_job, enqueue_many, start_run
 from queue_workflows.jobs.asking import Wait
+from queue_workflows.jobs.executor import execute
 from queue_workflows.jobs.observing import processing
+from queue_workflows.jobs.outcomes import Completed
+from queue_workflows.jobs.work import Work
 from queue_workflows.telemetry import names
+from queue_workflows.telemetry.harmless import _say
 from queue_workflows.telemetry.instruments import OTHER, instruments
 
 APP = {"QWF_APP": "support.traced_app"}
@@ -77,6 +83,7 @@ def test_a_job_and_what_it_enqueues_are_one_trace(qwf_dsn, conn, told, monkeypat
         **FAMILY,
         "messaging.system": "queue_workflows",
         "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
         "messaging.message.id": str(rows[0][0]),
         "qwf.task": "nesting",
         "qwf.attempt": 1,
@@ -215,6 +222,46 @@ def test_what_a_job_waits_for_is_told(monkeypatch):
         points = memory.points()
     for name in (names.LIMIT_WAIT, names.RATE_SLEEP):
         assert [count for _, count in points[name]] == [1]
+
+
+class Broken(SpanProcessor):
+    """A host app's own, with a mistake in it."""
+
+    def __init__(self, raises_in: str) -> None:
+        self._raises_in = raises_in
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        if self._raises_in == "on_start":
+            raise RuntimeError("on_start is broken")
+
+    def on_end(self, span: ReadableSpan) -> None:
+        if self._raises_in == "on_end":
+            raise RuntimeError("on_end is broken")
+
+
+@pytest.mark.parametrize("place", ["on_start", "on_end"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_broken_span_processor_fails_nothing(conn, monkeypatch, caplog, place, is_async):
+    """What it raises is said once; the jobs are enqueued, and run."""
+    _say.cache_clear()
+    provider = TracerProvider()
+    provider.add_span_processor(Broken(place))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    for _ in range(2):
+        enqueue_ingest_job("a", queue="fetch", conn=conn)
+        job = ingest_job()
+        work = Work("a", ran_async if is_async else (lambda job, ctx: "done"), is_async=is_async)
+        assert execute(job, work, context(job)) == Completed('"done"')
+    assert conn.execute("SELECT count(*) FROM ingest_jobs").fetchone() == (2,)
+    assert trace.get_current_span() is trace.INVALID_SPAN
+    said = [
+        record.message for record in caplog.records if record.name.startswith("queue_workflows.telemetry")
+    ]
+    assert said in ([f"telemetry: RuntimeError: {place} is broken"], [])
+
+
+async def ran_async(_job: Any, _ctx: Any) -> str:
+    return "done"
 
 
 def test_names_of_tasks_fill_no_store(conn, monkeypatch):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.telemetry import names
 from queue_workflows.telemetry.exposition import Figures
+from queue_workflows.telemetry.harmless import harmless
 from queue_workflows.telemetry.provider import is_silent, meter
 
 if TYPE_CHECKING:
@@ -38,11 +39,13 @@ class Instruments:
         }
         self._tasks: set[str] = set()
 
+    @harmless
     def sent(self, operation: str, queue: str, family: str, task: str, count: int) -> None:
         """So many were stored for somebody to run."""
         attributes = self._of(queue, family, task)
         self._made[names.SENT].add(count, _messaging(operation, attributes))
 
+    @harmless
     def claimed(self, queue: str, family: str, task: str, waits_s: list[float]) -> None:
         """So many of a task were claimed, each after having been due for so long."""
         attributes = self._of(queue, family, task)
@@ -51,16 +54,19 @@ class Instruments:
         for wait_s in waits_s:
             wait_time.record(wait_s, attributes)
 
+    @harmless
     def ran(self, queue: str, family: str, task: str, outcome: str, seconds: float) -> None:
         """One has run."""
         attributes = self._of(queue, family, task)
         attributes[names.OUTCOME] = outcome
         self._made[names.RUN_TIME].record(seconds, _messaging("process", attributes))
 
+    @harmless
     def ended(self, queue: str, family: str, outcome: str, count: int) -> None:
         """So many ended so."""
         self._made[names.ENDED].add(count, {names.QUEUE: queue, names.FAMILY: family, names.OUTCOME: outcome})
 
+    @harmless
     def waited(self, name: str, queue: str, family: str, task: str, seconds: float) -> None:
         """A running job had to wait."""
         self._made[name].record(seconds, self._of(queue, family, task))

@@ -19,6 +19,8 @@ FAMILY: Final = "qwf.family"
 TASK: Final = "qwf.task"
 OUTCOME: Final = "qwf.outcome"
 # Of spans alone: no metric has an attribute with as many values as there are jobs.
+OPERATION_TYPE: Final = "messaging.operation.type"
+OPERATION_TYPES: Final = {"enqueue": "send", "process": "process"}
 MESSAGE_ID: Final = "messaging.message.id"
 BATCH_COUNT: Final = "messaging.batch.message_count"
 RUN: Final = "qwf.run"

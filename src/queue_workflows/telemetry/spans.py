@@ -7,17 +7,27 @@ have a context without exporting anything itself.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
-from queue_workflows.telemetry.names import FAMILY, OPERATION, QUEUE, SYSTEM, SYSTEM_NAME, TASK
+from queue_workflows.telemetry.harmless import harmless
+from queue_workflows.telemetry.names import (
+    FAMILY,
+    OPERATION,
+    OPERATION_TYPE,
+    OPERATION_TYPES,
+    QUEUE,
+    SYSTEM,
+    SYSTEM_NAME,
+    TASK,
+)
 from queue_workflows.telemetry.provider import is_silent, tracer
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span, SpanKind, Tracer
+    from opentelemetry.trace import Span
 
 
 class Traced:
@@ -27,16 +37,19 @@ class Traced:
         self.traceparent = traceparent
         self._span = span
 
+    @harmless
     def note(self, name: str, value: str | int) -> None:
         """An attribute that is known only now."""
         if self._span is not None:
             self._span.set_attribute(name, value)
 
+    @harmless
     def end(self) -> None:
         """End the span from outside of what it is around, which will not come to its end."""
         if self._span is not None:
             self._span.end()
 
+    @harmless
     def failed(self, error: Mapping[str, Any]) -> None:
         """The work failed; `error` is an entry of a job's errors, in which no secrets are left."""
         if self._span is None:
@@ -81,7 +94,7 @@ def producing(
 
     attributes = _attributes(operation, task, queue, family)
     name = operation if task is None else f"{operation} {task}"
-    return _spanned(made, name, SpanKind.PRODUCER, None, attributes)
+    return _Spanned(lambda: made.start_span(name, None, SpanKind.PRODUCER, attributes))
 
 
 def consuming(
@@ -94,7 +107,9 @@ def consuming(
     from opentelemetry.trace import SpanKind
 
     attributes = {**_attributes("process", task, queue, family), **more}
-    return _spanned(made, f"process {task}", SpanKind.CONSUMER, _context_of(traceparent), attributes)
+    return _Spanned(
+        lambda: made.start_span(f"process {task}", _context_of(traceparent), SpanKind.CONSUMER, attributes)
+    )
 
 
 def dispatching(
@@ -107,28 +122,54 @@ def dispatching(
     from opentelemetry.trace import SpanKind
 
     attributes = {**_attributes("dispatch", workflow, None, "run"), **more}
-    return _spanned(made, f"dispatch {workflow}", SpanKind.INTERNAL, _context_of(traceparent), attributes)
+    return _Spanned(
+        lambda: made.start_span(
+            f"dispatch {workflow}", _context_of(traceparent), SpanKind.INTERNAL, attributes
+        )
+    )
 
 
-@contextmanager
-def _spanned(
-    made: Tracer, name: str, kind: SpanKind, parent: Context | None, attributes: Mapping[str, str | int]
-) -> Iterator[Traced]:
-    """A span that is current meanwhile; its errors are told by `Traced`, which keeps secrets out of them."""
-    from opentelemetry.trace import StatusCode, use_span
+class _Spanned(Traced):
+    """A span that is current meanwhile; its errors are told by `failed`, which keeps secrets out of them."""
 
-    span = made.start_span(name, parent, kind, attributes)
-    with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
-        try:
-            yield Traced(_current_traceparent(), span)
-        except BaseException as exc:
-            span.set_attribute("error.type", type(exc).__qualname__)
-            span.set_status(StatusCode.ERROR)
-            raise
+    def __init__(self, start: Callable[[], Span]) -> None:
+        super().__init__()
+        self._start = start
+        self._scope: AbstractContextManager[Span] | None = None
+
+    def __enter__(self) -> Traced:
+        self._begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._finish(exc)
+
+    @harmless
+    def _begin(self) -> None:
+        from opentelemetry.trace import use_span
+
+        self._span = self._start()
+        scope = use_span(self._span, end_on_exit=True, record_exception=False, set_status_on_exception=False)
+        scope.__enter__()
+        self._scope = scope
+        self.traceparent = _current_traceparent()
+
+    @harmless
+    def _finish(self, exc: BaseException | None) -> None:
+        from opentelemetry.trace import StatusCode
+
+        if self._scope is None:
+            return
+        if exc is not None and self._span is not None:
+            self._span.set_attribute("error.type", type(exc).__qualname__)
+            self._span.set_status(StatusCode.ERROR)
+        self._scope.__exit__(None, None, None)
 
 
 def _attributes(operation: str, task: str | None, queue: str | None, family: str) -> dict[str, str | int]:
-    given = {QUEUE: queue, TASK: task}
+    given = {QUEUE: queue, TASK: task, OPERATION_TYPE: OPERATION_TYPES.get(operation)}
     known = {name: value for name, value in given.items() if value is not None}
     return {SYSTEM: SYSTEM_NAME, OPERATION: operation, FAMILY: family, **known}
 
