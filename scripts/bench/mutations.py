@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 _WHOLE_FENCE: Final = """(job.attempt, job.claimed_by, job.status)
-        IS NOT DISTINCT FROM (given.attempt, given.claimed_by, 'running')"""
+        IS NOT DISTINCT FROM (given.attempt, given.claimed_by, given.held)"""
 _FENCE_WITHOUT_ATTEMPT: Final = """(job.claimed_by, job.status)
-        IS NOT DISTINCT FROM (given.claimed_by, 'running')"""
+        IS NOT DISTINCT FROM (given.claimed_by, given.held)"""
 _STATEMENT: Final = "ending.END[self._family.name]"
 _PARAMS: Final = "end_params(self._family, endings)"
 _END: Final = f"""rows = self._sql.ask({_STATEMENT}, {_PARAMS})

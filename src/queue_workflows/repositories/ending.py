@@ -29,7 +29,7 @@ _WITH_RESULT: Final = frozenset({JobStatus.COMPLETED, JobStatus.SKIPPED, JobStat
 
 # given: one row per ending; an empty text is none.
 GIVEN: Final = """given AS MATERIALIZED (
-    SELECT * FROM unnest(
+    SELECT *, 'running' AS held FROM unnest(
         %(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[], %(statuses)s::text[],
         %(results)s::text[], %(failures)s::text[], %(counted)s::boolean[], %(delays)s::float8[],
         %(reasons)s::text[], %(keys)s::text[], %(progress)s::text[]
@@ -41,7 +41,7 @@ GIVEN_ONE: Final = """given AS (
     SELECT %(id)s::bigint AS id, %(attempt)s::integer AS attempt, %(claimed_by)s::text AS claimed_by,
         %(status)s::text AS status, %(result)s::text AS result, %(error)s::text AS error,
         %(counted)s::boolean AS counted, %(delay_s)s::float8 AS delay_s, %(reason)s::text AS reason,
-        %(key)s::text AS key, %(progress)s::text AS progress
+        %(key)s::text AS key, %(progress)s::text AS progress, 'running' AS held
 )"""
 # ended: what was still held by who says so. The row keeps its position, and its last errors.
 ENDED: Final = """ended AS (
@@ -80,13 +80,14 @@ SELECT id, status FROM ended
 )
 # claimed: the next jobs, beside the end of the last ones. Both parts see the table as it was before the
 # statement, so what is given back here is not taken again here. accepted: one row, so that it comes back
-# without a job too.
+# without a job too, and told with the first one only.
 _AND_CLAIM: Final = """
 WITH {given}, {ending}, {next}, claimed AS (
     {claiming}
     RETURNING {claimed}
 )
-SELECT accepted.ids, accepted.statuses, claimed.*
+SELECT CASE WHEN row_number() OVER () = 1 THEN accepted.ids END,
+    CASE WHEN row_number() OVER () = 1 THEN accepted.statuses END, claimed.*
 FROM (SELECT array_agg(id) AS ids, array_agg(status) AS statuses FROM ended) AS accepted
 LEFT JOIN claimed ON true
 """

@@ -122,10 +122,11 @@ _IS_PLANNED: Final = """EXISTS (
 # Looked up by id and nothing else, whatever the planner believes. The array makes every scan of the table one
 # by its primary key, where a plan made on a small table would read all of a large one. No index serves IS NOT
 # DISTINCT FROM, where `=` would lead to that of the running rows, with the dead entries that a snapshot
-# keeps.
+# keeps. `held` is the word 'running' out of `given`: said of the table it would make the planner expect one row
+# of the scan, and compare each row of a batch with each.
 FENCE: Final = """job.id = ANY (%(ids)s::bigint[]) AND job.id = given.id
     AND (job.attempt, job.claimed_by, job.status)
-        IS NOT DISTINCT FROM (given.attempt, given.claimed_by, 'running')"""
+        IS NOT DISTINCT FROM (given.attempt, given.claimed_by, given.held)"""
 # Only where the statement is its own transaction; a setting of the caller's transaction is not ours to make.
 ASYNCHRONOUSLY: Final = """(
     SELECT CASE

@@ -12,7 +12,7 @@ from queue_workflows.states import DesiredState
 
 # given: the fences.
 _GIVEN: Final = """given AS MATERIALIZED (
-    SELECT * FROM unnest(%(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[])
+    SELECT *, 'running' AS held FROM unnest(%(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[])
         AS given (id, attempt, claimed_by)
 )"""
 # A renewal learns of a cancel too, and from what is missing in the answer which leases are lost.
@@ -31,7 +31,7 @@ RETURNING job.id, job.cancel_requested_at
 BEAT: Final = per_family(
     """
 WITH given AS MATERIALIZED (
-    SELECT * FROM unnest(
+    SELECT *, 'running' AS held FROM unnest(
         %(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[], %(progress)s::text[]
     ) AS given (id, attempt, claimed_by, progress)
 )
