@@ -34,9 +34,7 @@ def test_each_row_is_met_once(qwf_dsn: str, family: str) -> None:
     with jobs_of(family, qwf_dsn) as jobs:
         jobs.enqueue(2 * BATCH)
         params = params_of_a_batch(jobs)
-        plan = explain(
-            jobs.connection, "force_generic_plan", ends.END_AND_CLAIM[family], params, off=PINNED
-        )
+        plan = explain(jobs.connection, "force_generic_plan", ends.END_AND_CLAIM[family], params, off=PINNED)
     removed = sum(node.get("Rows Removed by Join Filter", 0) * node["Actual Loops"] for node in plan)
     assert removed <= BATCH
     rows = sum(node["Actual Rows"] * node["Actual Loops"] for node in plan)

@@ -177,7 +177,7 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     """Promotion reads what is due or freed by its index, and a reclaim no more than what is running."""
     reclaim = {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None, "in_turn": True}
     held = {"reason": "limit", "keys": texts(["k7"]), "queue": None, "limit": 1}
-    of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True}
+    of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True, "kept": "{1,2,3}"}
     for sql, params, index in (
         (sweeping.PROMOTE, {"in_turn": True}, "due"),
         (sweeping.PROMOTE_HELD, held, "hold"),

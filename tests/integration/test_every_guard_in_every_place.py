@@ -1,4 +1,6 @@
-"""Each guard fires in the shipped worker alone, under the supervisor, and as PID 1; only the times are short.
+"""Each guard fires in the shipped worker with one job and with several, under the supervisor, and as PID 1.
+
+Only the times are short.
 
 What holds the GIL or is stopped, which only the kernel's timer ends, is in test_worker.py,
 test_supervisor_real_workers.py and tests/invariants/test_a_woken_worker_writes_nothing.py.
@@ -24,7 +26,11 @@ SETTINGS = {"QWF_CANCEL_GRACE_S": "0.2"}
 
 
 def alone(dsn: str) -> AbstractContextManager[Any]:
-    return running_worker(dsn, **SETTINGS)
+    return running_worker(dsn, "--concurrency", "1", **SETTINGS)
+
+
+def in_a_crew(dsn: str) -> AbstractContextManager[Any]:
+    return running_worker(dsn, "--concurrency", "4", **SETTINGS)
 
 
 def supervised(dsn: str) -> AbstractContextManager[Any]:
@@ -66,7 +72,7 @@ GUARDS = {
     "off": Guard("deaf", ("queued", 0, 0), None, does=switch_off),
     "lost lease": Guard("deaf", ("completed", 0, 0), 80, does=end_it_for_the_worker),
 }
-PLACES = {"alone": alone, "supervised": supervised, "as PID 1": as_pid_1}
+PLACES = {"alone": alone, "in a crew": in_a_crew, "supervised": supervised, "as PID 1": as_pid_1}
 
 
 def runs(jobs: IngestJobRepository, job: int, tmp_path: Any) -> Callable[[], bool]:

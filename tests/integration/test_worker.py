@@ -13,6 +13,9 @@ from support.workers import SHORT_LEASE, running_worker, until
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 
+# Where a test speaks of the one job and of what waits behind it.
+SOLO = ("--concurrency", "1")
+
 
 def enqueue(jobs, task, args=None, **options):
     return jobs.enqueue(task, queue="fetch", args=args or {}, **options).id
@@ -39,7 +42,7 @@ def a_worker_is(conn, state):
 def test_it_works_until_the_queue_is_empty(qwf_dsn, jobs):
     """--drain: every claimable job ends, by priority and age, and the worker ends with 0 and no heartbeat."""
     ids = [enqueue(jobs, "note", priority=priority) for priority in (5, 9, 5)]
-    with running_worker(qwf_dsn, "--drain") as worker:
+    with running_worker(qwf_dsn, "--drain", *SOLO) as worker:
         assert worker.wait(60) == 0
     done = [jobs.fetch(job_id) for job_id in ids]
     assert [job.status for job in done] == ["completed"] * 3
@@ -108,7 +111,7 @@ def test_a_stop_lets_the_job_finish(qwf_dsn, conn, jobs, tmp_path):
     """SIGTERM: nothing more is claimed, the current job ends as it would have, and the status is 0."""
     job, has_begun = begin(jobs, tmp_path)
     other = enqueue(jobs, "note")
-    with running_worker(qwf_dsn) as worker:
+    with running_worker(qwf_dsn, *SOLO) as worker:
         until(has_begun)
         worker.terminate()
         until(a_worker_is(conn, "stopping"))
@@ -185,7 +188,7 @@ def test_a_pause_waits_for_the_job(qwf_dsn, conn, jobs, tmp_path):
     control, beats = WorkerControlRepository(conn), HeartbeatRepository(conn)
     job, has_begun = begin(jobs, tmp_path)
     following = enqueue(jobs, "note")
-    with running_worker(qwf_dsn):
+    with running_worker(qwf_dsn, *SOLO):
         until(has_begun)
         row = control.set("here", "*", "pause", actor="test")
         until(lambda: [beat for beat in beats.list() if beat.control_version == row.version])

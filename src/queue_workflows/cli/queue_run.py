@@ -33,10 +33,10 @@ from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.jobs.tasks import UNKNOWN_TASK
 from queue_workflows.repositories.outcomes import LATER, RETRY, OutcomeRepository, Outcomes
 from queue_workflows.repositories.worker_control import WorkerControlRepository
+from queue_workflows.roles.duty import family_of
 from queue_workflows.roles.outlet import OneLog
 from queue_workflows.roles.restarts import BoundedRestarts, crashed
 from queue_workflows.roles.supervisor import supervise
-from queue_workflows.roles.worker import family_of
 from queue_workflows.states import JobStatus
 
 _LOOK_EVERY_S: Final = 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -11,9 +12,17 @@ from queue_workflows.cli.address import probe_options
 from queue_workflows.cli.seconds import Seconds
 from queue_workflows.errors import ExitCode
 
+MOST_AT_ONCE: Final = 1_000
+_AT_ONCE: Final = 8
+
 
 @click.command()
 @click.option("--queue", required=True, help="The queue to work on; cpu, gpu and hooks carry node jobs.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, MOST_AT_ONCE),
+    help="How many jobs at once; 8 for ingest queues, always 1 for nodes.",
+)
 @click.option("--drain", is_flag=True, help="End when there is nothing left to claim.")
 @click.option("--once", is_flag=True, help="End after one job, or when there is none.")
 @click.option("--max-jobs", type=click.IntRange(1), help="End after so many jobs.")
@@ -35,6 +44,7 @@ def worker(
     invocation: Invocation,
     *,
     queue: str,
+    concurrency: int | None,
     drain: bool,
     once: bool,
     max_jobs: int | None,
@@ -47,23 +57,25 @@ def worker(
     health_file: Path | None,
     exit_when_off: bool,
 ) -> ExitCode:
-    """Claim jobs of a queue and run them, one at a time, until told to stop.
+    """Claim jobs of a queue and run them until told to stop: several at once from an ingest queue.
 
-    The first SIGTERM or Ctrl-C lets the current job finish within the grace, else gives it back uncounted; a
-    second one gives it back at once.
+    The first SIGTERM or Ctrl-C lets the current jobs finish within the grace, else gives them back uncounted;
+    a second one gives them back at once.
     """
     from queue_workflows.cli.logs import log_to_stderr
     from queue_workflows.config import check_known_queue, effective_settings
     from queue_workflows.db.engine import Database
     from queue_workflows.host.launcher import run_as_child_if_pid1
+    from queue_workflows.roles.duty import WorkerOptions
     from queue_workflows.roles.standby import is_called
-    from queue_workflows.roles.worker import WorkerOptions
     from queue_workflows.roles.worker_process import run_worker
 
+    at_once = _at_once(check_known_queue(queue), concurrency)
     run_as_child_if_pid1()
     log_to_stderr(debug=invocation.debug)
     options = WorkerOptions(
-        queue=check_known_queue(queue),
+        queue=queue,
+        concurrency=at_once,
         drain=drain or once,
         max_jobs=1 if once else max_jobs,
         grace_s=grace,
@@ -79,3 +91,17 @@ def worker(
         return ExitCode.DONE
     with Database.open(invocation.db_url, role=f"worker:{queue}", settings=settings) as database:
         return run_worker(database, settings, options)
+
+
+def _at_once(queue: str, concurrency: int | None) -> int:
+    """How many jobs of this queue a worker runs at once."""
+    from queue_workflows.config import RESERVED_QUEUES
+
+    if queue not in RESERVED_QUEUES:
+        return _AT_ONCE if concurrency is None else concurrency
+    if concurrency not in (None, 1):
+        raise click.UsageError(
+            f"a worker of the queue {queue} runs one job at a time: start more workers, as `qwf supervisor"
+            f" --worker {queue}:{concurrency}` does"
+        )
+    return 1

@@ -31,6 +31,8 @@ PROGRESS_DEPTH: Final = 20
 WRITE_EVERY_S: Final = 1.0
 _LOGGER: Final = logging.getLogger("queue_workflows.job")
 _WHY: Final = {
+    Stop.STALL: "this job said nothing for too long",
+    Stop.WALL_CLOCK: "this job ran for too long",
     Stop.RELEASE: "the worker lets go of this job",
     Stop.CANCEL: "this job was cancelled",
     Stop.LEASE_LOST: "the lease of this job is lost",

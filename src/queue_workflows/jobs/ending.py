@@ -11,7 +11,7 @@ from typing import Final
 import psycopg
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.jobs.guards import HeldJob, Verdict
+from queue_workflows.jobs.guards import HeldJob, Verdict, overrun_in_words
 from queue_workflows.jobs.outcomes import (
     Abandoned,
     CancelledOutcome,
@@ -67,22 +67,15 @@ def ending_instead(refusal: Exception, job: ClaimedJob, entry: str) -> Ending:
 def outcome_of(verdict: Verdict, held: HeldJob, now: float) -> Outcome:
     """How a guard's verdict reads as the attempt's outcome."""
     match verdict:
-        case Verdict.WALL_CLOCK:
-            return _overrun(
-                verdict, f"it ran for {now - held.started:.1f} s, its limit is {held.budget.wall_s:g} s"
-            )
-        case Verdict.STALL:
-            return _overrun(verdict, f"it said nothing for {held.budget.stall_s:g} s")
+        case Verdict.WALL_CLOCK | Verdict.STALL:
+            message = overrun_in_words(verdict, held, now)
+            return Failed(error_entry(verdict.value, message), retryable=True)
         case Verdict.LEASE:
             return Abandoned()
         case Verdict.STOP:
             if held.ctx.stopping is Stop.CANCEL:
                 return CancelledOutcome(held.ctx.stop_reason)
             return Released(held.ctx.stop_reason)
-
-
-def _overrun(verdict: Verdict, message: str) -> Failed:
-    return Failed(error_entry(verdict.value, message), retryable=True)
 
 
 def _failed(outcome: Failed, job: ClaimedJob, backoff: Backoff, chance: float) -> Ending:

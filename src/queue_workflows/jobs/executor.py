@@ -23,7 +23,7 @@ import inspect
 import signal
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import copy_context
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from queue_workflows.config import InvokeContext
 from queue_workflows.errors import LeaseLost, PayloadError, RefError
@@ -49,11 +49,18 @@ from queue_workflows.jobs.outcomes import (
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.work import Work
 from queue_workflows.repositories.claimed import ClaimedJob
-from queue_workflows.repositories.ending import ERROR_TEXT
+from queue_workflows.repositories.ending import ERROR_TEXT, error_entry
 from queue_workflows.repositories.fields import PayloadLimits
 
 _NO_SECRETS: Final = Redactor()
 _LIMITS: Final = PayloadLimits()
+
+
+class Loop(Protocol):
+    """Where an async job runs; a worker of one job and one of many have different ones."""
+
+    def run(self, execution: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Run one execution to its end, from the thread of its job."""
 
 
 class EventLoop:
@@ -98,7 +105,7 @@ def execute(
     *,
     invoke_context: InvokeContext | None = None,
     run: Any = None,
-    loop: EventLoop | None = None,
+    loop: Loop | None = None,
     limits: PayloadLimits = _LIMITS,
     redactor: Redactor = _NO_SECRETS,
 ) -> Outcome:
@@ -288,8 +295,10 @@ def _heeding_stop(outcome: Outcome, ctx: JobContext, redactor: Redactor) -> Outc
     )
     if ctx.stopping is None or ended_by_itself:
         return outcome
-    if ctx.stopping is Stop.RELEASE and isinstance(outcome, RetryLater):
+    if ctx.stopping < Stop.CANCEL and isinstance(outcome, RetryLater):
         return outcome
+    if ctx.stopping < Stop.RELEASE:
+        return Failed(error_entry(ctx.stopping.name.lower(), ctx.stop_reason), retryable=True)
     error = outcome.error if isinstance(outcome, Failed | CancelledOutcome) else None
     reason = redactor.head(ctx.stop_reason, ERROR_TEXT)
     return CancelledOutcome(reason, error) if ctx.stopping is Stop.CANCEL else Released(reason, error)

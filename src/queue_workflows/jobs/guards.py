@@ -9,7 +9,8 @@ timer of `host.deadman`, needs no thread of ours and stands under them all.
     lease        a renewal was refused, so another attempt owns the job            the process ends (80)
 
 Code that does not end by itself cannot be taken off a thread, so a verdict ends the process, after the row
-has been ended in the one way in which every attempt ends (`jobs.ending`).
+has been ended in the one way in which every attempt ends (`jobs.ending`). Where other jobs would go down with
+it, the attempt is asked first: a task on an event loop is cancelled, a function hears of it from its `ctx`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories.claimed import ClaimedJob
+from queue_workflows.repositories.ending import Ending
 from queue_workflows.settings import Settings
 from queue_workflows.states import JobFamily
 
@@ -57,9 +60,15 @@ def budget_for(job: ClaimedJob, usual: Budget) -> Budget:
     return Budget(job.timeout_s or usual.wall_s, job.stall_timeout_s or usual.stall_s)
 
 
+_STOPS: Final = {Verdict.WALL_CLOCK: Stop.WALL_CLOCK, Verdict.STALL: Stop.STALL}
+
+
 @dataclass(slots=True)
 class HeldJob:
-    """One job in this worker's hands; `lease_until` is on the boot clock, all else on the monotonic one."""
+    """One job in this worker's hands; `lease_until` is on the boot clock, all else on the monotonic one.
+
+    `started` is infinite for one that is claimed ahead and not begun.
+    """
 
     job: ClaimedJob
     ctx: JobContext
@@ -70,11 +79,24 @@ class HeldJob:
     end_at: float = math.inf
     # Its function has ended, and the main thread is writing so: a fence that no longer holds may be its work.
     is_ending: bool = False
+    # What is to be written for it, once it has ended, when it did, and whether it was a job's worth.
+    ending: Ending | None = None
+    ended: float = math.inf
+    counts: bool = False
+    is_async: bool = False
+    # Told by a guard that it has overrun, and left to stop by itself until `end_at`.
+    overran: Verdict | None = None
+    leave_until: float = 0.0
 
     def tell(self, why: Stop, reason: str, end_at: float) -> None:
         """Ask the attempt to stop, and end it if it has not by then."""
         self.ctx.stop(why, reason)
         self.finish_by(end_at)
+
+    def overrun(self, verdict: Verdict, reason: str, end_at: float) -> None:
+        """Ask the attempt to stop because its budget is used up; that is a failure all the same."""
+        self.overran = verdict
+        self.tell(_STOPS[verdict], reason, end_at)
 
     def finish_by(self, end_at: float) -> None:
         """Leave the attempt alone until then; told twice, the earlier time counts."""
@@ -86,8 +108,8 @@ def verdict_on(held: HeldJob, now: float) -> Verdict | None:
     if held.ctx.stopping is Stop.LEASE_LOST:
         return Verdict.LEASE
     if now >= held.end_at:
-        return Verdict.STOP
-    if held.is_ending:
+        return held.overran or Verdict.STOP
+    if held.is_ending or held.overran:
         # Its function has ended; how long the database takes to store that is not the job's fault.
         return None
     if now >= held.started + held.budget.wall_s:
@@ -97,9 +119,16 @@ def verdict_on(held: HeldJob, now: float) -> Verdict | None:
     return None
 
 
+def overrun_in_words(verdict: Verdict, held: HeldJob, now: float) -> str:
+    """What a job did that has used up its budget."""
+    if verdict is Verdict.WALL_CLOCK:
+        return f"it ran for {now - held.started:.1f} s, its limit is {held.budget.wall_s:g} s"
+    return f"it said nothing for {held.budget.stall_s:g} s"
+
+
 def next_verdict_at(held: HeldJob) -> float:
     """When `verdict_on` may have something new to say, if nothing happens before."""
-    if held.is_ending:
+    if held.is_ending or held.overran:
         return held.end_at
     silent = math.inf if held.ctx.last_beat is None else held.ctx.last_beat + held.budget.stall_s
-    return min(held.end_at, held.started + held.budget.wall_s, silent)
+    return max(held.leave_until, min(held.end_at, held.started + held.budget.wall_s, silent))

@@ -93,9 +93,11 @@ class Cancelled(BaseException):
 class Stop(IntEnum):
     """Why a running attempt has to stop; a greater one replaces a smaller one, never the other way round."""
 
-    RELEASE = 1
-    CANCEL = 2
-    LEASE_LOST = 3
+    STALL = 1
+    WALL_CLOCK = 2
+    RELEASE = 3
+    CANCEL = 4
+    LEASE_LOST = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,6 +142,21 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         ending = Ending(job.fence, JobStatus.SCHEDULED, delay_s=delay_s, hold_reason=reason, hold_key=key)
         return self.end(ending)
 
+    def head_is_suspect(self, queue: str) -> bool:
+        """Whether the first in line of a queue waits for a worker that is alone."""
+        rows = self._sql.rows(claiming.HEAD[self._family.name], {"queue": check_queue_name(queue)})
+        return bool(rows and rows[0][0])
+
+    def put_aside(self, queue: str, names: Iterable[str], *, reason: str, delay_s: float) -> int:
+        """Hold what is queued for these tasks or modules, a few thousand rows at a time; how many."""
+        params = {
+            "queue": check_queue_name(queue),
+            "names": texts(sorted({check.text("name", name, max_bytes=check.KEY_BYTES) for name in names})),
+            "reason": check.text("reason", reason),
+            "delay_s": check.seconds("delay_s", delay_s),
+        }
+        return len(self._sql.rows(holding.PUT_ASIDE[self._family.name], params))
+
     def result_text(self, result: Any) -> str | None:
         """A result as the JSON text that an `Ending` takes, or `PayloadError`; None is no result."""
         if result is None:
@@ -237,13 +252,17 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         }
         return _reclaimed(self._sql.rows(sweeping.RECLAIM[self._family.name], params))
 
-    def reclaim_worker(self, worker_id: str, *, max_crashes: int, crashed: bool = True) -> list[Reclaimed]:
+    def reclaim_worker(
+        self, worker_id: str, *, max_crashes: int, crashed: bool = True, kept: Iterable[int] = ()
+    ) -> list[Reclaimed]:
         """Take back what a worker held that is known to be gone, at most `RECLAIMED_AT_ONCE` at a time.
 
-        `crashed` is for a death that its job may have caused, not for an exit that it did not.
+        `crashed` is for a death that its job may have caused, not for an exit that it did not. A worker that
+        lives may so give back what it does not know of: all but the jobs that it has `kept`.
         """
         params = {
             "worker_id": check.text("worker_id", worker_id),
+            "kept": id_array(kept),
             "max_crashes": check.whole("max_crashes", max_crashes, 1, check.INT_MAX),
             "crashed": bool(crashed),
         }

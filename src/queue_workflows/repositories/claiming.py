@@ -64,11 +64,23 @@ RETURNING {claimed}
 )
 
 
+# The first in line, whoever may claim it.
+HEAD: Final = per_family(
+    """
+SELECT suspect FROM {table}
+WHERE status = 'queued' AND queue = %(queue)s::text
+ORDER BY priority DESC, position
+LIMIT 1
+"""
+)
+
+
 class Marks:
     """One worker's low-water marks on one queue; a pure object that is told the time.
 
     Before a claim ask `positions(now)`, after its answer call `claimed(…)`. `empty` says whether the last
-    claim looked at everything and came up short, which alone makes a worker believe that there is no work.
+    claim looked at everything and came up short, which alone makes a worker believe that there is no work;
+    `full` whether it brought all that it asked for.
     """
 
     def __init__(self, poll_s: float) -> None:
@@ -78,6 +90,7 @@ class Marks:
         self._short = False
         self._asked_all = True
         self.empty = False
+        self.full = False
 
     def positions(self, now: float) -> tuple[int, ...]:
         """What to claim from; nothing but zeros when it is time to look at everything."""
@@ -104,6 +117,7 @@ class Marks:
             highest[job.priority] = max(job.position, highest.get(job.priority, 0))
         self._marks.update(highest)
         short = len(jobs) < wanted
+        self.full = not short
         self.empty = short and self._asked_all
         self._short = short and not self._asked_all
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from queue_workflows.errors import PayloadError
@@ -115,6 +115,10 @@ class Ending:
     hold_reason: str | None = None
     hold_key: str | None = None
     progress: str | None = None
+
+    def saying(self, progress: str) -> Ending:
+        """The same with the job's last words."""
+        return replace(self, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)

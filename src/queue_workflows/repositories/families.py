@@ -122,8 +122,8 @@ _IS_PLANNED: Final = """EXISTS (
 # Looked up by id and nothing else, whatever the planner believes. The array makes every scan of the table one
 # by its primary key, where a plan made on a small table would read all of a large one. No index serves IS NOT
 # DISTINCT FROM, where `=` would lead to that of the running rows, with the dead entries that a snapshot
-# keeps. `held` is the word 'running' out of `given`: said of the table it would make the planner expect one row
-# of the scan, and compare each row of a batch with each.
+# keeps. `held` is the word 'running' out of `given`: said of the table it would make the planner expect one
+# row of the scan, and compare each row of a batch with each.
 FENCE: Final = """job.id = ANY (%(ids)s::bigint[]) AND job.id = given.id
     AND (job.attempt, job.claimed_by, job.status)
         IS NOT DISTINCT FROM (given.attempt, given.claimed_by, given.held)"""
@@ -187,6 +187,7 @@ def _written(template: str, family: Family, fragments: Mapping[str, str]) -> str
         "result": family.result_column,
         "title": family.title,
         "name": family.name,
+        "kind": "node_module" if family is NODE else "task_name",
         "terminal": _words(sorted(JOB_TERMINAL)),
         "open": _words(status for status in family.statuses if status not in JOB_TERMINAL),
     }

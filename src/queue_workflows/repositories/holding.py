@@ -41,6 +41,29 @@ WHERE {fence} AND {asynchronously}
 RETURNING job.id, job.cancel_requested_at
 """
 )
+# seen: the first in line, as few as can be read at once. aside: those of them that have one of these names,
+# but for what somebody is claiming. A row's delay is its own, so that not all come back at one moment.
+PUT_ASIDE_AT_ONCE: Final = 4_000
+PUT_ASIDE: Final = per_family(
+    """
+WITH seen AS MATERIALIZED (
+    SELECT id, {kind} AS name FROM {table}
+    WHERE status = 'queued' AND queue = %(queue)s::text
+    ORDER BY priority DESC, position
+    LIMIT {at_once}
+), aside AS MATERIALIZED (
+    SELECT id FROM {table}
+    WHERE id = ANY (ARRAY(SELECT id FROM seen WHERE name = ANY (%(names)s::text[]))) AND status = 'queued'
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE {table} AS job SET
+    status = 'scheduled', hold_reason = %(reason)s::text, hold_key = {kind},
+    run_at = statement_timestamp() + make_interval(secs => %(delay_s)s::float8 * (1 + random()))
+WHERE id = ANY (ARRAY(SELECT id FROM aside))
+RETURNING id
+""",
+    at_once=str(PUT_ASIDE_AT_ONCE),
+)
 # held: each fence, whether it holds, and whether somebody wants the job cancelled. control: what the operator
 # wants of this worker, by the predicate that every reader of `worker_control` uses; with the version of all
 # that was looked at. one: a row even where there is none.

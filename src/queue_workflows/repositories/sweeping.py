@@ -204,7 +204,7 @@ RECLAIM: Final = per_family(
 )
 RECLAIM_WORKER: Final = per_family(
     _RECLAIM,
-    lapsed="claimed_by = %(worker_id)s::text",
+    lapsed="claimed_by = %(worker_id)s::text AND id <> ALL (%(kept)s::bigint[])",
     blameless="NOT %(crashed)s::boolean",
     excuse="'its worker ended without giving it back'",
     **_SHARED,

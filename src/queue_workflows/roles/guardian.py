@@ -22,7 +22,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -33,13 +33,10 @@ from queue_workflows.db.failures import DATABASE_FAILED
 from queue_workflows.db.line import Line
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.deadman import DeadMan, boottime
-from queue_workflows.jobs.ending import ending_of, outcome_of
-from queue_workflows.jobs.guards import HeldJob, Verdict, next_verdict_at, verdict_on
+from queue_workflows.jobs.guards import HeldJob, next_verdict_at
 from queue_workflows.jobs.keyed_limits import LaneWalk
 from queue_workflows.jobs.maintenance import sweep
-from queue_workflows.jobs.observing import count_ended, cut_short
-from queue_workflows.jobs.outcomes import Released, Stop
-from queue_workflows.jobs.tasks import backoff_of
+from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.holding import Control
 from queue_workflows.roles.health import Pulse
@@ -47,8 +44,9 @@ from queue_workflows.roles.hearing import Hearing
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.intake import Intake, Terms
-from queue_workflows.roles.leaving import end_children, execute_anew, leave
-from queue_workflows.roles.loop import exit_code_of
+from queue_workflows.roles.judging import FLUSH_S, MAIN_PATIENCE_S, Judge
+from queue_workflows.roles.leaving import end_children, execute_anew
+from queue_workflows.roles.leaving import leave as leave_process
 from queue_workflows.roles.telling import Telling
 from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState, WorkerState
@@ -63,16 +61,8 @@ _ABSORB_AGAIN_S: Final = 0.02
 _RECONNECT_EVERY_S: Final = 0.5
 # How long a job that an operator switches off may take to stop by itself: `off` is obeyed within two seconds.
 _OFF_GRACE_S: Final = 0.5
-_MAIN_PATIENCE_S: Final = 0.2
 # How long the end of the process waits for a statement of this thread that gets no answer.
 _LAST_ROUND_S: Final = 5.0
-# How long exporters may take to send what is left when this process ends or starts anew.
-_FLUSH_S: Final = 1.0
-_EXITS: Final = {
-    Verdict.WALL_CLOCK: ExitCode.WALL_CLOCK,
-    Verdict.STALL: ExitCode.STALL,
-    Verdict.LEASE: ExitCode.LEASE_LOST,
-}
 
 
 @dataclass(slots=True)
@@ -100,12 +90,16 @@ class Guardian:
         absorb: Callable[[bool], bool],
         grace_s: float,
         launcher_pid: int | None = None,
+        is_barred: Callable[[HeldJob], bool] | None = None,
     ) -> None:
         """`on_news` is called, from this thread, when the main loop should look at `wish` and `stopping`.
 
         `absorb` is called each second, with whether the main thread has been at one job for longer than that,
         and again soon while it says that there was something: what notifies the worker meanwhile has to be
         read by somebody.
+
+        `is_barred` is given where jobs share the process: it says whether one is kept from going on by
+        another, and one that overruns is asked to stop before the others are given back for it.
         """
         self.identity = identity
         self.settings = settings
@@ -124,7 +118,7 @@ class Guardian:
         self._absorb = absorb
         self._grace_s = grace_s
         self._launcher_pid = launcher_pid
-        self._backoff = backoff_of(settings)
+        self._judge = Judge(self, is_barred)
         self._renew_s = settings.renew_for(identity.queue)
         self._round_s = min(_LONGEST_ROUND_S, self._renew_s / 2)
         self._rng = random.Random()  # noqa: S311
@@ -145,7 +139,7 @@ class Guardian:
         self._hearing.begin()
         now = time.monotonic()
         self._watch(now)
-        self._telling.tell(self._connected(), now)
+        self._telling.tell(self.connected(), now)
         self._thread.start()
 
     def close(self) -> None:
@@ -160,11 +154,17 @@ class Guardian:
 
     def hold(self, held: HeldJob) -> None:
         """Guard a job whose claim is confirmed; one that meets a stop on its way here is not begun."""
-        self.holdings.take(held)
+        self.exchange([held], [])
+
+    def exchange(self, taken: Sequence[HeldJob], dropped: Sequence[HeldJob]) -> None:
+        """The same for a batch, beside one whose end is confirmed and which is guarded no more."""
+        self.holdings.exchange(taken, dropped)
         if self.stopping is not None:
-            held.tell(Stop.RELEASE, "its worker stops", time.monotonic() + self._grace_s)
+            for held in taken:
+                held.tell(Stop.RELEASE, "its worker stops", time.monotonic() + self._grace_s)
         elif self.wish is not None:
-            held.tell(Stop.RELEASE, "its queue is not on", time.monotonic() + _OFF_GRACE_S)
+            for held in taken:
+                held.tell(Stop.RELEASE, "its queue is not on", time.monotonic() + _OFF_GRACE_S)
 
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""
@@ -209,9 +209,9 @@ class Guardian:
         """
         end_children()
         if not self.holdings.all():
-            flush(_FLUSH_S)
+            flush(FLUSH_S)
         if self._hearing.hand_over() or self.stopping is not None:
-            self._leave(ExitCode.DONE)
+            self.leave(ExitCode.DONE)
         execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done)
 
     def _stop_is_asked(self, number: int) -> None:
@@ -231,7 +231,7 @@ class Guardian:
         except BaseException:
             # A worker without guards must not go on; what it holds is taken back when the lease lapses.
             _log.exception("the guardian failed, so the worker ends")
-            self._leave(ExitCode.FAILED)
+            self.leave(ExitCode.FAILED)
 
     def _next_round(self, now: float) -> float:
         if self._line.is_up:
@@ -255,7 +255,7 @@ class Guardian:
 
     def _round(self) -> None:
         self._round_at = now = time.monotonic()
-        self._judge(now)
+        self._judge.judge(now)
         if now >= self._due.absorb:
             self._due.absorb = now + _WATCH_EVERY_S
             with suppress(QwfError):
@@ -265,7 +265,7 @@ class Guardian:
         if not self._line.is_up and now < self._due.connect:
             return
         try:
-            self._connected()
+            self.connected()
             with self._line.asking():
                 self._see_to_duties(now)
         except DATABASE_FAILED as exc:
@@ -273,16 +273,16 @@ class Guardian:
 
     def _see_to_duties(self, now: float) -> None:
         self._renew()
-        self._write_progress(now)
+        self.write_progress(now)
         if now >= self._due.watch:
             self._watch(now)
             self._database_at = now
         if self._telling.is_due(now):
-            self._telling.tell(self._connected(), now)
+            self._telling.tell(self.connected(), now)
         if now >= self._due.sweep:
             self._sweep(now)
 
-    def _connected(self) -> psycopg.Connection[Any]:
+    def connected(self) -> psycopg.Connection[Any]:
         if self._line.is_up:
             return self._line.connected()
         connection = self._line.connected()
@@ -304,7 +304,7 @@ class Guardian:
         due = self.holdings.due(reading, self._renew_s)
         if not due:
             return
-        alive = Intake(self.terms, self._connected()).renew(due)
+        alive = Intake(self.terms, self.connected()).renew(due)
         self.holdings.renewed([held for held in due if held.job.id in alive], reading)
         for held in due:
             if alive.get(held.job.id) is not None:
@@ -314,7 +314,7 @@ class Guardian:
     def _watch(self, now: float) -> None:
         self._due.watch = now + _WATCH_EVERY_S
         held = {one.job.id: one for one in self.holdings.all()}
-        seen = self._repository(self._connected()).watch(
+        seen = self._repository(self.connected()).watch(
             [one.job.fence for one in held.values()],
             host_label=self.identity.host_label,
             queue=self.identity.queue,
@@ -331,7 +331,7 @@ class Guardian:
 
     def _disown(self, lost: list[HeldJob]) -> None:
         """A fence that does not hold: unless the main thread has just ended the job, its lease is lost."""
-        if not lost or not self.claiming.acquire(timeout=_MAIN_PATIENCE_S):
+        if not lost or not self.claiming.acquire(timeout=MAIN_PATIENCE_S):
             return
         try:
             for held in lost:
@@ -363,72 +363,23 @@ class Guardian:
     def _sweep(self, now: float) -> None:
         # Not from `now`, which was read before this round connected.
         recovered_s = time.monotonic() - self._connected_at if self._was_away else None
-        swept = sweep(self._connected(), self.settings, recovered_s=recovered_s, lanes=self._lanes)
+        swept = sweep(self.connected(), self.settings, recovered_s=recovered_s, lanes=self._lanes)
         self._due.sweep = now + swept.next_in_s * (0.75 + self._rng.random() / 2)
 
-    def _write_progress(self, now: float, *, final: bool = False) -> None:
+    def write_progress(self, now: float, *, final: bool = False) -> None:
         for one in self.holdings.all():
             text = one.ctx.take_progress(now=now, final=final)
             if text is not None:
                 # A lease that is lost is the watch's to find out, who knows whether the job has just ended.
-                self._repository(self._connected()).beat_many([(one.job.fence, text)])
+                self._repository(self.connected()).beat_many([(one.job.fence, text)])
 
     # The end.
 
-    def _judge(self, now: float) -> None:
-        for held in self.holdings.all():
-            verdict = verdict_on(held, now)
-            if verdict is not None:
-                self._carry_out(held, verdict, now)
-
-    def _carry_out(self, held: HeldJob, verdict: Verdict, now: float) -> None:
-        """End the job, give the others back, and end the process; the lock is never given back."""
-        if not self.claiming.acquire(timeout=_MAIN_PATIENCE_S):
-            return  # the main thread is writing its end right now; else we come again
-        if not self.holdings.holds(held.job) or verdict_on(held, now) is not verdict:
-            self.claiming.release()
-            return
-        others = [one for one in self.holdings.all() if one is not held]
-        outcomes = [(held, outcome_of(verdict, held, now))]
-        outcomes += [(one, Released("its worker had to end another job")) for one in others]
-        endings = [ending_of(how, one.job, self._backoff, self._rng.random()) for one, how in outcomes]
-        if verdict is Verdict.STOP:
-            _log.info("job %d is ended: %s", held.job.id, held.ctx.stop_reason or "its grace is over")
-        else:
-            _log.error("job %d: %s, so its process ends", held.job.id, verdict.value.replace("_", " "))
-        # While these live, so does the job; and its row must be nobody else's yet.
-        end_children()
-        accepted = [each for each in endings if each is not None]
-        is_told = verdict is not Verdict.LEASE
-        if is_told:
-            # While the rows are ours still: the functions run until the process ends.
-            within_s = min(_FLUSH_S, self.holdings.lease_s / 10)
-            count_ended(self.identity.queue, accepted, {each.fence.job_id: each.status for each in accepted})
-            cut_short([(one.ctx.observed, how) for one, how in outcomes], within_s=within_s)
-        try:
-            self._write_progress(now, final=True)
-            Intake(self.terms, self._connected()).end(accepted, is_counted=is_told)
-        except DATABASE_FAILED as exc:
-            _log.warning("its end could not be written, its lease will lapse: %s", " ".join(str(exc).split()))
-            self._leave(self._status_after(verdict) or ExitCode.LEASE_LOST)
-        status = self._status_after(verdict)
-        if status is None:
-            # A job that was cancelled is done with; one that was given back is not.
-            self.jobs_done += held.ctx.stopping is Stop.CANCEL
-            self.execute_anew()
-        self._leave(status)
-
-    def _status_after(self, verdict: Verdict) -> ExitCode | None:
-        """What to end with; None to go on afresh, as the worker itself need not end."""
-        if verdict is not Verdict.STOP:
-            return _EXITS[verdict]
-        return None if self.stopping is None else exit_code_of(self.stopping)
-
-    def _leave(self, status: int) -> NoReturn:
+    def leave(self, status: int) -> NoReturn:
         self._farewell()
-        leave(status)
+        leave_process(status)
 
     def _farewell(self) -> None:
         with suppress(*DATABASE_FAILED):
-            self._telling.farewell(self._connected())
+            self._telling.farewell(self.connected())
             self._line.let_go()

@@ -7,7 +7,7 @@ renew (no database, or no GIL) leaves it alone, and the kernel ends the process.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 
@@ -37,6 +37,20 @@ class Holdings:
         with self._lock:
             self._held.pop(job_id, None)
             self._arm()
+
+    def exchange(self, taken: Sequence[HeldJob], dropped: Sequence[HeldJob]) -> None:
+        """A batch whose claim is confirmed, beside one whose end is."""
+        with self._lock:
+            held = self._held
+            # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
+            held.update([(one.job.id, one) for one in taken])
+            for one in dropped:
+                held.pop(one.job.id, None)
+            self._arm()
+
+    def count(self) -> int:
+        """How many are held."""
+        return len(self._held)
 
     def get(self, job_id: int) -> HeldJob:
         """One that is held."""

@@ -33,6 +33,7 @@ from queue_workflows.repositories.ending import Ended, Ending
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository, counted
 from queue_workflows.repositories.slots import Slot, SlotRepository, Want
+from queue_workflows.repositories.sweeping import RECLAIMED_AT_ONCE
 from queue_workflows.roles.identity import Identity
 from queue_workflows.settings import Settings
 from queue_workflows.states import JobStatus
@@ -164,11 +165,15 @@ class Intake:
         self._send_admit(fences)
         self._kept.forget(fences)
 
-    def give_back_all(self, *, max_crashes: int) -> None:
+    def give_back_unread(self, held: Sequence[HeldJob], *, max_crashes: int) -> None:
         """Give back what this worker was given and never heard of, uncounted, and the slots of it."""
-        terms = self._terms
-        self.repository.reclaim_worker(terms.worker_id, max_crashes=max_crashes, crashed=False)
-        if freed := self._slots.free_left_by(terms.worker_id):
+        worker_id, kept = self._terms.worker_id, [one.job.id for one in held]
+        taken = RECLAIMED_AT_ONCE
+        while taken == RECLAIMED_AT_ONCE:
+            taken = len(
+                self.repository.reclaim_worker(worker_id, max_crashes=max_crashes, crashed=False, kept=kept)
+            )
+        if freed := self._slots.free_left_by(worker_id):
             self._lanes.admit(freed)
 
     def _begun(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:

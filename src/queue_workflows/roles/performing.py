@@ -11,7 +11,7 @@ import psycopg
 from queue_workflows.config import current_config
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.ending import ending_of
-from queue_workflows.jobs.executor import EventLoop, execute
+from queue_workflows.jobs.executor import Loop, execute
 from queue_workflows.jobs.late_inputs import on_resolved_inputs
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
 from queue_workflows.jobs.outcomes import Outcome, Released
@@ -26,8 +26,9 @@ from queue_workflows.repositories.runs import RunRepository
 from queue_workflows.settings import Settings
 from queue_workflows.states import JobStatus
 
-# How long a job waits that this process does not know how to run; a worker that knows it fetches it at once.
-_UNKNOWN_DELAY_S: Final = 60.0
+# How long a job waits that this process does not know how to run; who knows it fetches it within a minute. A
+# short one would have workers that do not know a million of them put them aside again all the time.
+UNKNOWN_DELAY_S: Final = 3600.0
 
 
 class Performed(NamedTuple):
@@ -45,7 +46,7 @@ class Performer:
         settings: Settings,
         *,
         connected: Callable[[], psycopg.Connection[Any]],
-        loop: EventLoop,
+        loop: Loop,
         limits: PayloadLimits,
         redactor: Redactor,
         rng: Random,
@@ -70,10 +71,7 @@ class Performer:
         """
         work, reason, key = self._look_up(job)
         if work is None:
-            ending = Ending(
-                job.fence, JobStatus.SCHEDULED, delay_s=_UNKNOWN_DELAY_S, hold_reason=reason, hold_key=key
-            )
-            return Performed(ending, counts=False)
+            return Performed(_aside(job, reason, key), counts=False)
         self.has_loaded = True
         if isinstance(job, ClaimedNodeJob):
             work = on_resolved_inputs(work, job, self._connected, self._host_refs)
@@ -88,6 +86,11 @@ class Performer:
             redactor=self._redactor,
         )
         return Performed(self._ending_of(outcome, job), counts=not isinstance(outcome, Released))
+
+    def unknown(self, job: ClaimedIngestJob) -> Ending | None:
+        """How a job ends whose task this process does not know; None if it does."""
+        name = job.task_name
+        return None if self._tasks.knows(name) else _aside(job, UNKNOWN_TASK, name)
 
     def unperformed(self, job: ClaimedJob) -> Ending | None:
         """How a job ends whose function could not begin."""
@@ -117,3 +120,7 @@ class Performer:
             return None
         self._last_run = RunRepository(self._connected()).fetch(job.run_id, known=self._last_run)
         return self._last_run
+
+
+def _aside(job: ClaimedJob, reason: str, key: str | None) -> Ending:
+    return Ending(job.fence, JobStatus.SCHEDULED, delay_s=UNKNOWN_DELAY_S, hold_reason=reason, hold_key=key)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
@@ -90,23 +90,25 @@ class Touch:
         self._listener.wait(_RETRY_S * (0.5 + self._rng.random()))
         self._guardian.cut_if_stuck()
 
-    def recover(self, ending: Ending | None) -> None:
-        """After a statement whose answer was lost: write the end again, and give back a claim never read.
+    def recover(self, endings: Sequence[Ending]) -> None:
+        """After a statement whose answer was lost: write the ends again, and give back a claim never read.
 
         A worker that is told to stop meanwhile waits only to write an end, as long as the guardian lets it.
         """
         guardian = self._guardian
-        while ending is not None or guardian.stopping is None:
+        while endings or guardian.stopping is None:
             try:
                 intake = self.intake()
                 with guardian.holdings.bounded():
                     self._end_lost_sessions()
-                    if ending is not None and intake.end([ending]).lost:
+                    for fence in intake.end(endings).lost if endings else ():
                         _log.info(
                             "job %d: its end was stored before the connection was lost, or its lease was",
-                            ending.fence.job_id,
+                            fence.job_id,
                         )
-                    intake.give_back_all(max_crashes=guardian.settings.max_crashes)
+                    intake.give_back_unread(
+                        guardian.holdings.all(), max_crashes=guardian.settings.max_crashes
+                    )
                 return
             except DATABASE_AWAY as exc:
                 self.lost(exc)

@@ -18,12 +18,16 @@ from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.roles.aside import Aside
+from queue_workflows.roles.crew import Crew
+from queue_workflows.roles.duty import WorkerOptions, family_of
 from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.health import HealthReport, judge
 from queue_workflows.roles.identity import Identity, versions
 from queue_workflows.roles.leaving import leaving_after
+from queue_workflows.roles.outfit import Outfit
 from queue_workflows.roles.probing import probed
-from queue_workflows.roles.worker import MIN_SCHEMA, Worker, WorkerOptions, family_of
+from queue_workflows.roles.shared_loop import SharedLoop
+from queue_workflows.roles.worker import MIN_SCHEMA, Worker
 from queue_workflows.settings import Settings
 from queue_workflows.telemetry.instruments import observe_in_flight
 from queue_workflows.telemetry.provider import settle
@@ -74,25 +78,26 @@ def _work(
     identity: Identity,
     launcher_pid: int | None,
 ) -> ExitCode:
-    family = family_of(options.queue)
-    repository = NodeJobRepository if family is NODE else IngestJobRepository
+    family, is_crew = family_of(options.queue), options.concurrency > 1
     with (
         DeadMan(enabled=settings.deadman) as deadman,
         Listener.on(database, [family.channel], payloads=[options.queue]) as listener,
-        EventLoop() as loop,
     ):
         if deadman.reason_off:
             _log.warning("no dead man's timer: %s", deadman.reason_off)
+        loop = SharedLoop() if is_crew else EventLoop()
         guardian = Guardian(
             identity,
             settings,
-            repository=repository,
+            repository=NodeJobRepository if family is NODE else IngestJobRepository,
             connect=lambda: database.connect(autocommit=True, hot=True),
             deadman=deadman,
             on_news=listener.interrupt,
-            absorb=lambda withdraw: listener.absorb(withdraw=withdraw),
+            # The main thread of a crew is never at a job, and takes back itself what it advertised.
+            absorb=lambda withdraw: listener.absorb(withdraw=withdraw and not is_crew),
             grace_s=settings.grace_s if options.grace_s is None else options.grace_s,
             launcher_pid=launcher_pid,
+            is_barred=loop.is_barred if isinstance(loop, SharedLoop) else None,
         )
         aside = Aside(lambda: database.connect(autocommit=True, hot=True), guardian.holdings.holds)
         settle()
@@ -104,17 +109,13 @@ def _work(
             patience_s=settings.stale_heartbeat_s,
             poll_s=settings.poll_s,
         )
+        outfit = Outfit.of(
+            database, settings, options, guardian=guardian, listener=listener, loop=loop, aside=aside
+        )
         status = ExitCode.FAILED
         try:
-            status = Worker(
-                database,
-                settings,
-                options,
-                guardian=guardian,
-                listener=listener,
-                loop=loop,
-                aside=aside,
-            ).run()
+            worker = Crew(outfit) if is_crew else Worker(outfit)
+            status = worker.run()
         finally:
             guardian.close()
             aside.close()

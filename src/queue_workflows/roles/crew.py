@@ -1,0 +1,391 @@
+"""A worker with many jobs at once: the main thread is at the database, threads are at the jobs.
+
+    main thread                                     hands (N threads, one event loop)
+    ───────────                                     ─────────────────────────────────
+    gather what has ended
+    end those and claim the next: one statement ──> meanwhile jobs run, and end
+    guard what came, hand it over ─────────────────> begin
+    gather what has ended meanwhile …
+
+                  ┌───────────── nothing ended, no room: wait for an end ──────────────┐
+                  v                                                                    │
+    gather ──> may claim? ──> room for more? ──> end and claim ──> hand over ──────────┤
+                  │ no             │ no, or the queue is empty                         │
+                  │                └──> end what has ended ──> idle: advertised, polls ┤
+                  v                                                                    │
+               wind down: what is not begun is given back, what runs may end ──────────┘
+                  └── hands are empty ──> stop, park, or start afresh (`duty`)
+
+There is never more than one statement on its way, so what ends meanwhile goes with the next one: a finished
+job waits for one round to the database at most, and batches are as large as the load makes them. A job counts
+as done when its end is confirmed. How far ahead is claimed is in `room`, when a suspect is given the worker
+for itself in `solitude`; what happens when the database goes away in `touch`, and who ends a job that does
+not end in `judging`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.errors import ExitCode, LeaseLost, QwfError
+from queue_workflows.host.deadman import boottime
+from queue_workflows.jobs.capture import captured
+from queue_workflows.jobs.context import JobContext
+from queue_workflows.jobs.ending import ending_instead
+from queue_workflows.jobs.guards import HeldJob, budget_for
+from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob
+from queue_workflows.repositories.ending import Ended, Ending
+from queue_workflows.roles.hands import Hands
+from queue_workflows.roles.outfit import Outfit
+from queue_workflows.roles.putting_aside import PuttingAside
+from queue_workflows.roles.room import Room
+from queue_workflows.roles.solitude import Solitude
+from queue_workflows.states import JobStatus, WorkerState
+
+_log = logging.getLogger(__name__)
+
+_FIRST_LOOK_S: Final = 0.005
+_NEVER: Final = float("inf")
+
+
+class Crew:
+    """The main thread's loop; what it shares with the guardian is in the guardian."""
+
+    def __init__(self, outfit: Outfit) -> None:
+        self._settings = outfit.settings
+        self._options = outfit.options
+        self._queue = outfit.options.queue
+        self._family = outfit.family
+        self._guardian = outfit.guardian
+        self._holdings = outfit.guardian.holdings
+        self._listener = outfit.listener
+        self._aside = outfit.aside
+        self._windows = outfit.windows
+        self._budget = outfit.budget
+        self._marks = outfit.marks
+        self._rng = outfit.rng
+        self._redactor = outfit.redactor
+        self._touch = outfit.touch
+        self._performer = outfit.performer
+        self._duty = outfit.duty
+        self.hands = Hands(outfit.options.concurrency, perform=self._perform, ring=outfit.listener.interrupt)
+        self._room = Room(outfit.options.concurrency)
+        self._solitude = Solitude(outfit.settings.poll_s)
+        self._unknown = PuttingAside(outfit.options.queue)
+        # Ended, or not to be begun, and not written yet.
+        self._unwritten: list[HeldJob] = []
+        # What the last claims have shown: nothing for who has others beside it, nothing for who is alone.
+        self._is_empty = self._is_empty_alone = False
+        self._look_at = 0.0
+        self._pause = _FIRST_LOOK_S
+
+    def run(self) -> ExitCode:
+        """Claim and work until there is a reason to stop."""
+        self._touch.connected()
+        self._duty.fetch_what_waited_for_us()
+        self._guardian.is_claiming = True
+        while (status := self._turn()) is None:
+            pass
+        self.hands.close()
+        return status
+
+    def _turn(self) -> ExitCode | None:
+        """One round: at most one statement, or a wait."""
+        self._guardian.main_at = now = time.monotonic()
+        self._gather(now)
+        if not self._duty.may_claim():
+            return self._wind_down()
+        self._duty.fetch_again()
+        if self._unknown.is_due:
+            self._unknown.put_aside(self._touch)
+        limit, alone = self._wanted(now)
+        if limit:
+            self._exchange(limit, alone)
+        elif self._unwritten:
+            self._write()
+        elif self._options.drain and self._is_empty_alone and not self._holdings.count():
+            return ExitCode.DONE
+        else:
+            self._wait(now)
+        return None
+
+    # What to do next.
+
+    def _gather(self, now: float) -> None:
+        """What has ended, and what has waited for too long."""
+        ended = self.hands.ended()
+        if ended:
+            self._room.ended(len(ended), sum([held.ended - held.started for held in ended]))
+            self._unwritten += ended
+        give_back_at = self._room.give_back_at(self.hands.waiting)
+        if give_back_at is not None and now >= give_back_at:
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """What no thread has begun goes back to its place, uncounted."""
+        back = self.hands.take_back()
+        self._room.taken_back(len(back))
+        for held in back:
+            held.ending, held.is_ending = Ending(held.job.fence, JobStatus.QUEUED), True
+        self._unwritten += back
+
+    def _wanted(self, now: float) -> tuple[int, bool]:
+        """How many jobs to claim now, and whether alone."""
+        in_hand = self._holdings.count()
+        if not in_hand and (self._solitude.is_wanted or self._is_empty):
+            # Whatever there is beside this worker's own jobs has been looked at: the head, whoever it is.
+            return (0, False) if self._is_empty_alone and now < self._look_at else (1, True)
+        if self._is_being_alone(in_hand, now):
+            return 0, False
+        if self._is_empty and now < self._look_at:
+            return 0, False
+        waiting = self.hands.waiting
+        free = self._room.free(in_hand - waiting - len(self._unwritten), waiting, now)
+        return int(max(0, min(free, self._duty.left() - in_hand))), False
+
+    def _is_being_alone(self, in_hand: int, now: float) -> bool:
+        """Whether a suspect is in hand, or the hands are being emptied for one."""
+        if in_hand == 1 and any(held.job.suspect for held in self._holdings.all()):
+            return True
+        if in_hand and self._solitude.must_look(now):
+            self._solitude.seen(self._head_is_suspect(), now)
+            if self._solitude.is_wanted:
+                _log.info("a suspect is next: claiming nothing until the jobs in hand have ended")
+                self._take_back()
+        return self._solitude.is_wanted and not self._solitude.lost_patience(now)
+
+    def _head_is_suspect(self) -> bool:
+        try:
+            return self._touch.repository().head_is_suspect(self._queue)
+        except DATABASE_AWAY as exc:
+            self._lost(exc, [])
+            return False
+
+    def _wind_down(self) -> ExitCode | None:
+        """Nothing more is claimed; with empty hands this ends, parks, or starts the worker afresh."""
+        if self.hands.waiting:
+            self._take_back()
+        if self._unwritten:
+            self._write()
+        elif self._holdings.count():
+            self._await(self._settings.poll_s)
+        elif (status := self._duty.reason_to_stop()) is not None:
+            return status
+        elif self._guardian.wish is not None:
+            self._duty.park(self._guardian.wish)
+            self._is_empty = self._is_empty_alone = False
+        return None
+
+    def _wait(self, now: float) -> None:
+        """Wait for the end of a job, or where a writer's NOTIFY finds us."""
+        timeout = self._settings.poll_s
+        if not self._is_empty:
+            # There is more than there is room for: whose end makes room rings.
+            self._duty.leave_idle()
+        elif self._look_at > now:
+            timeout = self._idle_for(now)
+        give_back_at = self._room.give_back_at(self.hands.waiting)
+        if give_back_at is not None:
+            timeout = min(timeout, give_back_at - now)
+        self._await(timeout)
+
+    def _idle_for(self, now: float) -> float:
+        """Until when to wait for a wake, advertised."""
+        if not self._holdings.count():
+            self._guardian.doing(WorkerState.IDLE)
+        if not self._listener.is_wanted(self._queue):
+            self._listener.advertise(self._queue)
+        if self._listener.must_look_again():
+            # Somebody who inserted before we advertised may commit without a wake.
+            self._look_at, self._pause = min(self._look_at, now + self._pause), self._pause * 2
+        return self._look_at - now
+
+    def _await(self, timeout: float) -> None:
+        self.hands.awaited(lambda: self._listen(max(0.0, timeout)))
+
+    def _listen(self, timeout: float) -> None:
+        if (wake := self._listener.wait(timeout)) is None:
+            self._guardian.cut_if_stuck()
+            self._aside.cut_if_stuck(self._settings.stale_heartbeat_s)
+        elif wake.reason != "interrupted":
+            self._pause = _FIRST_LOOK_S
+            self._is_empty = self._is_empty_alone = False
+
+    # What the database is asked.
+
+    def _exchange(self, limit: int, alone: bool) -> None:
+        """Claim, and with it end what has ended."""
+        ended, self._unwritten = self._unwritten, []
+        if alone:
+            # Suspects kept their places, which are below all marks.
+            self._marks.unsure()
+        try:
+            claimed = self._end_and_claim(ended, limit, alone) if ended else self._claim(limit, alone)
+        except DATABASE_AWAY as exc:
+            self._lost(exc, ended)
+            return
+        except (psycopg.Error, QwfError) as exc:
+            if not ended:
+                raise
+            self._refused(exc, ended)
+            return
+        self._learn(alone)
+        self._hand_over(claimed)
+
+    def _claim(self, limit: int, alone: bool) -> list[HeldJob]:
+        intake = self._touch.intake()
+        with self._guardian.claiming, self._holdings.bounded(self._touch.meanwhile) as reading:
+            jobs = intake.claim(self._marks, time.monotonic(), limit=limit, alone=alone)
+            claimed = self._held(jobs, reading)
+            self._guardian.exchange(claimed, [])
+        return claimed
+
+    def _end_and_claim(self, ended: list[HeldJob], limit: int, alone: bool) -> list[HeldJob]:
+        endings = _endings_of(ended)
+        intake = self._touch.intake()
+        with self._guardian.claiming:
+            reading = boottime()
+            accepted, jobs = intake.end_and_claim(
+                endings, self._marks, time.monotonic(), limit=limit, alone=alone
+            )
+            claimed = self._held(jobs, reading)
+            self._guardian.exchange(claimed, ended)
+        self._count(ended, accepted)
+        return claimed
+
+    def _write(self) -> None:
+        """End what has ended, and claim nothing."""
+        ended, self._unwritten = self._unwritten, []
+        try:
+            endings = _endings_of(ended)
+            with self._guardian.claiming:
+                accepted = self._touch.intake().end(endings)
+                self._guardian.exchange([], ended)
+        except DATABASE_AWAY as exc:
+            self._lost(exc, ended)
+        except (psycopg.Error, QwfError) as exc:
+            self._refused(exc, ended)
+        else:
+            self._count(ended, accepted)
+
+    def _count(self, ended: list[HeldJob], accepted: Ended) -> None:
+        self._guardian.jobs_done += sum([held.counts for held in ended])
+        for fence in accepted.lost:
+            _log.warning(
+                "job %d: attempt %d was over before its end could be stored", fence.job_id, fence.attempt
+            )
+
+    def _lost(self, exc: Exception, ended: list[HeldJob]) -> None:
+        """Nobody knows what was done: it is written again, and what was claimed unread is given back."""
+        self._is_empty = self._is_empty_alone = False
+        self._touch.lost(exc)
+        self._written_anew(ended, lambda: self._touch.recover(_endings_of(ended)))
+
+    def _refused(self, exc: Exception, ended: list[HeldJob]) -> None:
+        """One by one, so that the end that the server will not have spoils no other."""
+        _log.error("an end of %d was refused: %s", len(ended), " ".join(str(exc).split()))
+        self._touch.let_go()
+        for held in ended:
+            self._written_anew([held], lambda held=held: self._touch.recover(_endings_of([held])))  # type: ignore[misc]
+
+    def _written_anew(self, ended: list[HeldJob], write: Callable[[], None]) -> None:
+        try:
+            write()
+        except (psycopg.Error, QwfError) as exc:
+            if len(ended) > 1:
+                self._refused(exc, ended)
+                return
+            self._touch.let_go()
+            for held in ended:
+                _log.error("job %d: its end was refused: %s", held.job.id, " ".join(str(exc).split()))
+                held.ending = ending_instead(exc, held.job, captured(exc, self._redactor))
+                self._touch.recover([held.ending])
+            self._marks.unsure()
+        with self._guardian.claiming:
+            self._guardian.exchange([], ended)
+        self._guardian.jobs_done += sum([held.counts for held in ended])
+
+    # What a claim brought.
+
+    def _learn(self, alone: bool) -> None:
+        """Whether the queue is empty, and when to look again."""
+        if alone:
+            self._solitude.had()
+        if self._marks.full:
+            self._is_empty = self._is_empty_alone = False
+        elif self._marks.empty:
+            self._is_empty = True
+            self._is_empty_alone = alone
+            self._look_at = time.monotonic() + self._settings.poll_s * (0.75 + self._rng.random() / 2)
+        else:
+            # Short, but it has not looked at everything.
+            self._is_empty = self._is_empty_alone = False
+
+    def _held(self, jobs: list[ClaimedJob], reading: float) -> list[HeldJob]:
+        until = reading + self._holdings.lease_s
+        return [
+            HeldJob(job, self._context(job), budget_for(job, self._budget), _NEVER, until) for job in jobs
+        ]
+
+    def _hand_over(self, claimed: list[HeldJob]) -> None:
+        known = []
+        for held in claimed:
+            if isinstance(held.job, ClaimedIngestJob):
+                unknown = self._performer.unknown(held.job)
+                if unknown is not None:
+                    held.ending, held.is_ending = unknown, True
+                    self._unwritten.append(held)
+                    self._unknown.met(held.job.task_name)
+                    continue
+            known.append(held)
+        self._room.handed(len(known), time.monotonic())
+        self.hands.put(known, self._holdings.count())
+
+    def _context(self, job: ClaimedJob) -> JobContext:
+        return JobContext(
+            job,
+            family=self._family.title,
+            make_durable=lambda: self._make_durable(job),
+            windows=self._windows,
+        )
+
+    # In the threads of the jobs.
+
+    def _make_durable(self, job: ClaimedJob) -> bool:
+        repository, lease_s = self._guardian.terms.repository, self._holdings.lease_s
+
+        def renew(connection: psycopg.Connection[Any]) -> None:
+            repository(connection).make_durable(job.fence, lease_s=lease_s)
+
+        try:
+            self._aside.ask(job, renew)
+        except LeaseLost:
+            return False
+        return True
+
+    def _perform(self, held: HeldJob) -> None:
+        try:
+            performed = self._performer.perform(held.job, held.ctx)
+        except BaseException:
+            _log.exception("job %d could not be run", held.job.id)
+            held.ending = self._performer.unperformed(held.job)
+        else:
+            held.ending, held.counts = performed
+
+
+def _endings_of(ended: list[HeldJob]) -> list[Ending]:
+    """What to write, with the jobs' last words; nothing for one whose lease is lost."""
+    endings = []
+    for held in ended:
+        if held.ending is not None:
+            words = held.ctx.take_progress(now=0.0, final=True)
+            if words is not None:
+                held.ending = held.ending.saying(words)
+            endings.append(held.ending)
+    return endings

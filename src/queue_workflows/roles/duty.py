@@ -1,0 +1,174 @@
+"""What a worker may do next, whether it runs one job at a time or many: claim, park, stop, start afresh."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from queue_workflows.config import RESERVED_QUEUES
+from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.db.listen import Listener
+from queue_workflows.errors import ExitCode, QwfError
+from queue_workflows.jobs.modules import UNKNOWN_MODULE
+from queue_workflows.jobs.tasks import UNKNOWN_TASK
+from queue_workflows.repositories.families import INGEST, NODE, Family
+from queue_workflows.repositories.holding import Control
+from queue_workflows.repositories.table import LONGEST_PAGE
+from queue_workflows.roles.guardian import Guardian
+from queue_workflows.roles.performing import Performer
+from queue_workflows.roles.touch import Touch
+from queue_workflows.states import DesiredState, WorkerState
+
+_log = logging.getLogger(__name__)
+
+_MEMORY_EVERY_S: Final = 1.0
+# How soon to fetch again what waits for who knows it: others may have put it aside since.
+_FETCH_EVERY_S: Final = 60.0
+_FETCH_MORE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """What the command line says of one worker."""
+
+    queue: str
+    concurrency: int = 1
+    drain: bool = False
+    max_jobs: int | None = None
+    grace_s: float | None = None
+    recycle_jobs: int | None = None
+    recycle_mb: int | None = None
+    exit_when_off: bool = False
+    schema_wait_s: float = 60.0
+    health: tuple[str, int] | None = None
+    health_file: Path | None = None
+
+
+def family_of(queue: str) -> Family:
+    """Reserved queues carry node jobs, all others ingest jobs."""
+    return NODE if queue in RESERVED_QUEUES else INGEST
+
+
+class Duty:
+    """Asked by the main loop between two jobs, or two batches of them."""
+
+    def __init__(
+        self,
+        options: WorkerOptions,
+        *,
+        guardian: Guardian,
+        listener: Listener,
+        performer: Performer,
+        touch: Touch,
+    ) -> None:
+        self._options = options
+        self._guardian = guardian
+        self._listener = listener
+        self._performer = performer
+        self._touch = touch
+        self._family = family_of(options.queue)
+        self._memory = psutil.Process().memory_info
+        self._memory_at = 0.0
+        self._is_large = False
+        self._fetch_at = math.inf
+
+    def may_claim(self) -> bool:
+        """Whether there is nothing against another job."""
+        return self._guardian.stopping is None and self._guardian.wish is None and self.left() > 0
+
+    def left(self) -> float:
+        """How many more jobs this process may do."""
+        options, done, left = self._options, self._guardian.jobs_done, math.inf
+        if options.max_jobs is not None:
+            left = options.max_jobs - self._guardian.identity.jobs_done - done
+        if options.recycle_jobs is not None:
+            left = min(left, options.recycle_jobs - done)
+        return 0 if self._is_bloated() else left
+
+    def reason_to_stop(self) -> ExitCode | None:
+        """With empty hands: the status to end with, if it is to end; or this process starts afresh."""
+        options, wish, guardian = self._options, self._guardian.wish, self._guardian
+        if guardian.stopping is not None:
+            return ExitCode.DONE
+        most = options.max_jobs
+        if most is not None and guardian.identity.jobs_done + guardian.jobs_done >= most:
+            return ExitCode.DONE
+        if options.exit_when_off and wish is not None and wish.desired is DesiredState.OFF:
+            return ExitCode.STOPPED
+        if self.left() <= 0:
+            _log.info("recycled after %d jobs", guardian.jobs_done)
+            guardian.execute_anew()
+        return None
+
+    def park(self, wish: Control) -> None:
+        """Wait a turn for the operator; switched off, with nothing loaded."""
+        self._guardian.main_at = time.monotonic()
+        self.leave_idle()
+        if wish.desired is DesiredState.OFF:
+            if self._performer.has_loaded:
+                self._guardian.execute_anew()
+            self._guardian.doing(WorkerState.PARKED, wish.reason)
+        else:
+            self._guardian.doing(WorkerState.PAUSED, wish.reason)
+        self._listener.wait(self._guardian.settings.poll_s)
+        self._guardian.cut_if_stuck()
+
+    def leave_idle(self) -> None:
+        """Writers need not wake us any more: NOTIFY is dear to them, but a wake too many harms nobody."""
+        if self._listener.is_wanted(self._options.queue):
+            with suppress(QwfError):
+                self._listener.withdraw(self._options.queue)
+
+    def fetch_what_waited_for_us(self) -> None:
+        """Jobs on hold because nobody knew their task or module may run now.
+
+        To know a module is to import it, which a worker that an operator wants empty does not do.
+        """
+        repository, queue = self._touch.repository(), self._options.queue
+        bounded = self._guardian.holdings.bounded
+        reason, known = UNKNOWN_TASK, self._performer.task_names()
+        if self._family is not INGEST:
+            with bounded():
+                keys = repository.held_keys(UNKNOWN_MODULE, queue=queue)
+            reason, known = UNKNOWN_MODULE, [key for key in keys if self._knows(key)]
+        fetched = 0
+        if known:
+            with bounded():
+                fetched = repository.promote_held(reason, known, queue=queue)
+        if self._family is INGEST:
+            pause = _FETCH_EVERY_S if fetched < LONGEST_PAGE else _FETCH_MORE_S
+            self._fetch_at = time.monotonic() + pause
+
+    def fetch_again(self) -> None:
+        """Now and then: what a worker that does not know its task has put aside is not left to its delay."""
+        if time.monotonic() < self._fetch_at:
+            return
+        try:
+            self.fetch_what_waited_for_us()
+        except DATABASE_AWAY as exc:
+            self._touch.lost(exc)
+            self._touch.recover([])
+
+    def _is_bloated(self) -> bool:
+        options = self._options
+        if options.recycle_mb is None:
+            return False
+        now = time.monotonic()
+        # What it takes before its first job it would take again.
+        if self._guardian.jobs_done and now >= self._memory_at:
+            self._memory_at = now + _MEMORY_EVERY_S
+            self._is_large = self._memory().rss >> 20 >= options.recycle_mb
+        return self._is_large
+
+    def _knows(self, module: str) -> bool:
+        self._guardian.main_at = time.monotonic()
+        if self._guardian.wish is not None or self._guardian.stopping is not None:
+            return False
+        return self._performer.knows_module(module)

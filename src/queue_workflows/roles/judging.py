@@ -1,0 +1,163 @@
+"""Ends the jobs that do not end by themselves: the guardian's verdicts, and how they are carried out.
+
+A job that shares its process is asked first, as the others would be given back for it; one that has its
+process for itself is not. Then the process ends, and with it the job.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from threading import Lock
+from typing import Any, Final, NoReturn, Protocol
+
+import psycopg
+
+from queue_workflows.db.failures import DATABASE_AWAY, DATABASE_FAILED
+from queue_workflows.errors import ExitCode, PayloadError
+from queue_workflows.jobs.ending import ending_of, outcome_of
+from queue_workflows.jobs.guards import HeldJob, Verdict, overrun_in_words, verdict_on
+from queue_workflows.jobs.observing import count_ended, cut_short
+from queue_workflows.jobs.outcomes import Outcome, Released, Stop
+from queue_workflows.jobs.tasks import backoff_of
+from queue_workflows.repositories.ending import Ending
+from queue_workflows.roles.holdings import Holdings
+from queue_workflows.roles.intake import Intake, Terms
+from queue_workflows.roles.leaving import end_children
+from queue_workflows.roles.loop import exit_code_of
+from queue_workflows.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+MAIN_PATIENCE_S: Final = 0.2
+# How long exporters may take to send what is left when this process ends or starts anew.
+FLUSH_S: Final = 1.0
+# How soon to look again at a job that another one keeps from going on.
+_BARRED_S: Final = 0.5
+_EXITS: Final = {
+    Verdict.WALL_CLOCK: ExitCode.WALL_CLOCK,
+    Verdict.STALL: ExitCode.STALL,
+    Verdict.LEASE: ExitCode.LEASE_LOST,
+}
+
+
+class Guarding(Protocol):
+    """What a judge needs of its guardian."""
+
+    settings: Settings
+    holdings: Holdings
+    terms: Terms
+    claiming: Lock
+    stopping: int | None
+    jobs_done: int
+
+    def connected(self) -> psycopg.Connection[Any]:
+        """Its connection."""
+
+    def write_progress(self, now: float, *, final: bool = False) -> None:
+        """Write what the jobs have said."""
+
+    def execute_anew(self) -> NoReturn:
+        """Start the worker afresh."""
+
+    def leave(self, status: int) -> NoReturn:
+        """End the process."""
+
+
+class Judge:
+    """Judges what a guardian's worker holds, in the guardian's thread."""
+
+    def __init__(self, guardian: Guarding, is_barred: Callable[[HeldJob], bool] | None) -> None:
+        self._guardian = guardian
+        self._is_barred = is_barred
+        self._backoff = backoff_of(guardian.settings)
+        self._rng = random.Random()  # noqa: S311
+
+    def judge(self, now: float) -> None:
+        """See who has to end by now."""
+        for held in self._guardian.holdings.all():
+            verdict = verdict_on(held, now)
+            if verdict is not None and not self._asks_first(held, verdict, now):
+                self._carry_out(held, verdict, now)
+
+    def _asks_first(self, held: HeldJob, verdict: Verdict, now: float) -> bool:
+        """Whether the job is given a chance to end by itself, as others would be given back for it."""
+        if self._is_barred is None or verdict not in (Verdict.WALL_CLOCK, Verdict.STALL):
+            return False
+        if self._is_barred(held):
+            # The one that bars it has a budget of its own, and will be judged by that.
+            held.leave_until = now + _BARRED_S
+            return True
+        if held.overran is not None:
+            return False
+        reason = overrun_in_words(verdict, held, now)
+        _log.error("job %d: %s, so it is asked to stop", held.job.id, reason)
+        held.overrun(verdict, reason, now + self._guardian.settings.cancel_grace_s)
+        return True
+
+    def _carry_out(self, held: HeldJob, verdict: Verdict, now: float) -> None:
+        """End the job, give the others back, and end the process; the lock is never given back."""
+        guardian = self._guardian
+        if not guardian.claiming.acquire(timeout=MAIN_PATIENCE_S):
+            return  # the main thread is writing its end right now; else we come again
+        if not guardian.holdings.holds(held.job) or verdict_on(held, now) is not verdict:
+            guardian.claiming.release()
+            return
+        others = [one for one in guardian.holdings.all() if one is not held]
+        outcomes = [(held, outcome_of(verdict, held, now))]
+        outcomes += [(one, Released("its worker had to end another job")) for one in others]
+        endings = [self._ending_of(one, how) for one, how in outcomes]
+        accepted = [each for each in endings if each is not None]
+        if verdict is Verdict.STOP:
+            _log.info("job %d is ended: %s", held.job.id, held.ctx.stop_reason or "its grace is over")
+        else:
+            _log.error("job %d: %s, so its process ends", held.job.id, verdict.value.replace("_", " "))
+        # While these live, so does the job; and its row must be nobody else's yet.
+        end_children()
+        is_told = verdict is not Verdict.LEASE
+        if is_told:
+            # While the rows are ours still: the functions run until the process ends.
+            within_s = min(FLUSH_S, guardian.holdings.lease_s / 10)
+            count_ended(guardian.terms.queue, accepted, {each.fence.job_id: each.status for each in accepted})
+            cut_short(
+                [(one.ctx.observed, how) for one, how in outcomes if one.ending is None], within_s=within_s
+            )
+        try:
+            guardian.write_progress(now, final=True)
+            self._write(accepted, is_counted=is_told)
+        except DATABASE_FAILED as exc:
+            _log.warning("its end could not be written, its lease will lapse: %s", " ".join(str(exc).split()))
+            guardian.leave(self._status_after(verdict) or ExitCode.LEASE_LOST)
+        status = self._status_after(verdict)
+        if status is None:
+            # A job that was cancelled is done with; one that was given back is not.
+            guardian.jobs_done += held.ctx.stopping is Stop.CANCEL
+            guardian.execute_anew()
+        guardian.leave(status)
+
+    def _write(self, endings: Sequence[Ending], *, is_counted: bool) -> None:
+        intake = Intake(self._guardian.terms, self._guardian.connected())
+        try:
+            intake.end(endings, is_counted=is_counted)
+        except DATABASE_AWAY:
+            raise
+        except DATABASE_FAILED as exc:
+            # One that the server will not have spoils no other.
+            _log.error("an end of %d was refused: %s", len(endings), " ".join(str(exc).split()))
+            for ending in endings if len(endings) > 1 else ():
+                with suppress(psycopg.DataError, psycopg.IntegrityError, PayloadError):
+                    intake.end([ending], is_counted=is_counted)
+
+    def _ending_of(self, held: HeldJob, outcome: Outcome) -> Ending | None:
+        """What its function has come to, if it has, else what this says."""
+        if held.ending is not None:
+            return held.ending
+        return ending_of(outcome, held.job, self._backoff, self._rng.random())
+
+    def _status_after(self, verdict: Verdict) -> ExitCode | None:
+        """What to end with; None to go on afresh, as the worker itself need not end."""
+        if verdict is not Verdict.STOP:
+            return _EXITS[verdict]
+        return None if self._guardian.stopping is None else exit_code_of(self._guardian.stopping)

@@ -1,0 +1,93 @@
+"""What a worker of either kind works with, put together once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Self
+
+from queue_workflows.db.dsn import secrets_of
+from queue_workflows.db.engine import Database
+from queue_workflows.db.listen import Listener
+from queue_workflows.jobs.asking import Errands
+from queue_workflows.jobs.executor import Loop
+from queue_workflows.jobs.guards import Budget, budget_of
+from queue_workflows.jobs.redaction import Redactor
+from queue_workflows.jobs.windows import Windows
+from queue_workflows.repositories.claiming import Marks
+from queue_workflows.repositories.families import Family
+from queue_workflows.roles.aside import Aside
+from queue_workflows.roles.duty import Duty, WorkerOptions, family_of
+from queue_workflows.roles.guardian import Guardian
+from queue_workflows.roles.performing import Performer
+from queue_workflows.roles.touch import Touch
+from queue_workflows.settings import Settings
+from queue_workflows.states import JobFamily
+
+
+@dataclass(frozen=True, slots=True)
+class Outfit:
+    """Shared by the main loop and nobody else, but for the guardian and `aside`."""
+
+    settings: Settings
+    options: WorkerOptions
+    family: Family
+    budget: Budget
+    guardian: Guardian
+    listener: Listener
+    aside: Aside
+    windows: Windows
+    marks: Marks
+    rng: Random
+    redactor: Redactor
+    touch: Touch
+    performer: Performer
+    duty: Duty
+
+    @classmethod
+    def of(
+        cls,
+        database: Database,
+        settings: Settings,
+        options: WorkerOptions,
+        *,
+        guardian: Guardian,
+        listener: Listener,
+        loop: Loop,
+        aside: Aside,
+    ) -> Self:
+        """Everything for a worker of this queue; its async jobs run on `loop`."""
+        family, marks, rng = family_of(options.queue), Marks(settings.poll_s), Random()  # noqa: S311
+        redactor = Redactor(secrets_of(database.params))
+        touch = Touch(
+            lambda: database.connect(autocommit=True, hot=True),
+            guardian=guardian,
+            listener=listener,
+            marks=marks,
+            rng=rng,
+            pooled=database.pooled,
+        )
+        performer = Performer(
+            settings,
+            connected=touch.connected,
+            loop=loop,
+            limits=guardian.terms.limits,
+            redactor=redactor,
+            rng=rng,
+        )
+        return cls(
+            settings=settings,
+            options=options,
+            family=family,
+            budget=budget_of(options.queue, JobFamily(family.name), settings),
+            guardian=guardian,
+            listener=listener,
+            aside=aside,
+            windows=Windows(Errands(aside.ask), guardian.terms.kept, lease_s=guardian.holdings.lease_s),
+            marks=marks,
+            rng=rng,
+            redactor=redactor,
+            touch=touch,
+            performer=performer,
+            duty=Duty(options, guardian=guardian, listener=listener, performer=performer, touch=touch),
+        )

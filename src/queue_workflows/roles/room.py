@@ -1,0 +1,76 @@
+"""How many jobs a crew claims, and when it gives back what it has not begun; pure, told the time.
+
+A worker that claims one job for each free thread waits for the database between any two short ones. One that
+claims far ahead keeps from others what it does not get to. So it claims ahead what it begins anyway while one
+round to the database takes:
+
+    claimed, not begun   <=   free threads  +  the least of
+        what it began within the last 20 ms                    (whose jobs are stuck begins nothing)
+        what so many threads can begin in 20 ms                (by how long the last jobs took: 0 if slow)
+        400
+
+What has not been begun 100 ms after its claim, because the jobs before it turned slow, is given back at its
+place, uncounted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+AHEAD_S: Final = 0.02
+AHEAD_MOST: Final = 400
+GIVE_BACK_AFTER_S: Final = 0.1
+# How many jobs the mean of their durations looks back on, in threads' worth.
+_REMEMBERED: Final = 4
+
+
+class Room:
+    """What is known of the pace of `threads` threads."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        # Slow, until they show otherwise.
+        self._mean_s = 2 * AHEAD_S * threads
+        # When so many jobs in all had been begun, and when the claim of so many in all was handed over.
+        self._begun: deque[tuple[float, int]] = deque([(0.0, 0)])
+        self._handed: deque[tuple[float, int]] = deque()
+        self._handed_in_all = 0
+
+    def handed(self, jobs: int, now: float) -> None:
+        """So many were claimed and wait for a thread."""
+        if jobs:
+            self._handed_in_all += jobs
+            self._handed.append((now, self._handed_in_all))
+
+    def taken_back(self, jobs: int) -> None:
+        """So many of those, the last ones, wait no longer and were not begun."""
+        self._handed_in_all -= jobs
+        self._handed.clear()
+
+    def ended(self, jobs: int, seconds: float) -> None:
+        """So many ended that took so long together."""
+        if jobs:
+            weight = jobs / (jobs + self._threads * _REMEMBERED)
+            self._mean_s += (seconds / jobs - self._mean_s) * weight
+
+    def free(self, running: int, waiting: int, now: float) -> int:
+        """How many to claim, while so many run and so many wait for a thread."""
+        begun = self._handed_in_all - waiting
+        seen = self._begun
+        while len(seen) > 1 and seen[1][0] <= now - AHEAD_S:
+            seen.popleft()
+        lately = begun - seen[0][1]
+        seen.append((now, begun))
+        able = int(self._threads * AHEAD_S / max(self._mean_s, 1e-6))
+        return max(0, self._threads - running - waiting + min(lately, able, AHEAD_MOST))
+
+    def give_back_at(self, waiting: int) -> float | None:
+        """When the job that waits longest has waited long enough; None if none waits."""
+        if not waiting:
+            self._handed.clear()
+            return None
+        begun = self._handed_in_all - waiting
+        while self._handed and self._handed[0][1] <= begun:
+            self._handed.popleft()
+        return self._handed[0][0] + GIVE_BACK_AFTER_S if self._handed else None

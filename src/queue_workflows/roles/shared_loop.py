@@ -1,0 +1,101 @@
+"""The event loop of a crew's async jobs: a thread of its own, which several jobs share.
+
+Each job's thread stands for its place in the crew's number, so it waits here until its coroutine has ended.
+A job that blocks the loop keeps its siblings from going on; `is_barred` says so, so that the guards do not
+blame them for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from contextvars import ContextVar, copy_context
+from typing import Any
+
+from queue_workflows.jobs.guards import HeldJob
+from queue_workflows.jobs.outcomes import Outcome
+
+_log = logging.getLogger(__name__)
+
+# Which job a thread, or a task on the loop and the tasks that it starts, is at.
+at_hand: ContextVar[HeldJob | None] = ContextVar("queue_workflows_job_at_hand", default=None)
+
+
+class SharedLoop:
+    """Started with its first job, ended by `close`."""
+
+    def __init__(self) -> None:
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def run(self, execution: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Run one execution to its end, from the thread of its job."""
+        ended: Future[Outcome] = Future()
+        loop, held = self._started(), at_hand.get()
+        if held is not None:
+            held.is_async = True
+
+        def begin() -> None:
+            task = loop.create_task(execution)
+            task.add_done_callback(lambda done: _hand_over(done, ended))
+
+        loop.call_soon_threadsafe(begin, context=copy_context())
+        return ended.result()
+
+    def is_barred(self, held: HeldJob) -> bool:
+        """Whether this job cannot go on now, because another one has the loop; from any thread."""
+        loop = self._loop
+        task = None if loop is None or not held.is_async else asyncio.current_task(loop)
+        at = getattr(task, "qwf_job", None)
+        return at is not None and at is not held
+
+    def close(self) -> None:
+        """Cancel what is left on the loop, and end its thread."""
+        self._closing = True
+        loop, thread = self._loop, self._thread
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def _started(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                made: Future[asyncio.AbstractEventLoop] = Future()
+                self._thread = threading.Thread(target=self._turn, args=(made,), name="qwf-loop", daemon=True)
+                self._thread.start()
+                self._loop = made.result()
+            return self._loop
+
+    def _turn(self, made: Future[asyncio.AbstractEventLoop]) -> None:
+        with asyncio.Runner() as runner:
+            loop = runner.get_loop()
+            asyncio.set_event_loop(loop)
+            loop.set_task_factory(_task_of_a_job)
+            made.set_result(loop)
+            while not self._closing:
+                try:
+                    loop.run_forever()
+                except (SystemExit, KeyboardInterrupt) as left:
+                    # The task that raised it has ended by it, and whoever awaits that is told: one job's
+                    # failure, and nothing to the others.
+                    _log.warning("a task of a job raised %s", type(left).__name__)
+
+
+def _task_of_a_job(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    task: Any = asyncio.Task(coroutine, loop=loop, **options)
+    task.qwf_job = at_hand.get()
+    return task  # type: ignore[no-any-return]
+
+
+def _hand_over(task: asyncio.Task[Outcome], ended: Future[Outcome]) -> None:
+    if task.cancelled():
+        ended.set_exception(asyncio.CancelledError("the loop of the worker is closed"))
+    elif (raised := task.exception()) is not None:
+        ended.set_exception(raised)
+    else:
+        ended.set_result(task.result())

@@ -1,0 +1,101 @@
+"""The wiring of a host app whose tasks are run several at once."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from support import worker_tasks  # noqa: F401 - its tasks are run here too
+
+from queue_workflows import ingest_task
+
+
+@ingest_task("noop")
+def noop(reason: str | None) -> None:
+    """As short as a job can be."""
+
+
+@ingest_task("async noop")
+async def async_noop(reason: str | None) -> None:
+    """The same on the loop."""
+
+
+def _line(args: dict[str, Any], what: str, job: int) -> None:
+    # One write of a few bytes at the end of a file is one line, whoever else writes.
+    with Path(args["ledger"]).open("a") as ledger:
+        ledger.write(f"{what} {job}\n")
+
+
+@ingest_task("counted")
+def counted(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Writes down when it is inside, and stays there for a moment, or until a file appears."""
+    _line(args, "in", ctx.id)
+    if "until" in args:
+        while not Path(args["until"]).exists():
+            time.sleep(0.01)
+    else:
+        time.sleep(args.get("s", 0.01))
+    _line(args, "out", ctx.id)
+
+
+@ingest_task("async counted")
+async def async_counted(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """The same on the loop."""
+    _line(args, "in", ctx.id)
+    if "until" in args:
+        while not Path(args["until"]).exists():
+            await asyncio.sleep(0.01)
+    else:
+        await asyncio.sleep(args.get("s", 0.01))
+    _line(args, "out", ctx.id)
+
+
+@ingest_task("async patient")
+async def async_patient(reason: str | None, args: dict[str, Any]) -> None:
+    """Waits for ever, and ends when it is cancelled."""
+    Path(args["begun"]).touch()
+    await asyncio.Event().wait()
+
+
+@ingest_task("async stubborn")
+async def async_stubborn(reason: str | None, args: dict[str, Any]) -> None:
+    """Will not be cancelled."""
+    Path(args["begun"]).touch()
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+@ingest_task("blocks the loop")
+async def blocks_the_loop(reason: str | None, args: dict[str, Any]) -> None:
+    """A slip of its author: everybody on the loop stands still."""
+    Path(args["begun"]).touch()
+    while True:
+        time.sleep(0.02)
+
+
+@ingest_task("leaves")
+def leaves(reason: str | None) -> None:
+    """What would end a script."""
+    sys.exit(3)
+
+
+@ingest_task("interrupts")
+async def interrupts(reason: str | None) -> None:
+    """In a task of its own."""
+
+    async def inner() -> None:
+        raise KeyboardInterrupt
+
+    await asyncio.create_task(inner())
+
+
+@ingest_task("bad result")
+def bad_result(reason: str | None) -> dict[str, Any]:
+    """JSON that the server will not have as jsonb, though it is JSON."""
+    return {"n": 10**300_000 if reason == "huge" else 1}

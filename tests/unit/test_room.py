@@ -1,0 +1,67 @@
+"""How far ahead a crew claims, without a clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from queue_workflows.roles.room import AHEAD_MOST, GIVE_BACK_AFTER_S, Room
+
+
+def at_pace(room: Room, *, per_ms: int, seconds: float, rounds: int = 100) -> tuple[float, int]:
+    """So many jobs a millisecond claimed, begun and ended, each taking so long."""
+    now = 10.0
+    for _ in range(rounds):
+        now += 0.001
+        room.handed(per_ms, now)
+        free = room.free(0, 0, now)
+        room.ended(per_ms, per_ms * seconds)
+    return now, free
+
+
+def test_nobody_claims_ahead_who_has_begun_nothing() -> None:
+    """The first claim is for the free threads."""
+    room = Room(8)
+    assert room.free(0, 0, 1.0) == 8
+    assert room.free(5, 0, 1.1) == 3
+    assert room.free(5, 3, 1.2) == 0
+
+
+def test_slow_jobs_are_not_claimed_ahead() -> None:
+    """However many begin at one moment: what takes half a second leaves no time for another in 20 ms."""
+    room = Room(8)
+    now = 1.0
+    for _ in range(20):
+        room.handed(8, now)
+        assert room.free(8, 0, now + 0.001) == 0
+        room.ended(8, 8 * 0.5)
+        assert room.free(0, 0, now + 0.5) == 8
+        now += 0.5
+
+
+@pytest.mark.parametrize(("per_ms", "most"), [(2, 8 + 44), (100, 8 + AHEAD_MOST)])
+def test_quick_jobs_are_claimed_ahead_by_twenty_milliseconds(per_ms: int, most: int) -> None:
+    """As many as were begun in that time, and never more than the cap."""
+    room = Room(8)
+    _, free = at_pace(room, per_ms=per_ms, seconds=0.00001)
+    assert 8 < free <= most
+
+
+def test_a_worker_that_gets_stuck_claims_nothing_ahead() -> None:
+    """What it did before says nothing once it begins nothing any more."""
+    room = Room(8)
+    now, free = at_pace(room, per_ms=10, seconds=0.0001)
+    assert free > 8
+    assert room.free(8, 20, now + 0.1) == 0
+
+
+def test_what_waits_too_long_is_given_back() -> None:
+    """By the time of the claim that brought the first of those that wait."""
+    room = Room(2)
+    room.handed(10, 1.0)
+    room.handed(5, 1.05)
+    assert room.give_back_at(15) == 1.0 + GIVE_BACK_AFTER_S
+    assert room.give_back_at(6) == 1.0 + GIVE_BACK_AFTER_S
+    assert room.give_back_at(5) == 1.05 + GIVE_BACK_AFTER_S
+    room.taken_back(5)
+    assert room.give_back_at(0) is None
+    assert room.free(0, 0, 2.0) == 2
