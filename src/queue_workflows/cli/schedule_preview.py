@@ -93,6 +93,8 @@ def preview(
         return
     with_jitter = ["BEGINS"] if asked.jitter_s else []
     print_table([asked.timezone.upper(), "UTC", *with_jitter, ""], list(_lines(asked, ticks)))
+    if not ticks:
+        say("no tick comes after that")
     if asked.remark:
         say(asked.remark)
 

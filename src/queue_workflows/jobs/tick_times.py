@@ -50,7 +50,7 @@ def ticks_after(cron: str, timezone: str, after: datetime) -> Iterator[datetime]
         # What the clock already showed before it was put back has come.
         reached = max(wall, _shown_before(zone, begin) - _SECOND)
     sim = CronSim(cron, reached)
-    match = next(sim, None)
+    match = _following(sim)
     reached = wall
     for stretch in _stretches(zone, begin):
         if match is None:
@@ -58,17 +58,17 @@ def ticks_after(cron: str, timezone: str, after: datetime) -> Iterator[datetime]
         first = stretch.begin + stretch.offset
         if first < reached and not means_times_of_day:
             sim = CronSim(cron, first - _SECOND)
-            match = next(sim, None)
+            match = _following(sim)
         elif first > reached and means_times_of_day and match is not None and match < first:
             yield stretch.begin.replace(tzinfo=UTC)
             while match is not None and match <= first:
-                match = next(sim, None)
+                match = _following(sim)
         while match is not None and match < first:
-            match = next(sim, None)
+            match = _following(sim)
         reached = stretch.end + stretch.offset
         while match is not None and match < reached:
             yield (match - stretch.offset).replace(tzinfo=UTC)
-            match = next(sim, None)
+            match = _following(sim)
 
 
 def next_tick(cron: str, timezone: str, after: datetime) -> datetime | None:
@@ -100,6 +100,14 @@ def last_ticks(cron: str, timezone: str, since: datetime, until: datetime, count
             return found[-count:]
         else:
             too_late, window = begin, window * 2
+
+
+def _following(sim: CronSim) -> datetime | None:
+    """The next match; None where cronsim gives up, after fifty years or at the end of the calendar."""
+    try:
+        return next(sim, None)
+    except OverflowError:
+        return None
 
 
 def _between(early: datetime, late: datetime) -> datetime:

@@ -1,0 +1,86 @@
+"""What a ticker asks each second reads what is due, however many schedules wait or are switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support.plans import explain
+
+from queue_workflows.db.pins import PLANNER
+from queue_workflows.repositories import ticks
+
+COUNT, DUE = 20_000, 7
+STORED = """
+INSERT INTO schedules (name, cron, task_name, queue, enabled, declared, declared_by, next_tick_at)
+SELECT 's' || n, '0 4 * * *', 'tidy', 'load', mod(n, 3) <> 0, true, 'shop',
+    CASE
+        WHEN mod(n, 3) = 0 THEN now() - interval '1 day'
+        WHEN mod(n, 5000) = 1 THEN NULL
+        WHEN mod(n, 5000) = 2 THEN now() - n * interval '1 millisecond'
+        ELSE now() + n * interval '1 second'
+    END
+FROM generate_series(1, %(count)s) AS n
+"""
+AS_A_TICKER = tuple(name.removeprefix("enable_") for name in PLANNER if name.startswith("enable_"))
+
+
+@pytest.fixture(scope="module", params=["analyzed", "never analyzed"])
+def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Connection]:
+    """A few that are due, or that nobody has reckoned, among many."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute("TRUNCATE schedules, ingest_jobs")
+        connection.execute("ALTER TABLE schedules SET (autovacuum_enabled = off)")
+        connection.execute(STORED, {"count": COUNT})
+        if request.param == "analyzed":
+            connection.execute("VACUUM ANALYZE schedules")
+        yield connection
+        connection.execute("ALTER TABLE schedules RESET (autovacuum_enabled)")
+
+
+def rows_read(plan: list[dict[str, Any]]) -> int:
+    """How many schedules the plan has looked at."""
+    mine = [node for node in plan if node.get("Relation Name") == "schedules"]
+    return sum(
+        round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+        for node in mine
+    )
+
+
+def test_what_is_due_is_read_by_index(crowded: psycopg.Connection) -> None:
+    """And of those that are not due, the one that comes next."""
+    due = ticks.TickRepository(crowded).due()
+    assert 0 < len(due.schedules) <= DUE
+    plan = explain(crowded, "force_generic_plan", ticks.DUE, {"aside": []}, off=AS_A_TICKER)
+    assert rows_read(plan) == len(due.schedules)
+    plan = explain(crowded, "force_generic_plan", ticks.NEXT_IN, {}, off=AS_A_TICKER)
+    assert rows_read(plan) == 1
+
+
+def test_a_schedule_moves_on_by_its_key(crowded: psycopg.Connection) -> None:
+    """The statement that inserts reads the schedules that it is about, and the job's key."""
+    due = ticks.TickRepository(crowded).due()
+    one = due.schedules[0]
+    params = {
+        "names": [one.name],
+        "read_at": [one.updated_at],
+        "reckoned": [one.next_tick_at],
+        "last": [due.now],
+        "next": [due.now],
+        "tick_of": [one.name],
+        "tick_at": [due.now],
+        "begins_at": [due.now],
+        "reason": ["why"],
+        "max_attempts": [3],
+        "backoff_s": [None],
+        "timeout_s": [None],
+        "stall_timeout_s": [None],
+        "limit_key": [None],
+    }
+    plan = explain(crowded, "force_generic_plan", ticks.INSERT, params, off=AS_A_TICKER)
+    inserted = [node for node in plan if node["Node Type"] == "ModifyTable"]
+    assert {node["Relation Name"] for node in inserted} == {"schedules", "ingest_jobs"}
+    # Read to be locked, and again to be changed.
+    assert rows_read([node for node in plan if node["Node Type"] != "ModifyTable"]) == 2
