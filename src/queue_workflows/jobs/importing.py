@@ -121,19 +121,22 @@ class JobRows:
 
     def row(self, given: dict[str, Any]) -> Row:
         """The values to insert; `given` are fields of `NewIngestJob`, a name among them."""
-        job = self._job(given)
-        if job.queue not in self._queues and isinstance(job.queue, str):
-            raise unknown_queue(job.queue, self._queues)
-        return self._rows.row(job)
-
-    def _job(self, given: dict[str, Any]) -> NewIngestJob:
-        task = self._tasks.task_named(given["task_name"]) if isinstance(given["task_name"], str) else None
+        name = given["task_name"]
+        task = self._tasks.task_named(name) if isinstance(name, str) else None
         if task is not None:
             args, options = given.get("args"), {k: v for k, v in given.items() if k not in _OWN}
-            return task.job(args, **options)
+            job = task.job(args, **options)
+            self._check(job.queue)
+            return self._rows.row(job)
         if "queue" not in given:
             raise PayloadError("it has no queue", path="queue", advice="--queue names one")
-        return NewIngestJob(**given)
+        self._check(given["queue"])
+        return self._rows.of(given)
+
+    def _check(self, queue: object) -> None:
+        """What is no text at all is refused with the other fields."""
+        if isinstance(queue, str) and queue not in self._queues:
+            raise unknown_queue(queue, self._queues)
 
 
 def our_rows() -> JobRows:
@@ -175,14 +178,16 @@ class LineReader:
 
     def _given(self, text: bytes) -> dict[str, Any]:
         """What the line says, and the defaults for what it does not."""
-        found = _object(text)
-        given = {name: value for name, value in found.items() if value is not None}
+        given = _object(text)
+        if None in given.values():
+            given = {name: value for name, value in given.items() if value is not None}
         if not self._names.issuperset(given):
             unknown = ", ".join(sorted(repr(name)[:40] for name in given.keys() - self._names)[:3])
             raise PayloadError(f"unknown: {unknown}", advice=f"a job has {', '.join(FIELDS)}")
         if "run_at" in given:
             given["run_at"] = moment_of(given["run_at"])
-        given = self._defaults | given
+        if self._defaults:
+            given = self._defaults | given
         if "task_name" not in given:
             raise PayloadError("it has no task_name", advice="--task names one")
         return given

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
@@ -88,6 +88,7 @@ _OPTIONS: Final[tuple[tuple[str, Callable[[str, Any], Any]], ...]] = (
     ("traceparent", check.text),
 )
 _NOT_GIVEN: Final[dict[str, Any]] = dict.fromkeys(BULK.names)
+_DUE: Final = frozenset({"run_at", "delay"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +118,14 @@ class IngestRows:
     def __init__(self, limits: PayloadLimits, max_attempts: int = MAX_ATTEMPTS) -> None:
         self._limits = limits
         self._max_attempts = check.whole("max_attempts", max_attempts, 1, check.SMALLINT_MAX)
+        self._usual = _NOT_GIVEN | {"args": "{}", "priority": 5, "max_attempts": self._max_attempts}
+        self._checks: dict[str, Callable[[str, Any], Any]] = {
+            **dict(_OPTIONS),
+            "task_name": check.text,
+            "queue": lambda _, queue: ingest_queue(queue),
+            "args": limits.json_object,
+            "priority": partial(check.whole, at_least=0, at_most=9),
+        }
 
     def row(self, job: NewIngestJob) -> check.Row:
         """The values of `BULK.columns`, each checked."""
@@ -128,6 +137,16 @@ class IngestRows:
             job.task_name, job.queue, job.args, job.priority, options, run_at=job.run_at, delay=job.delay
         )
         return tuple(checked.values())
+
+    def of(self, given: Mapping[str, Any]) -> check.Row:
+        """The same by the names of its fields, a task and a queue among them: for who has a million."""
+        values = self._usual.copy()
+        for name, value in given.items():
+            if value is not None and name not in _DUE:
+                values[name] = self._checks[name](name, value)
+        if not _DUE.isdisjoint(given):
+            values["run_at"], values["delay_s"] = check.due(given.get("run_at"), given.get("delay"))
+        return tuple(values.values())
 
     def values(
         self,
