@@ -19,6 +19,7 @@ from queue_workflows.errors import PayloadError, RefError
 from queue_workflows.jobs.children import ChildRuns
 from queue_workflows.jobs.closing import end_of, tell_parent
 from queue_workflows.jobs.desk import Desk
+from queue_workflows.jobs.kept_nodes import Known
 from queue_workflows.jobs.opening import (
     NotOpened,
     Opening,
@@ -55,17 +56,22 @@ from queue_workflows.workflow.spec import BaseNode, Document, InputNode, Workflo
 # How much a batch opens, but for the last list, of which a whole part is opened.
 NODES_AT_ONCE: Final = 2_000
 ROWS_AT_ONCE: Final = 5_000
+AHEAD_AT_ONCE: Final = 100
 _NO_NEWS: Final = frozenset({"begin", JobStatus.AWAITING_INPUT.value})
 
 
 class Advancing:
-    """What follows from some events of a run; `act` is called once."""
+    """What follows from some events of a run; `act` is called once.
 
-    def __init__(self, desk: Desk, run: LockedRun, document: Document, graph: Graph) -> None:
+    `known` are nodes as they are stored.
+    """
+
+    def __init__(self, desk: Desk, run: LockedRun, document: Document, graph: Graph, known: Known) -> None:
         self._desk = desk
         self._run = run
         self._document = document
         self._graph = graph
+        self._known = known
         self._parking = Parking(desk, run, document)
         self._openings: dict[str, Opening] = {}
         self._expansions: list[tuple[str, int]] = []
@@ -109,6 +115,25 @@ class Advancing:
         if self._unsent:
             with self._desk.connection.pipeline():
                 self.send()
+
+    def ask_ahead(self) -> Callable[[], Known]:
+        """Ask for what the ends of the nodes that were opened will concern, behind the commit.
+
+        What it returns gives all that is known of the nodes then, when the pipeline has ended.
+        """
+        opened = (node for node in self._step.nodes.values() if node.state is NodeState.ACTIVE)
+        below = {child for node in opened for child in self._graph.nodes[node.node_id].children}
+        self._known.update(self._step.nodes)
+        ahead = [child for child in below if child not in self._known]
+        if not 0 < len(ahead) <= AHEAD_AT_ONCE:
+            return lambda: self._known
+        found = self._desk.nodes.ask(self._run.id, ahead)
+
+        def known() -> Known:
+            self._learn(ahead, found())
+            return self._known
+
+        return known
 
     def _planned(self, events: Iterable[TakenEvent]) -> list[Event]:
         """The events as the planner takes them; ends of one node and kind as one."""
@@ -299,7 +324,13 @@ class Advancing:
     # What is known of the rows, and what is written of them.
 
     def _look(self, node_ids: Collection[str]) -> Mapping[str, Counters]:
-        return self._desk.nodes.read(self._run.id, node_ids)
+        unknown = [node_id for node_id in node_ids if node_id not in self._known]
+        if unknown:
+            self._learn(unknown, self._desk.nodes.read(self._run.id, unknown))
+        return {node_id: row for node_id in node_ids if (row := self._known[node_id]) is not None}
+
+    def _learn(self, node_ids: Iterable[str], found: Mapping[str, Counters]) -> None:
+        self._known.update((node_id, found.get(node_id)) for node_id in node_ids)
 
     def _row(self, node_id: str) -> Counters:
         row = self._step.nodes.get(node_id)

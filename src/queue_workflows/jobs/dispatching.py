@@ -1,8 +1,8 @@
 """Advances runs: finds those that have something to do, and acts on the outbox of one at a time.
 
 Any number of dispatchers may do this at once. A run belongs to whoever has its row locked, for one batch; the
-others pass it by and take the next one. Nothing is remembered between two batches, so one that is killed is
-missed by nobody: its transaction never happened.
+others pass it by and take the next one. Nothing is remembered between two batches but what saves reading it
+again, so one that is killed is missed by nobody: its transaction never happened.
 
 A batch that fails is tried event by event, and one that still fails is put off, for longer each time, and at
 last put aside with its error. The run's other events go on, and so do other runs.
@@ -23,6 +23,7 @@ from queue_workflows.jobs import observing
 from queue_workflows.jobs.advancing import Advancing
 from queue_workflows.jobs.closing import give_up
 from queue_workflows.jobs.desk import Desk
+from queue_workflows.jobs.kept_nodes import KeptNodes
 from queue_workflows.jobs.opening import Host
 from queue_workflows.jobs.parking import Parking
 from queue_workflows.jobs.redaction import Redactor
@@ -64,6 +65,7 @@ class Dispatcher:
         asked = None if host is None else partial(self._asked, host)
         self._desk = Desk.at(connection, settings, host=asked, find_document=find_document)
         self._repository = self._desk.events
+        self._kept = KeptNodes()
         self._after = NO_RUN
         self._last: UUID | None = None
         self._has_more = False
@@ -129,6 +131,9 @@ class Dispatcher:
                 self._repository.rollback()
             else:
                 self._repository.commit()
+            known = None if acted is None else acted.ask_ahead()
+        if run is not None and known is not None:
+            self._kept.keep(run.id, run.next_version, known())
         return bool(events) or acted is not None
 
     def _advancing(self, run: LockedRun, events: list[TakenEvent]) -> Advancing | None:
@@ -142,7 +147,8 @@ class Dispatcher:
             give_up(self._desk, run, reason=cancels[0].payload.get("reason"))
             return None
         with observing.dispatching(run) as observed:
-            advancing = Advancing(self._desk, observed, document, document.derived(graph_of))
+            known = self._kept.take(run.id, run.version)
+            advancing = Advancing(self._desk, observed, document, document.derived(graph_of), known)
             advancing.act(events)
         return advancing
 

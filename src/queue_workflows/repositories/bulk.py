@@ -120,6 +120,9 @@ def insert_many(statements: Statements, table: BulkTable, rows: Sequence[Row]) -
 
 def send_many(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> None:
     """The same where nobody wants to know, and nobody else writes these keys at this time."""
+    if len(rows) == 1:
+        statements.send(_single(table), dict(zip(table.names, rows[0], strict=True)))
+        return
     for numbers in _chunks(table, rows, range(len(rows))):
         statements.send(*_insertion(table, [rows[at] for at in numbers], None))
 
@@ -247,6 +250,25 @@ def _statement(table: BulkTable, arrays: tuple[str, ...], keyed: bool, placed: b
     for mark, fragment in fragments.items():
         statement = statement.replace(mark, fragment)
     return statement
+
+
+@lru_cache(maxsize=16)
+def _single(table: BulkTable) -> str:
+    """The statement for one row: the server takes half as long for it as for one with arrays."""
+    kinds = dict(table.columns)
+    plain = [name for name in table.names if name not in table.only_for_made]
+    made = dict(table.made)
+    for source in table.only_for_made:
+        made = {
+            name: sql.replace(f"{{{source}}}", f"%({source})s::{kinds[source]}") for name, sql in made.items()
+        }
+    values = [*made.values(), *(f"%({name})s::{kinds[name]}" for name in plain)]
+    return f"""
+INSERT INTO {table.name} (position, {", ".join([*made, *plain])})
+VALUES (nextval('{table.name}_position_seq'), {", ".join(values)})
+ON CONFLICT ({", ".join(table.key)}) {table.key_where} {table.on_conflict}
+RETURNING id
+"""  # noqa: S608 - the table's own names
 
 
 def _swallowed() -> DatabaseError:

@@ -86,11 +86,12 @@ COMMIT: Final = "COMMIT"
 ROLLBACK: Final = "ROLLBACK"
 # locked: the run, unless another one has it; apart, as what is selected beside a lock is worked out before
 # the lock is had. The commit may come back before it is on disk: if it is lost, its events are still there.
-# The transaction remembers which run it has locked, for the statement that is on its way behind this one.
+# The transaction remembers which run it has locked, for the statement that is on its way behind this one. Who
+# wrote the row last, and who we are, tell whether anybody has since we did.
 LOCK: Final = """
 WITH locked AS MATERIALIZED (
     SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, parent_node_job_id,
-        traceparent, nodes_left, nodes_active, nodes_failed, stopping
+        traceparent, nodes_left, nodes_active, nodes_failed, stopping, xmin::text AS version
     FROM workflow_runs
     WHERE id = %(run_id)s::uuid AND mode = 'node'
     FOR NO KEY UPDATE SKIP LOCKED
@@ -98,7 +99,7 @@ WITH locked AS MATERIALIZED (
 SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, parent_node_job_id, traceparent,
     current_setting('synchronous_commit'), set_config('synchronous_commit', 'off', true),
     set_config('qwf.locked_run', id::text, true),
-    nodes_left, nodes_active, nodes_failed, stopping
+    nodes_left, nodes_active, nodes_failed, stopping, version, pg_current_xact_id()::xid::text
 FROM locked
 """
 SPEC: Final = "SELECT spec::text FROM workflow_runs WHERE id = %(run_id)s::uuid"
@@ -220,7 +221,7 @@ LONGEST_BACKOFF_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class LockedRun:
-    """A run whose row lock we hold."""
+    """A run whose row lock we hold; its row has this `version` now, and `next_version` if we write it."""
 
     id: uuid.UUID
     status: RunStatus
@@ -233,6 +234,8 @@ class LockedRun:
     parent_node_job_id: int | None
     traceparent: str | None
     durability: str
+    version: str
+    next_version: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,8 +374,9 @@ def _event(run_id: uuid.UUID, kind: str, payload: dict[str, Any] | None) -> dict
 def _locked(rows: Rows) -> LockedRun | None:
     if not rows:
         return None
-    same, status, *facts, _off, _known, left, active, failed, stopping = rows[0]
-    return LockedRun(same, RunStatus(status), RunCounters(left, active, failed, stopping), *facts)
+    same, status, *facts, _off, _known, left, active, failed, stopping, version, following = rows[0]
+    counters = RunCounters(left, active, failed, stopping)
+    return LockedRun(same, RunStatus(status), counters, *[*facts, version, following])
 
 
 def _taken(rows: Rows) -> list[TakenEvent]:

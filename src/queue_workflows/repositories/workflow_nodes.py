@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
@@ -75,8 +75,12 @@ class WorkflowNodeRepository:
 
     def read(self, run_id: uuid.UUID, node_ids: Collection[str]) -> dict[str, Counters]:
         """The rows that exist, by node."""
-        rows = self._sql.rows(READ, {"run_id": run_id, "node_ids": list(node_ids)})
-        return {row[0]: _counters(row) for row in rows}
+        return self.ask(run_id, node_ids)()
+
+    def ask(self, run_id: uuid.UUID, node_ids: Collection[str]) -> Callable[[], dict[str, Counters]]:
+        """What gives them; in a pipeline when that has ended."""
+        rows = self._sql.ask(READ, {"run_id": run_id, "node_ids": list(node_ids)})
+        return lambda: {row[0]: _counters(row) for row in rows()}
 
     def write(self, run_id: uuid.UUID, rows: Iterable[Counters], mapped: Collection[str]) -> None:
         """Insert or change rows; `mapped` are those with a `for_each`."""
