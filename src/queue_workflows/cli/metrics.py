@@ -38,7 +38,7 @@ def _host(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 @click.option(
     "--every",
     type=Seconds(),
-    default=5.0,
+    default=10.0,
     show_default=True,
     help="Read the database at most every so many seconds, however often somebody asks.",
 )

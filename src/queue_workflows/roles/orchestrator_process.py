@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 MIN_SCHEMA: Final = 17
 ROLE: Final = "orchestrator"
 # All gauges of one export are of one reading.
-_FIGURES_EVERY_S: Final = 5.0
+_FIGURES_EVERY_S: Final = 10.0
 
 
 def run_orchestrator(database: Database, settings: Settings, options: OrchestratorOptions) -> ExitCode:
