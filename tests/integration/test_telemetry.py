@@ -66,12 +66,13 @@ def ordering(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield f"{context.trace_id:032x}-{context.span_id:016x}"
 
 
-def test_a_job_and_what_it_enqueues_are_one_trace(qwf_dsn, conn, told, monkeypatch):
+@pytest.mark.parametrize("concurrency", ["1", "8"])
+def test_a_job_and_what_it_enqueues_are_one_trace(qwf_dsn, conn, told, monkeypatch, concurrency):
     """enqueue > process > enqueue > process: sync and async, each current within its job; and all counted."""
     with ordering(monkeypatch) as order:
         enqueue_ingest_job("nesting", queue="fetch", conn=conn)
         enqueue_ingest_job("wrong", queue="fetch", conn=conn)
-    drain(qwf_dsn, told)
+    drain(qwf_dsn, told, "--concurrency", concurrency)
     rows = conn.execute("SELECT id, result, traceparent FROM ingest_jobs ORDER BY id").fetchall()
     chain = [told.span(f"{one}") for one in ("process nesting", "enqueue seen_async", "process seen_async")]
     outer, second, inner = chain
@@ -139,10 +140,11 @@ def test_a_run_is_one_trace_down_to_its_children(qwf_dsn, conn, told, monkeypatc
     }
 
 
-def test_a_job_that_is_cut_short_is_told_before_its_process_ends(qwf_dsn, conn, told):
+@pytest.mark.parametrize("concurrency", ["1", pytest.param("8", marks=pytest.mark.slow)])
+def test_a_job_that_is_cut_short_is_told_before_its_process_ends(qwf_dsn, conn, told, concurrency):
     """The guard's exit skips every `finally`; the span says what the guard found."""
     made = enqueue_ingest_job("stuck", queue="fetch", conn=conn, timeout_s=0.2)
-    drain(qwf_dsn, told, status=75)
+    drain(qwf_dsn, told, "--concurrency", concurrency, status=75)
     span = told.span("process stuck")
     assert span["status"]["status_code"] == "ERROR"
     assert (span["attributes"]["messaging.message.id"], span["attributes"]["error.type"]) == (
