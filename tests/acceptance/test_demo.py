@@ -105,12 +105,16 @@ def assert_all_is_told(outcome: dict[str, Any]) -> None:
         "tidy": "completed",
     }
     rows = outcome["jobs"]
-    assert len(rows) == len(["plan", "approve", "publish", "tidy"]) + SCENES + TICKS
     ticks = [row for row in rows if row["job"].startswith("ingest:")]
-    assert [row["name"] for row in ticks] == ["tick 1", "tick 2", "tick 3"]
-    assert [row["result"]["next"] for row in ticks] == [ticks[1]["job"], ticks[2]["job"], None]
+    assert len(rows) == len(["plan", "approve", "publish", "tidy"]) + SCENES + len(ticks)
+    # One more may be there before the third has run, and ends the schedule.
+    assert len(ticks) >= TICKS
+    assert {row["name"] for row in ticks} == {f"tick {number}" for number in range(1, len(ticks) + 1)}
+    by_number = sorted(ticks, key=lambda row: int(row["name"].split()[1]))
+    assert by_number[-1]["result"]["last"]
     # The first tick is the job whose lease was lost.
-    assert ticks[0]["attempt"] >= 2
+    assert by_number[0]["attempt"] >= 2
+    assert "triggered by demo" in by_number[0]["result"]["reason"]
     assert all(":demo:" in row["worker"] for row in ticks)
 
 
@@ -131,8 +135,8 @@ def test_the_demo_runs_twice_on_the_embedded_server(directory):
     until(lambda: processes_below(directory) == [], "all is gone")
     for line in (
         f"revisions applied, up to {HEAD}",
-        "film 1, its run and a job that ticks beside it, in one transaction",
-        "film 2, its run and its job, given up: 0 of them left",
+        "film 1, its run and a schedule that ticks beside it, in one transaction",
+        "film 2, its run and its schedule, given up: 0 of them left",
         "late result is refused",
         "●    publish   completed",
         "from left to right",

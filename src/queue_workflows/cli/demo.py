@@ -48,9 +48,9 @@ def demo(invocation: Invocation, yes: bool, as_json: bool) -> ExitCode:
     """Run the bundled example: a workflow that makes a film.
 
     Migrates the database and starts the film in one transaction with a row of its own; a supervisor with an
-    orchestrator and workers makes it, asks you whether to publish it, and stops. Then the run is drawn, and
-    who did what when. Without a database it starts an embedded Postgres in .qwf/. May be run as often as you
-    like; it refuses a database in which others work.
+    orchestrator, a scheduler and workers makes it, asks you whether to publish it, and stops. Then the run is
+    drawn, and who did what when. Without a database it starts an embedded Postgres in .qwf/. May be run as
+    often as you like; it refuses a database in which others work.
     """
     terminal = stdout_terminal()
     say: Callable[[str], None] = lambda line: click.echo(line, err=as_json)  # noqa: E731

@@ -14,7 +14,7 @@ from queue_workflows.errors import QwfError
 from queue_workflows.host.launcher import Child, own_command, spawn
 
 WIRING: Final = "queue_workflows.demo.wiring"
-COMMAND: Final = f"supervisor --orchestrator --worker cpu --worker gpu:2 --worker {QUEUE}"
+COMMAND: Final = f"supervisor --orchestrator --scheduler --worker cpu --worker gpu:2 --worker {QUEUE}"
 # Nothing is left to finish when they are stopped, or nobody wants it any more; and none of them is to last.
 _OPTIONS: Final = ("--grace", "0", "--no-spare")
 # What the supervisor needs to take back what was not finished.

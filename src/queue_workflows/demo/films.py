@@ -37,6 +37,8 @@ IS_OF_OTHERS: Final = """
 SELECT EXISTS (SELECT FROM workflow_runs WHERE labels ->> 'app' IS DISTINCT FROM :label)
     OR EXISTS (SELECT FROM ingest_jobs WHERE queue <> :queue)
 """
+HAS_SCHEDULES: Final = "SELECT to_regclass('schedules') IS NOT NULL"
+HAS_SCHEDULES_OF_OTHERS: Final = "SELECT EXISTS (SELECT FROM schedules WHERE queue <> :queue)"
 
 
 class Base(DeclarativeBase):
@@ -65,8 +67,12 @@ def check_ours(connection: sa.Connection) -> None:
     if not connection.execute(sa.text(IS_MIGRATED)).scalar_one():
         return
     given = {"label": LABEL, "queue": QUEUE}
-    if connection.execute(sa.text(IS_OF_OTHERS), given).scalar_one():
+    is_of_others = connection.execute(sa.text(IS_OF_OTHERS), given).scalar_one()
+    if not is_of_others and connection.execute(sa.text(HAS_SCHEDULES)).scalar_one():
+        theirs = sa.text(HAS_SCHEDULES_OF_OTHERS)
+        is_of_others = connection.execute(theirs, {"queue": QUEUE}).scalar_one()
+    if is_of_others:
         raise ConfigurationError(
-            "this database has runs or jobs of others, and the processes of the demo would take part",
+            "this database has runs, jobs or schedules of others, and the demo's processes would take part",
             advice="name an empty one with --db, or none, in an empty directory, for an embedded one",
         )

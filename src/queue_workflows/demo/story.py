@@ -21,13 +21,18 @@ from queue_workflows.db.migrations import bootstrap
 from queue_workflows.demo import crew
 from queue_workflows.demo.films import Film, check_ours, prepare
 from queue_workflows.demo.outcome import Outcome, Row
-from queue_workflows.demo.ticking import QUEUE, TICK, TICKS, enqueue_tick, key_of
+from queue_workflows.demo.ticking import QUEUE, TICK, begin_ticking, schedule_of
 from queue_workflows.errors import LeaseLost, RunRefused
 from queue_workflows.jobs.overview import NodeOverview, RunOverview
 from queue_workflows.jobs.runs import asked_node, cancel_run, start_run, submit_input
 from queue_workflows.jobs.watching import watch_run
-from queue_workflows.models import IngestJob, WorkflowNodeJob
-from queue_workflows.repositories import ClaimedIngestJob, IngestJobRepository, StartedRun
+from queue_workflows.models import IngestJob, Schedule, WorkflowNodeJob
+from queue_workflows.repositories import (
+    ClaimedIngestJob,
+    IngestJobRepository,
+    ScheduleRepository,
+    StartedRun,
+)
 from queue_workflows.states import JOB_TERMINAL, JobStatus
 from queue_workflows.workflow.nodes import InputNode
 
@@ -102,12 +107,12 @@ def _migrate(dsn: str | None, stage: Stage) -> int:
 
 
 def _commit(database: Database, stage: Stage) -> _Made:
-    """The promise itself: the film, its run and the first tick become visible in one commit."""
+    """The promise itself: the film, its run, a schedule and its first job become visible in one commit."""
     with database.engine.begin() as connection:
         prepare(connection)
     with Session(database.engine) as session, session.begin():
         made = _film_and_run(session)
-    stage.say(f"commit    film {made.film}, its run and a job that ticks beside it, in one transaction")
+    stage.say(f"commit    film {made.film}, its run and a schedule that ticks beside it, in one transaction")
     return made
 
 
@@ -116,12 +121,12 @@ def _film_and_run(session: Session) -> _Made:
     film = Film(brief=BRIEF, run_id=run.id)
     session.add(film)
     session.flush()
-    enqueue_tick(run.id, 1, conn=session)
+    begin_ticking(run.id, conn=session)
     return _Made(film.id, run)
 
 
 def _roll_back(database: Database, stage: Stage) -> int:
-    """The other side of the promise: a transaction that fails leaves neither film nor run nor job."""
+    """The other side of the promise: a transaction that fails leaves neither film nor run nor schedule."""
     with Session(database.engine) as session:
         made = _film_and_run(session)
         session.rollback()
@@ -131,10 +136,11 @@ def _roll_back(database: Database, stage: Stage) -> int:
             for sql, value in (
                 ("SELECT count(*) FROM qwf_demo.films WHERE id = :id", made.film),
                 ("SELECT count(*) FROM workflow_runs WHERE id = :id", made.run.id),
-                ("SELECT count(*) FROM ingest_jobs WHERE dedupe_key = :id", key_of(made.run.id, 1)),
+                ("SELECT count(*) FROM ingest_jobs WHERE schedule_name = :id", schedule_of(made.run.id)),
+                ("SELECT count(*) FROM schedules WHERE name = :id", schedule_of(made.run.id)),
             )
         )
-    stage.say(f"rollback  film {made.film}, its run and its job, given up: {left} of them left")
+    stage.say(f"rollback  film {made.film}, its run and its schedule, given up: {left} of them left")
     return left
 
 
@@ -198,6 +204,7 @@ def _make(database: Database, dsn: str | None, made: _Made, stage: Stage) -> Run
         except BaseException:
             # Nobody waits for it any more; what its orchestrator does not manage to end, the next one will.
             with database.engine.begin() as connection:
+                ScheduleRepository(connection).delete(schedule_of(made.run.id))
                 cancel_run(made.run, conn=connection, reason="the demo was interrupted")
             raise
         return run
@@ -240,12 +247,13 @@ def _ask(database: Database, made: _Made, seen: RunOverview, node: NodeOverview,
 
 
 def _await_ticks(database: Database, made: _Made, workers: crew.Crew) -> None:
-    """Each tick enqueues the next, so that the last may come after the film."""
+    """The tick that ends the schedule may come after the film."""
     deadline = time.monotonic() + PATIENCE_S
+    is_scheduled = sa.select(Schedule.name).where(Schedule.name == schedule_of(made.run.id))
     unfinished = sa.select(IngestJob.id).where(_is_tick(made), IngestJob.status.not_in(JOB_TERMINAL))
     while True:
         with Session(database.engine) as session:
-            if session.execute(unfinished).first() is None:
+            if session.execute(is_scheduled).first() is None and session.execute(unfinished).first() is None:
                 return
         workers.check()
         if time.monotonic() > deadline:
@@ -254,8 +262,7 @@ def _await_ticks(database: Database, made: _Made, workers: crew.Crew) -> None:
 
 
 def _is_tick(made: _Made) -> sa.ColumnElement[bool]:
-    keys = [key_of(made.run.id, number) for number in range(1, TICKS + 1)]
-    return sa.and_(IngestJob.task_name == TICK, IngestJob.dedupe_key.in_(keys))
+    return IngestJob.schedule_name == schedule_of(made.run.id)
 
 
 # What happened.
@@ -263,20 +270,19 @@ def _is_tick(made: _Made) -> sa.ColumnElement[bool]:
 
 def _jobs(database: Database, made: _Made) -> tuple[Row, ...]:
     of_run = sa.select(WorkflowNodeJob).where(WorkflowNodeJob.run_id == made.run.id)
-    ticks = sa.select(IngestJob).where(_is_tick(made))
+    ticks = sa.select(IngestJob).where(_is_tick(made)).order_by(IngestJob.tick_at)
     with Session(database.engine) as session:
         rows = [_node_row(job) for job in session.execute(of_run).scalars()]
-        rows += [_tick_row(job) for job in session.execute(ticks).scalars()]
+        rows += [
+            _row(job, f"ingest:{job.id}", f"{TICK} {number}", job.result)
+            for number, job in enumerate(session.execute(ticks).scalars(), 1)
+        ]
     return tuple(sorted(rows, key=lambda row: (row.started_at or row.created_at, row.created_at, row.name)))
 
 
 def _node_row(job: WorkflowNodeJob) -> Row:
     name = job.node_id if job.map_index < 0 else f"{job.node_id}[{job.map_index}]"
     return _row(job, f"node:{job.id}", name, job.context_delta)
-
-
-def _tick_row(job: IngestJob) -> Row:
-    return _row(job, f"ingest:{job.id}", f"{TICK} {(job.args or {}).get('number')}", job.result)
 
 
 def _row(job: WorkflowNodeJob | IngestJob, name: str, shown: str, result: Any) -> Row:

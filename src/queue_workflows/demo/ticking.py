@@ -1,42 +1,43 @@
-"""A job that comes again: each tick enqueues the next one, for later."""
+"""A job that comes again, by a schedule that its third tick ends."""
 
 from __future__ import annotations
 
 import uuid
 from typing import Any, Final
 
+import sqlalchemy as sa
+
 from queue_workflows.db.engine import Database
-from queue_workflows.repositories import Enqueued, IngestJobRepository
+from queue_workflows.models import IngestJob
+from queue_workflows.repositories import ScheduleRepository
 from queue_workflows.repositories.connection import Handle
 
 QUEUE: Final = "demo"
 TICK: Final = "tick"
 TICKS: Final = 3
-EVERY_S: Final = 1.5
+CRON: Final = "*/2 * * * * *"
 
 
-def key_of(run: uuid.UUID, number: int) -> str:
-    """What makes one tick beside one run the only one."""
-    return f"{run}-{number}"
+def schedule_of(run: uuid.UUID) -> str:
+    """The name of the schedule beside a run."""
+    return f"demo {run}"
 
 
-def enqueue_tick(run: uuid.UUID, number: int, *, conn: Handle) -> Enqueued:
-    """Enqueue a tick beside a run, in the transaction of `conn`; there is only ever one of a number."""
-    # The repository itself: `enqueue_ingest_job` knows the queues of whatever application runs the demo.
-    return IngestJobRepository(conn).enqueue(
-        TICK,
-        queue=QUEUE,
-        args={"run": str(run), "number": number},
-        dedupe_key=key_of(run, number),
-        delay=EVERY_S if number > 1 else None,
-    )
+def begin_ticking(run: uuid.UUID, *, conn: Handle) -> None:
+    """Have a job tick beside a run, and for the first time at once, in the transaction of `conn`."""
+    schedules = ScheduleRepository(conn)
+    name = schedule_of(run)
+    # By hand: what a wiring declares ticks for as long as the application has it.
+    schedules.upsert(name, cron=CRON, task_name=TICK, queue=QUEUE, args={"run": str(run)})
+    schedules.trigger(name, actor="demo")
 
 
-def tick(_reason: str, args: dict[str, Any]) -> dict[str, Any]:
-    """The task. It may run twice: the next tick is there once all the same, by its key."""
-    run, number = uuid.UUID(args["run"]), int(args["number"])
-    if number == TICKS:
-        return {"tick": number, "next": None}
+def tick(reason: str, args: dict[str, Any]) -> dict[str, Any]:
+    """The task. Whichever tick sees that there are enough of them ends the schedule, once or again."""
+    name = schedule_of(uuid.UUID(args["run"]))
+    counted = sa.select(sa.func.count()).where(IngestJob.schedule_name == name)
     with Database.open(None, role="demo") as database, database.engine.begin() as connection:
-        following = enqueue_tick(run, number + 1, conn=connection)
-    return {"tick": number, "next": f"ingest:{following.id}"}
+        number = connection.execute(counted).scalar_one()
+        if number >= TICKS:
+            ScheduleRepository(connection).delete(name)
+    return {"reason": reason, "last": number >= TICKS}

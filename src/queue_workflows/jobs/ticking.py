@@ -1,8 +1,8 @@
 """What a ticker does about one schedule at one moment: which ticks become jobs, and when to look again.
 
-A tick is on time for a minute. As long as the oldest tick that is due is on time, all that are due come,
-whatever the policy: a short outage or a deployment is nobody's absence. Beyond that the policy of the
-schedule decides: `none` takes the newest if that is on time, `latest` the newest, `all` a capped number.
+What fell due within the last seconds comes, whatever the policy: a pause of that length is nobody's absence.
+Beyond that the policy of the schedule decides: `latest` takes the newest tick that is due, `none` does so if
+that is on time, which it is for a minute, so that no deployment costs one, and `all` takes a capped number.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Final
 from queue_workflows.jobs.tick_times import last_ticks, next_tick
 from queue_workflows.states import CatchUp
 
+PAUSE_S: Final = 5
 ON_TIME_S: Final = 60.0
 _SECOND: Final = timedelta(seconds=1)
-# A tick each second, and one more.
-_ON_TIME_MOST: Final = int(ON_TIME_S) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +50,14 @@ def plan(times: Times, now: datetime) -> Plan:
     first = next_tick(cron, timezone, since)
     if first is None or first > now:
         return Plan((), first)
-    on_time_after = now - timedelta(seconds=ON_TIME_S)
-    if first > on_time_after:
-        due = last_ticks(cron, timezone, since, now, _ON_TIME_MOST)
+    if first > now - timedelta(seconds=PAUSE_S):
+        due = last_ticks(cron, timezone, since, now, PAUSE_S)
     elif times.catch_up == CatchUp.ALL:
         due = last_ticks(cron, timezone, since, now, times.catch_up_cap)
     else:
         due = last_ticks(cron, timezone, since, now, 1)
         if times.catch_up == CatchUp.NONE:
-            due = [tick for tick in due if tick > on_time_after]
+            due = [tick for tick in due if tick > now - timedelta(seconds=ON_TIME_S)]
     return Plan(tuple(due), next_tick(cron, timezone, now))
 
 
