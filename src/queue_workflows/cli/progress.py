@@ -15,7 +15,7 @@ from queue_workflows.cli.terminal import Terminal
 
 _DRAWN_EVERY_S: Final = 0.1
 _TOLD_EVERY_S: Final = 10.0
-_BAR: Final = 24
+_BAR: Final = 16
 
 
 class Progress:

@@ -31,6 +31,7 @@ from queue_workflows.errors import ExitCode
 from queue_workflows.host.launcher import run_as_child_if_pid1
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.jobs.tasks import UNKNOWN_TASK
+from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.outcomes import LATER, RETRY, OutcomeRepository, Outcomes
 from queue_workflows.repositories.worker_control import WorkerControlRepository
 from queue_workflows.roles.duty import family_of
@@ -67,6 +68,8 @@ def run(
     knows their task. A worker that dies is replaced. Ctrl-C lets the current jobs finish within the grace, a
     second one does not; a --drain that was stopped so ends with 130.
     """
+    if concurrency not in (None, 1) and family_of(check_known_queue(queue)) is NODE:
+        raise click.UsageError(f"a worker of the queue {queue} runs one job at a time; --concurrency is 1")
     run_as_child_if_pid1()
     die_with_parent(take_launcher_pid())
     settings = effective_settings({"grace_s": grace})
@@ -91,7 +94,7 @@ def run(
                 seen, ends = _read(database, queue, since), restarts.ended_with
                 if seen.ended == before.ended or not _goes_on(ends, seen):
                     break
-    _tell(queue, seen, as_json=as_json)
+    _tell(queue, seen, as_json=as_json, worked=ends in ([], [ExitCode.DONE]))
     if stopped is not ExitCode.DONE:
         return stopped
     if ends not in ([], [ExitCode.DONE]):
@@ -211,7 +214,7 @@ def _in_words(seen: Outcomes) -> str:
     return ", ".join([*parts, f"{seen.running:,} running", f"{seen.queued:,} queued"])
 
 
-def _tell(queue: str, seen: Outcomes, *, as_json: bool) -> None:
+def _tell(queue: str, seen: Outcomes, *, as_json: bool, worked: bool) -> None:
     if as_json:
         left = {"queued": seen.queued, "running": seen.running}
         print_json({"queue": queue, "ended": seen.ended, "put_off": seen.put_off, **left})
@@ -222,7 +225,7 @@ def _tell(queue: str, seen: Outcomes, *, as_json: bool) -> None:
         [word, f"{count:,}"] for word, count in (("queued", seen.queued), ("running", seen.running)) if count
     ]
     print_table(["OUTCOME", "JOBS"], rows)
-    if not rows:
+    if worked and not rows:
         say(f"there was nothing to do on {queue}")
     if seen.put_off[UNKNOWN_TASK]:
         say("no worker here knows the tasks of some: --app or QWF_APP names the module that registers them")
