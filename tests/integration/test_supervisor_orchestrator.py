@@ -18,6 +18,7 @@ from support.workers import until
 
 from queue_workflows import wait_for
 from queue_workflows.cli.main import cli
+from queue_workflows.repositories import ScheduleRepository
 
 ORCHESTRATES = r"orchestrates (\d+)"
 # No slow machine takes longer to stop.
@@ -149,3 +150,24 @@ def test_a_supervisor_has_to_have_something_to_do():
     """Workers, an orchestrator, or both."""
     with pytest.raises(UsageError, match="nothing to run"):
         cli.main(["supervisor"], standalone_mode=False)
+
+
+@pytest.mark.slow
+def test_a_scheduler_is_replaced_as_well(qwf_dsn, connection):
+    """Alone below a supervisor: killed, it comes back, and no tick is missing."""
+    connection.execute("TRUNCATE schedules")
+    ScheduleRepository(connection).upsert(
+        "each", cron="* * * * * *", task_name="say", queue="fetch", catch_up="all", catch_up_cap=10_000
+    )
+    ticks = "SELECT count(*), extract(epoch FROM max(tick_at) - min(tick_at))::int FROM ingest_jobs"
+    with supervisor_of(qwf_dsn, "--scheduler") as supervisor:
+        first = int(supervisor.until(r"scheduler/1: started, pid (\d+)")[1])
+        until(lambda: connection.execute(ticks).fetchone()[0] >= 2)
+        os.kill(first, signal.SIGKILL)
+        second = int(supervisor.until(r"scheduler/1: started, pid (\d+)")[1])
+        before = connection.execute(ticks).fetchone()[0]
+        until(lambda: connection.execute(ticks).fetchone()[0] >= before + 2)
+        assert supervisor.stop() == 0
+        assert all(gone(each) for each in (first, second))
+    count, span_s = connection.execute(ticks).fetchone()
+    assert count == span_s + 1
