@@ -51,6 +51,19 @@ class FenceToken(NamedTuple):
 class JobContext(Limited):
     """The facts of the running attempt, its fence, its progress, and whether it shall stop."""
 
+    # Of the class until something is said or asked: a worker makes some ten thousand of these a second.
+    last_beat: float | None = None
+    _fence: FenceToken | None = None
+    _fencing: threading.Lock | None = None
+    _stop: Stop | None = None
+    _stop_reason: str = ""
+    _on_stop: tuple[Callable[[], None], ...] = ()
+    _progress: str | None = None
+    _taken_at: float = -math.inf
+    _closed: bool = False
+    # Held until the attempt has to stop; made by the first who sleeps.
+    _running: threading.Lock | None = None
+
     def __init__(
         self,
         job: ClaimedJob,
@@ -71,23 +84,11 @@ class JobContext(Limited):
         self.job: Any = job
         self.family = family
         self.model = model
-        self.last_beat: float | None = None
         self._make_durable = make_durable
         self._on_progress = on_progress
         self._windows = windows
         self._clock = clock
-        self._fence: FenceToken | None = None
-        self._fence_lock = threading.Lock()
         self._lock = threading.Lock()
-        # Held until the attempt has to stop; an Event would cost as much as the rest of this object.
-        self._running = threading.Lock()
-        self._running.acquire()
-        self._stop: Stop | None = None
-        self._stop_reason = ""
-        self._on_stop: list[Callable[[], None]] = []
-        self._progress: str | None = None
-        self._taken_at = -math.inf
-        self._closed = False
         if job.cancel_requested_at is not None:
             self.stop(Stop.CANCEL)
 
@@ -144,7 +145,9 @@ class JobContext(Limited):
         event loop in async code), or no crash could be told from a second claim with the same number.
         `LeaseLost` if another attempt owns the job by now.
         """
-        with self._fence_lock:
+        with self._lock:
+            fencing = self._fencing = self._fencing or threading.Lock()
+        with fencing:
             if self._stop is Stop.LEASE_LOST or (self._closed and self._fence is None):
                 raise self._lease_lost()
             if self._fence is None:
@@ -170,8 +173,14 @@ class JobContext(Limited):
         if self.last_beat is not None:
             # The stall watchdog counts from the end of the wait.
             self.last_beat = max(self.last_beat, self._clock() + max(seconds, 0.0))
-        if self._running.acquire(timeout=max(seconds, 0.0)):
-            self._running.release()
+        with self._lock:
+            if self._running is None:
+                self._running = threading.Lock()
+                if self._stop is None:
+                    self._running.acquire()
+            running = self._running
+        if running.acquire(timeout=max(seconds, 0.0)):
+            running.release()
         self.raise_if_cancelled()
 
     def progress(self, fraction: float | None = None, message: str | None = None, **data: Any) -> None:
@@ -224,10 +233,10 @@ class JobContext(Limited):
         with self._lock:
             if self._stop is not None and why <= self._stop:
                 return
-            if self._stop is None:
+            if self._stop is None and self._running is not None:
                 self._running.release()
             self._stop, self._stop_reason = why, reason
-            interrupts = tuple(self._on_stop)
+            interrupts = self._on_stop
         for interrupt in interrupts:
             interrupt()
 
@@ -235,7 +244,7 @@ class JobContext(Limited):
     def interrupted_by(self, interrupt: Callable[[], None]) -> Iterator[None]:
         """Have `interrupt` called when the attempt has to stop; at once if it has to already."""
         with self._lock:
-            self._on_stop.append(interrupt)
+            self._on_stop = (*self._on_stop, interrupt)
             late = self._stop is not None
         if late:
             interrupt()
@@ -243,10 +252,14 @@ class JobContext(Limited):
             yield
         finally:
             with self._lock:
-                self._on_stop.remove(interrupt)
+                left = list(self._on_stop)
+                left.remove(interrupt)
+                self._on_stop = tuple(left)
 
     def take_progress(self, *, now: float, final: bool = False) -> str | None:
         """The JSON to write, once: at most every second until `final`, which belongs to the job's end."""
+        if self._progress is None:
+            return None
         with self._lock:
             if self._progress is None or (now - self._taken_at < WRITE_EVERY_S and not final):
                 return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from queue_workflows.errors import IllegalTransition, LeaseLost, PayloadError
 from queue_workflows.models.base import Base
@@ -370,8 +370,12 @@ def _in_order(fences: Sequence[Fence]) -> dict[str, Any]:
     return fence_params(sorted(fences))
 
 
+# To look up an enum's member by its value is dear, and this is done for every job.
+_STATUSES: Final = {status.value: status for status in JobStatus}
+
+
 def _ended(endings: Sequence[Ending], rows: Any) -> Ended:
-    statuses = {job_id: JobStatus(status) for job_id, status in rows}
+    statuses = {job_id: _STATUSES[status] for job_id, status in rows}
     return Ended(statuses, [each.fence for each in endings if each.fence.job_id not in statuses])
 
 

@@ -20,7 +20,7 @@ class Fence(NamedTuple):
     claimed_by: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClaimedJob:
     """What both families hand to a worker; the rest is in the two classes below."""
 
@@ -61,7 +61,7 @@ class ClaimedJob:
         return Fence(self.id, self.attempt, self.claimed_by)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClaimedNodeJob(ClaimedJob):
     """A node of a run; its inputs are as written, with refs, and `item` is the element that it is for."""
 
@@ -82,7 +82,7 @@ class ClaimedNodeJob(ClaimedJob):
     item: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ClaimedIngestJob(ClaimedJob):
     """A task with its arguments."""
 
@@ -105,10 +105,9 @@ def columns_of(kind: type[ClaimedJob]) -> list[str]:
     return [field.name for field in fields(kind)]
 
 
-# Where the JSON stands, reckoned once: it is asked for with every claim.
-_JSON_PLACES: Final[Mapping[type[ClaimedJob], tuple[int, ...]]] = {
-    kind: tuple(columns_of(kind).index(name) for name in kind.json_fields)
-    for kind in (ClaimedNodeJob, ClaimedIngestJob)
+# Reckoned once: they are asked for with every claim.
+_NAMES: Final[Mapping[type[ClaimedJob], tuple[str, ...]]] = {
+    kind: tuple(columns_of(kind)) for kind in (ClaimedNodeJob, ClaimedIngestJob)
 }
 
 
@@ -121,15 +120,18 @@ def returned(kind: type[ClaimedJob]) -> str:
 
 def loaded(kind: type[C], rows: Sequence[Sequence[Any]]) -> list[C]:
     """Claimed jobs in the order in which they are to be worked on."""
-    places = _JSON_PLACES[kind]
+    names, places, new = _NAMES[kind], kind.json_fields, kind.__new__
     jobs = []
     for row in rows:
-        values = list(row)
+        # Past a frozen class's `__init__`, which sets each of its fields by a call: half of a claim's cost.
+        job = new(kind)
+        values = job.__dict__
+        values.update(zip(names, row, strict=True))
         for place in places:
             if values[place] is not None:
                 # Most have none, and are not to wait until a parser has come into the caches.
                 values[place] = {} if values[place] == "{}" else json.loads(values[place])
-        jobs.append(kind(*values))
+        jobs.append(job)
     if len(jobs) > 1:
         jobs.sort(key=lambda job: (-job.priority, job.position))
     return jobs

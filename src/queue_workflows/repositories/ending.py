@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories import fields as check
@@ -25,9 +25,11 @@ from queue_workflows.states import MOVES, JobStatus
 
 ERROR_TEXT: Final = 2_000
 ERROR_TRACE: Final = 8_000
+_NOTHING: Final = "{}"
+_BECOMES: Final = {title: moves.get(JobStatus.RUNNING, frozenset()) for title, moves in MOVES.items()}
 _WITH_RESULT: Final = frozenset({JobStatus.COMPLETED, JobStatus.SKIPPED, JobStatus.AWAITING_INPUT})
 
-# given: one row per ending; an empty text is none.
+# given: one row per ending; an empty text is none, and an array that is short is made up with NULL.
 GIVEN: Final = """given AS MATERIALIZED (
     SELECT *, 'running' AS held FROM unnest(
         %(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[], %(statuses)s::text[],
@@ -61,7 +63,7 @@ ENDED: Final = """ended AS (
         progress = COALESCE(NULLIF(given.progress, '')::jsonb, job.progress),
         run_at = COALESCE(statement_timestamp() + make_interval(secs => given.delay_s), job.run_at),
         failures = job.failures + given.counted::integer,
-        errors = CASE WHEN given.error = '' THEN job.errors ELSE {errors} || (
+        errors = CASE WHEN COALESCE(given.error, '') = '' THEN job.errors ELSE {errors} || (
             given.error::jsonb || jsonb_build_object(
                 'at', statement_timestamp(), 'attempt', job.attempt, 'worker_id', job.claimed_by)
         ) END
@@ -99,8 +101,7 @@ END_ONE_AND_CLAIM: Final = with_claimed(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
+class Ending(NamedTuple):
     """What the holder of `fence` wants to become of its job; result, error, progress are checked JSON texts.
 
     `counts` is for what uses up `max_attempts`; `delay_s` goes with `scheduled`, and so do the hold's words.
@@ -118,7 +119,7 @@ class Ending:
 
     def saying(self, progress: str) -> Ending:
         """The same with the job's last words."""
-        return replace(self, progress=progress)
+        return self._replace(progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,22 +160,38 @@ def _shortened(text: str, size: int, *, keep_end: bool = False) -> str:
 
 
 def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
-    """The arrays of a batch, in the order of ids, so that statements with the same rows do not deadlock."""
+    """The arrays of a batch, in the order of ids, so that statements with the same rows do not deadlock.
+
+    Where no ending has a value an empty array stands for a column of NULL: most columns of most batches.
+    """
     for ending in endings:
         _check(family, ending)
-    ordered = sorted(endings, key=lambda ending: ending.fence.job_id)
+    ordered = sorted(endings, key=_job_id)
+    params = fence_params([ending.fence for ending in ordered])
     if len({ending.fence.job_id for ending in ordered}) < len(ordered):
         raise PayloadError("a job has two endings in one batch", path="endings", advice="a job ends once")
-    return fence_params([ending.fence for ending in ordered]) | {
-        "statuses": array(ending.status.value for ending in ordered),
-        "results": texts(ending.result or "" for ending in ordered),
-        "failures": texts(ending.error or "" for ending in ordered),
-        "counted": array("t" if ending.counts else "f" for ending in ordered),
-        "delays": array("NULL" if ending.delay_s is None else repr(ending.delay_s) for ending in ordered),
-        "reasons": texts(ending.hold_reason or "" for ending in ordered),
-        "keys": texts(ending.hold_key or "" for ending in ordered),
-        "progress": texts(ending.progress or "" for ending in ordered),
-    }
+    delays = [ending.delay_s for ending in ordered]
+    params["statuses"] = array([ending.status.value for ending in ordered])
+    params["results"] = _column([ending.result for ending in ordered])
+    params["failures"] = _column([ending.error for ending in ordered])
+    params["counted"] = array(["t" if ending.counts else "f" for ending in ordered])
+    params["delays"] = (
+        array(["NULL" if delay is None else repr(delay) for delay in delays])
+        if any(delay is not None for delay in delays)
+        else _NOTHING
+    )
+    params["reasons"] = _column([ending.hold_reason for ending in ordered])
+    params["keys"] = _column([ending.hold_key for ending in ordered])
+    params["progress"] = _column([ending.progress for ending in ordered])
+    return params
+
+
+def _job_id(ending: Ending) -> int:
+    return ending.fence.job_id
+
+
+def _column(values: list[str | None]) -> str:
+    return texts([value or "" for value in values]) if any(values) else _NOTHING
 
 
 def end_one_params(family: Family, ending: Ending) -> dict[str, Any]:
@@ -199,10 +216,14 @@ def end_one_params(family: Family, ending: Ending) -> dict[str, Any]:
 
 def fence_params(fences: Sequence[Fence]) -> dict[str, Any]:
     """The arrays of some fences."""
+    workers = {fence.claimed_by for fence in fences}
     return {
-        "ids": array(str(fence.job_id) for fence in fences),
-        "attempts": array(str(fence.attempt) for fence in fences),
-        "workers": texts(fence.claimed_by for fence in fences),
+        "ids": array([str(fence.job_id) for fence in fences]),
+        "attempts": array([str(fence.attempt) for fence in fences]),
+        # Nearly always one worker's own.
+        "workers": array([_quoted(*workers)] * len(fences))
+        if len(workers) == 1
+        else texts(fence.claimed_by for fence in fences),
     }
 
 
@@ -218,12 +239,16 @@ def array(words: Iterable[str]) -> str:
 
 def texts(values: Iterable[str]) -> str:
     """An array of texts as the server reads it."""
-    return array('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values)
+    return array([_quoted(value) for value in values])
+
+
+def _quoted(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _check(family: Family, ending: Ending) -> None:
     status = ending.status
-    if status not in MOVES[family.title][JobStatus.RUNNING]:
+    if status not in _BECOMES[family.title]:
         raise PayloadError(f"a running {family.title} cannot become {status}", path="status")
     if (status is JobStatus.SCHEDULED) != (ending.delay_s is not None):
         raise PayloadError("delay_s goes with `scheduled`, and only with it", path="delay_s")
@@ -233,6 +258,8 @@ def _check(family: Family, ending: Ending) -> None:
         raise PayloadError("hold_key goes with a hold_reason", path="hold_key")
     if ending.result is not None and status not in _WITH_RESULT:
         raise PayloadError(f"a job that becomes {status} has no result", path="result")
+    if ending.delay_s is None:
+        return
     check.seconds_or_none("delay_s", ending.delay_s, zero=True)
     check.text_or_none("hold_reason", ending.hold_reason)
     check.text_or_none("hold_key", ending.hold_key, max_bytes=check.KEY_BYTES)

@@ -103,4 +103,6 @@ class Hands:
             held.is_ending = True
             ended.append(held)
             if self._is_awaited:
+                # Once: to ring is to let others run, so that nobody would get on.
+                self._is_awaited = False
                 self._ring()
