@@ -315,19 +315,35 @@ def test_two_copies_at_once_make_each_job_once(qwf_dsn, conn):
     assert sorted(keys(conn)) == sorted(f"p{number}" for number in numbers)
 
 
-def test_a_database_that_goes_away_in_the_middle(qwf_dsn, conn):
-    """69, and one line that says how far it was."""
-    process = importing(qwf_dsn)
-    feed(process, range(CHUNK_ROWS + 1))
-    until(lambda: len(keys(conn)) == CHUNK_ROWS + 1, "what came is committed", 120)
-    conn.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-    )
-    out, err = process.communicate(f"{line(CHUNK_ROWS + 1)}\n", timeout=120)
-    assert (process.returncode, out, err.count("\n")) == (69, "", 1)
-    assert 0 < told_line(err) <= CHUNK_ROWS + 1
-    assert keys(conn) == [f"p{number}" for number in range(CHUNK_ROWS + 1)]
+class Cutting(io.BytesIO):
+    """Standard input at whose `at`-th line the server ends all sessions but ours."""
+
+    def __init__(self, conn: psycopg.Connection, lines: int, at: int) -> None:
+        super().__init__("".join(f"{line(number)}\n" for number in range(lines)).encode())
+        self._conn, self._left = conn, at
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        self._left -= 1
+        if self._left == 0:
+            self._conn.execute(
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        return super().readline(size)
+
+
+def test_a_database_that_goes_away_in_the_middle(qwf_dsn, conn, monkeypatch):
+    """69, and one line that says how far it was; the same again adds the rest."""
+    count = 4 * CHUNK_ROWS
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Cutting(conn, count, 2 * CHUNK_ROWS + 10)))
+    said = qwf_here("--db", qwf_dsn, "queue", "import", "-", status=69)
+    assert (said.stdout, said.stderr.count("\n")) == ("", 1)
+    there = len(keys(conn))
+    assert CHUNK_ROWS <= told_line(said.stderr) <= there < count
+    assert keys(conn) == [f"p{number}" for number in range(there)]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Cutting(conn, count, 0)))
+    again = imported(qwf_dsn, "-")
+    assert (again["created"], again["present"]) == (count - there, there)
 
 
 MEASURED = """

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 from support.commands import qwf_here
 from support.roles import Roles, least_privilege
+from support.supervised import Supervised
 
 from queue_workflows import IngestJobRepository, db, start_run
 from queue_workflows.workflow.spec import load_document
@@ -33,6 +35,7 @@ ACTS = (
     ("job", "retry", "ingest:1"),
     ("job", "cancel", "--queue", "fetch", "--yes"),
     ("job", "retry", "--status", "cancelled", "--yes"),
+    ("queue", "retry-failed", "--all", "--yes"),
 )
 RUN_ACTS = (
     ("run", "submit-input", RUN, "approve", "{}"),
@@ -67,6 +70,36 @@ def test_a_reader_looks_and_an_operator_acts(roles):
         qwf_here("--db", roles.dsn("reader"), *command)
     for command in (*LOOKS, *ACTS, *RUN_ACTS):
         qwf_here("--db", roles.dsn("orchestrator"), *command)
+
+
+def test_a_producer_fills_queues(roles, tmp_path):
+    """With one job, many, and a file of them that is imported twice."""
+    file = tmp_path / "jobs.jsonl"
+    file.write_text(
+        '{"task_name": "page", "dedupe_key": "a"}\n{"task_name": "page", "limit_key": "host:a"}\n'
+    )
+    producer = ("--db", roles.dsn("producer"), "queue")
+    for _ in range(2):
+        qwf_here(*producer, "import", str(file), "--queue", "load")
+        qwf_here(*producer, "enqueue", "page", "--queue", "load", "--dedupe-key", "b")
+    qwf_here(*producer, "enqueue", "page", "--queue", "load", "--count", "3", "--limit-key", "host:a")
+    with psycopg.connect(roles.admin_dsn) as administrator:
+        counted = "SELECT count(*) FROM ingest_jobs WHERE queue = 'load'"
+        assert administrator.execute(counted).fetchone() == (7,)
+    said = qwf_here("--db", roles.dsn("reader"), "queue", "import", str(file), "--queue", "load", status=78)
+    assert (said.stdout, said.stderr.count("\n")) == ("", 1)
+    assert "grants" in said.stderr
+
+
+@pytest.mark.slow
+def test_a_worker_works_a_queue_off(roles):
+    """And says what became of it."""
+    with psycopg.connect(roles.dsn("producer")) as producer:
+        IngestJobRepository(producer).enqueue("note", queue="fetch")
+    command = [sys.executable, "-m", "queue_workflows", "queue", "run", "fetch", "--drain"]
+    with Supervised(command, roles.dsn("worker"), env={"QWF_APP": "support.worker_tasks"}) as process:
+        assert process.status(300) == 0
+    assert any(line.startswith("completed ") for line in process.said), process.said
 
 
 @pytest.mark.parametrize("command", RUN_ACTS, ids=" ".join)
