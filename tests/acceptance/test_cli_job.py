@@ -121,6 +121,9 @@ RUN_OVER = {
 }
 
 
+LEFT_ALONE = "left alone; the run would not go on with it: `qwf run retry` runs again what failed in a run"
+
+
 @pytest.mark.parametrize("word", RUN_OVER)
 def test_a_node_whose_run_would_not_go_on_is_not_retried(job, conn, node, word):
     """Named or matched it is left alone, with what to do; nodes of runs that go on are retried."""
@@ -133,9 +136,15 @@ def test_a_node_whose_run_would_not_go_on_is_not_retried(job, conn, node, word):
         said = job("retry", f"node:{lost}", more, status=status).stdout
         assert f"not retried, {run}" in said
     kept = fail(node)
+    assert job("retry", "--queue", node.queue, "--dry-run").stderr.splitlines() == [
+        "1 job would be retried",
+        f"1 job would be {LEFT_ALONE}",
+    ]
+    dry = job("retry", "--queue", node.queue, "--dry-run", "--json").stdout
+    assert json.loads(dry) == {"matched": 2, "dry_run": True, "left_alone": 1}
     said = job("retry", "--queue", node.queue, "--yes").stdout
     assert said.splitlines()[-2:] == [
-        "1 job left alone; the run would not go on with it: `qwf run retry` runs again what failed in a run",
+        f"1 job {LEFT_ALONE}",
         "1 job retried",
     ]
     assert (node.row(lost), node.seen(kept, "status")) == (before, ("queued",))

@@ -138,7 +138,8 @@ def test_a_key_starts_one_run(qwf, conn, film):
     ("arguments", "expected"),
     [
         (("nowhere",), ("there is no workflow 'nowhere'", 2)),
-        (("nowhere.yaml",), ("nowhere.yaml", 78)),
+        (("nowhere.yaml",), ("nowhere.yaml: cannot be read: No such file", 2)),
+        (("FILM", "--input", "brief=x", "--input", "brief:=7"), ("brief is given twice", 2)),
         (("FILM",), ("inputs.brief is missing", 2)),
         (("FILM", "--input", "brief=x", "--input", "scenes=many"), ("'many' is no JSON", 2)),
         (("FILM", "--input", "brief:=7"), ("inputs.brief must be string", 2)),

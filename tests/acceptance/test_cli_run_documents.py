@@ -38,6 +38,8 @@ def test_every_problem_of_every_file_has_a_line(here: Path):
         "nowhere.yaml: cannot be read: No such file or directory",
     ]
     assert said.stderr == "3 problems in 2 documents of 3\n"
+    said = qwf_here("run", "check", "film.yaml", "nowhere.yaml", status=ExitCode.USAGE)
+    assert said.stdout.splitlines()[-1] == "nowhere.yaml: cannot be read: No such file or directory"
 
 
 def test_machines_read_json(here: Path):

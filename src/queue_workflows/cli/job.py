@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 import click
@@ -234,13 +234,20 @@ def decide_on_all(
 ) -> ExitCode:
     """Show how many match and the newest of them, ask, and decide on them all."""
     matched = _preview(connection, wanted, quiet=as_json)
+    meant = matched
+    if verb is Verb.RETRY and matched < COUNTED:
+        meant = SelectingRepository(connection).count(replace(wanted, goes_on=True), at_most=COUNTED)
+    left = max(matched - meant, 0)
     if dry_run or not matched:
         if as_json:
-            print_json({"matched": matched, "dry_run": dry_run})
+            print_json({"matched": matched, "dry_run": dry_run, "left_alone": left})
         else:
-            say(f"{_many(matched)} {'would be ' + _DONE[verb] if matched else 'match'}")
+            say(f"{_many(meant)} {'would be ' + _DONE[verb] if matched else 'match'}")
+            if left:
+                say(f"{_many(left)} would be {_BECAME[RUN_OVER]}")
         return ExitCode.DONE
-    if not confirm(f"{verb.capitalize()} {_many(matched)}?", yes=yes):
+    besides = f" ({left:,} would be left alone)" if left else ""
+    if not confirm(f"{verb.capitalize()} {_many(meant)}{besides}?", yes=yes):
         say("nothing done")
         return ExitCode.FAILED
     return _decide_matching(connection, verb, wanted, by, as_json=as_json)

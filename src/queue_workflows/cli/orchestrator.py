@@ -8,20 +8,14 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.address import probe_options
-from queue_workflows.cli.seconds import Seconds
+from queue_workflows.cli.seconds import schema_wait_option
 from queue_workflows.errors import ExitCode
 
 
 @click.command()
 @click.option("--once", is_flag=True, help="End when there is nothing left to do now, as for cron and tests.")
 @click.option("--host-label", help="This machine's name; QWF_HOST_LABEL.")
-@click.option(
-    "--schema-wait",
-    type=Seconds(),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait for a schema that is new enough, where it may not migrate by itself.",
-)
+@schema_wait_option(", where it may not migrate by itself")
 @probe_options("orchestrator")
 @click.pass_obj
 def orchestrator(

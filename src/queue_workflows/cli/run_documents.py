@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Final
 
 import click
 
 from queue_workflows.cli.operating import json_option, on_one_line, print_json, say
+from queue_workflows.cli.run_values import document_file
 from queue_workflows.errors import DocumentError, ExitCode, Problem
 from queue_workflows.workflow.json_schema import document_schema
 from queue_workflows.workflow.providing import complete_document, unknown_workflows
-
-STDIN: Final = "-"
 
 
 @click.command()
@@ -23,15 +20,21 @@ def check(*, files: Sequence[str], as_json: bool) -> ExitCode:
     """Say what is wrong with workflow documents, a line for each problem.
 
     FILE is YAML or JSON; `-` is standard input. With the host app (--app) the workflows that a document
-    starts are looked for too; a document that names a pipeline needs it. Ends with 78 if anything is wrong.
+    starts are looked for too; a document that names a pipeline needs it. Ends with 78 if anything is wrong,
+    or with 2 if it is only that a FILE cannot be read.
     """
     found: list[Problem] = []
+    unread = 0
     for file in files:
         try:
-            document = complete_document(Path("/dev/stdin" if file == STDIN else file))
+            document = complete_document(document_file(file))
             strangers = unknown_workflows(document)
         except DocumentError as wrong:
             found += [problem._replace(file=file) for problem in wrong.problems]
+            continue
+        except click.UsageError as wrong:
+            found.append(Problem(wrong.message.removeprefix(f"{file}: "), file=file))
+            unread += 1
             continue
         found += [problem._replace(file=file) for problem in strangers]
         if not strangers and not as_json:
@@ -45,7 +48,7 @@ def check(*, files: Sequence[str], as_json: bool) -> ExitCode:
         return ExitCode.DONE
     spoilt = len({problem.file for problem in found})
     say(f"{_number(len(found), 'problem')} in {_number(spoilt, 'document')} of {len(set(files)):,}")
-    return ExitCode.CONFIGURATION
+    return ExitCode.USAGE if unread == len(found) else ExitCode.CONFIGURATION
 
 
 @click.command()

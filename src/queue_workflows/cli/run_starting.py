@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.operating import json_option, print_json, say
-from queue_workflows.cli.run_values import STDIN, mapping_in, pairs
+from queue_workflows.cli.run_values import STDIN, document_file, mapping_in, pairs
 from queue_workflows.cli.run_watching import follow
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
@@ -76,10 +75,8 @@ def start(
 
 
 def _document(workflow: str) -> Document:
-    if workflow == STDIN:
-        return complete_document(Path("/dev/stdin"))
-    if workflow.endswith(SUFFIXES) or os.sep in workflow:
-        return complete_document(Path(workflow))
+    if workflow == STDIN or workflow.endswith(SUFFIXES) or os.sep in workflow:
+        return complete_document(document_file(workflow))
     return find_document(workflow)
 
 

@@ -15,6 +15,17 @@ from queue_workflows.workflow.reading import Unreadable, checked_data, read_text
 STDIN: Final = "-"
 
 
+def document_file(word: str) -> Path:
+    """The file of a document; that it cannot be opened is a mistake of the command line, as for values."""
+    if word == STDIN:
+        return Path("/dev/stdin")
+    try:
+        Path(word).open("rb").close()
+    except (OSError, ValueError) as wrong:
+        raise click.UsageError(f"{word}: cannot be read: {getattr(wrong, 'strerror', wrong)}") from None
+    return Path(word)
+
+
 def pairs(option: str, given: Sequence[str], schemas: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The values by their names; text is read as JSON where a schema wants something else than text."""
     values: dict[str, Any] = {}
@@ -22,6 +33,8 @@ def pairs(option: str, given: Sequence[str], schemas: Mapping[str, Any] | None =
         name, equals, text = word.partition("=")
         if not equals or not name.removesuffix(":"):
             raise click.UsageError(f"{option} {word!r}: write name=text, or name:=JSON")
+        if name.removesuffix(":") in values:
+            raise click.UsageError(f"{option} {word!r}: {name.removesuffix(':')} is given twice")
         if name.endswith(":"):
             values[name[:-1]] = _json(f"{option} {word!r}", text)
         elif _wants_text(schemas, name):

@@ -8,20 +8,14 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.address import probe_options
-from queue_workflows.cli.seconds import Seconds
+from queue_workflows.cli.seconds import schema_wait_option
 from queue_workflows.errors import ExitCode
 
 
 @click.command()
 @click.option("--once", is_flag=True, help="Declare and insert what is due now, then end, as for cron.")
 @click.option("--host-label", help="This machine's name; QWF_HOST_LABEL.")
-@click.option(
-    "--schema-wait",
-    type=Seconds(),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait for a schema that is new enough.",
-)
+@schema_wait_option()
 @probe_options("scheduler")
 @click.pass_obj
 def scheduler(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -21,3 +22,14 @@ class Seconds(click.FloatRange):
         if math.isnan(seconds):
             self.fail(f"{value!r} is not a number of seconds.", param, ctx)
         return seconds
+
+
+def schema_wait_option(where: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """How long a role waits for its schema when it starts; `where` says for which of its places that is."""
+    return click.option(
+        "--schema-wait",
+        type=Seconds(),
+        default=60.0,
+        show_default=True,
+        help=f"Seconds to wait for a schema that is new enough{where}, before ending with status 79.",
+    )

@@ -9,7 +9,7 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.address import probe_options
-from queue_workflows.cli.seconds import Seconds
+from queue_workflows.cli.seconds import Seconds, schema_wait_option
 from queue_workflows.errors import ExitCode
 
 MOST_AT_ONCE: Final = 1_000
@@ -30,13 +30,7 @@ _AT_ONCE: Final = 8
 @click.option("--host-label", help="This machine's name in worker ids; QWF_HOST_LABEL.")
 @click.option("--recycle-jobs", type=click.IntRange(1), help="Start afresh after so many jobs.")
 @click.option("--recycle-mb", type=click.IntRange(1), help="Start afresh when so much memory is in use.")
-@click.option(
-    "--schema-wait",
-    type=Seconds(),
-    default=60.0,
-    show_default=True,
-    help="Seconds to wait for a schema that is new enough, before ending with status 79.",
-)
+@schema_wait_option()
 @probe_options("worker")
 @click.option("--exit-when-off", is_flag=True, help="End with status 77 when switched off, do not wait.")
 @click.pass_obj

@@ -11,7 +11,7 @@ from typing import Any, Final
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.connection import Handle, Statements
-from queue_workflows.repositories.families import BY_NAME, FAMILIES, INGEST, NODE, Family
+from queue_workflows.repositories.families import BY_NAME, FAMILIES, INGEST, NODE, Family, per_family
 from queue_workflows.repositories.table import LONGEST_PAGE, Filters
 from queue_workflows.states import JobStatus
 
@@ -61,6 +61,17 @@ GROUP BY queue, title, error
 ORDER BY count(*) DESC, max(finished_at) DESC
 """
 FAILURES_READ: Final = 50_000
+# What a retry leaves alone is no part of it: nodes whose run would not go on. The retry itself asks by locks.
+_GOES_ON: Final = per_family(
+    """EXISTS (
+    SELECT FROM workflow_runs AS run
+    WHERE run.id = {table}.run_id AND run.status NOT IN ({run_terminal}) AND run.cancel_requested_at IS NULL
+) AND (NOT {is_planned} OR EXISTS (
+    SELECT FROM workflow_dispatch_events AS event
+    WHERE event.node_job_id = {table}.id AND event.generation = {table}.generation
+        AND event.kind IN ({terminal})
+))"""
+)[NODE.name]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +89,8 @@ class JobFilter:
     older_than_s: float | None = None
     newer_than_s: float | None = None
     ended_within_s: float | None = None
+    # Whether its run, if it is a node's, would go on with another try.
+    goes_on: bool | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -120,6 +133,8 @@ class JobFilter:
             "finished_at >= statement_timestamp() - make_interval(secs => %(ended_within_s)s::float8)",
             ended_within_s=check.seconds_or_none("ended_within_s", self.ended_within_s),
         )
+        if self.goes_on and family is NODE:
+            filters.always(_GOES_ON)
         filters.add("id > %(after)s::bigint", after=after)
         return filters
 

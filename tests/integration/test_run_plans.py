@@ -1,0 +1,108 @@
+"""What is asked of one run, and why it waits, is answered by index, however many runs and nodes there are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+from support.jobs import CLEAR
+from support.plans import explain
+
+from queue_workflows.repositories import explaining_runs, steering
+
+SPEC = json.dumps({"name": "film", "nodes": [{"id": "draw", "module": "m"}]})
+FILL = (
+    f"""
+    INSERT INTO workflow_runs (id, workflow_name, spec, spec_hash, status, finished_at)
+    SELECT gen_random_uuid(), 'film', '{SPEC}', 'h', 'completed', now() FROM generate_series(1, 20000)
+    """,
+    f"""
+    INSERT INTO workflow_runs (id, workflow_name, spec, spec_hash, status, started_at)
+    SELECT gen_random_uuid(), 'film', '{SPEC}', 'h', 'running', now() FROM generate_series(1, 50)
+    """,
+    """
+    INSERT INTO workflow_nodes (run_id, node_id, state, jobs_total, jobs_completed)
+    SELECT id, 'draw', 'completed', 1, 1 FROM workflow_runs
+    """,
+    """
+    INSERT INTO workflow_node_jobs (run_id, node_id, queue, status, finished_at)
+    SELECT id, 'draw', 'cpu', 'completed', now() FROM workflow_runs WHERE status = 'completed'
+    """,
+    """
+    INSERT INTO workflow_node_jobs (run_id, node_id, queue) SELECT id, 'draw', 'cpu'
+    FROM workflow_runs WHERE status = 'running'
+    """,
+    """
+    INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind)
+    SELECT id, 1, 0, 'cancel' FROM workflow_runs LIMIT 5000
+    """,
+    """
+    UPDATE workflow_runs SET parent_run_id = (SELECT id FROM workflow_runs WHERE status = 'running' LIMIT 1),
+        parent_node_job_id = 7
+    WHERE id IN (SELECT id FROM workflow_runs WHERE status = 'completed' LIMIT 3000)
+    """,
+)
+TABLES = ("workflow_runs", "workflow_nodes", "workflow_node_jobs", "workflow_dispatch_events")
+BY_WHOM: dict[str, Any] = {"actor": "ann", "why": None, "details": "{}"}
+# By name, with what each is asked besides the run.
+STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "cancel": (steering.CANCEL, {"ids": None, "payload": "{}", **BY_WHOM}),
+    "its children": (steering.CHILDREN, {"jobs": [7]}),
+    "a node": (steering.NODE, {"node_id": "draw"}),
+    "look": (steering.LOOK, {}),
+    "lock": (steering.LOCK, {}),
+    "lock unless held": (steering.LOCK_UNLESS_HELD, {}),
+    "pruned": (steering.PRUNED, {}),
+    "reopen": (steering.REOPEN, {"nodes_left": 1, "untouched": ["a"], "anew": ["draw"], **BY_WHOM}),
+    "reopened": (steering.REOPENED, {"payload": "{}"}),
+    "explain": (explaining_runs.RUN, {"orchestrators": "qwf:%"}),
+    "its outbox": (explaining_runs.OUTBOX, {}),
+    "what fails": (explaining_runs.FAILING, {"most": 5}),
+    "its open jobs": (explaining_runs.GROUPS, {"node_id": None, "most": 20}),
+    "the open jobs of a node": (explaining_runs.GROUPS, {"node_id": "draw", "most": 20}),
+    "runs that it waits for": (explaining_runs.CHILDREN, {"jobs": [7]}),
+    "nodes": (explaining_runs.NODES, {"nodes": ["draw"]}),
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(True, id="analyzed"),
+        pytest.param(False, id="never analyzed", marks=pytest.mark.slow),
+    ],
+)
+def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Connection]:
+    """20,000 runs that are over and 50 that are not, with a node each."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR)
+        for table in TABLES:
+            connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
+        connection.execute("SET session_replication_role = replica")
+        for statement in FILL:
+            connection.execute(statement)
+        connection.execute("RESET session_replication_role")
+        if request.param:
+            connection.execute(f"VACUUM ANALYZE {', '.join(TABLES)}")
+        yield connection
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_by_index(crowded: psycopg.Connection, mode: str) -> None:
+    """None of these tables is read as a whole by any of the statements."""
+    rows = crowded.execute("SELECT id FROM workflow_runs WHERE status = 'running' LIMIT 1").fetchall()
+    found = {name: whole(crowded, mode, sql, more, rows[0][0]) for name, (sql, more) in STATEMENTS.items()}
+    assert not any(found.values()), found
+
+
+def whole(crowded: psycopg.Connection, mode: str, sql: str, more: dict[str, Any], run_id: UUID) -> set[str]:
+    """The tables that are read from one end to the other."""
+    params = {"run_id": run_id, **more}
+    if "ids" in params:
+        params["ids"] = [run_id]
+    plan = explain(crowded, mode, sql, params)
+    return {node["Relation Name"] for node in plan if node["Node Type"] == "Seq Scan"} & set(TABLES)
