@@ -155,6 +155,15 @@ def test_a_job_that_is_cut_short_is_told_before_its_process_ends(qwf_dsn, conn, 
 
 
 @pytest.mark.slow
+def test_a_worker_that_starts_afresh_tells_first_what_it_did(qwf_dsn, conn, told):
+    """Its process is replaced without any exit; nothing it has not sent is lost with it."""
+    for _ in range(2):
+        enqueue_ingest_job("seen_async", queue="fetch", conn=conn)
+    drain(qwf_dsn, told, "--concurrency", "1", "--recycle-jobs", "1")
+    assert [span["name"] for span in told.spans()] == ["process seen_async"] * 2
+
+
+@pytest.mark.slow
 def test_exporters_that_hang_keep_no_worker_from_ending(qwf_dsn, conn, told):
     """Neither one that has drained its queue nor one whose guard ends it."""
     enqueue_ingest_job("seen_async", queue="fetch", conn=conn)
