@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import click
@@ -21,16 +22,15 @@ _BAR: Final = 16
 class Progress:
     """Call it as often as you like with a share from 0 to 1, if known, and words; `done` ends the line."""
 
-    def __init__(self, terminal: Terminal, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._terminal = terminal
+    def __init__(
+        self, environ: Mapping[str, str] = os.environ, *, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._terminal = Terminal() if sys.stderr is None else Terminal.of(sys.stderr, environ)
+        self._draws = self._terminal.columns is not None and environ.get("TERM") != "dumb"
         self._now = now
         self._started = now()
         self._next = self._started + (_DRAWN_EVERY_S if self._draws else _TOLD_EVERY_S)
         self._is_drawn = False
-
-    @property
-    def _draws(self) -> bool:
-        return self._terminal.columns is not None
 
     @property
     def seconds(self) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, Final
@@ -15,7 +13,6 @@ from queue_workflows.cli.operating import json_option, print_json
 from queue_workflows.cli.progress import Progress
 from queue_workflows.cli.run_values import mapping_of, pairs
 from queue_workflows.cli.spans import span
-from queue_workflows.cli.terminal import Terminal
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
 from queue_workflows.jobs.importing import (
@@ -85,7 +82,7 @@ def enqueue(
 def _enqueue(invocation: Invocation, row: Row, count: int) -> list[Enqueued]:
     """The first and the last of them."""
     done, ends = Imported(), list[Enqueued]()
-    progress = Progress(Terminal.of(sys.stderr, os.environ))
+    progress = Progress()
     with (
         Database.open(invocation.db_url, role="enqueue") as database,
         closing(database.connect(autocommit=True)) as connection,

@@ -17,7 +17,6 @@ import psycopg
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.operating import json_option, print_json
 from queue_workflows.cli.progress import Progress
-from queue_workflows.cli.terminal import Terminal
 from queue_workflows.config import effective_settings, resolve_dsn
 from queue_workflows.db.engine import Database, classify_failure
 from queue_workflows.errors import ExitCode, ImportStopped, LineRefused, QwfError
@@ -78,7 +77,7 @@ def import_(
         dedupe_by=DedupeBy(dedupe_by) if dedupe_by else None,
     )
     done = Imported()
-    progress = Progress(Terminal.of(sys.stderr, os.environ))
+    progress = Progress()
 
     def skip(bad: LineRefused) -> None:
         progress.say(str(bad))
@@ -96,7 +95,8 @@ def import_(
             else:
                 _import(invocation, batches, done, tell)
         except KeyboardInterrupt:
-            progress.say(f"{_committed(done)}; the same command adds the rest")
+            if not dry_run:
+                progress.say(f"{_committed(done)}; the same command adds the rest")
             raise
         finally:
             progress.done()

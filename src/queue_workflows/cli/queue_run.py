@@ -6,7 +6,6 @@ import logging
 import os
 import shlex
 import signal
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +20,6 @@ from queue_workflows.cli.operating import json_option, on_one_line, print_json, 
 from queue_workflows.cli.progress import Progress
 from queue_workflows.cli.seconds import Seconds
 from queue_workflows.cli.supervisor import commands, parse_workers
-from queue_workflows.cli.terminal import Terminal
 from queue_workflows.cli.workers import told_of
 from queue_workflows.config import check_known_queue, effective_settings
 from queue_workflows.db.engine import Database
@@ -125,7 +123,7 @@ def _read(database: Database, queue: str, since: datetime) -> Outcomes:
 @contextmanager
 def _shown(database: Database, queue: str, since: datetime, *, debug: bool) -> Iterator[OneLog]:
     """What the worker says goes to stderr, above a line of how far it is."""
-    progress = _Shared(Terminal.of(sys.stderr, os.environ))
+    progress = _Shared()
     log_to_stderr(debug=debug, handler=_Handler(progress))
     if not debug:
         logging.getLogger("queue_workflows").setLevel(logging.WARNING)
@@ -144,8 +142,8 @@ def _shown(database: Database, queue: str, since: datetime, *, debug: bool) -> I
 class _Shared(Progress):
     """A progress that several threads write to."""
 
-    def __init__(self, terminal: Terminal) -> None:
-        super().__init__(terminal)
+    def __init__(self) -> None:
+        super().__init__()
         self._guard = threading.RLock()
 
     def __call__(self, share: float | None, words: str) -> None:
