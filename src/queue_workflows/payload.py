@@ -11,7 +11,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ _MAX_INT: Final = 10**MAX_DIGITS
 _CONTAINERS: Final = (dict, list, tuple)
 _SMALL: Final = frozenset({float, bool, type(None)})
 _REFUSED: Final = sys.maxsize
+_FEW: Final = 32
+_SHORT: Final = 1024
 _ADVICE: Final = {
     "datetime": "use .isoformat()",
     "date": "use .isoformat()",
@@ -47,9 +49,18 @@ _ADVICE: Final = {
 }
 
 # The walk before it has bounded the depth, so no cycle comes this far.
-_encode: Final = json.JSONEncoder(
+_ENCODER: Final = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
-).encode
+)
+# What the encoder makes anew for each text, which takes as long as a small text itself; only CPython has it.
+_pieces: Final[Callable[[object, int], Iterable[str]] | None] = (
+    None
+    if json.encoder.c_make_encoder is None
+    else json.encoder.c_make_encoder(
+        *(None, _ENCODER.default, json.encoder.encode_basestring, None),
+        *(_ENCODER.key_separator, _ENCODER.item_separator, False, False, False),
+    )
+)
 
 
 def check_payload(value: object, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> str:
@@ -58,6 +69,9 @@ def check_payload(value: object, *, max_bytes: int = MAX_BYTES, max_depth: int =
     Tuples become lists; subclasses of `dict`, `list`, `str`, `int` and `float` (a `StrEnum`, say) become what
     they extend. Anything else that is not JSON is refused rather than guessed at.
     """
+    small = _small_text(value)
+    if small is not None and max_depth > 0 and len(small) * 4 <= max_bytes:
+        return small
     sound = _is_sound(value, max_bytes, max_depth)
     if sound:
         try:
@@ -70,6 +84,35 @@ def check_payload(value: object, *, max_bytes: int = MAX_BYTES, max_depth: int =
     if not sound:
         raise _too_large(max_bytes, "$")
     return _encoded_after_all(value, max_bytes)
+
+
+def _encode(value: object) -> str:
+    return _ENCODER.encode(value) if _pieces is None else "".join(_pieces(value, 0))
+
+
+def _small_text(value: object) -> str | None:
+    """The text of a small dict of short texts and plain numbers, as most payloads are; None for any other."""
+    if type(value) is not dict or len(value) > _FEW or not _are_small(value):
+        return None
+    try:
+        text = _encode(value)
+        text.encode()
+    except ValueError:
+        return None
+    return None if "\\u0000" in text else text
+
+
+def _are_small(items: dict[Any, Any]) -> bool:
+    for key, child in items.items():
+        kind = type(child)
+        if type(key) is not str or len(key) > _SHORT:
+            return False
+        if kind is str:
+            if len(child) > _SHORT:
+                return False
+        elif kind not in _SMALL and (kind is not int or not -_WORD < child < _WORD):
+            return False
+    return True
 
 
 def _is_sound(value: object, max_bytes: int, max_depth: int) -> bool:

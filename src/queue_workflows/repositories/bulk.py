@@ -35,8 +35,11 @@ WITH given AS MATERIALIZED (
     {on_conflict}
     RETURNING id, position
 )
-SELECT inserted.id FROM given LEFT JOIN inserted USING (position) ORDER BY position
+{answer}
 """
+# A row whose key is taken has no id; where there are no keys, all have one.
+ANSWER_KEYED: Final = "SELECT inserted.id FROM given LEFT JOIN inserted USING (position) ORDER BY position"
+ANSWER: Final = "SELECT id FROM inserted ORDER BY position"
 
 BESIDE = "(SELECT *, {sql} AS {name} FROM given OFFSET 0) AS given"
 
@@ -97,7 +100,7 @@ def insert_or_find(statements: Statements, insert: str, find: str, params: Param
             return rows[0][0], True
         if rows := statements.rows(find, params):
             return rows[0][0], False
-    raise _swallowed()
+    raise swallowed()
 
 
 def insert_many(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> list[Enqueued]:
@@ -130,7 +133,7 @@ def send_many(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> 
 def _by_key(table: BulkTable, rows: Sequence[Row]) -> list[int]:
     """The rows' numbers in the order in which the server sorts their keys; who has none waits for nobody."""
     columns = [table.names.index(name) for name in table.key]
-    keys = [tuple(row[at] for at in columns) for row in rows]
+    keys = list(zip(*([row[at] for row in rows] for at in columns), strict=True))
     keyed = sorted((at for at, key in enumerate(keys) if None not in key), key=keys.__getitem__)
     return keyed + [at for at, key in enumerate(keys) if None in key]
 
@@ -138,9 +141,11 @@ def _by_key(table: BulkTable, rows: Sequence[Row]) -> list[int]:
 def _chunks(table: BulkTable, rows: Sequence[Row], order: Sequence[int]) -> Iterator[Sequence[int]]:
     """Slices of `order` that bound what one statement sends, by rows and by their JSON."""
     start = size = 0
-    texts_at = [at for at, (_, kind) in enumerate(table.columns) if kind == "jsonb"]
+    lengths = [0] * len(rows)
+    for text_at in [at for at, (_, kind) in enumerate(table.columns) if kind == "jsonb"]:
+        lengths = [length + len(row[text_at] or "") for length, row in zip(lengths, rows, strict=True)]
     for at, number in enumerate(order):
-        length = sum(len(rows[number][text_at] or "") for text_at in texts_at)
+        length = lengths[number]
         if at > start and (at - start == CHUNK_ROWS or size + length > CHUNK_BYTES):
             yield order[start:at]
             start, size = at, 0
@@ -157,6 +162,8 @@ def _insert_chunk(
     for _ in range(TRIES):
         theirs = places and [places[at] for at in left]
         ids = statements.rows(*_insertion(table, [rows[at] for at in left], theirs))
+        if len(ids) != len(left):
+            break
         for at, (new_id,) in zip(left, ids, strict=True):
             if new_id is not None:
                 done[at] = Enqueued(new_id, True)
@@ -167,28 +174,34 @@ def _insert_chunk(
             left = [at for at in left if at not in done]
         if not left:
             return [done[at] for at in range(len(rows))]
-    raise _swallowed()
+    raise swallowed()
 
 
 def _insertion(
     table: BulkTable, rows: Sequence[Row], places: Sequence[int] | None
 ) -> tuple[str, dict[str, Any]]:
-    """A column that has one value throughout goes as that value: arrays are a large part of the work."""
+    """A column that has one value throughout goes as that value: arrays are a large part of the work.
+
+    One that nobody gave stands in the statement as NULL, of which the server then makes nothing per row.
+    """
     params: dict[str, Any] = {}
-    arrays = []
+    arrays, missing = [], []
     for name, values in zip(table.names, map(list, zip(*rows, strict=True)), strict=True):
         if values.count(values[0]) == len(values):
-            params[name] = values[0]
+            if values[0] is None:
+                missing.append(name)
+            else:
+                params[name] = values[0]
         else:
             params[name] = values
             arrays.append(name)
     if not arrays:
         arrays.append(table.key[0])
         params[table.key[0]] = [params[table.key[0]]] * len(rows)
-    keyed = None not in [params[name] for name in table.key]
+    keyed = all(name in params for name in table.key)
     if places is not None:
         params["position"] = places
-    return _statement(table, tuple(arrays), keyed, places is not None), params
+    return _statement(table, tuple(arrays), tuple(missing), keyed, places is not None), params
 
 
 def _find(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> Sequence[Sequence[Any]]:
@@ -198,18 +211,24 @@ def _find(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> Sequ
 
 
 @lru_cache(maxsize=256)
-def _statement(table: BulkTable, arrays: tuple[str, ...], keyed: bool, placed: bool) -> str:
-    """INSERT_MANY for the columns that go as arrays; made of the table's own names only.
+def _statement(
+    table: BulkTable, arrays: tuple[str, ...], missing: tuple[str, ...], keyed: bool, placed: bool
+) -> str:
+    """INSERT_MANY for the columns that go as arrays, and those that nobody gave; made of the table's names.
 
     Without keys there is no conflict, and preparing for one would cost a tenth of the insert.
     Arrays are sent in binary (`%(name)b`): escaping texts into an array literal costs as much as the insert.
     """
 
+    kinds = dict(table.columns)
+
     def sent(kind: str) -> str:
         return "text" if kind == "jsonb" else kind
 
     def value(name: str) -> str:
-        kind = dict(table.columns)[name]
+        kind = kinds[name]
+        if name in missing:
+            return f"NULL::{kind}"
         if name not in arrays:
             return f"%({name})s::{kind}"
         return f"{name}::jsonb" if kind == "jsonb" else name
@@ -245,6 +264,7 @@ def _statement(table: BulkTable, arrays: tuple[str, ...], keyed: bool, placed: b
         "{source}": from_given,
         "{in_order}": f"ORDER BY {', '.join([*by_key, 'position'])}" if by_key else "",
         "{on_conflict}": on_conflict if keyed else "",
+        "{answer}": ANSWER_KEYED if keyed else ANSWER,
     }
     statement = INSERT_MANY
     for mark, fragment in fragments.items():
@@ -271,7 +291,8 @@ RETURNING id
 """  # noqa: S608 - the table's own names
 
 
-def _swallowed() -> DatabaseError:
+def swallowed() -> DatabaseError:
+    """Something of the database's owner keeps our rows out."""
     return DatabaseError(
         f"a row was neither inserted nor found, in {TRIES} tries",
         advice="look for a trigger, rule or policy of your own on the engine's tables",

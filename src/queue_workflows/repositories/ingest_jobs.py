@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories import fields as check
-from queue_workflows.repositories.bulk import Enqueued, insert_many, insert_or_find
+from queue_workflows.repositories.bulk import Enqueued, insert_many, insert_or_find, swallowed
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedIngestJob
-from queue_workflows.repositories.connection import Handle
+from queue_workflows.repositories.connection import Handle, Params
 from queue_workflows.repositories.families import INGEST
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.ingest_rows import (
@@ -23,6 +23,7 @@ from queue_workflows.repositories.ingest_rows import (
     KEY_PLACE,
     KEYED_BULK,
     MAX_ATTEMPTS,
+    NONE_GIVEN,
     IngestRows,
     NewIngestJob,
 )
@@ -50,6 +51,16 @@ FROM (
     ) AS at
 ) AS due
 ON CONFLICT (task_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+RETURNING id
+"""
+# The same for a job that says nothing but what it is, as most do: a third of the parameters, and no key that
+# could be taken. Each of them costs the producer about as much as all checks together.
+ENQUEUE_PLAIN: Final = """
+INSERT INTO ingest_jobs (task_name, queue, args, priority, max_attempts, run_at)
+VALUES (
+    %(task_name)s::text, %(queue)s::text, %(args)s::jsonb, %(priority)s::smallint, %(max_attempts)s::smallint,
+    statement_timestamp()
+)
 RETURNING id
 """
 # The same for a job with a limit's key: due now, it may have to go into the key's lane. Not at SERIALIZABLE,
@@ -141,9 +152,17 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
             *(reason, dedupe_key, limit_key, max_attempts, backoff_s, timeout_s),
             *(stall_timeout_s, host_lock, traceparent),
         )
+        if options == NONE_GIVEN and run_at is None and delay is None:
+            return self._enqueue_plain(self._rows.plain(task_name, queue, args, priority))
         params = self._rows.values(task_name, queue, args, priority, options, run_at=run_at, delay=delay)
         insert = ENQUEUE if limit_key is None else ENQUEUE_KEYED
         return Enqueued(*insert_or_find(self._sql, insert, FIND, params))
+
+    def _enqueue_plain(self, params: Params) -> Enqueued:
+        rows = self._sql.rows(ENQUEUE_PLAIN, params)
+        if not rows:
+            raise swallowed()
+        return Enqueued(rows[0][0], True)
 
     def enqueue_many(self, jobs: Iterable[NewIngestJob]) -> list[Enqueued]:
         """Insert jobs in few statements; the answers are in the order of the jobs, which is also their place.

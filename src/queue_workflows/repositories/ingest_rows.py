@@ -87,6 +87,10 @@ _OPTIONS: Final[tuple[tuple[str, Callable[[str, Any], Any]], ...]] = (
     ("host_lock", check.text),
     ("traceparent", check.text),
 )
+NONE_GIVEN: Final[tuple[Any, ...]] = (None,) * len(_OPTIONS)
+# What no job says.
+_NOTHING: Final = object()
+_ARGS_PLACE: Final = BULK.names.index("args")
 _NOT_GIVEN: Final[dict[str, Any]] = dict.fromkeys(BULK.names)
 _DUE: Final = frozenset({"run_at", "delay"})
 
@@ -126,6 +130,7 @@ class IngestRows:
             "args": limits.json_object,
             "priority": partial(check.whole, at_least=0, at_most=9),
         }
+        self._last: tuple[tuple[object, ...], check.Row] = ((_NOTHING,) * 3, ())
 
     def row(self, job: NewIngestJob) -> check.Row:
         """The values of `BULK.columns`, each checked."""
@@ -133,6 +138,8 @@ class IngestRows:
             *(job.reason, job.dedupe_key, job.limit_key, job.max_attempts, job.backoff_s, job.timeout_s),
             *(job.stall_timeout_s, job.host_lock, job.traceparent),
         )
+        if options == NONE_GIVEN and job.run_at is None and job.delay is None:
+            return self._plain_row(job)
         checked = self.values(
             job.task_name, job.queue, job.args, job.priority, options, run_at=job.run_at, delay=job.delay
         )
@@ -147,6 +154,28 @@ class IngestRows:
         if not _DUE.isdisjoint(given):
             values["run_at"], values["delay_s"] = check.due(given.get("run_at"), given.get("delay"))
         return tuple(values.values())
+
+    def _plain_row(self, job: NewIngestJob) -> check.Row:
+        """Many jobs differ in their args alone: what was checked for the last one is not checked again.
+
+        By identity, for `True` equals 1 and is no priority.
+        """
+        last, row = self._last
+        if not (job.task_name is last[0] and job.queue is last[1] and job.priority is last[2]):
+            plain = self.plain(job.task_name, job.queue, None, job.priority)
+            row = tuple((_NOT_GIVEN | plain).values())
+            self._last = (job.task_name, job.queue, job.priority), row
+        return (*row[:_ARGS_PLACE], self._limits.json_object("args", job.args), *row[_ARGS_PLACE + 1 :])
+
+    def plain(self, task_name: str, queue: str, args: dict[str, Any] | None, priority: int) -> dict[str, Any]:
+        """The values of what every job says, by their names, each checked."""
+        return {
+            "task_name": check.text("task_name", task_name),
+            "queue": ingest_queue(queue),
+            "args": self._limits.json_object("args", args),
+            "priority": check.whole("priority", priority, 0, 9),
+            "max_attempts": self._max_attempts,
+        }
 
     def values(
         self,
@@ -163,12 +192,7 @@ class IngestRows:
 
         What is not given costs a look and no check: most jobs give little, and their producers wait.
         """
-        values = _NOT_GIVEN.copy()
-        values["task_name"] = check.text("task_name", task_name)
-        values["queue"] = ingest_queue(queue)
-        values["args"] = self._limits.json_object("args", args)
-        values["priority"] = check.whole("priority", priority, 0, 9)
-        values["max_attempts"] = self._max_attempts
+        values = _NOT_GIVEN | self.plain(task_name, queue, args, priority)
         for (name, checked), value in zip(_OPTIONS, options, strict=True):
             if value is not None:
                 values[name] = checked(name, value)
