@@ -53,13 +53,10 @@ _ENCODER: Final = json.JSONEncoder(
     ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")
 )
 # What the encoder makes anew for each text, which takes as long as a small text itself; only CPython has it.
-_pieces: Final[Callable[[object, int], Iterable[str]] | None] = (
-    None
-    if json.encoder.c_make_encoder is None
-    else json.encoder.c_make_encoder(
-        *(None, _ENCODER.default, json.encoder.encode_basestring, None),
-        *(_ENCODER.key_separator, _ENCODER.item_separator, False, False, False),
-    )
+_maker: Final[Any] = getattr(json.encoder, "c_make_encoder", None)
+_pieces: Final[Callable[[object, int], Iterable[str]] | None] = _maker and _maker(
+    *(None, _ENCODER.default, json.encoder.encode_basestring, None),
+    *(_ENCODER.key_separator, _ENCODER.item_separator, False, False, False),
 )
 
 

@@ -67,3 +67,18 @@ def test_and_refused_in_the_same_words(wrong):
             make(LEAST | wrong)
         said.append((type(caught.value), str(caught.value)))
     assert said[0] == said[1]
+
+
+def test_what_the_last_job_said_vouches_for_no_other():
+    """A job is checked though the one before it looked the same: `True` is no 1, though they are equal."""
+    rows = IngestRows(PayloadLimits())
+    given = [LEAST | {"priority": 1, "args": {"n": n}} for n in range(2)]
+    given += [LEAST | {"task_name": "other"}, LEAST | {"queue": "load"}]
+    for job in given:
+        assert rows.row(NewIngestJob(**job)) == IngestRows(PayloadLimits()).of(job)
+    rows.row(NewIngestJob(**given[0]))
+    for wrong in ({"priority": True}, {"args": []}, {"task_name": None, "queue": None, "priority": None}):
+        with pytest.raises(PayloadError):
+            rows.row(NewIngestJob(**given[0] | wrong))
+    with pytest.raises(PayloadError):
+        IngestRows(PayloadLimits()).row(NewIngestJob(task_name=None, queue=None, priority=None))

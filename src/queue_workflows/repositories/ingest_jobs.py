@@ -15,7 +15,7 @@ from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.bulk import Enqueued, insert_many, insert_or_find, swallowed
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedIngestJob
-from queue_workflows.repositories.connection import Handle, Params
+from queue_workflows.repositories.connection import Handle
 from queue_workflows.repositories.families import INGEST
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.ingest_rows import (
@@ -152,14 +152,11 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
             *(reason, dedupe_key, limit_key, max_attempts, backoff_s, timeout_s),
             *(stall_timeout_s, host_lock, traceparent),
         )
-        if options == NONE_GIVEN and run_at is None and delay is None:
-            return self._enqueue_plain(self._rows.plain(task_name, queue, args, priority))
-        params = self._rows.values(task_name, queue, args, priority, options, run_at=run_at, delay=delay)
-        insert = ENQUEUE if limit_key is None else ENQUEUE_KEYED
-        return Enqueued(*insert_or_find(self._sql, insert, FIND, params))
-
-    def _enqueue_plain(self, params: Params) -> Enqueued:
-        rows = self._sql.rows(ENQUEUE_PLAIN, params)
+        if options != NONE_GIVEN or run_at is not None or delay is not None:
+            params = self._rows.values(task_name, queue, args, priority, options, run_at=run_at, delay=delay)
+            insert = ENQUEUE if limit_key is None else ENQUEUE_KEYED
+            return Enqueued(*insert_or_find(self._sql, insert, FIND, params))
+        rows = self._sql.rows(ENQUEUE_PLAIN, self._rows.plain(task_name, queue, args, priority))
         if not rows:
             raise swallowed()
         return Enqueued(rows[0][0], True)
