@@ -63,6 +63,8 @@ def test_whose_they_are() -> None:
         ({"args": [1]}, "args must be a dict"),
         ({"args": {"a": float("nan")}}, "schedule 'nightly'"),
         ({"name": ""}, "name is empty"),
+        ({"name": "a\nb"}, "characters that cannot be seen"),
+        ({"name": " a"}, "blanks around it"),
         ({"name": 7}, "name must be a string"),
         ({"crom": "x"}, "there is no field 'crom'"),
     ],

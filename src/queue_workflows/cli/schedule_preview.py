@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -29,6 +29,9 @@ from queue_workflows.repositories.schedules import (
 )
 from queue_workflows.repositories.ticks import TickRepository
 
+# Nearer to the ends of the calendar a time zone leads beyond them.
+_YEARS: Final = (1900, 9000)
+
 
 @dataclass(frozen=True)
 class _Asked:
@@ -46,9 +49,12 @@ def _moment(_ctx: click.Context, _param: click.Parameter, value: str | None) -> 
     if value is None:
         return None
     try:
-        return datetime.fromisoformat(value)
+        moment = datetime.fromisoformat(value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is no moment; write 2026-10-24 or 2026-10-24T22:00") from None
+        moment = None
+    if moment is None or not _YEARS[0] <= moment.year <= _YEARS[1]:
+        raise click.BadParameter(f"{value!r} is no moment; write 2026-10-24 or 2026-10-24T22:00")
+    return moment
 
 
 @click.command()
@@ -82,7 +88,9 @@ def preview(
     if timezone is not None and cron is None:
         raise click.UsageError("--timezone goes with --cron; a schedule has its own")
     if cron is not None:
-        asked = _Asked(cron_expression(cron), time_zone(timezone or "UTC"), datetime.now(UTC))
+        asked = _Asked(
+            cron_expression(cron), time_zone("UTC" if timezone is None else timezone), datetime.now(UTC)
+        )
     else:
         asked = _of_schedule(invocation, str(name))
     zone = zone_of(asked.timezone)

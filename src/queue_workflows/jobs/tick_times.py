@@ -125,6 +125,9 @@ def _offset(zone: tzinfo, at: datetime) -> timedelta:
 
 def _stretches(zone: tzinfo, begin: datetime) -> Iterator[_Stretch]:
     """From a moment on without a gap; a day at most each, as no zone's clock jumps twice on one."""
+    if zone is UTC:
+        yield _Stretch(begin, datetime.max, timedelta())
+        return
     offset = _offset(zone, begin)
     while True:
         try:

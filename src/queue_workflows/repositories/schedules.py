@@ -206,7 +206,7 @@ def checked_words(
 ) -> dict[str, Any]:
     """What a schedule says, but for its arguments, each word checked."""
     return {
-        "name": check.text("name", name),
+        "name": _readable(name),
         "cron": cron_expression(cron),
         "timezone": time_zone(timezone),
         "catch_up": check.word("catch_up", catch_up, CatchUp),
@@ -217,6 +217,15 @@ def checked_words(
         "priority": check.whole("priority", priority, 0, 9),
         "limit_key": check.limit_key_or_none(limit_key),
     }
+
+
+def _readable(name: str) -> str:
+    """A name that people can tell from another, and that breaks no line of a log."""
+    if not check.text("name", name).isprintable() or name != name.strip():
+        raise PayloadError(
+            f"name {name!r:.80} has blanks around it or characters that cannot be seen", path="name"
+        )
+    return name
 
 
 def cron_expression(cron: str) -> str:
