@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from typing import Any
 
+import psycopg
 import pytest
 from support.jobs import Jobs, ending, jobs_of
 from support.limited import CLEAR_LIMITS, cap, hand, holders, where
+from support.workers import until
 
 from queue_workflows.repositories.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository
 from queue_workflows.repositories.slots import SlotRepository, Want
@@ -136,6 +140,49 @@ def test_a_slot_freed_while_another_goes_into_the_lane_is_seen(jobs: Jobs, qwf_d
             assert jobs.seen(late.id, "status") == ("queued",)
             other.claim()
             other.end()
+
+
+def test_a_slot_given_back_between_the_look_and_the_lane(jobs: Jobs, qwf_dsn: str) -> None:
+    """The worker that puts its job into the lane looks for a free slot after that, and has the job again."""
+    cap(jobs.connection, KEY, 1)
+    ids = jobs.enqueue(2, limit_key=KEY)
+    with hand(qwf_dsn, "w1", jobs.family) as worker, hand(qwf_dsn, "w2", jobs.family) as other:
+        worker.claim()
+        look = other.intake._slots.take
+
+        def look_and_be_late(wants: Any, **more: Any) -> Any:
+            taken = look(wants, **more)
+            if worker.held:
+                worker.end()
+            return taken
+
+        other.intake._slots.take = look_and_be_late  # type: ignore[method-assign]
+        assert [job.id for job in other.claim()] == ids[1:]
+
+
+def test_the_lane_is_looked_at_when_the_slot_is_seen_to_be_free(jobs: Jobs, qwf_dsn: str) -> None:
+    """The end is committed while what comes after it still waits for a lock, with and without a claim."""
+    cap(jobs.connection, KEY, 1)
+    jobs.enqueue(3, limit_key=KEY)
+    with hand(qwf_dsn, "w1", jobs.family) as worker:
+        worker.claim(3)
+        for end in (worker.end_and_claim, worker.end):
+            running = worker.held[0].id
+            with psycopg.connect(qwf_dsn) as blocking:
+                blocking.execute("LOCK TABLE concurrency_limits IN ACCESS EXCLUSIVE MODE")
+                ending_it = threading.Thread(target=end)
+                ending_it.start()
+                until(lambda: blocked_by(jobs, blocking))
+                assert holders(jobs.connection, KEY) == []
+                assert jobs.seen(running, "status") == ("completed",)
+            ending_it.join()
+        assert where(jobs.connection, jobs.table, KEY) == {"completed": 2, "queued": 1}
+
+
+def blocked_by(jobs: Jobs, blocking: psycopg.Connection) -> bool:
+    """Whether a session waits for a lock of this one."""
+    sql = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+    return jobs.connection.execute(sql, [blocking.info.backend_pid]).fetchone() == (1,)
 
 
 def test_keys_of_two_queues_take_turns(qwf_dsn: str) -> None:

@@ -114,6 +114,27 @@ def test_a_key_with_ten_is_done_before_one_with_a_thousand(
     assert done <= 3 * (FRONT + 10) + 8
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_ten_are_done_before_a_million(jobs: Jobs, qwf_dsn: str) -> None:
+    """A key with a million jobs lets those of another pass behind about as many as stand in front."""
+    jobs.enqueue(FRONT, limit_key="host:huge")
+    jobs.connection.execute(
+        "INSERT INTO ingest_jobs (task_name, queue, limit_key, status, hold_reason, hold_key, run_at)"
+        " SELECT 'task', 'fetch', 'host:huge', 'scheduled', 'limit_full', 'host:huge', now() + interval '9 y'"
+        " FROM generate_series(1, 1000000)"
+    )
+    small = set(jobs.enqueue(10, limit_key="host:small"))
+    done = 0
+    with hand(qwf_dsn, "w1") as worker:
+        worker.claim(8)
+        while small:
+            done += len(worker.held)
+            small -= {job.id for job in worker.held}
+            worker.end_and_claim(8)
+    assert done <= 2 * FRONT + 10 + 8
+
+
 def test_a_key_without_a_cap_fills_batches(jobs: Jobs, qwf_dsn: str) -> None:
     """What may stand in front grows with what is claimed of the key, so that no worker waits for its lane."""
     jobs.enqueue(1000, limit_key=KEY)

@@ -1,0 +1,195 @@
+"""Keyed limits with real workers, killed at any moment: never more inside than the cap, nothing lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import psycopg
+import pytest
+from support.jobs import CLEAR
+from support.limited import CLEAR_LIMITS, cap
+from support.workers import patiently, running_worker
+
+from queue_workflows.repositories import IngestJobRepository, NewIngestJob
+
+TASKS = {"QWF_APP": "support.limited_tasks", "QWF_LEASE_S": "2", "QWF_MAX_CRASHES": "1000"}
+
+
+@pytest.fixture
+def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
+    """A connection in autocommit, empty tables, no limits."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(f"{CLEAR}; TRUNCATE worker_heartbeats; {CLEAR_LIMITS}")
+        yield connection
+
+
+def counted(conn: psycopg.Connection) -> dict[str, int]:
+    """How many jobs there are in each status."""
+    return dict(conn.execute("SELECT status, count(*) FROM ingest_jobs GROUP BY 1").fetchall())
+
+
+def enqueue(conn: psycopg.Connection, place: Path, caps: dict[str, int], count: int, s: float) -> None:
+    """So many jobs of each key in turn."""
+    for key, most in caps.items():
+        cap(conn, key, most)
+    IngestJobRepository(conn).enqueue_many(
+        NewIngestJob(
+            task_name="inside",
+            queue="fetch",
+            limit_key=key,
+            args={"place": str(place), "key": key, "cap": most, "s": s},
+        )
+        for _ in range(count)
+        for key, most in caps.items()
+    )
+
+
+class Fleet:
+    """Workers that are killed and replaced; also one that its dead man's timer ends on a busy machine."""
+
+    def __init__(self, dsn: str, stack: ExitStack, count: int, *options: str, **settings: str) -> None:
+        self._dsn, self._stack, self._options = dsn, stack, options
+        self._settings = TASKS | settings
+        self.workers: list[subprocess.Popen[str]] = []
+        for _ in range(count):
+            self.add()
+
+    def add(self) -> None:
+        running = running_worker(self._dsn, *self._options, **self._settings)
+        self.workers.append(self._stack.enter_context(running))
+
+    def at_work(self) -> bool:
+        """As long as they are wanted they are there."""
+        for gone in [worker for worker in self.workers if worker.poll() is not None]:
+            self.workers.remove(gone)
+            self.add()
+        return True
+
+    def kill_one(self, number: int) -> None:
+        """All of its process group, in the middle of whatever it does."""
+        killed = self.workers.pop(number)
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+
+
+def test_a_killed_worker_and_no_more_than_the_cap(
+    conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path
+) -> None:
+    """Two work on keys of cap 1 and 2, one is killed while it is inside; the other does all that is left."""
+    enqueue(conn, tmp_path, {"a": 1, "b": 2, "c": 1}, 12, 0.01)
+    with ExitStack() as stack:
+        fleet = Fleet(qwf_dsn, stack, 2)
+        patiently(lambda: fleet.at_work() and counted(conn).get("completed", 0) >= 6)
+        fleet.kill_one(0)
+        patiently(lambda: fleet.at_work() and counted(conn) == {"completed": 36})
+    assert not (tmp_path / "too-many").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_minute_of_kills(conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path) -> None:
+    """Four processes with eight threads each over fifty keys, one of them killed every few seconds."""
+    rng = Random(7)
+    caps = {f"key{number}": 1 + number % 4 for number in range(50)}
+    enqueue(conn, tmp_path, caps, 200, 0.02)
+    with ExitStack() as stack:
+        fleet = Fleet(qwf_dsn, stack, 4, "--concurrency", "8")
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            time.sleep(rng.uniform(0.5, 4))
+            fleet.kill_one(rng.randrange(4))
+            fleet.add()
+            for key in rng.sample(sorted(caps), 5):
+                # Down and up again: what is set is never more than what the jobs check by.
+                cap(conn, key, rng.randint(0, caps[key]))
+        for key, most in caps.items():
+            cap(conn, key, most)
+        patiently(lambda: fleet.at_work() and set(counted(conn)) == {"completed"})
+    assert not (tmp_path / "too-many").exists()
+    assert counted(conn) == {"completed": 10_000}
+
+
+@pytest.mark.slow
+def test_a_killed_holders_slot_is_free_when_its_lease_is_over(
+    conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path
+) -> None:
+    """Not before, by the server's clock; and without a supervisor the other worker does it all by itself."""
+    cap(conn, "k", 1)
+    begun = tmp_path / "begun"
+    jobs = IngestJobRepository(conn)
+    holder = jobs.enqueue("deaf inside", queue="fetch", limit_key="k", args={"begun": str(begun)}).id
+    with ExitStack() as stack:
+        doomed = Fleet(qwf_dsn, stack, 1)
+        patiently(lambda: doomed.at_work() and begun.exists())
+        waiting = jobs.enqueue("quick", queue="fetch", limit_key="k", priority=9).id
+        others = Fleet(qwf_dsn, stack, 1)
+        patiently(lambda: others.at_work() and jobs.fetch(waiting).hold_reason == "limit_full")
+        ((lapses_at,),) = conn.execute("SELECT lease_expires_at FROM limit_slots").fetchall()
+        doomed.kill_one(0)
+        # Else it is claimed again, and would hold the slot for ever.
+        jobs.cancel(holder)
+        patiently(lambda: others.at_work() and jobs.fetch(waiting).status == "completed")
+    assert jobs.fetch(waiting).finished_at > lapses_at
+    assert jobs.fetch(holder).status == "cancelled"
+
+
+@pytest.mark.slow
+def test_a_key_of_cap_one_goes_from_worker_to_worker(conn: psycopg.Connection, qwf_dsn: str) -> None:
+    """Two that do not poll share it, and what one of them ends lets the next begin: none waits for a tick."""
+    cap(conn, "k", 1)
+    jobs = IngestJobRepository(conn)
+    jobs.enqueue_many(NewIngestJob(task_name="quick", queue="fetch", limit_key="k") for _ in range(60))
+    with ExitStack() as stack:
+        fleet = Fleet(qwf_dsn, stack, 2, QWF_POLL_S="600")
+        patiently(lambda: fleet.at_work() and counted(conn) == {"completed": 60})
+    rows = conn.execute("SELECT started_at, finished_at FROM ingest_jobs ORDER BY started_at").fetchall()
+    gaps = [(begun - ended).total_seconds() for (_, ended), (begun, _) in pairwise(rows)]
+    assert statistics.median(gaps) < 0.4
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_may_not_run_costs_a_job_behind_it_nothing(conn: psycopg.Connection, qwf_dsn: str) -> None:
+    """With a million jobs for full limits and future dates before it, it starts as soon as with none."""
+    with ExitStack() as stack:
+        fleet = Fleet(qwf_dsn, stack, 1)
+        alone = [started_after(conn, fleet) for _ in range(20)]
+        conn.execute("INSERT INTO concurrency_limits (key_pattern, max_slots) VALUES ('full*', 0)")
+        for where in (
+            "'queued', NULL, NULL, now()",
+            "'scheduled', 'limit_full', 'full' || n % 10000, 'infinity'",
+        ):
+            conn.execute(
+                "INSERT INTO ingest_jobs (task_name, queue, limit_key, status, hold_reason, hold_key, run_at)"
+                f" SELECT 'quick', 'fetch', 'full' || n % 10000, {where} FROM generate_series(1, 300000) AS n"
+            )
+        conn.execute(
+            "INSERT INTO ingest_jobs (task_name, queue, status, run_at)"
+            " SELECT 'quick', 'fetch', 'scheduled', now() + interval '1 y' FROM generate_series(1, 400000)"
+        )
+        (first,) = conn.execute(
+            "INSERT INTO ingest_jobs (task_name, queue) VALUES ('quick', 'fetch') RETURNING id"
+        )
+        jobs = IngestJobRepository(conn)
+        patiently(lambda: fleet.at_work() and jobs.fetch(first[0]).status == "completed")
+        beside = [started_after(conn, fleet) for _ in range(20)]
+    assert statistics.median(beside) < 3 * statistics.median(alone) + 0.05
+
+
+def started_after(conn: psycopg.Connection, fleet: Fleet) -> float:
+    """How long a job of an idle worker waits."""
+    jobs = IngestJobRepository(conn)
+    time.sleep(0.1)
+    job_id = jobs.enqueue("quick", queue="fetch").id
+    patiently(lambda: fleet.at_work() and jobs.fetch(job_id).status == "completed")
+    done = jobs.fetch(job_id)
+    return (done.started_at - done.created_at).total_seconds()
