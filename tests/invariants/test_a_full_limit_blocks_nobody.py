@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -12,8 +13,10 @@ from support.jobs import Jobs, ending, jobs_of
 from support.limited import CLEAR_LIMITS, cap, hand, holders, where
 from support.workers import until
 
+from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository
 from queue_workflows.repositories.slots import SlotRepository, Want
+from queue_workflows.roles.intake import Intake
 from queue_workflows.states import JobFamily
 
 KEY = "host:example.org"
@@ -177,6 +180,39 @@ def test_the_lane_is_looked_at_when_the_slot_is_seen_to_be_free(jobs: Jobs, qwf_
                 assert jobs.seen(running, "status") == ("completed",)
             ending_it.join()
         assert where(jobs.connection, jobs.table, KEY) == {"completed": 2, "queued": 1}
+
+
+def test_a_slot_that_is_given_back_during_a_renewal_is_not_taken_again(jobs: Jobs, qwf_dsn: str) -> None:
+    """The guardian's renewal comes too late for a job that has just ended, and leaves its slot alone."""
+    cap(jobs.connection, KEY, 1)
+    jobs.enqueue(limit_key=KEY)
+    with hand(qwf_dsn, "w1", jobs.family) as worker:
+        held = [SimpleNamespace(job=job) for job in worker.claim()]
+        forget = worker.terms.kept.forget
+        worker.terms.kept.forget = lambda fences: None  # type: ignore[method-assign]
+        worker.end()
+        assert Intake(worker.terms, jobs.connection).renew(held) == {}  # type: ignore[arg-type]
+        assert holders(jobs.connection, KEY) == []
+        forget([one.job.fence for one in held])
+        assert not worker.terms.kept
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_slot_that_the_server_forgot_is_taken_again(jobs: Jobs, qwf_dsn: str, is_taken: bool) -> None:
+    """With the next renewal; a job whose slot is another's by then is told to go back."""
+    cap(jobs.connection, KEY, 1)
+    jobs.enqueue(2, limit_key=KEY)
+    told: list[Any] = []
+    with hand(qwf_dsn, "w1", jobs.family) as worker, hand(qwf_dsn, "w2", jobs.family) as other:
+        held = [SimpleNamespace(job=job, tell=lambda why, *_: told.append(why)) for job in worker.claim()]
+        jobs.connection.execute("UPDATE limit_slots SET lease_expires_at = '-infinity'")
+        if is_taken:
+            assert len(other.claim()) == 1
+        assert list(Intake(worker.terms, jobs.connection).renew(held)) == [held[0].job.id]  # type: ignore[arg-type]
+        assert holders(jobs.connection, KEY) == [(other if is_taken else worker).held[0].id]
+        assert told == ([Stop.RELEASE] if is_taken else [])
+        worker.end()
+        assert len(holders(jobs.connection, KEY)) == is_taken
 
 
 def blocked_by(jobs: Jobs, blocking: psycopg.Connection) -> bool:

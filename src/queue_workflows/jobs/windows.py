@@ -111,10 +111,11 @@ class Windows:
         """Give them back, and wake who waits for them here."""
         if not slots:
             return
+        # First, so that who renews does not take for lost what was given back.
+        self.kept.remove(slots)
         try:
             yield Ask(partial(_free, waiter.job, slots), must=True)
         finally:
-            self.kept.remove(slots)
             self.line.wake({slot.key for slot in slots})
 
 

@@ -256,6 +256,7 @@ class Crew:
             )
             claimed = self._held(jobs, reading)
             self._guardian.exchange(claimed, ended)
+            intake.abandon([held.job.fence for held in ended if held.ending is None])
         self._count(ended, accepted)
         return claimed
 
@@ -265,8 +266,10 @@ class Crew:
         try:
             endings = _endings_of(ended)
             with self._guardian.claiming:
-                accepted = self._touch.intake().end(endings)
+                intake = self._touch.intake()
+                accepted = intake.end(endings)
                 self._guardian.exchange([], ended)
+                intake.abandon([held.job.fence for held in ended if held.ending is None])
         except DATABASE_AWAY as exc:
             self._lost(exc, ended)
         except (psycopg.Error, QwfError) as exc:

@@ -94,15 +94,15 @@ class Intake:
 
     def end(self, endings: Sequence[Ending], *, is_counted: bool = False) -> Ended:
         """End a batch; those whose lease is lost are named and change nothing."""
-        if not self._kept:
+        fences = [ending.fence for ending in endings]
+        if not self._kept or not (keys := self._kept.keys_of(fences)):
             ended = self.repository.end_many(endings)
         else:
-            fences = [ending.fence for ending in endings]
             with self._connection.pipeline() as pipeline:
                 self._slots.send_free(self._kept.of(fences))
                 answer = self.repository.ask_end(endings)
                 pipeline.sync()
-                self._send_admit(fences)
+                self._lanes.send_admit(keys)
                 ended = answer()
             self._kept.forget(fences)
         if not is_counted:
@@ -153,16 +153,20 @@ class Intake:
     def renew(self, held: Sequence[HeldJob]) -> dict[int, datetime | None]:
         """Extend leases: the jobs that are still held, and since when somebody wants each cancelled."""
         fences = [one.job.fence for one in held]
-        if self._kept:
-            self._renew_slots(held, self._kept.of(fences))
-        return self.repository.renew(fences, lease_s=self._terms.lease_s)
+        lease_s = self._terms.lease_s
+        slots = self._kept.of(fences) if self._kept else []
+        renewed = self._slots.renew(slots, lease_s=lease_s)
+        alive = self.repository.renew(fences, lease_s=lease_s)
+        if len(renewed) < len(slots):
+            self._take_again(set(slots).difference(renewed), [one for one in held if one.job.id in alive])
+        return alive
 
     def abandon(self, fences: Sequence[Fence]) -> None:
         """Give back the slots of attempts that are another's by now, or over: there is no end to write."""
-        if not self._kept:
+        if not self._kept or not (keys := self._kept.keys_of(fences)):
             return
         self._slots.free(self._kept.of(fences))
-        self._send_admit(fences)
+        self._lanes.admit(keys)
         self._kept.forget(fences)
 
     def give_back_unread(self, held: Sequence[HeldJob], *, max_crashes: int) -> None:
@@ -220,21 +224,19 @@ class Intake:
         self._lanes.move_others(keys, queue=self._terms.queue)
         self._kept.forget([job.fence for job in jobs])
 
-    def _send_admit(self, fences: Sequence[Fence]) -> None:
-        if keys := self._kept.keys_of(fences):
-            self._lanes.send_admit(keys)
+    def _take_again(self, lost: set[Slot], held: Sequence[HeldJob]) -> None:
+        """Slots that a crash of the server forgot; a job without them has to go back.
 
-    def _renew_slots(self, held: Sequence[HeldJob], slots: Sequence[Slot]) -> None:
-        """Slots that a crash of the server forgot are taken again; without one the job has to go back."""
+        Not those that were given back meanwhile: with their job, which is not held any more, or by itself.
+        """
         lease_s = self._terms.lease_s
-        renewed = set(self._slots.renew(slots, lease_s=lease_s))
-        lost = [slot for slot in slots if slot not in renewed]
-        if not lost:
-            return
-        again = self._slots.take([Want(slot.key, slot.family, slot.fence) for slot in lost], lease_s=lease_s)
-        self._kept.remove(lost)
+        wanted = [slot for slot in self._kept.of(one.job.fence for one in held) if slot in lost]
+        again = self._slots.take(
+            [Want(slot.key, slot.family, slot.fence) for slot in wanted], lease_s=lease_s
+        )
+        self._kept.remove(wanted)
         self._kept.add(again.slots.values())
-        without = {lost[place].fence for place in again.full}
+        without = {wanted[place].fence for place in again.full}
         for one in held:
             if one.job.fence in without:
                 _log.warning("job %d: its slot of a limit is another's by now", one.job.id)
