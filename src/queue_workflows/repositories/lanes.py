@@ -40,8 +40,11 @@ LANE_RUN_AT: Final = f"statement_timestamp() + make_interval(secs => {LANE_DELAY
 
 # What is in a lane, by the words of the index of holds.
 IN_LANE: Final = "status = 'scheduled' AND hold_reason = 'limit_full'"
+# Not by EXISTS, which the planner may turn into a hash of all lanes.
 _TO_THE_LANE: Final = """(
-    EXISTS (SELECT FROM {table} AS lane WHERE {in_lane} AND hold_key = {key} AND lane.queue = {queue})
+    (
+        SELECT true FROM {table} AS lane WHERE {in_lane} AND hold_key = {key} AND lane.queue = {queue} LIMIT 1
+    ) IS NOT NULL
     OR {nth} + (
         SELECT count(*) FROM (
             SELECT FROM {table} AS front

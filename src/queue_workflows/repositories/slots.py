@@ -56,6 +56,7 @@ def _written(template: str) -> str:
     )
 
 
+# No EXISTS in these, which the planner may turn into a hash of all that is stored.
 # want: one row per slot that is wanted. capped: each key with its cap, or the lower one of who asks. roomy:
 # its bound, which differs from the cap only while slots above it are held. found: as many free slots as are
 # wanted, locked. given: who gets which. taken: unless all are wanted together and one is missing.
@@ -71,10 +72,11 @@ WITH want AS MATERIALIZED (
     FROM (SELECT key, count(*) AS wanted, min(most) AS most FROM want GROUP BY key) AS asked
 ), roomy AS MATERIALIZED (
     SELECT key, wanted, cap - CASE
-        WHEN NOT EXISTS (
-            SELECT FROM limit_slots AS held
+        WHEN (
+            SELECT true FROM limit_slots AS held
             WHERE held.limit_key = key AND held.slot >= cap AND held.lease_expires_at > statement_timestamp()
-        ) THEN 0
+            LIMIT 1
+        ) IS NULL THEN 0
         ELSE (
             SELECT count(*)::integer FROM (
                 SELECT held.slot + row_number() OVER (ORDER BY held.slot DESC) AS reach
@@ -127,9 +129,10 @@ FROM unnest(
 ) AS lacking (key, bound, count, family, job_id, attempt, claimed_by)
 CROSS JOIN LATERAL (
     SELECT slot FROM generate_series(0, lacking.bound - 1) AS slot
-    WHERE NOT EXISTS (
-        SELECT FROM limit_slots AS stored WHERE stored.limit_key = lacking.key AND stored.slot = slot.slot
-    )
+    WHERE (
+        SELECT true FROM limit_slots AS stored
+        WHERE stored.limit_key = lacking.key AND stored.slot = slot.slot
+    ) IS NULL
     ORDER BY slot
     LIMIT lacking.count
 ) AS opened
@@ -156,11 +159,11 @@ _LEFT: Final = """
 WITH left_behind AS MATERIALIZED (
     SELECT held.limit_key, held.slot FROM limit_slots AS held
     WHERE held.job_family = '{name}' AND {whose} AND held.lease_expires_at > '-infinity'
-        AND NOT EXISTS (
-            SELECT FROM {table} AS job
-            WHERE job.id = held.job_id AND job.status = 'running'
-                AND (job.attempt, job.claimed_by) = (held.attempt, held.claimed_by)
-        )
+        AND (
+            SELECT true FROM {table} AS job
+            WHERE job.id = held.job_id AND (job.attempt, job.claimed_by, job.status)
+                IS NOT DISTINCT FROM (held.attempt, held.claimed_by, 'running')
+        ) IS NULL
     ORDER BY held.limit_key, held.slot
     FOR NO KEY UPDATE
 )
