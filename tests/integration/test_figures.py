@@ -13,6 +13,7 @@ import pytest
 from support.jobs import CLEAR, Jobs, ending
 from support.plans import explain
 from support.schemas import holding
+from support.statement_proxy import StatementProxy
 from support.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository, RunRepository, figures
@@ -31,9 +32,11 @@ def conn(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
         yield connection
 
 
-def reader(dsn: str, every_s: float = 3600.0) -> FigureReader:
+def reader(dsn: str, every_s: float = 3600.0, **connecting: Any) -> FigureReader:
     return FigureReader(
-        lambda: psycopg.connect(dsn, autocommit=True, application_name=NAME), stale_s=30, every_s=every_s
+        lambda: psycopg.connect(dsn, autocommit=True, application_name=NAME, **connecting),
+        stale_s=30,
+        every_s=every_s,
     )
 
 
@@ -143,6 +146,21 @@ def test_a_statement_that_takes_long_is_cut(qwf_dsn, conn, monkeypatch):
     with holding(qwf_dsn, "LOCK TABLE worker_heartbeats"):
         assert figures_of.figures() is AWAY
     figures_of.close()
+
+
+def test_a_network_that_swallows_everything_holds_up_nobody_for_long(qwf_dsn, conn, monkeypatch):
+    """Who asks meanwhile says so, and cuts the line of the one who waits for an answer."""
+    monkeypatch.setattr(reading, "PATIENCE_S", 0.2)
+    with StatementProxy(qwf_dsn) as proxy, ThreadPoolExecutor(1) as pool:
+        figures_of = reader(proxy.dsn, every_s=0.0, connect_timeout=2)
+        until(lambda: figures_of.figures() is not AWAY)
+        proxy.swallow()
+        waits = pool.submit(figures_of.figures)
+        until(lambda: waits.done() or (figures_of.figures() is AWAY and waits.done()))
+        assert waits.result(60) is AWAY
+        proxy.recover()
+        until(lambda: figures_of.figures() is not AWAY)
+        figures_of.close()
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])

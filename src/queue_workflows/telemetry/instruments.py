@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.telemetry import names
@@ -13,7 +13,7 @@ from queue_workflows.telemetry.harmless import harmless
 from queue_workflows.telemetry.provider import is_silent, meter
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import Meter
+    from opentelemetry.metrics import Histogram, Meter
 
 # More than any application has; what comes on top is counted together.
 _MOST_TASKS: Final = 500
@@ -28,9 +28,7 @@ class Instruments:
     def __init__(self, made_by: Meter) -> None:
         make: dict[names.Kind, Any] = {
             "counter": made_by.create_counter,
-            "histogram": lambda *args: made_by.create_histogram(
-                *args, explicit_bucket_boundaries_advisory=_BUCKETS
-            ),
+            "histogram": partial(_histogram, made_by),
         }
         self._made = {
             one.name: make[one.kind](one.name, one.unit, one.what)
@@ -88,14 +86,25 @@ def instruments() -> Instruments | None:
 
 
 @lru_cache(maxsize=8)
-def _instruments_of(made_by: Meter) -> Instruments:
-    return Instruments(made_by)
+def _instruments_of(made_by: Meter) -> Instruments | None:
+    made: list[Instruments] = []
+    harmless(lambda: made.append(Instruments(made_by)))()
+    return made[0] if made else None
+
+
+def _histogram(made_by: Meter, name: str, unit: str, what: str) -> Histogram:
+    try:
+        return made_by.create_histogram(name, unit, what, explicit_bucket_boundaries_advisory=_BUCKETS)
+    except TypeError:
+        # Before 1.30 a view of the host app is the only way to have other buckets.
+        return made_by.create_histogram(name, unit, what)
 
 
 def _messaging(operation: str, attributes: dict[str, str]) -> dict[str, str]:
     return {names.SYSTEM: names.SYSTEM_NAME, names.OPERATION: operation, **attributes}
 
 
+@harmless
 def observe_in_flight(queue: str, family: str, held: Callable[[], int]) -> None:
     """Have exporters ask how many jobs are held, whenever they export."""
     made_by = meter()
@@ -110,6 +119,7 @@ def observe_in_flight(queue: str, family: str, held: Callable[[], int]) -> None:
     made_by.create_observable_up_down_counter(metric.name, [observed], metric.unit, metric.what)
 
 
+@harmless
 def observe_figures(read: Callable[[], Figures]) -> None:
     """Have exporters ask for the figures of the database, whenever they export."""
     made_by = meter()
