@@ -38,10 +38,10 @@ async def async_window(reason: str | None, args: dict[str, Any], ctx: Any) -> di
 
 
 @ingest_task("rated")
-def rated(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+def rated(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Takes one token."""
     ctx.rate("unpaywall", per_s=args["per_s"], burst=args["burst"], max_wait_s=FOR_LONG)
-    note(args, "in")
+    return {"pid": os.getpid(), "entered": time.time()}
 
 
 def note(args: dict[str, Any], what: str) -> None:

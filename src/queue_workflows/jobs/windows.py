@@ -50,6 +50,7 @@ from queue_workflows.states import JobFamily
 
 FIRST_LOOK_S: Final = 0.01
 LONGEST_LOOK_S: Final = 0.25
+LONGEST_STAND_S: Final = 5.0
 # How long a job is put back for that waited in vain.
 PUT_BACK_S: Final = 1.0
 # The keys of the windows around what runs here; a task that is started inside a window is inside it too.
@@ -84,7 +85,7 @@ class Windows:
         try:
             while True:
                 bell = place.hang_bell()
-                if place.is_first:
+                if is_first := place.is_first:
                     taken: Taken = yield Ask(partial(_take, wants, self.lease_s))
                     if not taken.full and not taken.spared:
                         slots = tuple(taken.slots.values())
@@ -93,9 +94,10 @@ class Windows:
                 if left_s <= 0:
                     keys = " and ".join(repr(want.key) for want in wants)
                     raise RetryAfter(PUT_BACK_S, f"waited {max_wait_s:g} s for a window of {keys}")
-                pause_s = min(look_s * (0.75 + self.rng.random() / 2), left_s)
-                yield Pause(pause_s, bell)
-                look_s = min(look_s * 2, LONGEST_LOOK_S)
+                # Who is not first is rung for when he is.
+                pause_s = look_s * (0.75 + self.rng.random() / 2) if is_first else LONGEST_STAND_S
+                yield Pause(min(pause_s, left_s), bell)
+                look_s = min(look_s * 2, LONGEST_LOOK_S) if is_first else FIRST_LOOK_S
         finally:
             place.leave()
         self.kept.add(slots)
