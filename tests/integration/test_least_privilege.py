@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.errors import CheckViolation, InsufficientPrivilege
+from support.limited_jobs import LimitedJobs
 from support.revisions import HEAD
 from support.roles import DOCS, Roles, least_privilege
 from support.runs import dispatcher, settle
@@ -366,6 +367,17 @@ def test_a_worker_uses_buckets_and_rules_none(roles):
         with pytest.raises(InsufficientPrivilege):
             rates.clear("k", actor="ann")
         assert RateRepository(orchestrator).clear("k", actor="ann").rate_key == "k"
+
+
+def test_a_worker_opens_windows(roles):
+    """It takes slots, gives them back, and lets out who waits in a lane for them."""
+    with roles.connect("orchestrator") as orchestrator, roles.connect("worker") as worker:
+        LimitRepository(orchestrator).set("host:*", 1, actor="ann")
+        jobs = LimitedJobs(worker)
+        with jobs.ctx().limit("host:example.org", "resolver", max=2):
+            assert [key for key, _ in jobs.taken()] == ["host:example.org", "resolver"]
+        assert jobs.taken() == []
+        jobs.windows.errands.close()
 
 
 def test_an_orchestrator_operates(roles):

@@ -12,6 +12,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.claimed_jobs import ingest_job, node_job
 from support.limited_jobs import LimitedJobs, limited_jobs
 from support.threads import together
 from support.workers import until
@@ -68,9 +69,10 @@ def started(body: Callable[[], Any]) -> threading.Thread:
     return thread
 
 
-def test_a_window_holds_its_slots_and_frees_them(jobs: LimitedJobs) -> None:
+@pytest.mark.parametrize("kind", [ingest_job, node_job])
+def test_a_window_holds_its_slots_and_frees_them(jobs: LimitedJobs, kind: Any) -> None:
     """One of each key, held with the job's lease until the end of the block."""
-    ctx = jobs.ctx()
+    ctx = jobs.ctx_of(kind)
     with ctx.limit("host:b", "host:a", "host:a", max=4):
         assert jobs.taken() == [("host:a", 1), ("host:b", 1)]
         assert [slot.key for slot in jobs.kept.of([ctx.job.fence])] == ["host:a", "host:b"]

@@ -14,6 +14,7 @@ from queue_workflows.jobs.asking import Errands, Question
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.kept_slots import KeptSlots
 from queue_workflows.jobs.windows import Windows
+from queue_workflows.repositories.claimed import ClaimedJob
 
 
 class LimitedJobs:
@@ -31,8 +32,12 @@ class LimitedJobs:
 
     def ctx(self, **changes: Any) -> JobContext:
         """The context of another job."""
+        return self.ctx_of(ingest_job, **changes)
+
+    def ctx_of(self, kind: Callable[..., ClaimedJob], **changes: Any) -> JobContext:
+        """The same for a kind of job."""
         self._last += 1
-        return context(ingest_job(id=self._last, claimed_by=self.worker, **changes), windows=self.windows)
+        return context(kind(id=self._last, claimed_by=self.worker, **changes), windows=self.windows)
 
     def taken(self) -> list[tuple[str, int]]:
         """The slots that are held, each with the job that holds it."""
