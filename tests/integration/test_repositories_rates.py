@@ -285,11 +285,14 @@ def test_a_take_waits_for_the_one_before(qwf_dsn: str, conn: psycopg.Connection)
             waiting = "SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = %s"
             while conn.execute(waiting, [second.info.backend_pid]).fetchone() == (0,):
                 pass
+            began.extend(conn.execute("SELECT clock_timestamp()").fetchone() or ())
             first.commit()
 
+        began: list[datetime] = []
         _, taken = together(commit_when_waited_for, lambda: RateRepository(second).take("k", 1))
         assert taken is not None
         assert round(taken.wait_s / 1000) == 1
+        assert seen(RateRepository(conn)).refilled_at > began[0]
 
 
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])

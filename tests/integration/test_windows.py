@@ -19,6 +19,7 @@ from support.workers import until
 
 from queue_workflows import Cancelled, LimitRepository, RetryAfter, WindowOrder
 from queue_workflows.errors import LeaseLost, PayloadError
+from queue_workflows.jobs import windows
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.outcomes import Stop
 
@@ -169,8 +170,10 @@ def test_caps_hold_for_tasks_of_one_job(jobs: LimitedJobs) -> None:
     assert (inside.most <= 3, inside.total, jobs.taken()) == (True, 20, [])
 
 
-def test_who_came_first_goes_first(jobs: LimitedJobs) -> None:
-    """In one process the slot is handed from one to the next in the order of the line."""
+def test_who_came_first_goes_first(jobs: LimitedJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one process the slot is handed from one to the next in the order of the line, without a poll."""
+    for name in ("FIRST_LOOK_S", "LONGEST_LOOK_S", "LONGEST_STAND_S"):
+        monkeypatch.setattr(windows, name, 600.0)
     order: list[int] = []
 
     def enter(number: int) -> None:
@@ -185,6 +188,27 @@ def test_who_came_first_goes_first(jobs: LimitedJobs) -> None:
     for thread in threads:
         thread.join(60)
     assert order == [0, 1, 2, 3, 4]
+
+
+def test_who_waits_no_more_lets_the_next_one_look(jobs: LimitedJobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slot that came free elsewhere, and that the first did not live to see, is not waited for."""
+    monkeypatch.setattr(windows, "LONGEST_STAND_S", 600.0)
+    first = jobs.ctx()
+    with others.ctx().limit("host:a", max=1):
+        threads = [started(lambda: swallowed(first.limit("host:a", max=1, **FOR_EVER)))]
+        until(waiting(jobs, 1))
+        threads.append(started(lambda: held(jobs.ctx().limit("host:a", max=1, **FOR_EVER))))
+        until(waiting(jobs, 2))
+        first.stop(Stop.CANCEL)
+        until(waiting(jobs, 1))
+    for thread in threads:
+        thread.join(60)
+    assert waiting(jobs, 0)()
+
+
+def swallowed(window: Any) -> None:
+    with pytest.raises(Cancelled):
+        held(window)
 
 
 def test_who_waits_for_something_else_is_passed(jobs: LimitedJobs) -> None:

@@ -1,8 +1,9 @@
 """How a job's own code asks the database and waits for the answer, in sync and in async code alike.
 
 A procedure is a generator that yields what it needs, a question or a pause, and is sent what came of it. So
-each exists once; what differs between the two worlds is here. What a procedure holds it lets go of by
-questions that are marked `must`: an async job that is cancelled meanwhile still has those asked.
+each exists once; what differs between the two worlds is here. An async job that is cancelled while a question
+is under way gets the answer all the same, and the cancellation with the step after it: whatever the answer
+brought is then let go of.
 """
 
 from __future__ import annotations
@@ -57,10 +58,9 @@ class Bell:
 
 
 class Ask(NamedTuple):
-    """A short question, which has to bear being asked twice; one that `must` be is asked on any path."""
+    """A short question, which has to bear being asked twice."""
 
     question: Question
-    must: bool = False
 
 
 class Pause(NamedTuple):
@@ -136,13 +136,13 @@ class Errands:
                     result: T = ended.value
                     return result
                 answer = failure = None
-                if cancelled is not None and not (isinstance(step, Ask) and step.must):
+                if cancelled is not None:
                     failure, cancelled = cancelled, None
                     continue
                 try:
                     if isinstance(step, Ask):
                         asked = self._in_thread(waiter.job, step.question)
-                        cancelled = await _settled(asked) or cancelled
+                        cancelled = await _settled(asked)
                         answer = asked.result()
                     else:
                         await _pause_async(waiter, step, begins)

@@ -82,12 +82,12 @@ def taking(wished: Wish) -> Procedure[Taken]:
 
 def refunding(key: str, tokens: float, epoch: datetime | None) -> Procedure[None]:
     """Give back what was not used."""
-    yield Ask(partial(_refund, key, tokens, epoch), must=True)
+    yield Ask(partial(_refund, key, tokens, epoch))
 
 
 def penalizing(key: str, seconds: float, rule: Rule | None) -> Procedure[None]:
     """Slow a key for everybody."""
-    until: datetime | None = yield Ask(partial(_penalize, key, seconds, rule), must=True)
+    until: datetime | None = yield Ask(partial(_penalize, key, seconds, rule))
     if until is None:
         raise UnknownRate(key)
 

@@ -116,7 +116,7 @@ class Windows:
         # First, so that who renews does not take for lost what was given back.
         self.kept.remove(slots)
         try:
-            yield Ask(partial(_free, waiter.job, slots), must=True)
+            yield Ask(partial(_free, waiter.job, slots))
         finally:
             self.line.wake({slot.key for slot in slots})
 
