@@ -210,7 +210,7 @@ def test_a_penalty_slows_those_who_wait_already(jobs: LimitedJobs) -> None:
 
     jobs.held_up = hold_up_the_second
     ctx = jobs.ctx()
-    waiting = threading.Thread(target=lambda: ctx.rate("k", 25))
+    waiting = threading.Thread(target=lambda: ctx.rate("k", 25), daemon=True)
     waiting.start()
     until(lambda: len(asked) == 2)
     jobs.ctx().penalize("k", 0.3)

@@ -65,7 +65,7 @@ def waiting(jobs: LimitedJobs, count: int) -> Callable[[], bool]:
 
 
 def started(body: Callable[[], Any]) -> threading.Thread:
-    thread = threading.Thread(target=body)
+    thread = threading.Thread(target=body, daemon=True)
     thread.start()
     return thread
 
@@ -190,8 +190,10 @@ def test_who_came_first_goes_first(jobs: LimitedJobs, monkeypatch: pytest.Monkey
     assert order == [0, 1, 2, 3, 4]
 
 
-def test_who_waits_no_more_lets_the_next_one_look(jobs: LimitedJobs, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slot that came free elsewhere, and that the first did not live to see, is not waited for."""
+def test_who_waits_no_more_lets_the_next_one_look(
+    jobs: LimitedJobs, others: LimitedJobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a slot that comes free elsewhere, which nobody here is told."""
     monkeypatch.setattr(windows, "LONGEST_STAND_S", 600.0)
     first = jobs.ctx()
     with others.ctx().limit("host:a", max=1):
