@@ -13,6 +13,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from support.ticking import away_since, pass_once
 from support.workers import TESTS, patiently, running_scheduler
 
@@ -273,6 +274,20 @@ def test_what_cannot_be_read_or_inserted_holds_up_no_other(stage: Stage, caplog)
     for name in ("cron", "timezone", "refused"):
         assert f"schedule {name} is left alone for 30 s" in caplog.text
         assert stage.ticks(name) == []
+
+
+def test_a_lock_in_the_way_of_one_schedule_holds_up_no_other(stage: Stage, caplog) -> None:
+    """A trigger of the host app that waits for somebody, for longer than `lock_timeout_s`."""
+    for name, task_name in (("held", "gated"), ("fine", "tidy")):
+        stage.schedule(name, task_name=task_name)
+        stage.away_since(name, timedelta(seconds=2))
+    impatient = make_conninfo(stage.dsn, options="-c lock_timeout=200ms")
+    with psycopg.connect(stage.dsn) as gate_keeper:
+        gate_keeper.execute("SELECT pg_advisory_xact_lock(4711)")
+        assert pass_once(lambda: psycopg.connect(impatient, autocommit=True)) == 1
+    assert stage.ticks("fine")
+    assert stage.ticks("held") == []
+    assert "schedule held is left alone for 30 s" in caplog.text
 
 
 @pytest.mark.slow

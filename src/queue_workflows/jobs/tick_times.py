@@ -115,7 +115,10 @@ def _between(early: datetime, late: datetime) -> datetime:
 
 
 def _means_times_of_day(cron: str) -> bool:
-    minute, hour = cron.split()[-5:-3]
+    fields = cron.split()
+    if len(fields) not in (5, 6):
+        raise ValueError(f"cron {cron!r:.80} has not five fields")
+    minute, hour = fields[-5:-3]
     return not minute.startswith("*") and not hour.startswith("*")
 
 

@@ -20,6 +20,7 @@ from random import Random
 from typing import Any, Final
 
 import psycopg
+from psycopg import errors
 
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.line import Line
@@ -39,6 +40,7 @@ _DATABASE_RETRY_S: Final = 0.5
 # One that cannot be read or inserted is tried again so often; another version may have mended it.
 _ASIDE_S: Final = 30.0
 _TICKS_AT_ONCE: Final = 10_000
+_HELD_UP: Final = (errors.LockNotAvailable, errors.DeadlockDetected, errors.QueryCanceled)
 # From a schedule to what its task says of its jobs; empty for a task that this process does not know.
 TaskOptions = Callable[[Schedule], Mapping[str, Any]]
 
@@ -152,18 +154,16 @@ class Scheduler:
         for planned in _in_parts(self._plan(schedules, now)):
             try:
                 self._tell(ticks.insert(planned))
-            except DATABASE_AWAY:
-                raise
-            except psycopg.Error:
+            except psycopg.Error as exc:
+                _raise_if_away(exc)
                 for one in planned:
                     self._insert_one(ticks, one)
 
     def _insert_one(self, ticks: TickRepository, planned: Planned) -> None:
         try:
             self._tell(ticks.insert([planned]))
-        except DATABASE_AWAY:
-            raise
         except psycopg.Error as exc:
+            _raise_if_away(exc)
             self._put_aside(planned.schedule.name, exc)
 
     def _plan(self, schedules: Sequence[Schedule], now: datetime) -> Iterator[Planned]:
@@ -202,6 +202,12 @@ class Scheduler:
     def close(self) -> None:
         """Let go of the connection."""
         self._line.let_go()
+
+
+def _raise_if_away(exc: psycopg.Error) -> None:
+    """A lock that somebody holds is no outage: it may be in the way of one schedule only."""
+    if isinstance(exc, DATABASE_AWAY) and not isinstance(exc, _HELD_UP):
+        raise exc
 
 
 def _planned(schedule: Schedule, now: datetime, options: Mapping[str, Any], settings: Settings) -> Planned:
