@@ -15,7 +15,7 @@ from support.floor import Floor
 from support.supervised import Supervised
 from support.workers import patiently
 
-from queue_workflows.repositories import NewIngestJob
+from queue_workflows.repositories import LimitRepository, NewIngestJob
 from queue_workflows.repositories.bulk import Enqueued
 
 
@@ -79,14 +79,16 @@ def test_a_worker_that_dies_is_replaced_and_its_jobs_done(floor, qwf_dsn):
 
 @pytest.mark.slow
 def test_nothing_failed_is_0_with_a_table(floor, qwf_dsn):
-    """Also for what was there before: only what happens meanwhile counts."""
+    """Only what happens meanwhile counts; and who waits for a limit that this frees is waited for."""
     enqueue(floor, "fails", max_attempts=1)
     with run(qwf_dsn, "--drain") as process:
         assert process.status(300) == 1
     enqueue(floor, "note", 3)
+    LimitRepository(floor.connection).set("host:a", 1, actor="ann")
+    enqueue(floor, "note", 100, limit_key="host:a")
     with run(qwf_dsn, "--drain") as process:
         assert process.status(300) == 0
-    assert process.said[-2:] == ["OUTCOME    JOBS", "completed  3"]
+    assert process.said[-2:] == ["OUTCOME    JOBS", "completed  103"]
     with run(qwf_dsn, "--drain") as process:
         assert process.status(300) == 0
     assert process.said[-1] == "there was nothing to do on fetch"

@@ -195,7 +195,7 @@ class _Watcher(threading.Thread):
         except DATABASE_AWAY:
             return None, "the database is away; waiting for it"
         done = seen.ended.total()
-        left = seen.queued + seen.running
+        left = seen.queued + seen.running + seen.laned
         share = done / (done + left) if done + left else None
         asked = f"; {on_one_line(told_of(wishes[0]))}" if wishes else ""
         return share, f"{_in_words(seen)}, {done / max(self._progress.seconds, 0.001):,.0f}/s{asked}"
@@ -209,7 +209,8 @@ class _Watcher(threading.Thread):
 def _in_words(seen: Outcomes) -> str:
     failed = seen.ended[JobStatus.FAILED]
     parts = [f"{seen.ended.total():,} done", *([f"{failed:,} failed"] if failed else [])]
-    return ", ".join([*parts, f"{seen.running:,} running", f"{seen.queued:,} queued"])
+    parts += [f"{seen.running:,} running", f"{seen.queued:,} queued"]
+    return ", ".join([*parts, *([f"{seen.laned:,} held by limits"] if seen.laned else [])])
 
 
 def _tell(queue: str, seen: Outcomes, *, as_json: bool, worked: bool) -> None:

@@ -9,18 +9,24 @@ from typing import Final
 
 from queue_workflows.repositories.connection import Handle, Rows, Statements
 from queue_workflows.repositories.families import Family, per_family
+from queue_workflows.repositories.lanes import LIMIT_FULL
 from queue_workflows.states import JobStatus
 
 # Each by the index of its status; what is over, by when it ended.
-OUTCOMES: Final = per_family("""
+OUTCOMES: Final = per_family(
+    """
 SELECT 'queued', count(*) FROM {table} WHERE status = 'queued' AND queue = %(queue)s::text
+UNION ALL
+SELECT '{limit_full}', count(*) FROM {table}
+WHERE status = 'scheduled' AND hold_reason = '{limit_full}' AND queue = %(queue)s::text
 UNION ALL
 SELECT 'running', count(*) FROM {table} WHERE status = 'running' AND queue = %(queue)s::text
 UNION ALL
 SELECT status, count(*) FROM {table}
 WHERE finished_at >= %(since)s::timestamptz AND queue = %(queue)s::text
 GROUP BY status
-""")
+""".replace("{limit_full}", LIMIT_FULL)
+)
 # By the reason of the hold; else whether a failure of this while is what they wait after.
 PUT_OFF: Final = per_family("""
 SELECT COALESCE(
@@ -38,10 +44,14 @@ LATER: Final = "later"
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """`ended` by status since the moment; `put_off` by reason: that of a hold, `retry` or `later`."""
+    """`ended` by status since the moment; `put_off` by reason: that of a hold, `retry` or `later`.
+
+    `laned` are those of the latter that only wait for a slot of their limit.
+    """
 
     queued: int = 0
     running: int = 0
+    laned: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     put_off: Counter[str] = field(default_factory=Counter)
 
@@ -65,7 +75,8 @@ class OutcomeRepository:
         counts = Counter(_pairs(self._sql.rows(OUTCOMES[self._family], params)))
         waiting = self._sql.rows(PUT_OFF[self._family], params) if put_off else []
         queued, running = counts.pop(JobStatus.QUEUED, 0), counts.pop(JobStatus.RUNNING, 0)
-        return Outcomes(queued, running, counts, Counter(_pairs(waiting)))
+        laned = counts.pop(LIMIT_FULL, 0)
+        return Outcomes(queued, running, laned, counts, Counter(_pairs(waiting)))
 
 
 def _pairs(rows: Rows) -> dict[str, int]:
