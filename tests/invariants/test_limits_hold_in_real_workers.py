@@ -94,6 +94,21 @@ def test_a_killed_worker_and_no_more_than_the_cap(
     assert not (tmp_path / "too-many").exists()
 
 
+@pytest.mark.parametrize("concurrency", [pytest.param("1", marks=pytest.mark.slow), "8"])
+def test_a_drain_leaves_no_lane(conn: psycopg.Connection, qwf_dsn: str, concurrency: str) -> None:
+    """What waits in lanes for the worker's own jobs is work to be done, and the drain ends after it."""
+    cap(conn, "one", 1)
+    cap(conn, "few", 3)
+    IngestJobRepository(conn).enqueue_many(
+        NewIngestJob(task_name="quick", queue="fetch", limit_key=key)
+        for _ in range(60)
+        for key in ("one", "few", "free", None)
+    )
+    with running_worker(qwf_dsn, "--drain", "--concurrency", concurrency, **TASKS) as worker:
+        assert worker.wait(300) == 0
+    assert counted(conn) == {"completed": 240}
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_minute_of_kills(conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path) -> None:
