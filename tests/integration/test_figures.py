@@ -148,6 +148,7 @@ def test_a_statement_that_takes_long_is_cut(qwf_dsn, conn, monkeypatch):
     figures_of.close()
 
 
+@pytest.mark.slow
 def test_a_network_that_swallows_everything_holds_up_nobody_for_long(qwf_dsn, conn, monkeypatch):
     """Who asks meanwhile says so, and cuts the line of the one who waits for an answer."""
     monkeypatch.setattr(reading, "PATIENCE_S", 0.2)

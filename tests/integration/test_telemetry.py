@@ -66,7 +66,7 @@ def ordering(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield f"{context.trace_id:032x}-{context.span_id:016x}"
 
 
-@pytest.mark.parametrize("concurrency", ["1", "8"])
+@pytest.mark.parametrize("concurrency", [pytest.param("1", marks=pytest.mark.slow), "8"])
 def test_a_job_and_what_it_enqueues_are_one_trace(qwf_dsn, conn, told, monkeypatch, concurrency):
     """enqueue > process > enqueue > process: sync and async, each current within its job; and all counted."""
     with ordering(monkeypatch) as order:
