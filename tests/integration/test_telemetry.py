@@ -117,6 +117,7 @@ def check_counts(points: dict[str, list[tuple[dict[str, Any], float]]]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_run_is_one_trace_down_to_its_children(qwf_dsn, conn, told, monkeypatch):
     """start > dispatch > process, and the child run's dispatch > process below the parent's."""
     with ordering(monkeypatch) as order:
@@ -155,6 +156,7 @@ def test_a_job_that_is_cut_short_is_told_before_its_process_ends(qwf_dsn, conn, 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_worker_that_starts_afresh_tells_first_what_it_did(qwf_dsn, conn, told):
     """Its process is replaced without any exit; nothing it has not sent is lost with it."""
     for _ in range(2):
@@ -164,6 +166,7 @@ def test_a_worker_that_starts_afresh_tells_first_what_it_did(qwf_dsn, conn, told
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_exporters_that_hang_keep_no_worker_from_ending(qwf_dsn, conn, told):
     """Neither one that has drained its queue nor one whose guard ends it."""
     enqueue_ingest_job("seen_async", queue="fetch", conn=conn)
