@@ -111,6 +111,7 @@ BAD = {
     '{"task_name": "page"}': "it has no queue",
     '{"task_name": "page", "queue": "elsewhere"}': "'elsewhere' is none of this application's ingest queues",
     '{"task_name": "page", "queue": "cpu"}': "'cpu' is none of this application's ingest queues",
+    '{"task_name": "page", "queue": "' + "q" * 9000 + '"}': "is none of this application's ingest queues",
     '{"task_name": "page", "queue": 7}': "queue must be a string, not int",
     '{"task_name": "page", "queue": "fetch", "arg": {}}': "unknown: 'arg'",
     '{"task_name": ["page"], "queue": "fetch"}': "task_name must be a string, not list",
@@ -144,6 +145,7 @@ def test_a_bad_line_is_named_and_skipped_if_that_is_wanted(qwf_dsn, conn, tmp_pa
     for number, (reason, one) in enumerate(zip([*BAD.values(), "no UTF-8 at byte 16"], told, strict=True)):
         assert one.startswith(f"line {2 * number + 2}: "), one
         assert reason in one
+        assert len(one) < 500
     count = len(BAD) + 1
     assert said.stdout == f"{len(lines)} lines: {count} new, 0 there already, {count} bad lines skipped\n"
     assert keys(conn) == [f"p{number}" for number in range(count)]

@@ -161,6 +161,6 @@ def _repository(conn: Handle, standing: _Standing) -> IngestJobRepository:
 def unknown_queue(queue: str, known: frozenset[str]) -> ConfigurationError:
     """What to say of a queue that none of this host app's workers would look at."""
     return ConfigurationError(
-        f"{queue!r} is none of this application's ingest queues ({', '.join(sorted(known))})",
+        f"{queue!r:.80} is none of this application's ingest queues ({', '.join(sorted(known))})",
         advice="name it in configure(ingest_queues=…), so that workers can be started for it",
     )
