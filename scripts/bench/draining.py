@@ -18,7 +18,7 @@ from bench.measuring import Bench
 from bench.rates import fill, settle
 from bench.servers import cpu_s, said
 from bench.wakes import LISTENERS, until
-from bench.workers import concurrently, work_off, working
+from bench.workers import work_off, working
 
 CONCURRENCY: Final = 8
 BATCH: Final = 200
@@ -28,7 +28,7 @@ SELECT count(*) / EXTRACT(epoch FROM max(finished_at) - min(started_at))::float8
 FROM ingest_jobs WHERE status = 'completed' AND started_at > %(since)s
 """
 LEFT: Final = "SELECT EXISTS (SELECT FROM ingest_jobs WHERE status IN ('queued', 'running'))"
-CREW: Final = concurrently(CONCURRENCY)
+CREW: Final = ("--concurrency", str(CONCURRENCY))
 
 
 def drain(bench: Bench) -> Sequence[Figure]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
-
-from queue_workflows.cli.worker import worker
 
 SCRIPTS: Final = Path(__file__).resolve().parents[1]
 _LONGEST_S: Final = 3600
@@ -60,12 +58,6 @@ def _serving(
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-
-
-def concurrently(count: int) -> Sequence[str]:
-    """The options of a worker that runs so many jobs at once, where workers know them."""
-    knows = any(option.name == "concurrency" for option in worker.params)
-    return ("--concurrency", str(count)) if knows else ()
 
 
 def work_off(dsn: str, *options: str) -> None:
