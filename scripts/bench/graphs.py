@@ -16,7 +16,7 @@ from bench.measuring import Bench
 from bench.rates import fill, worker_rate
 from bench.servers import said
 from bench.wakes import LISTENERS, wakes
-from bench.workers import orchestrating, working
+from bench.workers import ONE_AT_A_TIME, orchestrating, working
 from queue_workflows import start_run
 from queue_workflows.workflow.spec import load_document
 
@@ -152,7 +152,7 @@ def _plain(connection: psycopg.Connection[Any], dsn: str, jobs: int, *, beside: 
     fill(connection, 2 * jobs if beside else jobs)
     if not beside:
         return worker_rate(connection, dsn, jobs)
-    with working(dsn, "--max-jobs", str(jobs)):
+    with working(dsn, *ONE_AT_A_TIME, "--max-jobs", str(jobs)):
         return worker_rate(connection, dsn, jobs)
 
 

@@ -13,7 +13,7 @@ from bench.figures import Figure
 from bench.measuring import Bench
 from bench.rates import fill, settle
 from bench.servers import said
-from bench.workers import working
+from bench.workers import ONE_AT_A_TIME, working
 
 LEFT: Final = "SELECT count(*) FROM ingest_jobs WHERE status = 'queued'"
 
@@ -25,7 +25,7 @@ def memory(bench: Bench) -> Sequence[Figure]:
     with bench.database() as (dsn, connection):
         fill(connection, jobs)
         settle(connection)
-        with working(dsn, "--drain") as process:
+        with working(dsn, *ONE_AT_A_TIME, "--drain") as process:
             worker = psutil.Process(process.pid)
             while process.poll() is None and (left := said(connection, LEFT)):
                 samples.append((1 - left / jobs, worker.memory_info().rss))

@@ -18,7 +18,7 @@ from bench.figures import Figure, interleaved, ratio
 from bench.measuring import Bench
 from bench.orders import take_orders
 from bench.servers import said
-from bench.workers import environment, working
+from bench.workers import ONE_AT_A_TIME, environment, working
 from queue_workflows import enqueue_ingest_job, enqueue_many
 from queue_workflows.repositories import NewIngestJob
 
@@ -113,7 +113,9 @@ def peer(bench: Bench, name: str, size: int = 1) -> Iterator[Crew]:
 def _busy_workers(dsn: str, connection: psycopg.Connection[Any]) -> Iterator[None]:
     """Workers that hold a job each, and so advertise nothing; told to stop, they let go of it at once."""
     connection.execute(HOLD, [BUSY])
-    with working(dsn, settings=AT_ONCE), working(dsn, settings=AT_ONCE):
+    with ExitStack() as stack:
+        for _ in range(BUSY):
+            stack.enter_context(working(dsn, *ONE_AT_A_TIME, settings=AT_ONCE))
         until = time.monotonic() + _PATIENCE_S
         while said(connection, HELD) < BUSY:
             if time.monotonic() > until:

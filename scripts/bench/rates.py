@@ -12,7 +12,7 @@ from bench import pgbench
 from bench.figures import Figure, interleaved, ratio
 from bench.measuring import Bench
 from bench.servers import said
-from bench.workers import work_off
+from bench.workers import ONE_AT_A_TIME, work_off
 
 FILL: Final = """
 INSERT INTO ingest_jobs (task_name, queue, args)
@@ -53,7 +53,7 @@ def settle(connection: psycopg.Connection[Any]) -> None:
 def worker_rate(connection: psycopg.Connection[Any], dsn: str, jobs: int) -> float:
     """Jobs a second of one worker that does so many and ends; its start is not counted."""
     since = said(connection, "SELECT clock_timestamp()")
-    work_off(dsn, "--max-jobs", str(jobs))
+    work_off(dsn, *ONE_AT_A_TIME, "--max-jobs", str(jobs))
     row = connection.execute(RATE, {"since": since, "warm_up": WARM_UP}).fetchone()
     assert row is not None
     return float(row[0])

@@ -18,7 +18,7 @@ from bench.figures import Figure, ratio
 from bench.measuring import Bench
 from bench.rates import fill, settle
 from bench.servers import said
-from bench.workers import working
+from bench.workers import ONE_AT_A_TIME, working
 from queue_workflows.db import bootstrap
 from queue_workflows.db.embedded.server import EmbeddedServer
 from queue_workflows.testing.runs import new_run
@@ -82,7 +82,7 @@ def _killed_and_started(server: EmbeddedServer, each: _Round) -> tuple[float, fl
         connection.execute("TRUNCATE ingest_jobs")
         fill(connection, each.jobs)
         settle(connection)
-    with working(server.dsn()), working(server.dsn()):
+    with working(server.dsn(), *ONE_AT_A_TIME), working(server.dsn(), *ONE_AT_A_TIME):
         with psycopg.connect(server.dsn(), autocommit=True) as connection:
             _until_some_are_done(connection)
             time.sleep(each.window_s + 1)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final
 
 SCRIPTS: Final = Path(__file__).resolve().parents[1]
+# A worker of an ingest queue has several jobs at a time unless it is told otherwise.
+ONE_AT_A_TIME: Final = ("--concurrency", "1")
 _LONGEST_S: Final = 3600
 
 
