@@ -43,7 +43,7 @@ def test_after_so_much_memory_it_is_given_back(qwf_dsn, jobs):
 def test_a_bound_below_what_it_starts_with_leaves_time_for_a_job(qwf_dsn, jobs):
     """It starts afresh after each job, and not before the first."""
     ids = [jobs.enqueue("keep", queue="fetch").id for _ in range(2)]
-    with running_worker(qwf_dsn, "--recycle-mb", "1", "--max-jobs", "2") as worker:
+    with running_worker(qwf_dsn, "--recycle-mb", "1", "--max-jobs", "2", "--concurrency", "1") as worker:
         until(lambda: all(jobs.fetch(job).status == "completed" for job in ids))
         assert worker.wait(60) == 0
     assert kept(jobs, *ids) == [1, 1]

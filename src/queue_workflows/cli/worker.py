@@ -12,15 +12,33 @@ from queue_workflows.cli.address import probe_options
 from queue_workflows.cli.seconds import Seconds, schema_wait_option
 from queue_workflows.errors import ExitCode
 
-MOST_AT_ONCE: Final = 1_000
+_MOST_AT_ONCE: Final = 1_000
 _AT_ONCE: Final = 8
 
 
+def _checked(ctx: click.Context, _option: click.Parameter, concurrency: int | None) -> int:
+    """How many jobs of this queue a worker runs at once."""
+    from queue_workflows.config import RESERVED_QUEUES
+
+    queue = ctx.params.get("queue")
+    if queue not in RESERVED_QUEUES:
+        return _AT_ONCE if concurrency is None else concurrency
+    if concurrency not in (None, 1):
+        raise click.BadParameter(
+            f"a worker of the queue {queue} runs one job at a time: start more workers, as `qwf supervisor"
+            f" --worker {queue}:{concurrency}` does"
+        )
+    return 1
+
+
 @click.command()
-@click.option("--queue", required=True, help="The queue to work on; cpu, gpu and hooks carry node jobs.")
+@click.option(
+    "--queue", required=True, is_eager=True, help="The queue to work on; cpu, gpu and hooks carry node jobs."
+)
 @click.option(
     "--concurrency",
-    type=click.IntRange(1, MOST_AT_ONCE),
+    type=click.IntRange(1, _MOST_AT_ONCE),
+    callback=_checked,
     help="How many jobs at once; 8 for ingest queues, always 1 for nodes.",
 )
 @click.option("--drain", is_flag=True, help="End when there is nothing left to claim.")
@@ -38,7 +56,7 @@ def worker(
     invocation: Invocation,
     *,
     queue: str,
-    concurrency: int | None,
+    concurrency: int,
     drain: bool,
     once: bool,
     max_jobs: int | None,
@@ -64,12 +82,11 @@ def worker(
     from queue_workflows.roles.standby import is_called
     from queue_workflows.roles.worker_process import run_worker
 
-    at_once = _at_once(check_known_queue(queue), concurrency)
     run_as_child_if_pid1()
     log_to_stderr(debug=invocation.debug)
     options = WorkerOptions(
-        queue=queue,
-        concurrency=at_once,
+        queue=check_known_queue(queue),
+        concurrency=concurrency,
         drain=drain or once,
         max_jobs=1 if once else max_jobs,
         grace_s=grace,
@@ -85,17 +102,3 @@ def worker(
         return ExitCode.DONE
     with Database.open(invocation.db_url, role=f"worker:{queue}", settings=settings) as database:
         return run_worker(database, settings, options)
-
-
-def _at_once(queue: str, concurrency: int | None) -> int:
-    """How many jobs of this queue a worker runs at once."""
-    from queue_workflows.config import RESERVED_QUEUES
-
-    if queue not in RESERVED_QUEUES:
-        return _AT_ONCE if concurrency is None else concurrency
-    if concurrency not in (None, 1):
-        raise click.UsageError(
-            f"a worker of the queue {queue} runs one job at a time: start more workers, as `qwf supervisor"
-            f" --worker {queue}:{concurrency}` does"
-        )
-    return 1

@@ -1,0 +1,35 @@
+"""What `--concurrency` may say, to a worker and to a supervisor that hands it on."""
+
+from __future__ import annotations
+
+import pytest
+from click import BadParameter
+
+from queue_workflows.cli.supervisor import parse_workers
+from queue_workflows.cli.worker import worker
+
+
+def parsed(*arguments: str) -> int:
+    return int(worker.make_context("qwf worker", list(arguments)).params["concurrency"])
+
+
+def test_an_ingest_worker_runs_eight_unless_told_otherwise() -> None:
+    """Wherever the queue stands on the command line."""
+    assert parsed("--queue", "fetch") == 8
+    assert parsed("--concurrency", "3", "--queue", "fetch") == 3
+
+
+@pytest.mark.parametrize("queue", ["cpu", "gpu", "hooks"])
+def test_a_node_worker_runs_one(queue: str) -> None:
+    """More are more workers, and the refusal says how to start them."""
+    assert parsed("--queue", queue) == parsed("--queue", queue, "--concurrency", "1") == 1
+    with pytest.raises(BadParameter, match=f"--worker {queue}:4"):
+        parsed("--concurrency", "4", "--queue", queue)
+
+
+def test_a_supervisor_hands_it_on_and_refuses_what_its_worker_would() -> None:
+    """Before it starts one that could only end with a usage error again and again."""
+    (spec,) = parse_workers("fetch --concurrency 4")
+    assert (spec.queue, spec.options) == ("fetch", ("--concurrency", "4"))
+    with pytest.raises(BadParameter):
+        parse_workers("cpu --concurrency 4")
