@@ -71,6 +71,7 @@ def test_sync_and_async_jobs_share_the_number(
     assert most_inside(ledger) == 4
 
 
+@pytest.mark.slow
 def test_draining_leaves_nothing(qwf_dsn: str, jobs: IngestJobRepository) -> None:
     """--drain of many short ones: nothing queued, nothing running, each run once."""
     ids = enqueue(jobs, "noop", 3000)
@@ -80,7 +81,9 @@ def test_draining_leaves_nothing(qwf_dsn: str, jobs: IngestJobRepository) -> Non
     assert {(jobs.fetch(each).status, jobs.fetch(each).attempt) for each in ids[::50]} == {("completed", 1)}
 
 
-@pytest.mark.parametrize(("option", "done"), [("--max-jobs=37", 37), ("--once", 1)])
+@pytest.mark.parametrize(
+    ("option", "done"), [("--max-jobs=37", 37), pytest.param("--once", 1, marks=pytest.mark.slow)]
+)
 def test_it_does_no_more_than_its_share(
     qwf_dsn: str, jobs: IngestJobRepository, option: str, done: int
 ) -> None:
@@ -117,7 +120,7 @@ def test_killed_in_mid_batch_it_loses_and_doubles_nothing(
     assert {row.crash_count for row in rows} <= ({0} if left > 1 else {0, 1})
 
 
-@pytest.mark.parametrize("kind", ["counted", "async counted"])
+@pytest.mark.parametrize("kind", ["counted", pytest.param("async counted", marks=pytest.mark.slow)])
 def test_one_that_is_stuck_releases_the_others(
     qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path, kind: str
 ) -> None:
@@ -160,6 +163,7 @@ def test_one_that_hears_its_end_ends_alone(
     assert (row.failures, row.errors[-1]["kind"]) == (1, "wall_clock")
 
 
+@pytest.mark.slow
 def test_a_task_that_will_not_be_cancelled_ends_the_process(
     qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path
 ) -> None:
@@ -170,6 +174,7 @@ def test_a_task_that_will_not_be_cancelled_ends_the_process(
     assert (jobs.fetch(job).status, jobs.fetch(job).failures) == ("scheduled", 1)
 
 
+@pytest.mark.slow
 def test_who_blocks_the_loop_is_blamed_and_no_sibling(
     qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path
 ) -> None:
@@ -194,6 +199,7 @@ def test_what_leaves_or_interrupts_is_that_jobs_failure(qwf_dsn: str, jobs: Inge
     assert "sys.exit(3)" in jobs.fetch(ids[0]).errors[-1]["message"]
 
 
+@pytest.mark.slow
 def test_a_stop_lets_what_runs_finish(qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path) -> None:
     """SIGTERM: nothing more is claimed, what runs ends as it would have, and the status is 0."""
     ledger, go = tmp_path / "ledger", tmp_path / "go"
@@ -210,6 +216,7 @@ def test_a_stop_lets_what_runs_finish(qwf_dsn: str, jobs: IngestJobRepository, t
     assert {(jobs.fetch(each).status, jobs.fetch(each).attempt) for each in waiting} == {("queued", 0)}
 
 
+@pytest.mark.slow
 def test_a_second_stop_gives_all_back(qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path) -> None:
     """At once, uncounted, all of them."""
     ledger = tmp_path / "ledger"
@@ -227,6 +234,7 @@ def test_a_second_stop_gives_all_back(qwf_dsn: str, jobs: IngestJobRepository, t
     }
 
 
+@pytest.mark.slow
 def test_off_gives_all_back_and_on_goes_on(qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path) -> None:
     """What does not hear goes with the process, which starts anew and parks."""
     ledger, control = tmp_path / "ledger", WorkerControlRepository(jobs._sql._handle)
@@ -264,6 +272,7 @@ def test_a_suspect_runs_alone_and_is_not_starved(
             inside.add(job)
 
 
+@pytest.mark.slow
 def test_a_crash_with_several_marks_them_and_counts_none(
     qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path
 ) -> None:
@@ -281,6 +290,7 @@ def test_a_crash_with_several_marks_them_and_counts_none(
     assert {(row.attempt, row.crash_count, row.failures, row.suspect) for row in rows} == {(2, 0, 0, True)}
 
 
+@pytest.mark.slow
 def test_a_lost_connection_among_many_jobs_costs_none_of_them(
     qwf_dsn: str, jobs: IngestJobRepository
 ) -> None:

@@ -171,7 +171,7 @@ def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
     if len({ending.fence.job_id for ending in ordered}) < len(ordered):
         raise PayloadError("a job has two endings in one batch", path="endings", advice="a job ends once")
     delays = [ending.delay_s for ending in ordered]
-    params["statuses"] = array([ending.status.value for ending in ordered])
+    params["statuses"] = array([ending.status for ending in ordered])
     params["results"] = _column([ending.result for ending in ordered])
     params["failures"] = _column([ending.error for ending in ordered])
     params["counted"] = array(["t" if ending.counts else "f" for ending in ordered])

@@ -25,6 +25,7 @@ not end in `judging`.
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable
@@ -90,6 +91,8 @@ class Crew:
         self._touch.connected()
         self._duty.fetch_what_waited_for_us()
         self._guardian.is_claiming = True
+        # What is there by now stays: to look through it again and again would cost every job its share.
+        gc.freeze()
         while (status := self._turn()) is None:
             pass
         self.hands.close()
@@ -185,11 +188,12 @@ class Crew:
     def _wait(self, now: float) -> None:
         """Wait for the end of a job, or where a writer's NOTIFY finds us."""
         timeout = self._settings.poll_s
-        if not self._is_empty:
-            # There is more than there is room for: whose end makes room rings.
-            self._duty.leave_idle()
-        elif self._look_at > now:
+        if self._is_empty and self._look_at > now:
             timeout = self._idle_for(now)
+        else:
+            # There is no room, also for what may have come: whose end makes some rings.
+            self._is_empty = self._is_empty_alone = False
+            self._duty.leave_idle()
         give_back_at = self._room.give_back_at(self.hands.waiting)
         if give_back_at is not None:
             timeout = min(timeout, give_back_at - now)
