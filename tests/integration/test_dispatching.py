@@ -15,7 +15,7 @@ from support.workers import until
 from queue_workflows.jobs.delivering import deliver
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.retrying import retry_run
-from queue_workflows.repositories import InputSubmissionRepository, RunRepository, runs
+from queue_workflows.repositories import InputSubmissionRepository, NodeJobRepository, RunRepository, runs
 from queue_workflows.repositories.connection import Statements
 from queue_workflows.repositories.dispatching import DispatchRepository
 from queue_workflows.repositories.parking import ParkedJobRepository
@@ -188,6 +188,35 @@ def test_the_children_of_a_list_start_together(connection, monkeypatch, rows):
     assert asked.count(runs.INSERT_CHILDREN) == 4 // rows
     failed = "SELECT map_index, errors #>> '{0,message}' FROM workflow_node_jobs WHERE status = 'failed'"
     assert [(place, "inputs.n" in said) for place, said in connection.execute(failed)] == [(2, True)]
+
+
+def test_a_workflow_that_starts_itself_comes_to_an_end(connection):
+    """Sixteen deep, and then its node fails, and with it all above."""
+    again = {"name": "again", "nodes": [{"id": "me", "type": "workflow", "workflow": "again"}]}
+    run_id = start(connection, again)
+    settle(dispatcher(connection, again))
+    runs = RunRepository(connection).list()
+    assert (len(runs), {run.status for run in runs}) == (17, {"failed"})
+    assert "nested 16 deep" in RunRepository(connection).fetch(run_id).error["message"]
+
+
+def test_the_end_of_an_older_generation_means_nothing(connection):
+    """A job that was retried before anybody acted on its failure has not failed."""
+    run_id = start(connection, {"nodes": [{"id": "one", "module": "m"}]})
+    settling = dispatcher(connection)
+    settle(settling)
+
+    def fail(_job):
+        raise ValueError("no")
+
+    work(connection, fail)
+    jobs = NodeJobRepository(connection)
+    (job,) = jobs.list(run_id=run_id)
+    assert jobs.retry_many([job.id], actor="ann", reason=None)
+    settle(settling)
+    assert RunRepository(connection).fetch(run_id).status == "running"
+    run_through(connection, settling, lambda _job: {})
+    assert RunRepository(connection).fetch(run_id).status == "completed"
 
 
 def test_a_childs_failure_is_its_nodes(connection):
