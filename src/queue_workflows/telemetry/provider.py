@@ -6,7 +6,6 @@ import sys
 import threading
 from contextlib import suppress
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
@@ -98,6 +97,9 @@ def _meter_of(provider: Any) -> Meter:
 
 
 def _version() -> str:
+    # Here, as it takes longer to import than all the rest of telemetry.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("queue-workflows")
     except PackageNotFoundError:
