@@ -220,6 +220,10 @@ def test_a_producer_enqueues_and_wakes(roles):
         )
         woken = {(one.channel, one.payload) for one in idle.notifies(timeout=10, stop_after=1)}
         assert woken == {("ingest_job_ready", "fetch")}
+        jobs.enqueue("invoice", queue="fetch", limit_key="x")
+        jobs.enqueue_many(NewIngestJob(task_name="invoice", queue="fetch", limit_key="x") for _ in range(20))
+        lane = idle.execute("SELECT count(*) FROM ingest_jobs WHERE hold_reason = 'limit_full'").fetchone()
+        assert lane == (5,)
 
 
 def test_a_producer_starts_runs_and_answers_nodes(roles):
