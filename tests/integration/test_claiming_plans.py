@@ -177,21 +177,27 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     """Promotion reads what is due or freed by its index, and a reclaim no more than what is running."""
     reclaim = {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None, "in_turn": True}
     held = {"reason": "limit", "keys": texts(["k7"]), "queue": None, "limit": 1}
+    aside = {"queue": crowded.queue, "names": texts(["task"]), "reason": "unknown_task", "delay_s": 60.0}
     of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True, "kept": "{1,2,3}"}
     for sql, params, index in (
+        (holding.PUT_ASIDE, aside, "claim"),
+        (claiming.HEAD, {"queue": crowded.queue}, "claim"),
         (sweeping.PROMOTE, {"in_turn": True}, "due"),
         (sweeping.PROMOTE_HELD, held, "hold"),
         (sweeping.RECLAIM, reclaim, "running"),
         (sweeping.RECLAIM_WORKER, of_worker, "running"),
     ):
         plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
-        check_by_id_only(crowded, plan, f"ix_{crowded.table}_{index}")
+        # Whether a row that is due has to go into its key's lane is asked of the lanes.
+        lanes = ("hold", "keyed") if sql is sweeping.PROMOTE else ()
+        check_by_id_only(crowded, plan, *(f"ix_{crowded.table}_{name}" for name in (index, *lanes)))
         assert f"ix_{crowded.table}_{index}" in indexes(plan)
         if sql is sweeping.PROMOTE_HELD:
             # One is freed, so one is read, whoever else waits for the same.
             read = [node for node in plan if node.get("Index Name") == f"ix_{crowded.table}_hold"]
             assert [(node["Actual Rows"], node["Actual Loops"]) for node in read] == [(1, 1)]
-        assert sql is not sweeping.PROMOTE or "Sort" not in {node["Node Type"] for node in plan}
+        sorted_by = {key for node in plan for key in node.get("Sort Key", ())}
+        assert sql is not sweeping.PROMOTE or not any("run_at" in key for key in sorted_by)
 
 
 @MODES
