@@ -85,7 +85,7 @@ def test_a_pause_is_waited_for_as_long_as_the_job_takes(qwf_dsn, conn, jobs, tmp
     """Until the deadline, 73; the worker is named with the job that it has to finish first."""
     job = jobs.enqueue("deaf", queue="fetch", args={"until": str(tmp_path / "go")}).id
     following = jobs.enqueue("note", queue="fetch").id
-    with running_worker(qwf_dsn):
+    with running_worker(qwf_dsn, "--concurrency", "1"):
         until(
             lambda: [one for one in HeartbeatRepository(conn).list() if one.current_job_id == job],
             within_s=PATIENCE_S,
