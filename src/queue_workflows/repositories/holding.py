@@ -42,7 +42,8 @@ RETURNING job.id, job.cancel_requested_at
 """
 )
 # seen: the first in line, as few as can be read at once. aside: those of them that have one of these names,
-# but for what somebody is claiming. A row's delay is its own, so that not all come back at one moment.
+# but for what somebody is claiming. A row's delay is its own, so that not all come back at one moment;
+# `started_at` says since when it is on hold, as after a claim.
 PUT_ASIDE_AT_ONCE: Final = 4_000
 PUT_ASIDE: Final = per_family(
     """
@@ -58,7 +59,8 @@ WITH seen AS MATERIALIZED (
 )
 UPDATE {table} AS job SET
     status = 'scheduled', hold_reason = %(reason)s::text, hold_key = {kind},
-    run_at = statement_timestamp() + make_interval(secs => %(delay_s)s::float8 * (1 + random()))
+    run_at = statement_timestamp() + make_interval(secs => %(delay_s)s::float8 * (1 + random())),
+    started_at = statement_timestamp()
 WHERE id = ANY (ARRAY(SELECT id FROM aside))
 RETURNING id
 """,
