@@ -176,7 +176,7 @@ def test_ends_renewals_and_beats(crowded: Jobs, mode: str, off: tuple[str, ...],
 def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     """Promotion reads what is due or freed by its index, and a reclaim no more than what is running."""
     reclaim = {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None, "in_turn": True}
-    held = {"reason": "limit", "keys": texts(["k7"]), "queue": None, "limit": 1}
+    held = {"reason": "limit", "keys": texts(["k7"]), "queue": crowded.queue, "limit": 1}
     aside = {"queue": crowded.queue, "names": texts(["task"]), "reason": "unknown_task", "delay_s": 60.0}
     of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True, "kept": "{1,2,3}"}
     for sql, params, index in (

@@ -101,7 +101,7 @@ def test_a_hold_that_is_over_leaves_a_trace(jobs: Jobs) -> None:
     jobs.repository.hold(job, "limit_full", delay_s=3600)
     assert past_holds(jobs, job_id) == [("unknown_task", "draw", 3, 3)]
     jobs.connection.execute(f"UPDATE {jobs.table} SET hold_key = 'k'")
-    assert jobs.repository.promote_held("limit_full", ["k"]) == 1
+    assert jobs.repository.promote_held("limit_full", ["k"], queue=jobs.queue) == 1
     kept = [("unknown_task", "draw", 3, 3), ("limit_full", "k", 1, 4)]
     assert past_holds(jobs, job_id) == kept
     jobs.repository.complete(jobs.one(), {})
@@ -157,11 +157,11 @@ def test_a_freed_key_promotes_those_who_wait_for_it(jobs: Jobs) -> None:
         reason = "unknown_task" if job.id == ids[4] else "limit"
         jobs.repository.hold(job, reason, keys[job.id], delay_s=3600)
     assert jobs.repository.promote_held("limit", ["a"], queue="elsewhere") == 0
-    assert jobs.repository.promote_held("limit", ["a"], limit=2) == 2
+    assert jobs.repository.promote_held("limit", ["a"], queue=jobs.queue, limit=2) == 2
     assert [job.id for job in jobs.claim(limit=5)] == [ids[1], ids[0]]
     assert jobs.repository.promote_held("limit", ["a", "b"], queue=jobs.queue) == 2
     assert [job.id for job in jobs.claim(limit=5)] == [ids[2], ids[3]]
-    assert jobs.repository.promote_held("unknown_task", ["other"]) == 0
+    assert jobs.repository.promote_held("unknown_task", ["other"], queue=jobs.queue) == 0
     assert jobs.seen(ids[4], "status", "hold_reason") == ("scheduled", "unknown_task")
 
 
@@ -196,8 +196,8 @@ def test_a_key_named_twice_frees_no_more(jobs: Jobs) -> None:
     jobs.enqueue(3)
     for job in jobs.claim(limit=3):
         jobs.repository.hold(job, "limit", "k", delay_s=3600)
-    assert jobs.repository.promote_held("limit", ["k", "k"], limit=2) == 2
-    assert jobs.repository.promote_held("limit", []) == 0
+    assert jobs.repository.promote_held("limit", ["k", "k"], queue=jobs.queue, limit=2) == 2
+    assert jobs.repository.promote_held("limit", [], queue=jobs.queue) == 0
 
 
 def test_a_lease_that_holds_is_left_alone(jobs: Jobs) -> None:

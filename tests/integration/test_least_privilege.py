@@ -336,7 +336,7 @@ def test_a_worker_has_what_the_core_of_claiming_needs(roles, family):
         ended, claimed = jobs.end_and_claim(endings, queue, worker_id="w", lease_s=30)
         assert [len(ended.statuses), len(claimed)] == [2, 1]
         jobs.hold(third, "limit", "core", delay_s=3600)
-        assert [jobs.promote(), jobs.promote_held("limit", ["core"])] == [1, 1]
+        assert [jobs.promote(), jobs.promote_held("limit", ["core"], queue=queue)] == [1, 1]
         assert jobs.reclaim(max_crashes=3, lease_s=30) == []
         assert [each.status for each in jobs.reclaim_worker("w", max_crashes=1)] == ["failed"]
         assert jobs.mark_completed(jobs.claim(queue, worker_id="w", lease_s=30)[0].id).status == "completed"

@@ -22,7 +22,7 @@ def test_those_behind_run_in_their_order(family: str, qwf_dsn: str) -> None:
             marks.claimed(claimed, 1)
             ran += [job.id for job in claimed]
         assert ran == others[:4]
-        assert jobs.repository.promote_held("host_lock", ["gpu0"]) == 1
+        assert jobs.repository.promote_held("host_lock", ["gpu0"], queue=jobs.queue) == 1
         assert [job.id for job in jobs.claim(limit=9)] == [head, others[4]]
 
 

@@ -51,7 +51,7 @@ VERBS: dict[str, Verb] = {
         [ending(one, "scheduled", delay_s=60, hold_reason="limit", hold_key="k") for one in claims]
     ),
     "promote": lambda jobs, ids, claims: jobs.repository.promote(),
-    "promote_held": lambda jobs, ids, claims: jobs.repository.promote_held("limit", ["k"]),
+    "promote_held": lambda jobs, ids, claims: jobs.repository.promote_held("limit", ["k"], queue=jobs.queue),
     "reclaim": lambda jobs, ids, claims: (
         jobs.lapse(*[row["id"] for row in jobs.rows() if row["status"] == "running"]),
         jobs.repository.reclaim(max_crashes=3, lease_s=30),

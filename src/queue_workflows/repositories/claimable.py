@@ -215,14 +215,12 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         """
         return len(self._sql.rows(sweeping.PROMOTE[self._family.name], {"in_turn": bool(in_turn)}))
 
-    def promote_held(
-        self, reason: str, keys: Iterable[str], *, queue: str | None = None, limit: int = LONGEST_PAGE
-    ) -> int:
+    def promote_held(self, reason: str, keys: Iterable[str], *, queue: str, limit: int = LONGEST_PAGE) -> int:
         """Queue what waits for one of these keys, at its old place, the first in line first; how many."""
         params = {
             "reason": check.text("reason", reason),
             "keys": texts({check.text("key", key, max_bytes=check.KEY_BYTES): None for key in keys}),
-            "queue": queue,
+            "queue": check_queue_name(queue),
             "limit": check.whole("limit", limit, 1, LONGEST_PAGE),
         }
         return len(self._sql.rows(sweeping.PROMOTE_HELD[self._family.name], params))

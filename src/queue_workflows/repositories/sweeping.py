@@ -69,7 +69,7 @@ WITH freed AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT id, priority, position FROM {table}
         WHERE status = 'scheduled' AND hold_reason = %(reason)s::text AND hold_key = freed.key
-            AND (%(queue)s::text IS NULL OR queue = %(queue)s::text)
+            AND queue = %(queue)s::text
         ORDER BY priority DESC, position
         LIMIT %(limit)s::bigint
         FOR NO KEY UPDATE SKIP LOCKED
