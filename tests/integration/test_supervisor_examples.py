@@ -32,6 +32,8 @@ def workers_of(command: list[str]) -> list[tuple[str, tuple[str, ...]]]:
     program, name, *arguments = command
     assert (Path(program).name, name) == ("qwf", "supervisor")
     context = supervisor.make_context("supervisor", arguments)
+    assert context.params["orchestrator"]
+    assert context.params["scheduler"]
     return [(spec.queue, spec.options) for spec in context.params["workers"]]
 
 

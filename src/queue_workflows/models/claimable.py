@@ -56,7 +56,7 @@ class Claimable:
     lease_expires_at: Mapped[datetime | None]
     timeout_s: Mapped[float | None] = mapped_column(Float(53))
     stall_timeout_s: Mapped[float | None] = mapped_column(Float(53))
-    # Stored, not enforced yet: neither the claim nor a worker goes by it.
+    # Stored, not enforced: neither the claim nor a worker goes by it.
     host_lock: Mapped[str | None]
     # Who claims the job takes a slot of this key, as far as the key has a cap.
     limit_key: Mapped[str | None]
