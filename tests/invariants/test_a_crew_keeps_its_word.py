@@ -334,3 +334,20 @@ def test_all_jobs_of_a_task_nobody_knows_are_put_aside_at_once(
     with running_worker(qwf_dsn, **CREW):
         until(lambda: count(conn, "completed") == 5000, within_s=120)
     assert len(ids) == 5000
+
+
+def test_a_worker_that_is_refused_its_claims_lets_go_first(
+    qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path
+) -> None:
+    """No job in hand is blamed for a failure of its worker: it is queued again, uncounted and no suspect."""
+    ledger, go = tmp_path / "ledger", tmp_path / "go"
+    (job,) = enqueue(jobs, "counted", args={"ledger": str(ledger), "until": str(go)})
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection, running_worker(qwf_dsn, **CREW) as worker:
+        until(begun(ledger, 1))
+        connection.execute("ALTER TABLE ingest_jobs RENAME COLUMN host_lock TO elsewhere")
+        try:
+            assert worker.wait(120) not in (0, None)
+        finally:
+            connection.execute("ALTER TABLE ingest_jobs RENAME COLUMN elsewhere TO host_lock")
+    left = jobs.fetch(job)
+    assert (left.status, left.failures, left.crash_count, left.suspect) == ("queued", 0, 0, False)

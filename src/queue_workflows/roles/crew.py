@@ -53,6 +53,8 @@ _log = logging.getLogger(__name__)
 
 _FIRST_LOOK_S: Final = 0.005
 _NEVER: Final = float("inf")
+# How long jobs may take to stop by themselves when their worker cannot go on.
+_FAILING_GRACE_S: Final = 1.0
 
 
 class Crew:
@@ -93,8 +95,12 @@ class Crew:
         self._guardian.is_claiming = True
         # What is there by now stays: to look through it again and again would cost every job its share.
         gc.freeze()
-        while (status := self._turn()) is None:
-            pass
+        try:
+            while (status := self._turn()) is None:
+                pass
+        except (psycopg.Error, QwfError):
+            self._let_go_of_all()
+            raise
         self.hands.close()
         return status
 
@@ -185,6 +191,18 @@ class Crew:
             self._is_empty = self._is_empty_alone = False
         return None
 
+    def _let_go_of_all(self) -> None:
+        """What runs goes back before a failure ends the worker: no job is to blame for it."""
+        self._guardian.release_all("its worker failed", time.monotonic() + _FAILING_GRACE_S)
+        while self._holdings.count():
+            self._guardian.main_at = now = time.monotonic()
+            self._gather(now)
+            self._take_back()
+            if self._unwritten:
+                self._write()
+            else:
+                self._await(self._settings.poll_s)
+
     def _wait(self, now: float) -> None:
         """Wait for the end of a job, or where a writer's NOTIFY finds us."""
         timeout = self._settings.poll_s
@@ -240,7 +258,11 @@ class Crew:
             self._refused(exc, ended)
             return
         self._learn(alone)
+        if any(held.ending is not None and held.ending.status is JobStatus.QUEUED for held in ended):
+            # The claim beside it did not see what was given back.
+            self._is_empty = self._is_empty_alone = False
         self._hand_over(claimed)
+        self._abandon(ended)
 
     def _claim(self, limit: int, alone: bool) -> list[HeldJob]:
         intake = self._touch.intake()
@@ -260,7 +282,6 @@ class Crew:
             )
             claimed = self._held(jobs, reading)
             self._guardian.exchange(claimed, ended)
-            intake.abandon([held.job.fence for held in ended if held.ending is None])
         self._count(ended, accepted)
         return claimed
 
@@ -273,13 +294,26 @@ class Crew:
                 intake = self._touch.intake()
                 accepted = intake.end(endings)
                 self._guardian.exchange([], ended)
-                intake.abandon([held.job.fence for held in ended if held.ending is None])
         except DATABASE_AWAY as exc:
             self._lost(exc, ended)
         except (psycopg.Error, QwfError) as exc:
             self._refused(exc, ended)
         else:
             self._count(ended, accepted)
+            self._abandon(ended)
+            if any(held.job.limit_key is not None for held in ended):
+                # Whose slot is free now has been let out of its lane.
+                self._is_empty = self._is_empty_alone = False
+
+    def _abandon(self, ended: list[HeldJob]) -> None:
+        """Give back the slots of those whose lease is lost; what fails here lapses by itself."""
+        fences = [held.job.fence for held in ended if held.ending is None]
+        if not fences:
+            return
+        try:
+            self._touch.intake().abandon(fences)
+        except DATABASE_AWAY as exc:
+            self._lost(exc, [])
 
     def _count(self, ended: list[HeldJob], accepted: Ended) -> None:
         self._guardian.jobs_done += sum([held.counts for held in ended])

@@ -166,6 +166,10 @@ class Guardian:
             for held in taken:
                 held.tell(Stop.RELEASE, "its queue is not on", time.monotonic() + _OFF_GRACE_S)
 
+    def release_all(self, reason: str, end_at: float) -> None:
+        """Ask every job to stop, and end those that have not by then."""
+        self.holdings.tell_all(lambda held: held.tell(Stop.RELEASE, reason, end_at))
+
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""
         if self._telling.doing(state, reason):
@@ -354,11 +358,8 @@ class Guardian:
         if control is not None:
             _log.info("operator: %s (%s)", control.desired, control.reason or control.actor)
             if control.desired is DesiredState.OFF:
-                self._release_all(f"switched off by {control.actor}", time.monotonic() + _OFF_GRACE_S)
+                self.release_all(f"switched off by {control.actor}", time.monotonic() + _OFF_GRACE_S)
         self._on_news()
-
-    def _release_all(self, reason: str, end_at: float) -> None:
-        self.holdings.tell_all(lambda held: held.tell(Stop.RELEASE, reason, end_at))
 
     def _sweep(self, now: float) -> None:
         # Not from `now`, which was read before this round connected.

@@ -32,10 +32,10 @@ class Holdings:
             self._held[held.job.id] = held
             self._arm()
 
-    def drop(self, job_id: int) -> None:
+    def drop(self, held: HeldJob) -> None:
         """A job whose end is confirmed."""
         with self._lock:
-            self._held.pop(job_id, None)
+            self._forget(held)
             self._arm()
 
     def exchange(self, taken: Sequence[HeldJob], dropped: Sequence[HeldJob]) -> None:
@@ -45,8 +45,13 @@ class Holdings:
             # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
             held.update([(one.job.id, one) for one in taken])
             for one in dropped:
-                held.pop(one.job.id, None)
+                self._forget(one)
             self._arm()
+
+    def _forget(self, held: HeldJob) -> None:
+        """This attempt; not a later one of the same job, which may be claimed as soon as it is given back."""
+        if self._held.get(held.job.id) is held:
+            del self._held[held.job.id]
 
     def count(self) -> int:
         """How many are held."""

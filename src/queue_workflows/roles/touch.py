@@ -95,7 +95,7 @@ class Touch:
 
         A worker that is told to stop meanwhile waits only to write an end, as long as the guardian lets it.
         """
-        guardian = self._guardian
+        guardian, over = self._guardian, {ending.fence.job_id for ending in endings}
         while endings or guardian.stopping is None:
             try:
                 intake = self.intake()
@@ -106,9 +106,9 @@ class Touch:
                             "job %d: its end was stored before the connection was lost, or its lease was",
                             fence.job_id,
                         )
-                    intake.give_back_unread(
-                        guardian.holdings.all(), max_crashes=guardian.settings.max_crashes
-                    )
+                    # What is over may have been claimed again, unread like the rest.
+                    held = [one for one in guardian.holdings.all() if one.job.id not in over]
+                    intake.give_back_unread(held, max_crashes=guardian.settings.max_crashes)
                 return
             except DATABASE_AWAY as exc:
                 self.lost(exc)

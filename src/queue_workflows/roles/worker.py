@@ -155,7 +155,7 @@ class Worker:
         except (psycopg.Error, QwfError) as exc:
             held.is_ending = True
             self._end_refused(job, exc)
-        self._guardian.holdings.drop(job.id)
+        self._guardian.holdings.drop(held)
         return None
 
     def _end(self, held: HeldJob, ending: Ending) -> ClaimedJob | None:
@@ -166,10 +166,10 @@ class Worker:
         if last_words is not None:
             self._touch.repository().beat_many([(job.fence, last_words)])
         if self._duty.may_claim():
-            return self._end_and_claim(job, ending)
+            return self._end_and_claim(held, ending)
         with self._guardian.claiming:
             lost = self._touch.intake().end([ending]).lost
-            self._guardian.holdings.drop(job.id)
+            self._guardian.holdings.drop(held)
         if lost:
             self._tell_lost(job)
         return None
@@ -180,7 +180,7 @@ class Worker:
         self._touch.let_go()
         self._touch.recover([ending_instead(exc, job, captured(exc, self._redactor))])
 
-    def _end_and_claim(self, job: ClaimedJob, ending: Ending) -> ClaimedJob | None:
+    def _end_and_claim(self, held: HeldJob, ending: Ending) -> ClaimedJob | None:
         with self._guardian.claiming:
             reading = boottime()
             ended, jobs = self._touch.intake().end_and_claim(
@@ -188,9 +188,9 @@ class Worker:
             )
             # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
             following = self._taken(jobs, reading)
-            self._guardian.holdings.drop(job.id)
+            self._guardian.holdings.drop(held)
         if ended.lost:
-            self._tell_lost(job)
+            self._tell_lost(held.job)
         return following
 
     def _tell_lost(self, job: ClaimedJob) -> None:
