@@ -14,12 +14,15 @@ class KeptSlots:
     """The slots of each attempt in hand, and the key that it was claimed under, which may have no slot.
 
     Renewed with the leases of the jobs, given back with their ends: what is added here needs no other care.
+    A slot that had to be taken again is known by what it was first: so who opened a window can close it.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._keys: dict[Fence, str] = {}
-        self._slots: dict[Fence, dict[Slot, None]] = {}
+        # Each slot as it was first, with what it is by now.
+        self._slots: dict[Fence, dict[Slot, Slot]] = {}
+        self._late: list[Slot] = []
 
     def __bool__(self) -> bool:
         """Whether there is anything to see to; most workers never have any."""
@@ -34,21 +37,44 @@ class KeptSlots:
         """Slots that were taken."""
         with self._lock:
             for slot in slots:
-                self._slots.setdefault(slot.fence, {})[slot] = None
+                self._slots.setdefault(slot.fence, {})[slot] = slot
 
-    def remove(self, slots: Iterable[Slot]) -> None:
-        """Slots that were given back, or lost."""
+    def remove(self, slots: Iterable[Slot]) -> list[Slot]:
+        """Slots that are to be given back, named as they were first: what each is by now."""
         with self._lock:
-            for slot in slots:
-                kept = self._slots.get(slot.fence, {})
-                kept.pop(slot, None)
-                if not kept:
-                    self._slots.pop(slot.fence, None)
+            return [self._pop(slot) or slot for slot in slots]
+
+    def lose(self, slot: Slot) -> bool:
+        """A slot as it is by now, that is another's; whether it was wanted still."""
+        with self._lock:
+            if (first := self._first(slot)) is None:
+                return False
+            self._pop(first)
+            return True
+
+    def replace(self, slot: Slot, by: Slot) -> bool:
+        """A slot that was lost has been taken again; False if nobody wants it any more."""
+        with self._lock:
+            if (first := self._first(slot)) is None:
+                return False
+            self._slots[slot.fence][first] = by
+            return True
+
+    @property
+    def has_late(self) -> bool:
+        """Whether a slot was perhaps taken again while its attempt ended."""
+        return bool(self._late)
+
+    def pop_late(self) -> list[Slot]:
+        """Those slots, which the end of the attempt may have missed."""
+        with self._lock:
+            late, self._late = self._late, []
+            return late
 
     def of(self, fences: Iterable[Fence]) -> list[Slot]:
         """The slots of some attempts."""
         with self._lock:
-            return [slot for fence in fences for slot in self._slots.get(fence, ())]
+            return [slot for fence in fences for slot in self._slots.get(fence, {}).values()]
 
     def keys_of(self, fences: Iterable[Fence]) -> dict[str, int]:
         """The keys under which some attempts were claimed, or of which they have slots; how often each."""
@@ -66,4 +92,16 @@ class KeptSlots:
         with self._lock:
             for fence in fences:
                 self._keys.pop(fence, None)
-                self._slots.pop(fence, None)
+                gone = self._slots.pop(fence, {})
+                self._late += [slot for first, slot in gone.items() if slot is not first]
+
+    def _first(self, slot: Slot) -> Slot | None:
+        kept = self._slots.get(slot.fence, {})
+        return next((first for first, now in kept.items() if now == slot), None)
+
+    def _pop(self, first: Slot) -> Slot | None:
+        kept = self._slots.get(first.fence, {})
+        slot = kept.pop(first, None)
+        if not kept:
+            self._slots.pop(first.fence, None)
+        return slot

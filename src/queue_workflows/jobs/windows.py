@@ -114,9 +114,9 @@ class Windows:
         if not slots:
             return
         # First, so that who renews does not take for lost what was given back.
-        self.kept.remove(slots)
+        held = self.kept.remove(slots)
         try:
-            yield Ask(partial(_free, waiter.job, slots))
+            yield Ask(partial(_free, waiter.job, held))
         finally:
             self.line.wake({slot.key for slot in slots})
 

@@ -193,13 +193,17 @@ class Want(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A slot that is held, by whom, and since when: what renewing it and giving it back have to show."""
+    """A slot that is held, by whom, and since when: what renewing it and giving it back have to show.
+
+    `most` is the cap of its own that it was taken with, for who has to take it again.
+    """
 
     key: str
     number: int
     family: JobFamily
     fence: Fence
     since: datetime
+    most: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +329,7 @@ def _taken(wants: Sequence[Want], rows: Rows) -> Taken:
         if is_unlimited:
             unlimited.add(place)
         elif slot is not None:
-            slots[place] = Slot(want.key, slot, want.family, want.fence, since)
+            slots[place] = Slot(want.key, slot, want.family, want.fence, since, want.most)
         else:
             (spared if is_found else full).add(place)
     return Taken(slots, frozenset(unlimited), frozenset(full), frozenset(spared))

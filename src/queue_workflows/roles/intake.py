@@ -14,10 +14,12 @@ of the lanes. All that is asked only for jobs that have a key.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Self
 
 import psycopg
@@ -182,6 +184,8 @@ class Intake:
 
     def _begun(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
         """Those of a claim that may run."""
+        if self._kept.has_late:
+            self._give_back(self._kept.pop_late())
         jobs = self._with_slots(claimed)
         count_claimed(jobs)
         if len(jobs) < len(claimed):
@@ -200,9 +204,14 @@ class Intake:
         self._kept.claimed(keyed)
         self._kept.add(taken.slots.values())
         refused = [keyed[place] for place in sorted(taken.full)]
-        if refused:
-            self._put_aside(refused)
-        self._lanes.admit(counted(job.limit_key for job in keyed))
+        try:
+            if refused:
+                self._put_aside(refused)
+            self._lanes.admit(counted(job.limit_key for job in keyed))
+        except BaseException:
+            # Nobody hears of these jobs, so nobody will end them.
+            self._kept.forget([job.fence for job in keyed])
+            raise
         gone = {job.id for job in refused}
         return [job for job in jobs if job.id not in gone]
 
@@ -231,13 +240,33 @@ class Intake:
         """
         lease_s = self._terms.lease_s
         wanted = [slot for slot in self._kept.of(one.job.fence for one in held) if slot in lost]
-        again = self._slots.take(
-            [Want(slot.key, slot.family, slot.fence) for slot in wanted], lease_s=lease_s
-        )
-        self._kept.remove(wanted)
-        self._kept.add(again.slots.values())
-        without = {wanted[place].fence for place in again.full}
+        # Each cap for itself, the lowest first: who takes with another's shares the lower of the two.
+        wanted.sort(key=_most)
+        without: set[Fence] = set()
+        for _, group in groupby(wanted, key=_most):
+            without |= self._replace(list(group))
         for one in held:
             if one.job.fence in without:
                 _log.warning("job %d: its slot of a limit is another's by now", one.job.id)
                 one.tell(Stop.RELEASE, "its slot of a limit was lost", time.monotonic() + lease_s)
+
+    def _replace(self, lost: Sequence[Slot]) -> set[Fence]:
+        """Slots in the place of those that are lost and wanted still; the attempts that got none."""
+        wants = [Want(slot.key, slot.family, slot.fence, slot.most) for slot in lost]
+        again = self._slots.take(wants, lease_s=self._terms.lease_s)
+        # A window may have been closed meanwhile, or the job be over.
+        unwanted = [slot for place, slot in again.slots.items() if not self._kept.replace(lost[place], slot)]
+        self._give_back(unwanted)
+        for place in again.unlimited:
+            self._kept.lose(lost[place])
+        return {lost[place].fence for place in again.full if self._kept.lose(lost[place])}
+
+    def _give_back(self, slots: Sequence[Slot]) -> None:
+        """Slots that were taken for nobody."""
+        if slots:
+            self._slots.free(slots)
+            self._lanes.admit(counted(slot.key for slot in slots))
+
+
+def _most(slot: Slot) -> float:
+    return math.inf if slot.most is None else slot.most
