@@ -352,7 +352,7 @@ def test_a_worker_beats_and_obeys(roles):
         beats.beat("h:fetch:1", host_label="h", queue="fetch", pid=1, state="busy", jobs_held=1)
         assert beats.fetch("h:fetch:1").state == "busy"
         assert WorkerControlRepository(worker).effective("h", "fetch") is None
-        assert LimitRepository(worker).effective("host:example.org") is None
+        assert LimitRepository(worker).effective("example.org") is None
         assert beats.delete("h:fetch:1")
 
 

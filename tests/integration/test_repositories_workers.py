@@ -207,7 +207,7 @@ def test_limits(qwf_conn: psycopg.Connection) -> None:
     """A key's own limit beats a pattern's, a longer pattern a shorter one, and changes are written down."""
     limits = LimitRepository(qwf_conn)
     log(qwf_conn)
-    assert limits.effective("host:example.org") is None
+    assert limits.effective("example.org") is None
     for pattern, slots in (
         ("*", 9),
         ("host:*", 4),

@@ -33,16 +33,35 @@ def test_base_to_head_and_back_leaves_nothing(empty: str) -> None:
 @pytest.mark.slow
 @each_version
 def test_each_step_is_undone_by_its_downgrade(empty: str) -> None:
-    """Revision by revision: up, down and up again, and the schema is what it was at each point."""
+    """Revision by revision: up, down and up again, and the schema and its rows are what they were."""
     for number, revision in enumerate(REVISIONS):
-        before = catalog(empty)
+        before = catalog(empty), limits(empty)
         migrations.upgrade(empty, chains=[ENGINE], revision=revision)
-        after = catalog(empty)
+        after = catalog(empty), limits(empty)
         assert after != before
         downgrade(empty, chain="engine", revision=REVISIONS[number - 1] if number else "base")
-        assert catalog(empty) == before, revision
+        assert (catalog(empty), limits(empty)) == before, revision
         migrations.upgrade(empty, chains=[ENGINE], revision=revision)
-        assert catalog(empty) == after, revision
+        assert (catalog(empty), limits(empty)) == after, revision
+
+
+def test_hosts_have_a_cap_until_somebody_sets_another(empty: str) -> None:
+    """A fresh database has the default; what an operator has set survives the migration and its downgrade."""
+    bootstrap(empty)
+    assert limits(empty) == [("host:*", 4, "qwf")]
+    query(empty, "UPDATE concurrency_limits SET updated_by = 'ann'")
+    downgrade(empty, chain="engine", revision="0024")
+    assert limits(empty) == [("host:*", 4, "ann")]
+    query(empty, "UPDATE concurrency_limits SET max_slots = 9")
+    bootstrap(empty)
+    assert limits(empty) == [("host:*", 9, "ann")]
+
+
+def limits(dsn: str) -> list[tuple[str, int, str]]:
+    """The caps that are set, if there is a table of them."""
+    if ("table", "concurrency_limits") not in catalog(dsn):
+        return []
+    return query(dsn, "SELECT key_pattern, max_slots, updated_by FROM concurrency_limits ORDER BY 1")
 
 
 def test_bootstrap_reports_what_it_did_and_then_nothing(empty: str) -> None:

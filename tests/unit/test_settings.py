@@ -56,7 +56,7 @@ def test_defaults_of_the_design():
     """The engine's defaults are those that the design promises."""
     settings = load()
     assert (settings.lease_s, settings.lease_for("gpu"), settings.lease_for("cpu")) == (30, 300, 30)
-    assert (settings.poll_s, settings.max_attempts, settings.host_cap) == (1, 3, 4)
+    assert (settings.poll_s, settings.max_attempts) == (1, 3)
     assert (settings.backoff_s, settings.backoff_jitter_s) == (60, 15)
     assert (settings.ingest_default_budget_s, settings.stale_heartbeat_s) == (3600, 30)
     assert (settings.stall_timeout_s, settings.container_prefix) == (120, "ai_leads-")

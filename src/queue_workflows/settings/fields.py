@@ -219,9 +219,6 @@ class Settings(BaseSettings):
     stall_timeout_s: float = _seconds(
         120, 0.1, DAY_S, "Longest silence of a job after its first progress beat."
     )
-    host_cap: int = _whole(
-        4, 1, 100_000, "Jobs at once against one remote host (`host:*` limits) unless set otherwise."
-    )
     affinity_max_wait_s: float = _seconds(
         60, 0, DAY_S, "Longest that jobs with a warm model may pass one whose model is not loaded."
     )
