@@ -12,6 +12,7 @@ from support.limited import CLEAR_LIMITS
 from support.plans import as_prepared, explain
 
 from queue_workflows.repositories import Fence, ingest_jobs, lanes, slots, sweeping
+from queue_workflows.repositories.ending import id_array
 from queue_workflows.repositories.lanes import admit_params
 from queue_workflows.repositories.slots import Want
 from queue_workflows.states import JobFamily
@@ -115,6 +116,15 @@ def test_the_walk_over_lanes(crowded: psycopg.Connection) -> None:
 def test_others_that_go_into_a_lane(crowded: psycopg.Connection) -> None:
     """Those of the key that stand in the queue."""
     check(crowded, lanes.MOVE_OTHERS["ingest"], {"keys": "{k7}", "queue": "fetch"}, 120)
+
+
+def test_surplus_of_what_was_retried(crowded: psycopg.Connection) -> None:
+    """The jobs by id, and of each of their keys the lane and the front."""
+    rows = crowded.execute(
+        "SELECT id FROM ingest_jobs WHERE status = 'queued' AND limit_key IS NOT NULL ORDER BY id LIMIT 50"
+    ).fetchall()
+    assert len(rows) == 50
+    check(crowded, lanes.MOVE_SURPLUS["ingest"], {"ids": id_array([row[0] for row in rows])}, 200 * 50)
 
 
 def test_enqueue(crowded: psycopg.Connection) -> None:

@@ -40,6 +40,32 @@ def test_enqueued_one_by_one_or_many_at_once_the_first_stand_in_front(jobs: Jobs
     assert sum(row["status"] == "queued" for row in jobs.rows()) == 2 * FRONT + 2 + 3
 
 
+def test_retried_many_at_once_the_first_stand_in_front(jobs: Jobs) -> None:
+    """Page by page, of each key by itself; those that wait in front already count, and none is lost."""
+    jobs.enqueue(3, limit_key="many")
+    waiting = {row["id"] for row in jobs.rows()}
+    ids = jobs.enqueue(3 * FRONT, limit_key="many") + jobs.enqueue(2, limit_key="few") + jobs.enqueue(2)
+    assert len(jobs.repository.cancel_many(ids)) == len(ids)
+    assert len(jobs.repository.retry_many(ids[: 2 * FRONT], actor="ann")) == 2 * FRONT
+    assert where(jobs.connection, jobs.table, "many") == {
+        "queued": FRONT,
+        "lane": FRONT + 3,
+        "cancelled": FRONT,
+    }
+    rest = ids[2 * FRONT :]
+    assert jobs.repository.retry_many(rest, actor="ann") == dict.fromkeys(rest, 2)
+    assert where(jobs.connection, jobs.table, "many") == {"queued": FRONT, "lane": 2 * FRONT + 3}
+    assert where(jobs.connection, jobs.table, "few") == {"queued": 2}
+    assert sum(row["status"] == "queued" for row in jobs.rows()) == FRONT + 2 + 2
+    with hand(jobs.connection.info.dsn, "w1") as worker:
+        done: set[int] = set()
+        while claimed := worker.claim(8):
+            done |= {job.id for job in claimed}
+            worker.end()
+            admit(jobs.connection, ["many"])
+    assert done == waiting | set(ids)
+
+
 def test_many_of_several_keys_in_one_call(jobs: Jobs) -> None:
     """The first of each key, in the order of the call; a key that was taken already is found."""
     made = jobs.repository.enqueue_many(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from queue_workflows.errors import IllegalTransition, LeaseLost, PayloadError
 from queue_workflows.models.base import Base
-from queue_workflows.repositories import claiming, deciding, ending, holding, sweeping
+from queue_workflows.repositories import claiming, deciding, ending, holding, lanes, sweeping
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.claimed import C, Fence, loaded
 from queue_workflows.repositories.claiming import UNMARKED
@@ -281,10 +281,14 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         """Open a new generation of jobs that are over; the numbers of those generations, by id.
 
         A node is left alone if its run is over or being cancelled, or an orchestrator has counted its end;
-        then it is the run that is retried.
+        then it is the run that is retried. Of a limit's key a few go to the queue, the others to its lane.
         """
         params = _decision(ids, check.text("actor", actor), reason)
-        return {row[0]: row[1] for row in self._sql.rows(deciding.RETRY[self._family.name], params)}
+        rows = self._sql.rows(deciding.RETRY[self._family.name], params)
+        keyed = [row[0] for row in rows if row[2] is not None]
+        if keyed:
+            self._sql.rows(lanes.MOVE_SURPLUS[self._family.name], {"ids": id_array(keyed)})
+        return {row[0]: row[1] for row in rows}
 
     def mark_completed(self, job_id: int, result: Any = None, *, fence: Fence | None = None) -> M | None:
         """End a running or parked job with a result; the row as it is now, None if it was over or never was.

@@ -57,9 +57,9 @@ WITH {runs}found AS MATERIALIZED (
         run_at = statement_timestamp(), failures = 0, crash_count = 0, suspect = false, claimed_by = NULL,
         {result} = NULL, progress = NULL, cancel_requested_at = NULL, finished_at = NULL
     WHERE job.id = ANY (ARRAY(SELECT id FROM found))
-    RETURNING job.id, job.generation
+    RETURNING job.id, job.generation, job.limit_key
 ), {logged}
-SELECT id, generation FROM ended
+SELECT id, generation, limit_key FROM ended
 """,
     logged=_LOGGED.replace("{action}", "job.retry").replace(
         "{details}", "jsonb_build_object('generation', generation)"

@@ -89,6 +89,47 @@ RETURNING job.id
     at_once=str(MOVED_AT_ONCE),
     lane_run_at=LANE_RUN_AT,
 )
+# back: jobs that came into the queue many at once, as by a retry. room: how many of each key may stand there,
+# none where it has a lane. surplus: those behind them.
+MOVE_SURPLUS: Final = per_family(
+    """
+WITH back AS MATERIALIZED (
+    SELECT id, queue, limit_key, priority, position FROM {table}
+    WHERE id = ANY (%(ids)s::bigint[]) AND status = 'queued' AND limit_key IS NOT NULL
+    ORDER BY id
+    FOR NO KEY UPDATE SKIP LOCKED
+), room AS MATERIALIZED (
+    SELECT queue, limit_key, CASE
+        WHEN (
+            SELECT true FROM {table} AS lane
+            WHERE {in_lane} AND hold_key = given.limit_key AND lane.queue = given.queue LIMIT 1
+        ) IS NOT NULL THEN 0
+        ELSE {front} + given.jobs - (
+            SELECT count(*) FROM (
+                SELECT FROM {table} AS front
+                WHERE front.status = 'queued' AND front.limit_key = given.limit_key
+                    AND front.queue = given.queue
+                LIMIT {front} + given.jobs
+            ) AS front
+        )
+    END AS room
+    FROM (SELECT queue, limit_key, count(*) AS jobs FROM back GROUP BY queue, limit_key) AS given
+), surplus AS MATERIALIZED (
+    SELECT id FROM (
+        SELECT *, row_number() OVER (PARTITION BY queue, limit_key ORDER BY priority DESC, position) AS nth
+        FROM back
+    ) AS back JOIN room USING (queue, limit_key)
+    WHERE nth > room
+)
+UPDATE {table} AS job SET
+    status = 'scheduled', hold_reason = 'limit_full', hold_key = job.limit_key, run_at = {lane_run_at}
+WHERE job.id = ANY (ARRAY(SELECT id FROM surplus)) AND job.status = 'queued'
+RETURNING job.id
+""",
+    in_lane=IN_LANE,
+    front=str(FRONT),
+    lane_run_at=LANE_RUN_AT,
+)
 # given: keys, with how many of each were claimed or ended just now. capped: their caps, and how many slots
 # are not held. lane: each queue in which the key has a lane, found by a jump from one to the next, with its
 # first job and how many stand in front. roomy: how many may come out, where a key with several lanes leaves a
