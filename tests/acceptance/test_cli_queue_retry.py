@@ -56,7 +56,8 @@ def test_those_that_are_meant_run_again(qwf_dsn, conn, options, meant):
     """After a dry run that says how many and changes nothing; with a line each in the audit log."""
     count = sum(number for _, _, number in meant)
     command = ("--db", qwf_dsn, "queue", "retry-failed", *options)
-    assert json.loads(qwf_here(*command, "--dry-run", "--json").stdout) == {"matched": count, "dry_run": True}
+    would = json.loads(qwf_here(*command, "--dry-run", "--json").stdout)
+    assert would == {"matched": count, "dry_run": True, "left_alone": 0}
     assert queued(conn) == []
     said = qwf_here(*command, "--yes", "--actor", "ann", "--reason", "mended")
     assert said.stdout.splitlines()[-1] == f"{count} jobs retried"

@@ -121,6 +121,8 @@ def held_rows(jobs: Jobs, count: int) -> list[Fence]:
     return [Fence(*row) for row in jobs.connection.execute(sql, [count])]
 
 
+# Whether a row that is due has to go into the lane of its key is asked of the lanes.
+LANES = ("hold", "keyed")
 MODES = pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 SWITCHED = pytest.mark.parametrize("off", SWITCHES.values(), ids=SWITCHES.keys())
 
@@ -188,8 +190,7 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
         (sweeping.RECLAIM_WORKER, of_worker, "running"),
     ):
         plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
-        # Whether a row that is due has to go into its key's lane is asked of the lanes.
-        lanes = ("hold", "keyed") if sql is sweeping.PROMOTE else ()
+        lanes = LANES if sql is sweeping.PROMOTE else ()
         check_by_id_only(crowded, plan, *(f"ix_{crowded.table}_{name}" for name in (index, *lanes)))
         assert f"ix_{crowded.table}_{index}" in indexes(plan)
         if sql is sweeping.PROMOTE_HELD:
@@ -351,7 +352,8 @@ def test_a_workers_plans_outlive_the_growth_of_the_table(qwf_dsn: str, family: s
             explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {found[statement]} {given}"
             # Not undone: after a ROLLBACK the driver prepares anew.
             ((plan,),) = psycopg.ClientCursor(connection).execute(explained, params)
-            others = [f"ix_{jobs.table}_{name}" for name in ("claim", "due", "running")]
+            used = ("claim", "due", "running", *(LANES if sql is sweeping.PROMOTE else ()))
+            others = [f"ix_{jobs.table}_{name}" for name in used]
             check_by_id_only(jobs, list(nodes(plan[0]["Plan"])), *others)
             assert plan[0]["Plan"]["Shared Hit Blocks"] < 200
         tester.connection.execute(f"ALTER TABLE {jobs.table} RESET (autovacuum_enabled)")

@@ -42,11 +42,11 @@ def test_kill_of_the_holder_frees_the_window_at_the_end_of_its_lease(
     args = {"keys": ["host:a"], "max": 1, "log": str(log), "s": 3600}
     settings = {"QWF_APP": "support.window_tasks", "QWF_LEASE_S": "4"}
     holder = jobs.enqueue("window", queue="fetch", args=args).id
-    with running_worker(qwf_dsn, **settings) as first:
+    with running_worker(qwf_dsn, "--concurrency", "1", **settings) as first:
         patiently(lambda: notes(log) == [["in", "host:a"]])
         _, taken_at, first_until = slot(conn)
         waiter = jobs.enqueue("window", queue="fetch", args={**args, "s": 0}).id
-        with running_worker(qwf_dsn, **settings):
+        with running_worker(qwf_dsn, "--concurrency", "1", **settings):
             patiently(lambda: jobs.fetch(waiter).status == "running")
             patiently(lambda: conn.execute("SELECT now() > %s", [first_until]).fetchone() == (True,))
             os.kill(first.pid, signal.SIGSTOP)

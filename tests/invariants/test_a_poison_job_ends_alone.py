@@ -20,7 +20,7 @@ def test_among_neighbours(floor: Floor) -> None:
     neighbours = [floor.enqueue() for _ in range(6)]
     command = [sys.executable, "-m", "queue_workflows", "--app", "support.worker_tasks", "supervisor"]
     env = {"QWF_MAX_CRASHES": str(MAX_CRASHES)}
-    with Supervised([*command, "--worker", "fetch:2"], floor.dsn, env=env) as supervisor:
+    with Supervised([*command, "--worker", "fetch:2 --concurrency 1"], floor.dsn, env=env) as supervisor:
         floor.until_completed(*neighbours)
         floor.until_in("failed", poison)
         assert supervisor.stop() == 0

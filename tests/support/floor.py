@@ -46,8 +46,8 @@ class Floor:
     def worker(
         self, *options: str, dsn: str | None = None, **settings: str
     ) -> AbstractContextManager[subprocess.Popen[str]]:
-        """A real worker, on the database itself or through a proxy."""
-        return running_worker(dsn or self.dsn, *options, **settings)
+        """A real worker of one job at a time, on the database itself or through a proxy."""
+        return running_worker(dsn or self.dsn, "--concurrency", "1", *options, **settings)
 
     def until_begun(self, job_id: int, attempt: int) -> int:
         """Wait until the body of this attempt runs; the pid of its process."""
