@@ -16,16 +16,18 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from support.claimed_jobs import context, ingest_job
 from support.films_traced import FILMS
-from support.jobs import CLEAR
+from support.jobs import CLEAR, jobs_of
 from support.telemetry import Told, id_of, parent_of, sdk_here, trace_of
 from support.workers import worker_command, worker_environment
 
 from queue_workflows import NewIngestJob, enqueue_ingest_job, enqueue_many, start_run
 from queue_workflows.jobs.asking import Wait
 from queue_workflows.jobs.executor import execute
+from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.jobs.observing import processing
 from queue_workflows.jobs.outcomes import Completed
 from queue_workflows.jobs.work import Work
+from queue_workflows.settings import Settings
 from queue_workflows.telemetry import names
 from queue_workflows.telemetry.harmless import _say
 from queue_workflows.telemetry.instruments import OTHER, instruments
@@ -153,6 +155,22 @@ def test_a_job_that_is_cut_short_is_told_before_its_process_ends(qwf_dsn, conn, 
         "wall_clock",
     )
     assert [(a["qwf.outcome"], n) for a, n in told.points()[names.ENDED]] == [("retried", 1)]
+
+
+@pytest.mark.parametrize("family", ["ingest", "node"])
+def test_what_a_tick_takes_back_is_counted_as_lost(qwf_dsn, monkeypatch, family):
+    """By the queue, and not what runs on."""
+    with jobs_of(family, qwf_dsn) as jobs, sdk_here(monkeypatch) as memory:
+        jobs.enqueue(3)
+        lost = [jobs.one().id for _ in range(3)][:2]
+        jobs.lapse(*lost)
+        assert sweep(jobs.connection, Settings(), recovered_s=None).reclaimed == 2
+        expected = {
+            "messaging.destination.name": jobs.queue,
+            "qwf.family": family,
+            "qwf.outcome": "lease_lost",
+        }
+        assert memory.points()[names.ENDED] == [(expected, 2)]
 
 
 @pytest.mark.slow

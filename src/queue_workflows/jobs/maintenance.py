@@ -17,6 +17,7 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.jobs.keyed_limits import LaneWalk, free_left_by
+from queue_workflows.jobs.observing import count_lost
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
@@ -24,7 +25,7 @@ from queue_workflows.repositories.slots import SlotRepository
 from queue_workflows.repositories.sweeping import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE
 from queue_workflows.repositories.worker_control import WorkerControlRepository
 from queue_workflows.settings import DAY_S, Settings
-from queue_workflows.states import JobStatus
+from queue_workflows.states import JobFamily, JobStatus
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ def sweep(
         )
         if taken:
             free_left_by(connection, [one.lost_worker for one in taken])
+            count_lost((one.queue for one in taken), JobFamily(repository.family.name))
         for one in taken:
             level = logging.ERROR if one.status is JobStatus.FAILED else logging.WARNING
             _log.log(level, "job %d of lost worker %s is %s", one.id, one.lost_worker, one.status)

@@ -165,6 +165,14 @@ def count_held(claimed: Sequence[ClaimedJob], count: int) -> None:
         counts.ended(claimed[0].queue, claimed[0].family.value, "held", count)
 
 
+def count_lost(queues: Iterable[str], family: JobFamily) -> None:
+    """Attempts that were taken from workers whose lease lapsed, by their queues."""
+    if is_silent() or (counts := instruments()) is None:
+        return
+    for queue, count in Counter(queues).items():
+        counts.ended(queue, family.value, LEASE_LOST, count)
+
+
 def task_of(job: ClaimedJob) -> str:
     """What the job is to run: the task's name, or the node's module."""
     if isinstance(job, ClaimedIngestJob):

@@ -173,9 +173,9 @@ WITH lapsed AS MATERIALIZED (
             'worker_id', job.claimed_by)
     FROM judged
     WHERE job.id = ANY (ARRAY(SELECT id FROM judged)) AND job.id = judged.id
-    RETURNING {ended}, judged.claimed_by AS lost_worker, judged.counted, job.suspect
+    RETURNING {ended}, judged.claimed_by AS lost_worker, judged.counted, job.suspect, job.queue
 ){events}
-SELECT id, status, attempt, lost_worker, counted, suspect FROM ended
+SELECT id, status, attempt, lost_worker, counted, suspect, queue FROM ended
 """
 # When the server came back last: statistics that it threw away say so too, which it does when it recovers
 # from a crash without a new postmaster. And what the sweeper itself saw of an outage.
@@ -221,3 +221,4 @@ class Reclaimed:
     lost_worker: str
     counted: bool
     suspect: bool
+    queue: str
