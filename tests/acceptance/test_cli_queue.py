@@ -192,3 +192,9 @@ def test_a_wrong_command_line_is_2(qwf_dsn, options):
     """One line."""
     said = qwf_here("--db", qwf_dsn, "queue", "stats", *options, status=2)
     assert (said.stdout, said.stderr.count("\n")) == ("", 1)
+
+
+def test_a_run_of_too_many_at_once_is_a_mistake_of_the_command_line(qwf_dsn: str) -> None:
+    """As for a worker, and before one is started."""
+    said = qwf_here("--db", qwf_dsn, "queue", "run", "fetch", "--concurrency", "1001", status=2)
+    assert "1<=x<=1000" in said.stderr

@@ -20,6 +20,7 @@ from queue_workflows.cli.operating import json_option, on_one_line, print_json, 
 from queue_workflows.cli.progress import Progress
 from queue_workflows.cli.seconds import Seconds
 from queue_workflows.cli.supervisor import commands, parse_workers
+from queue_workflows.cli.worker import MOST_AT_ONCE
 from queue_workflows.cli.workers import told_of
 from queue_workflows.config import check_known_queue, effective_settings
 from queue_workflows.db.engine import Database
@@ -47,7 +48,9 @@ _WORDS: Final = {RETRY: "to be tried again", LATER: "for later"}
 @click.command()
 @click.argument("queue", metavar="QUEUE")
 @click.option("--drain", is_flag=True, help="End when there is nothing left to claim.")
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="So many jobs at once.")
+@click.option(
+    "--concurrency", type=click.IntRange(1, MOST_AT_ONCE), metavar="N", help="So many jobs at once."
+)
 @click.option("--grace", type=Seconds(), help="Seconds that a stop leaves the current jobs; QWF_GRACE_S.")
 @json_option
 @click.pass_obj

@@ -12,7 +12,7 @@ from queue_workflows.cli.address import probe_options
 from queue_workflows.cli.seconds import Seconds, schema_wait_option
 from queue_workflows.errors import ExitCode
 
-_MOST_AT_ONCE: Final = 1_000
+MOST_AT_ONCE: Final = 1_000
 _AT_ONCE: Final = 8
 
 
@@ -37,7 +37,7 @@ def _checked(ctx: click.Context, _option: click.Parameter, concurrency: int | No
 )
 @click.option(
     "--concurrency",
-    type=click.IntRange(1, _MOST_AT_ONCE),
+    type=click.IntRange(1, MOST_AT_ONCE),
     callback=_checked,
     help="How many jobs at once; 8 for ingest queues, always 1 for nodes.",
 )
