@@ -80,7 +80,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         positions: Sequence[int],
         alone: bool,
     ) -> Callable[[], list[C]]:
-        """The same in a pipeline, as far as it is the caller's own since its last sync: not durable."""
+        """The same in a pipeline, in a transaction that has nothing else to keep: not durable."""
         params = _claim_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
         )

@@ -36,6 +36,7 @@ from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository, counted
 from queue_workflows.repositories.slots import Slot, SlotRepository, Want
 from queue_workflows.repositories.sweeping import RECLAIMED_AT_ONCE
+from queue_workflows.repositories.two_commits import in_one_round_trip
 from queue_workflows.roles.identity import Identity
 from queue_workflows.settings import Settings
 from queue_workflows.states import JobStatus
@@ -100,12 +101,12 @@ class Intake:
         if not self._kept or not (keys := self._kept.keys_of(fences)):
             ended = self.repository.end_many(endings)
         else:
-            with self._connection.pipeline() as pipeline:
+            with in_one_round_trip(self._connection) as commit:
                 self._slots.send_free(self._kept.of(fences))
                 answer = self.repository.ask_end(endings)
-                pipeline.sync()
+                commit()
                 self._lanes.send_admit(keys)
-                ended = answer()
+            ended = answer()
             self._kept.forget(fences)
         if not is_counted:
             count_ended(self._terms.queue, endings, ended.statuses)
@@ -132,10 +133,10 @@ class Intake:
                 alone=alone,
             )
         else:
-            with self._connection.pipeline() as pipeline:
+            with in_one_round_trip(self._connection) as commit:
                 self._slots.send_free(self._kept.of(fences))
                 end_answer = self.repository.ask_end(endings)
-                pipeline.sync()
+                commit()
                 self._lanes.send_admit(keys)
                 claim_answer = self.repository.ask_claim(
                     terms.queue,
@@ -145,8 +146,7 @@ class Intake:
                     positions=positions,
                     alone=alone,
                 )
-                pipeline.sync()
-                ended, jobs = end_answer(), claim_answer()
+            ended, jobs = end_answer(), claim_answer()
             self._kept.forget(fences)
         marks.claimed(jobs, limit)
         count_ended(terms.queue, endings, ended.statuses)
