@@ -31,6 +31,7 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_short_soak_accounts_for_every_job(qwf_dsn: str) -> None:
     """Workers are killed, stopped and cut off, and every job ends once, by an attempt that wrote it down."""

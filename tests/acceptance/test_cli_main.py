@@ -175,6 +175,7 @@ def test_help_lists_every_command_with_its_summary(qwf: Qwf) -> None:
         assert f"{name:<14}{entry.summary}" in ended.stdout
 
 
+@pytest.mark.slow
 def test_every_listed_command_exists_and_has_help(qwf: Qwf) -> None:
     """No entry of the table points at nothing."""
     for name in ENTRIES:

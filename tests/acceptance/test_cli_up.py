@@ -23,6 +23,7 @@ def queues(connection: psycopg.Connection) -> set[str]:
     return {worker.queue for worker in HeartbeatRepository(connection).list(state="idle")}
 
 
+@pytest.mark.slow
 def test_from_an_empty_database_to_nothing_left(qwf_new_database):
     """Migrated, every role and a worker for each queue started, one log; Ctrl-C ends them all."""
     dsn = qwf_new_database(template=False)

@@ -52,6 +52,7 @@ def log(conn: psycopg.Connection) -> list[tuple[Any, ...]]:
     return conn.execute("SELECT actor, action, subject_id, reason FROM audit_log ORDER BY id").fetchall()
 
 
+@pytest.mark.slow
 def test_off_stops_the_job_and_on_brings_it_back(qwf_dsn, conn, jobs):
     """--wait returns when it is so: the job given back uncounted, the same process parked."""
     job = jobs.enqueue("deaf", queue="fetch").id

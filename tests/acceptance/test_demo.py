@@ -169,6 +169,7 @@ def test_a_database_in_which_others_work_is_refused(directory, qwf_new_database)
         assert connection.execute("SELECT to_regnamespace('qwf_demo')").fetchone() == (None,)
 
 
+@pytest.mark.slow
 def test_in_the_database_it_is_given_somebody_at_the_terminal_is_asked(directory, qwf_new_database):
     """With --db it makes no server of its own. Who says no gets no film, and tidying up runs all the same."""
     dsn = qwf_new_database(False)

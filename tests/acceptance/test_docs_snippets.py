@@ -50,8 +50,20 @@ def environment(home: Path, dsn: str) -> dict[str, str]:
     }
 
 
+# Pages that start servers and workers, and wait for what these do.
+LONG = ("how-to-limit", "how-to-operate", "how-to-operate-runs", "how-to-schedule", "migrations", "tutorial")
+
+
 @pytest.mark.timeout(PAGE_TIMEOUT_S + 60)
-@pytest.mark.parametrize("page", [page for page in PAGES if snippets_of(page)], ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.stem in LONG else [])
+        for page in PAGES
+        if snippets_of(page)
+    ],
+    ids=name_of,
+)
 def test_every_snippet_of_the_page_runs(page, tmp_path, qwf_new_database):
     """The page's snippets do what the page says, in an empty directory, on a migrated, empty database."""
     dsn = qwf_new_database()

@@ -88,6 +88,7 @@ def test_server_is_private_and_durable(data_dir: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_server_settings_hold_for_the_server_that_starts(data_dir: Path) -> None:
     """Tests may have a faster server, and say so explicitly."""
     settings = {"fsync": "off", "application_name": 'it\'s "odd" $HOME'}

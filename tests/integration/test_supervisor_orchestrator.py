@@ -59,6 +59,7 @@ def test_a_second_signal_does_not_wait_for_the_workers(qwf_dsn, connection):
         assert supervisor.status() == 143
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_stop_keeps_it_from_nothing(qwf_dsn, connection):
     """It is asked in time to end by itself before all that is left is killed."""
     with over_stand_ins(qwf_dsn, "orchestrator", "fetch --act deaf", env={"QWF_GRACE_S": "0"}) as supervisor:
@@ -109,6 +110,7 @@ def test_the_shipped_one_is_watched_and_replaced(qwf_dsn, connection):
         wait_for(run, 100, db_url=qwf_dsn)
 
 
+@pytest.mark.slow
 def test_nobody_misses_its_heartbeat(qwf_dsn, connection):
     """A worker beside it that never beats is killed for it; the orchestrator goes on."""
     short = {"QWF_FIRST_HEARTBEAT_S": "2"}

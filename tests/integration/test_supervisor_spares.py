@@ -34,6 +34,7 @@ def sockets(pid: int) -> list[str]:
     return [link for link in links if link.startswith("socket:")]
 
 
+@pytest.mark.slow
 def test_the_successor_of_a_killed_worker_was_there_before(qwf_dsn, conn, jobs):
     """Its interpreter and imports cost the job nothing, it had no connection, and another spare follows."""
     env = {"QWF_LEASE_S": "3600", "QWF_GRACE_S": "300"}

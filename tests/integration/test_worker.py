@@ -95,6 +95,7 @@ def test_the_wall_clock_ends_the_process_with_75(qwf_dsn, jobs):
     assert (row.status, row.failures, row.errors[-1]["kind"]) == ("scheduled", 1, "wall_clock")
 
 
+@pytest.mark.slow
 def test_silence_after_a_beat_ends_the_process_with_76(qwf_dsn, jobs):
     """The stall watchdog is armed by the first beat; a job that never beat is left alone."""
     quiet = enqueue(jobs, "wait", {"s": 0})
@@ -224,6 +225,7 @@ def test_a_cancelled_job_that_hears_nothing_is_ended(qwf_dsn, jobs):
         assert jobs.fetch(following).result["pid"] == worker.pid
 
 
+@pytest.mark.slow
 def test_what_a_job_started_ends_with_it(qwf_dsn, jobs, tmp_path):
     """A watchdog's end takes the job's own processes along."""
     pid_file = tmp_path / "pid"

@@ -96,6 +96,7 @@ def away(cluster: Cluster) -> Iterator[tuple[TcpProxy, str, psycopg.Connection]]
 OUTAGE = {"QWF_CONNECT_TIMEOUT_S": "1"}
 
 
+@pytest.mark.slow
 def test_an_idle_worker_without_a_database_stops(away):
     """It holds nothing, so there is nothing to wait for."""
     proxy, dsn, around = away

@@ -143,6 +143,7 @@ def test_a_child_that_is_cancelled_takes_only_its_node_with_it(floor: Floor, stu
     assert studio.written() == {"shoot.begun", "shoot.told"}
 
 
+@pytest.mark.slow
 def test_a_child_that_fails_fails_its_node(floor: Floor, studio: Studio) -> None:
     """And with it, as any failure, the run: what else it has started is told to stop."""
     flop = {"id": "scene", "type": "workflow", "workflow": "flop", "inputs": {"ok": False}}

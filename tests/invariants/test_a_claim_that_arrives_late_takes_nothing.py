@@ -38,6 +38,7 @@ def test_it_takes_nothing(floor: Floor, proxy: StatementProxy, moment: Moment) -
     assert floor.standing(job) == ("completed", 1, 0, 0)
 
 
+@pytest.mark.slow
 @MOMENTS
 def test_nor_when_its_worker_is_dead(floor: Floor, proxy: StatementProxy, moment: Moment) -> None:
     """Its supervisor ends the session before it takes back what the worker held; nobody's crash either."""

@@ -124,6 +124,7 @@ def peak_for(connection: psycopg.Connection, seconds: float, enough: float = mat
     return peak(connection, since, min(now(connection), end))
 
 
+@pytest.mark.slow
 def test_under_load(cluster: Cluster, tmp_path: Path) -> None:
     """Two producers and two workers meet a restart: all that was promised is done, nothing is blamed."""
     with ExitStack() as stack:

@@ -14,6 +14,7 @@ MAX_CRASHES = 2
 VERDICT = "it killed its worker 2 times, each time running alone"
 
 
+@pytest.mark.slow
 def test_among_neighbours(floor: Floor) -> None:
     """Two supervised workers: the poison costs two of their lives, its neighbours run once each."""
     poison = floor.repository.enqueue("suicide", queue="fetch", priority=9).id

@@ -91,7 +91,7 @@ def value(connection: psycopg.Connection, query: str) -> Any:
 @pytest.mark.parametrize(
     ("count", "within_s"),
     [
-        pytest.param(6, 300, marks=pytest.mark.timeout(360)),
+        pytest.param(3, 300, marks=pytest.mark.timeout(360)),
         pytest.param(200, 1500, marks=[pytest.mark.slow, pytest.mark.timeout(1800)]),
     ],
 )

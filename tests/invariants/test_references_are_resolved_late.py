@@ -42,6 +42,7 @@ def test_a_claimed_job_still_sees_what_comes(
     assert proxy.passed(READ) == 1
 
 
+@pytest.mark.slow
 def test_each_try_looks_again(floor: Floor, run: RunRows, nodes: Jobs) -> None:
     """What failed for what it saw may succeed with what it sees then; the row keeps the reference."""
     inputs = {"ok": {"$from": "plan.ok"}}
@@ -93,6 +94,7 @@ def test_a_reference_that_leads_nowhere_fails_for_good(
     assert nodes.events(job) == [(1, 1, "failed")]
 
 
+@pytest.mark.slow
 def test_inputs_without_references_cost_nothing(
     floor: Floor, run: RunRows, nodes: Jobs, proxy: StatementProxy
 ) -> None:

@@ -123,6 +123,7 @@ def test_a_round_trip_needs_only_postgres(qwf_new_database, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_the_command_line_needs_no_more(qwf_new_database, tmp_path):
     """`qwf` works in the same bare environment, the demo included."""

@@ -65,6 +65,7 @@ def test_it_needs_no_connection_and_is_the_same_every_time() -> None:
     assert runs[0].stderr == ""
 
 
+@pytest.mark.slow
 def test_both_chains_in_one_script(empty: str, tmp_path: Path) -> None:
     """`all` prints the engine's part first; percent signs arrive as they were written."""
     (tmp_path / "0001_posters.py").write_text(
