@@ -8,9 +8,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from support.workers import until
 
 from queue_workflows.repositories import Fence, LimitRepository
-from queue_workflows.repositories.slots import Slot, SlotRepository, Taken, Want
+from queue_workflows.repositories.slots import FREE_LEFT_BY, Slot, SlotRepository, Taken, Want
 from queue_workflows.states import JobFamily
 
 KEY = "host:example.org"
@@ -200,14 +201,65 @@ def test_many_at_once_never_hold_more_than_the_cap(conn: psycopg.Connection, qwf
 def test_what_a_worker_left_is_freed(conn: psycopg.Connection, slots: SlotRepository) -> None:
     """Its slots for attempts that are over, not for those that run, and nobody else's."""
     cap(conn, 9)
-    conn.execute(
-        "INSERT INTO ingest_jobs (id, task_name, queue, status, attempt, claimed_by, lease_expires_at)"
-        " OVERRIDING SYSTEM VALUE VALUES (1, 't', 'fetch', 'running', 1, 'w1', now() + interval '1 h')"
-    )
+    run_job(conn, 1)
     taken = take(slots, want(1), want(2), want(3, worker="w2"), want(4, key="unheard"))
     assert len(taken.slots) == 3
     assert slots.free_left_by("w1") == {KEY}
     assert [job for _, job in held(conn)] == [1, 3]
+
+
+def run_job(conn: psycopg.Connection, job: int) -> None:
+    """A job that the worker runs."""
+    conn.execute(
+        "INSERT INTO ingest_jobs (id, task_name, queue, status, attempt, claimed_by, lease_expires_at)"
+        " OVERRIDING SYSTEM VALUE VALUES (%s, 't', 'fetch', 'running', 1, 'w1', now() + interval '1 h')",
+        [job],
+    )
+
+
+def test_what_a_worker_left_is_not_waited_for(
+    conn: psycopg.Connection, slots: SlotRepository, qwf_dsn: str
+) -> None:
+    """A slot that changes hands at that moment is left to who has it locked."""
+    cap(conn, 1)
+    left = list(take(slots, want(1)).slots.values())
+    conn.execute("SET lock_timeout = '5s'")
+    with psycopg.connect(qwf_dsn) as other:
+        run_job(other, 2)
+        SlotRepository(other).free(left)
+        assert slots.free_left_by("w1") == set()
+        other.rollback()
+    assert slots.free_left_by("w1") == {KEY}
+
+
+def test_what_a_worker_left_may_be_held_anew(
+    conn: psycopg.Connection, slots: SlotRepository, qwf_dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next job takes the slot after that was seen to be left, and keeps it."""
+    cap(conn, 1)
+    left = list(take(slots, want(1)).slots.values())
+    pausing = {
+        name: sql.replace(
+            "WITH", "WITH paused AS MATERIALIZED (SELECT pg_advisory_xact_lock(21)), ", 1
+        ).replace("SELECT true FROM", "SELECT true FROM paused,", 1)
+        for name, sql in FREE_LEFT_BY.items()
+    }
+    monkeypatch.setattr("queue_workflows.repositories.slots.FREE_LEFT_BY", pausing)
+    freed: list[set[str]] = []
+    with psycopg.connect(qwf_dsn, autocommit=True) as other:
+        other.execute("SELECT pg_advisory_lock(21)")
+        freeing = threading.Thread(target=lambda: freed.append(slots.free_left_by("w1")))
+        freeing.start()
+        sql = "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
+        until(lambda: other.execute(sql, [other.info.backend_pid]).fetchone() == (1,))
+        others = SlotRepository(other)
+        others.free(left)
+        run_job(other, 2)
+        assert take(others, want(2)).slots
+        other.execute("SELECT pg_advisory_unlock(21)")
+        freeing.join()
+    assert freed == [set()]
+    assert held(conn) == [(0, 2)]
 
 
 def test_slots_that_nobody_uses_are_forgotten(conn: psycopg.Connection, slots: SlotRepository) -> None:

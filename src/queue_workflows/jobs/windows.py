@@ -86,7 +86,7 @@ class Windows:
             while True:
                 bell = place.hang_bell()
                 if is_first := place.is_first:
-                    taken: Taken = yield Ask(partial(_take, wants, self.lease_s))
+                    taken: Taken = yield Ask(_Taking(self.kept, wants, self.lease_s))
                     if not taken.full and not taken.spared:
                         slots = tuple(taken.slots.values())
                         break
@@ -100,7 +100,6 @@ class Windows:
                 look_s = min(look_s * 2, LONGEST_LOOK_S) if is_first else FIRST_LOOK_S
         finally:
             place.leave()
-        self.kept.add(slots)
         try:
             yield Pause(0)
         except BaseException:
@@ -285,8 +284,30 @@ def _wants(job: ClaimedJob, keys: Sequence[str], most: int | None) -> list[Want]
     return [Want(key, family, job.fence, most) for key in checked if key != job.limit_key]
 
 
-def _take(wants: Sequence[Want], lease_s: float, connection: psycopg.Connection[Any]) -> Taken:
-    return SlotRepository(connection).take(wants, lease_s=lease_s, together=True)
+class _Taking:
+    """The question for slots, which bears being asked again after its answer was lost."""
+
+    def __init__(self, kept: KeptSlots, wants: Sequence[Want], lease_s: float) -> None:
+        self._kept = kept
+        self._wants = wants
+        self._lease_s = lease_s
+        self._is_asked = False
+
+    def __call__(self, connection: psycopg.Connection[Any]) -> Taken:
+        slots = SlotRepository(connection)
+        if self._is_asked:
+            self._free_unheard(slots)
+        self._is_asked = True
+        taken = slots.take(self._wants, lease_s=self._lease_s, together=True)
+        # Before another question of the same job is asked, which would take these for unheard of.
+        self._kept.add(taken.slots.values())
+        return taken
+
+    def _free_unheard(self, slots: SlotRepository) -> None:
+        """What was taken and never heard of: the job would wait for itself."""
+        held = slots.held(self._wants)
+        known = {(slot.key, slot.number, slot.since) for slot in self._kept.of(slot.fence for slot in held)}
+        slots.free([slot for slot in held if (slot.key, slot.number, slot.since) not in known])
 
 
 def _free(job: ClaimedJob, slots: Sequence[Slot], connection: psycopg.Connection[Any]) -> None:

@@ -155,24 +155,45 @@ FROM given
 WHERE {fence}
 RETURNING held.limit_key, held.slot
 """)
+# Of each want, what its attempt holds of its key.
+HELD: Final = """
+SELECT given.number, held.slot, held.acquired_at
+FROM unnest(
+    %(keys)s::text[], %(families)s::text[], %(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[]
+) WITH ORDINALITY AS given (key, family, job_id, attempt, claimed_by, number)
+CROSS JOIN LATERAL (
+    SELECT slot, acquired_at FROM limit_slots
+    WHERE limit_key = given.key AND lease_expires_at > '-infinity'
+        AND (job_family, job_id, attempt, claimed_by)
+            IS NOT DISTINCT FROM (given.family, given.job_id, given.attempt, given.claimed_by)
+) AS held
+"""
 _LEFT: Final = """
 WITH left_behind AS MATERIALIZED (
-    SELECT held.limit_key, held.slot FROM limit_slots AS held
+    SELECT held.limit_key, held.slot, held.job_id, held.attempt, held.claimed_by, held.acquired_at
+    FROM limit_slots AS held
     WHERE held.job_family = '{name}' AND {whose} AND held.lease_expires_at > '-infinity'
         AND (
             SELECT true FROM {table} AS job
             WHERE job.id = held.job_id AND (job.attempt, job.claimed_by, job.status)
                 IS NOT DISTINCT FROM (held.attempt, held.claimed_by, 'running')
         ) IS NULL
+), locked AS MATERIALIZED (
+    SELECT held.limit_key, held.slot
+    FROM limit_slots AS held JOIN left_behind USING (limit_key, slot)
+    WHERE held.job_family = '{name}' AND held.lease_expires_at > '-infinity'
+        AND (held.job_id, held.attempt, held.claimed_by, held.acquired_at) IS NOT DISTINCT FROM
+            (left_behind.job_id, left_behind.attempt, left_behind.claimed_by, left_behind.acquired_at)
     ORDER BY held.limit_key, held.slot
-    FOR NO KEY UPDATE
+    FOR NO KEY UPDATE OF held SKIP LOCKED
 )
 UPDATE limit_slots AS held SET lease_expires_at = '-infinity'
-FROM left_behind
-WHERE held.limit_key = left_behind.limit_key AND held.slot = left_behind.slot
+FROM locked
+WHERE held.limit_key = locked.limit_key AND held.slot = locked.slot
 RETURNING held.limit_key
 """
-# left_behind: slots of a worker for attempts that are over.
+# left_behind: slots of a worker for attempts that are over. locked: those of them that are held by the same
+# attempts still; who has one locked meanwhile is giving it back, or taking it for another.
 FREE_LEFT_BY: Final = per_family(_LEFT, whose="held.claimed_by = %(worker_id)s::text")
 # Free for so long that a key is perhaps never used again.
 FORGET: Final = """
@@ -248,6 +269,12 @@ class SlotRepository:
             found = {again[row[0] - 1] + 1: row[1:] for row in more}
             rows = [(row[0], *found.get(row[0], row[1:])) for row in rows]
         return _taken(wants, rows)
+
+    def held(self, wants: Sequence[Want]) -> list[Slot]:
+        """The slots that these attempts hold of these keys, whoever knows of them."""
+        rows = self._sql.rows(HELD, _wanted(wants)) if wants else []
+        by_place = [(wants[number - 1], slot, since) for number, slot, since in rows]
+        return [Slot(want.key, slot, want.family, want.fence, since) for want, slot, since in by_place]
 
     def renew(self, slots: Sequence[Slot], *, lease_s: float, durable: bool = False) -> list[Slot]:
         """Extend leases; those that are still held."""
