@@ -163,7 +163,7 @@ def _in_lane(limit: Limit, key: str, data: dict[str, Any]) -> Reason:
     )
     why = f"{_taken(limit)}, {behind}"
     if limit.limit is None:
-        why = f"the key {key!r} has no limit, but enough jobs in the queue for now: {behind}"
+        why = f"the key {key!r} has no limit, but enough of its jobs in the queue already: {behind}"
     elif _is_full(limit):
         why = f"the limit {key!r} is full: {why}"
     else:

@@ -37,7 +37,7 @@ _BOM: Final = b"\xef\xbb\xbf"
 _OWN: Final = frozenset({"task_name", "args"})
 
 Line: TypeAlias = tuple[int, bytes]
-# Up to so many bytes of a line; None says that nothing comes for now.
+# Up to so many bytes of a line; None says that nothing comes at this moment.
 Readline: TypeAlias = Callable[[int], bytes | None]
 # Enqueues rows, and calls what it is given while the server is at it.
 Send: TypeAlias = Callable[[list[Row], Callable[[], None]], list[Enqueued]]

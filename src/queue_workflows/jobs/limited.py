@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ class Waits(NamedTuple):
         return self._replace(limit_s=self.limit_s + seconds, limits=self.limits + 1)
 
 
-class Limited:
+class Limited(ABC):
     """What a `JobContext` has of limits; nothing of it costs a job that keeps to none."""
 
     job: Any
@@ -126,13 +127,13 @@ class Limited:
             if began and what is not None:
                 self.observed.waited(RATE_SLEEP if what is Wait.RATE else LIMIT_WAIT, now - began[0])
 
+    @abstractmethod
     def raise_if_cancelled(self) -> None:
         """Raise `Cancelled` if this attempt has to stop."""
-        raise NotImplementedError
 
+    @abstractmethod
     def interrupted_by(self, interrupt: Callable[[], None]) -> AbstractContextManager[None]:
         """Have `interrupt` called when the attempt has to stop."""
-        raise NotImplementedError
 
     def _reach(self) -> Windows:
         if self._windows is None:
