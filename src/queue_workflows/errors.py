@@ -255,6 +255,16 @@ class DocumentError(QwfError):
         self.problems = tuple(problems)
 
 
+class HookError(QwfError):
+    """Hooks cannot be found, told apart, or run; `problems` are all that was found, file by file."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+    def __init__(self, *problems: str, advice: str | None = None) -> None:
+        super().__init__("; ".join(problems), advice=advice)
+        self.problems = problems
+
+
 class UnknownWorkflow(QwfError):
     """Nobody has a workflow of this name."""
 

@@ -1,0 +1,1 @@
+"""Hook pipelines: directories of executable scripts, run as workflows."""

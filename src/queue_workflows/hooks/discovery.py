@@ -1,0 +1,199 @@
+"""Finds hooks: executable files `plugins/{plugin}/on_{Event}__{NN}_{name}[.bg].{ext}`, in a stable order.
+
+The order is that of step, number within it, name and plugin, whatever order the file system lists them in. Of
+two plugins of one name the one in the directory that is named first counts, as a whole: its files belong
+together.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from queue_workflows.errors import HookError
+
+UNNUMBERED_STEP: Final = 9
+PLUGIN_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+EVENT_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,99}")
+_FILE_NAME: Final = re.compile(
+    r"on_(?P<event>[A-Za-z][A-Za-z0-9]*)__(?:(?P<number>[0-9]{2})_)?"
+    r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*?)(?P<background>\.bg)?(?P<ext>\.[A-Za-z0-9]+)?"
+)
+# What stands in for a first line `#!`; the worker looks the name up on its own machine.
+_INTERPRETERS: Final[Mapping[str, str]] = {
+    ".py": sys.executable,
+    ".sh": "sh",
+    ".bash": "bash",
+    ".js": "node",
+    ".mjs": "node",
+    ".cjs": "node",
+    ".rb": "ruby",
+    ".pl": "perl",
+    ".php": "php",
+    ".lua": "lua",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """One script of a plugin: `order` stands within its `step`, and `name` is its file's, as rows keep it.
+
+    `interpreter` goes before the path on the command line; it is empty for what the kernel runs by itself.
+    """
+
+    plugin: str
+    event: str
+    step: int
+    order: int
+    name: str
+    path: Path
+    interpreter: tuple[str, ...]
+    is_background: bool
+    is_numbered: bool = True
+
+    @property
+    def label(self) -> str:
+        """What commands and messages call it."""
+        return f"{self.plugin}/{self.name}"
+
+    @property
+    def warning(self) -> str | None:
+        """What its author should know, if anything."""
+        if self.is_numbered:
+            return None
+        return f"{self.label} has no number, so it runs in step {UNNUMBERED_STEP}"
+
+
+def extract_step(name: str) -> int:
+    """The step of a hook's file name: the first of its two digits, or the last step for want of them."""
+    return _numbers(_parts(name))[0]
+
+
+def is_background_hook(name: str) -> bool:
+    """Whether a hook's file name says that it runs beside its step."""
+    return _parts(name)["background"] is not None
+
+
+def discover_hooks(event: str, dirs: Iterable[Path | str]) -> list[Hook]:
+    """All hooks of an event, in order; `HookError` names every one that cannot be run, and why."""
+    if not EVENT_NAME.fullmatch(event):
+        raise HookError(
+            f"{event!r:.120} is no event", advice="its name has letters and digits, as in Snapshot"
+        )
+    hooks: list[Hook] = []
+    wrong: list[str] = []
+    for plugin in plugins_in(dirs).values():
+        for path in _files_of(plugin):
+            found = _FILE_NAME.fullmatch(path.name)
+            if found is None or found["event"] != event:
+                continue
+            try:
+                hooks.append(_hook(plugin.name, path, found))
+            except HookError as unusable:
+                wrong.append(unusable.message)
+    if wrong:
+        raise HookError(*wrong, advice="set its executable bit, with a first line such as #!/bin/sh")
+    return sorted(hooks, key=in_order)
+
+
+def find_hook(plugin: str, name: str, dirs: Iterable[Path | str]) -> Hook | None:
+    """The hook that a row names, as it stands below the directories; a row's words never become a path."""
+    directory = plugins_in(dirs).get(plugin)
+    if directory is None:
+        return None
+    for path in _files_of(directory):
+        if path.name == name and (found := _FILE_NAME.fullmatch(path.name)) is not None:
+            return _hook(plugin, path, found)
+    return None
+
+
+def plugins_in(dirs: Iterable[Path | str]) -> dict[str, Path]:
+    """The directory of each plugin, by its name; `HookError` if one of `dirs` cannot be read."""
+    plugins: dict[str, Path] = {}
+    for given in dirs:
+        try:
+            entries = sorted(os.scandir(given), key=lambda entry: entry.name)
+        except OSError as wrong:
+            raise HookError(
+                f"{given}: {wrong.strerror}",
+                advice="name a directory that holds one directory for each plugin",
+            ) from None
+        for entry in entries:
+            if PLUGIN_NAME.fullmatch(entry.name) and entry.is_dir():
+                plugins.setdefault(entry.name, Path(os.path.abspath(entry.path)))
+    return plugins
+
+
+def in_order(hook: Hook) -> tuple[int, int, str, str]:
+    """The key by which hooks are sorted."""
+    return hook.step, hook.order, hook.name, hook.plugin
+
+
+def _parts(name: str) -> re.Match[str]:
+    found = _FILE_NAME.fullmatch(name)
+    if found is None:
+        raise HookError(f"{name!r:.200} is no hook's name", advice="as in on_Snapshot__54_title.py")
+    return found
+
+
+def _numbers(found: re.Match[str]) -> tuple[int, int]:
+    """Step and order; what has no number comes last in its step."""
+    number = found["number"]
+    return (UNNUMBERED_STEP, 10) if number is None else (int(number[0]), int(number[1]))
+
+
+def _files_of(plugin: Path) -> Iterator[Path]:
+    try:
+        entries = sorted(os.scandir(plugin), key=lambda entry: entry.name)
+    except OSError as wrong:
+        raise HookError(f"{plugin}: {wrong.strerror}") from None
+    return (plugin / entry.name for entry in entries if not entry.is_dir())
+
+
+def _hook(plugin: str, path: Path, found: re.Match[str]) -> Hook:
+    step, order = _numbers(found)
+    return Hook(
+        plugin=plugin,
+        event=found["event"],
+        step=step,
+        order=order,
+        name=path.name,
+        path=path,
+        interpreter=_interpreter_of(path, found["ext"] or ""),
+        is_background=found["background"] is not None,
+        is_numbered=found["number"] is not None,
+    )
+
+
+def _interpreter_of(path: Path, ext: str) -> tuple[str, ...]:
+    """What has to be named before a hook's path; nothing where the kernel knows by itself."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as wrong:
+        raise HookError(f"{path}: {wrong.strerror}") from None
+    if not stat.S_ISREG(mode):
+        raise HookError(f"{path} is no regular file")
+    known = _INTERPRETERS.get(ext.lower())
+    executable = os.access(path, os.X_OK)
+    if executable and (known is None or _says_how(path)):
+        return ()
+    if known is None:
+        raise HookError(
+            f"{path} is not executable, and {ext or 'a name without an ending'} names no interpreter"
+        )
+    return (known,)
+
+
+def _says_how(path: Path) -> bool:
+    """Whether its first line names an interpreter, or it is no script at all."""
+    try:
+        with path.open("rb") as file:
+            return file.read(4).startswith((b"#!", b"\x7fELF"))
+    except OSError as wrong:
+        raise HookError(f"{path}: {wrong.strerror}") from None

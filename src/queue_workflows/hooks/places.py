@@ -1,0 +1,55 @@
+"""Where a run of hooks keeps what they write.
+
+    {data}/runs/{run}/{plugin}/                          the working directory of the plugin's hooks
+    {data}/runs/{run}/.output/{plugin}/{hook}.{attempt}.stdout.jsonl, .stderr.log
+
+What is printed stands beside the plugins' directories, so that it is no file of theirs. A plugin's name does
+not begin with a dot.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from queue_workflows.errors import HookError
+from queue_workflows.hooks.discovery import Hook
+
+_OUTPUT: Final = ".output"
+
+
+@dataclass(frozen=True, slots=True)
+class HookPlaces:
+    """The places of one attempt of a hook; `make` creates the directories."""
+
+    run: Path
+    directory: Path
+    stdout: Path
+    stderr: Path
+
+    def make(self) -> None:
+        """Create what is missing; `HookError` where something else is in the way."""
+        for directory in (self.directory, self.stdout.parent):
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except OSError as wrong:
+                raise HookError(f"{directory}: {wrong.strerror}", advice="see to it, then retry") from None
+
+
+def run_directory(data_dir: Path, run_id: uuid.UUID) -> Path:
+    """What a run of hooks has below the data directory, absolute."""
+    return data_dir.absolute() / "runs" / str(run_id)
+
+
+def places_of(data_dir: Path, run_id: uuid.UUID, hook: Hook, attempt: int) -> HookPlaces:
+    """Where one attempt of a hook works and prints."""
+    run = run_directory(data_dir, run_id)
+    printed = run / _OUTPUT / hook.plugin / f"{hook.name}.{attempt}"
+    return HookPlaces(
+        run=run,
+        directory=run / hook.plugin,
+        stdout=printed.with_name(f"{printed.name}.stdout.jsonl"),
+        stderr=printed.with_name(f"{printed.name}.stderr.log"),
+    )
