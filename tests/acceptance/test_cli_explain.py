@@ -257,6 +257,34 @@ def test_what_a_running_job_is_at(jobs, explain):
     assert any(event["text"] == "job.cancel by ann: wrong file" for event in told["history"])
 
 
+@pytest.mark.parametrize(
+    ("task", "args", "what"),
+    [
+        ("window", {"keys": ["host:a"], "max": 1}, "window of 'host:a'"),
+        ("async window", {"keys": ["host:a", "host:b"], "max": 1}, "window of 'host:a' and 'host:b'"),
+        ("rated", {"per_s": 0.01, "burst": 1}, "tokens of the rate 'unpaywall'"),
+    ],
+)
+def test_what_a_running_job_waits_for_inside(qwf_dsn, tmp_path, task, args, what):
+    """Of two that cannot both go on, the one that waits says for what, until it waits no more."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats, limit_slots, rate_limits")
+        jobs = IngestJobRepository(connection)
+        given = args | {"log": str(tmp_path / "log"), "s": 30}
+        ids = [jobs.enqueue(task, queue="fetch", reason="test", args=given).id for _ in range(2)]
+
+        def said() -> list[str]:
+            told = [qwf_here("--db", qwf_dsn, "explain", f"ingest:{one}").stdout for one in ids]
+            return [
+                text
+                for text in told
+                if f"it waits for {'a ' if 'window' in what else ''}{what}, for " in text
+            ]
+
+        with running_worker(qwf_dsn, "--concurrency", "2", QWF_APP="support.window_tasks"):
+            until(lambda: len(said()) == 1, within_s=60)
+
+
 def test_a_running_job_whose_worker_is_gone(jobs, explain):
     """Silent first, then out of its lease."""
     (job_id,) = jobs.enqueue()

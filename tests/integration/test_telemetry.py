@@ -21,7 +21,7 @@ from support.telemetry import Told, id_of, parent_of, sdk_here, trace_of
 from support.workers import worker_command, worker_environment
 
 from queue_workflows import NewIngestJob, enqueue_ingest_job, enqueue_many, start_run
-from queue_workflows.jobs.asking import Wait
+from queue_workflows.jobs.asking import Awaited, Wait
 from queue_workflows.jobs.executor import execute
 from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.jobs.observing import processing
@@ -249,7 +249,7 @@ def test_what_a_job_waits_for_is_told(monkeypatch):
         ctx.observed = observed
         with observed:
             for what in Wait:
-                with ctx.waiting(what) as begin:
+                with ctx.waiting(Awaited(what, ("key",))) as begin:
                     begin()
         points = memory.points()
     for name in (names.LIMIT_WAIT, names.RATE_SLEEP):

@@ -80,6 +80,13 @@ class Wait(Enum):
     LIMIT = "limit"
 
 
+class Awaited(NamedTuple):
+    """What a job waits for: a rate's tokens, or a slot of each of these keys."""
+
+    what: Wait
+    keys: tuple[str, ...]
+
+
 class Waiter(Protocol):
     """What is needed of a `JobContext`."""
 
@@ -89,7 +96,7 @@ class Waiter(Protocol):
 
     def interrupted_by(self, interrupt: Callable[[], None]) -> AbstractContextManager[None]: ...
 
-    def waiting(self, what: Wait | None) -> AbstractContextManager[Callable[[], None]]: ...
+    def waiting(self, what: Awaited | None) -> AbstractContextManager[Callable[[], None]]: ...
 
 
 class Errands:
@@ -101,7 +108,7 @@ class Errands:
         self._lock = threading.Lock()
         self._thread: ThreadPoolExecutor | None = None
 
-    def run(self, waiter: Waiter, procedure: Procedure[T], what: Wait | None = None) -> T:
+    def run(self, waiter: Waiter, procedure: Procedure[T], what: Awaited | None = None) -> T:
         """Do it in this thread."""
         answer: Any = None
         failure: BaseException | None = None
@@ -121,7 +128,7 @@ class Errands:
                 except BaseException as exc:
                     failure = exc
 
-    async def run_async(self, waiter: Waiter, procedure: Procedure[T], what: Wait | None = None) -> T:
+    async def run_async(self, waiter: Waiter, procedure: Procedure[T], what: Awaited | None = None) -> T:
         """Do it on the running loop; an answer that a cancelled task no longer waits for is not lost."""
         answer: Any = None
         failure: BaseException | None = None

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from queue_workflows.config import RESERVED_QUEUES
+from queue_workflows.jobs.asking import Wait
 from queue_workflows.jobs.modules import UNKNOWN_MODULE
 from queue_workflows.jobs.recounting import (
     Event,
@@ -319,7 +320,25 @@ def _running(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         yield Reason(
             "worker_silent", f"its worker {seen}: without a sign it is taken back when its lease lapses"
         )
+    else:
+        yield from _waiting_inside(job.id, holder)
     yield from waits(there)
+
+
+def _waiting_inside(job_id: int, holder: Standing) -> Iterator[Reason]:
+    """What its function waits for, as its worker said a few seconds ago."""
+    for wait in holder.load.get("waits", ()):
+        if wait["job"] != job_id:
+            continue
+        keys = " and ".join(map(repr, wait["keys"]))
+        waited_s = wait["s"] + holder.age_s
+        if wait["for"] == Wait.RATE.value:
+            text = f"it waits for tokens of the rate {keys}, for {waited_s:.0f} s: `qwf limits list` shows it"
+        else:
+            text = (
+                f"it waits for a window of {keys}, for {waited_s:.0f} s: `qwf limits list` shows who is in it"
+            )
+        yield Reason(f"waits_for_{wait['for']}", text, {"keys": wait["keys"], "waited_s": waited_s})
 
 
 def _awaiting(there: Circumstances, _known: Knowledge) -> Iterator[Reason]:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.jobs.asking import Procedure, Wait, refuse_in_event_loop
+from queue_workflows.jobs.asking import Awaited, Procedure, Wait, refuse_in_event_loop
 from queue_workflows.jobs.observing import UNOBSERVED, Unobserved
 from queue_workflows.jobs.rates import MAX_WAIT_S, Grant, penalizing, rule_of, taking, wish
 from queue_workflows.jobs.windows import Window, Windows
@@ -39,6 +39,8 @@ class Limited(ABC):
     job: Any
     last_beat: float | None
     waits: Waits = Waits()
+    # What it waits for at this moment, each with when that began; an async job may wait for several at once.
+    awaiting: tuple[tuple[Awaited, float], ...] = ()
     # What telemetry is told of it; of the class, as most have nobody to tell.
     observed: Unobserved = UNOBSERVED
     _windows: Windows | None = None
@@ -64,7 +66,8 @@ class Limited(ABC):
         refuse_in_event_loop("ctx.rate", "await ctx.rate_async(…)")
         wished = wish(key, cost, per_s=per_s, burst=burst, max_wait_s=max_wait_s)
         errands = self._reach().errands
-        return Grant(wished, errands.run(self, taking(wished), Wait.RATE), self, errands)
+        taken = errands.run(self, taking(wished), Awaited(Wait.RATE, (key,)))
+        return Grant(wished, taken, self, errands)
 
     async def rate_async(
         self,
@@ -78,7 +81,8 @@ class Limited(ABC):
         """`rate` for async code."""
         wished = wish(key, cost, per_s=per_s, burst=burst, max_wait_s=max_wait_s)
         errands = self._reach().errands
-        return Grant(wished, await errands.run_async(self, taking(wished), Wait.RATE), self, errands)
+        taken = await errands.run_async(self, taking(wished), Awaited(Wait.RATE, (key,)))
+        return Grant(wished, taken, self, errands)
 
     def penalize(
         self, key: str, seconds: float, *, per_s: float | None = None, burst: float | None = None
@@ -106,16 +110,23 @@ class Limited(ABC):
     # What follows is for what waits in the job's name.
 
     @contextmanager
-    def waiting(self, what: Wait | None) -> Iterator[Callable[[], None]]:
+    def waiting(self, what: Awaited | None) -> Iterator[Callable[[], None]]:
         """What the engine has a job wait for is no stall; yields what to call where the wait begins."""
         began: list[float] = []
+
+        def begins() -> None:
+            began.append(self._clock())
+            if len(began) == 1 and what is not None:
+                with self._lock:
+                    self.awaiting = (*self.awaiting, (what, began[0]))
+
         with self._lock:
             if self._waiting == 0:
                 self._beat_before = -math.inf if self.last_beat is None else self.last_beat
                 self.last_beat = None if self.last_beat is None else math.inf
             self._waiting += 1
         try:
-            yield lambda: began.append(self._clock())
+            yield begins
         finally:
             with self._lock:
                 now = self._clock()
@@ -123,9 +134,11 @@ class Limited(ABC):
                 if self._waiting == 0 and self.last_beat is not None:
                     self.last_beat = max(now, self._beat_before)
                 if began and what is not None:
-                    self.waits = self.waits.plus(what, now - began[0])
+                    self.waits = self.waits.plus(what.what, now - began[0])
+                    self.awaiting = tuple(one for one in self.awaiting if one != (what, began[0]))
             if began and what is not None:
-                self.observed.waited(RATE_SLEEP if what is Wait.RATE else LIMIT_WAIT, now - began[0])
+                metric = RATE_SLEEP if what.what is Wait.RATE else LIMIT_WAIT
+                self.observed.waited(metric, now - began[0])
 
     @abstractmethod
     def raise_if_cancelled(self) -> None:

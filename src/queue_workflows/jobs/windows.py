@@ -31,6 +31,7 @@ import psycopg
 from queue_workflows.errors import PayloadError, WindowOrder
 from queue_workflows.jobs.asking import (
     Ask,
+    Awaited,
     Bell,
     Errands,
     Pause,
@@ -218,7 +219,9 @@ class Window:
         refuse_in_event_loop("with ctx.limit", "async with ctx.limit(…)")
         self._check()
         procedure = self._windows.opening(self._waiter, self._wants, self._max_wait_s)
-        self._entered(self._windows.errands.run(self._waiter, procedure, Wait.LIMIT) if self._wants else ())
+        self._entered(
+            self._windows.errands.run(self._waiter, procedure, self._awaited) if self._wants else ()
+        )
         return self
 
     def __exit__(
@@ -236,7 +239,7 @@ class Window:
         self._check()
         procedure = self._windows.opening(self._waiter, self._wants, self._max_wait_s)
         run = self._windows.errands.run_async
-        self._entered(await run(self._waiter, procedure, Wait.LIMIT) if self._wants else ())
+        self._entered(await run(self._waiter, procedure, self._awaited) if self._wants else ())
         return self
 
     async def __aexit__(
@@ -248,6 +251,10 @@ class Window:
         except Exception:
             if exc is None:
                 raise
+
+    @property
+    def _awaited(self) -> Awaited:
+        return Awaited(Wait.LIMIT, tuple(want.key for want in self._wants))
 
     def _check(self) -> None:
         if self._token is not None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 import psutil
 import psycopg
 
+from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.identity import Identity, versions
@@ -16,6 +20,23 @@ from queue_workflows.states import WorkerState
 
 # A job that lasts so long is named in a heartbeat at once, and so is its end.
 _LASTING_S: Final = 1.0
+
+
+# Of so many jobs a heartbeat says what they wait for, the longest first.
+_WAITS_TOLD: Final = 50
+
+
+def waits_of(held: Sequence[HeldJob]) -> list[dict[str, Any]]:
+    """What the jobs in hand wait for inside their own code, and for how many seconds they have."""
+    now = time.monotonic()
+    waits = sorted(
+        [(began, one.job.id, what) for one in held for what, began in one.ctx.awaiting],
+        key=itemgetter(0),
+    )
+    return [
+        {"job": job_id, "for": what.what.value, "keys": list(what.keys), "s": round(now - began, 1)}
+        for began, job_id, what in waits[:_WAITS_TOLD]
+    ]
 
 
 class Telling:
@@ -67,7 +88,12 @@ class Telling:
         self._told_job = self.lasting_job(now)
         held = self._holdings.all()
         with self._process.oneshot():
-            load = {"rss_mb": self._process.memory_info().rss >> 20, "threads": self._process.num_threads()}
+            load: dict[str, Any] = {
+                "rss_mb": self._process.memory_info().rss >> 20,
+                "threads": self._process.num_threads(),
+            }
+        if waits := waits_of(held):
+            load["waits"] = waits
         HeartbeatRepository(connection).beat(
             self._identity.worker_id,
             host_label=self._identity.host_label,
