@@ -1,0 +1,181 @@
+"""The files that a hook left: a walk that stays beneath a directory whose owner may change it meanwhile.
+
+Every directory and file is opened by name in the directory above it, never through a link, and judged by what
+was opened. So whatever is swapped between a look and an open, nothing outside is read, and nothing blocks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mimetypes
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+_BLOCK: Final = 1 << 20
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Without O_NONBLOCK the open of a FIFO waits for its other end.
+_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+# Python's own table alone: what the machine's files say differs from one to the next.
+_MIMETYPES: Final = mimetypes.MimeTypes()
+_MORE_TYPES: Final = {
+    ".jsonl": "application/jsonl",
+    ".md": "text/markdown",
+    ".warc": "application/warc",
+    ".webp": "image/webp",
+    ".woff2": "font/woff2",
+    ".yaml": "application/yaml",
+}
+for _suffix, _type in _MORE_TYPES.items():
+    _MIMETYPES.add_type(_type, _suffix)
+UNKNOWN_TYPE: Final = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class FileCaps:
+    """How much of a directory is looked at; what is beyond is not listed, and the listing says so."""
+
+    files: int = 5_000
+    entries: int = 50_000
+    depth: int = 32
+    # Of the files that are listed, how many bytes are read for their checksums.
+    hashed_bytes: int = 4 << 30
+
+
+USUAL_CAPS: Final = FileCaps()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A regular file: its path from the directory on, and what was read of it; no checksum is too large."""
+
+    path: str
+    size: int
+    mimetype: str
+    sha256: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is stored."""
+        return {"path": self.path, "size": self.size, "mimetype": self.mimetype, "sha256": self.sha256}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The files in the order of their paths, and why there may be more."""
+
+    files: tuple[FoundFile, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+@contextlib.contextmanager
+def directory_beneath(directory: Path, *, beneath: Path) -> Iterator[int]:
+    """A directory opened link by link below `beneath`; `OSError` where a link is in the way."""
+    parts = directory.relative_to(beneath).parts
+    if ".." in parts:
+        raise NotADirectoryError(f"{directory} leads out of {beneath}")
+    opened = os.open(beneath, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for part in parts:
+            inner = os.open(part, _DIRECTORY, dir_fd=opened)
+            os.close(opened)
+            opened = inner
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def open_regular(name: str, *, within: int) -> int:
+    """A regular file of an open directory; `OSError` for a link, a FIFO, a device or a socket."""
+    # The open of a device may have an effect, so it is looked at first; what counts is what was opened.
+    if not stat.S_ISREG(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode):
+        raise OSError(f"{name!r} is no regular file")
+    opened = os.open(name, _FILE, dir_fd=within)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(f"{name!r} is no regular file")
+    return opened
+
+
+def find_files(directory: int, caps: FileCaps = USUAL_CAPS) -> Found:
+    """All regular files below an open directory; links are not followed."""
+    walk = _Walk(caps)
+    walk.through(directory, "", 0)
+    return Found(tuple(sorted(walk.files, key=lambda found: found.path)), tuple(walk.left_out))
+
+
+class _Walk:
+    """Depth first, in the order of names, so that a cap cuts the same files off every time."""
+
+    def __init__(self, caps: FileCaps) -> None:
+        self._caps = caps
+        self._seen = 0
+        self._hashed = 0
+        self.files: list[FoundFile] = []
+        self.left_out: dict[str, None] = {}
+
+    def through(self, directory: int, prefix: str, depth: int) -> None:
+        """List an open directory and what is below it."""
+        for name in self._names(directory):
+            path = f"{prefix}{name}"
+            if len(self.files) >= self._caps.files:
+                self.left_out[f"more than {self._caps.files:,} files"] = None
+                return
+            try:
+                mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+                if stat.S_ISDIR(mode):
+                    self._below(directory, name, path, depth)
+                elif stat.S_ISREG(mode):
+                    self._keep(directory, name, path)
+            except OSError:
+                # Gone, swapped or unreadable since it was seen: then it is no file that the hook left.
+                continue
+
+    def _names(self, directory: int) -> list[str]:
+        names = []
+        with os.scandir(directory) as entries:
+            for entry in entries:
+                self._seen += 1
+                if self._seen > self._caps.entries:
+                    self.left_out[f"more than {self._caps.entries:,} entries"] = None
+                    break
+                names.append(entry.name)
+        return sorted(names)
+
+    def _below(self, directory: int, name: str, path: str, depth: int) -> None:
+        if depth + 1 >= self._caps.depth:
+            self.left_out[f"directories deeper than {self._caps.depth}"] = None
+            return
+        inner = os.open(name, _DIRECTORY, dir_fd=directory)
+        try:
+            self.through(inner, f"{path}/", depth + 1)
+        finally:
+            os.close(inner)
+
+    def _keep(self, directory: int, name: str, path: str) -> None:
+        opened = open_regular(name, within=directory)
+        try:
+            size = os.fstat(opened).st_size
+            digest = None
+            if self._hashed + size <= self._caps.hashed_bytes:
+                self._hashed += size
+                digest, size = _digest(opened, size)
+            else:
+                self.left_out["checksums, as the files are large"] = None
+        finally:
+            os.close(opened)
+        shown = os.fsencode(path).decode("utf-8", "backslashreplace")
+        mimetype = _MIMETYPES.guess_type(shown)[0] or UNKNOWN_TYPE
+        self.files.append(FoundFile(shown, size, mimetype, digest))
+
+
+def _digest(opened: int, size: int) -> tuple[str, int]:
+    """The checksum of as much as the file had when it was opened: who still writes it must not hold us up."""
+    digest, read = hashlib.sha256(), 0
+    while read < size and (block := os.read(opened, min(_BLOCK, size - read))):
+        digest.update(block)
+        read += len(block)
+    return digest.hexdigest(), read

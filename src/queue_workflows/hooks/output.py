@@ -1,0 +1,217 @@
+"""What a hook said and left: one function reads it for every hook, however it ran and however it ended.
+
+Its standard output is one JSON object a line. What is not becomes a warning with the number of its line, and
+nothing that a hook prints can make reading it fail, or take more memory than the caps allow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from queue_workflows.errors import PayloadError
+from queue_workflows.hooks.files import (
+    USUAL_CAPS,
+    FileCaps,
+    Found,
+    FoundFile,
+    directory_beneath,
+    find_files,
+    open_regular,
+)
+from queue_workflows.payload import check_payload
+from queue_workflows.repositories.fields import NAME_BYTES
+
+WARNING: Final = "Warning"
+RESULT_TYPES: Final = frozenset({"Result", "ArchiveResult"})
+_SHOWN: Final = 120
+_BLOCK: Final = 1 << 16
+_MAX_DEPTH: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class OutputCaps:
+    """How much of a hook's output is kept."""
+
+    line_bytes: int = 1 << 20
+    lines: int = 1_000_000
+    records: int = 10_000
+    warnings: int = 200
+    total_bytes: int = 64 << 20
+    files: FileCaps = USUAL_CAPS
+
+
+USUAL: Final = OutputCaps()
+
+
+@dataclass(frozen=True, slots=True)
+class HookLine:
+    """A line of a hook's output: a record, or a warning about what is none."""
+
+    line_no: int
+    type: str
+    payload: dict[str, Any]
+    payload_json: str = "{}"
+    warning: str | None = None
+
+    @property
+    def is_record(self) -> bool:
+        """Whether the line was a record."""
+        return self.warning is None
+
+
+@dataclass(frozen=True, slots=True)
+class HookOutput:
+    """Records and warnings in the order of their lines, and the files found."""
+
+    lines: tuple[HookLine, ...] = ()
+    files: tuple[FoundFile, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def records(self) -> tuple[HookLine, ...]:
+        """The lines that were records."""
+        return tuple(line for line in self.lines if line.is_record)
+
+    @property
+    def warnings(self) -> tuple[HookLine, ...]:
+        """The lines that were none."""
+        return tuple(line for line in self.lines if not line.is_record)
+
+    def result(self) -> dict[str, Any]:
+        """What other nodes may refer to: the last result, all files, how many records of each type.
+
+        `status` is None where the hook said nothing of its result.
+        """
+        said = next((line.payload for line in reversed(self.records) if line.type in RESULT_TYPES), {})
+        status, text = said.get("status"), said.get("output_str")
+        return {
+            "status": status if isinstance(status, str) else None,
+            "output_str": text if isinstance(text, str) else "",
+            "output_json": said.get("output_json"),
+            "files": [found.as_json() for found in self.files],
+            "records": dict(sorted(Counter(line.type for line in self.records).items())),
+            "warnings": len(self.warnings),
+        }
+
+
+def read_output(
+    directory: Path,
+    stdout: Path,
+    *,
+    beneath: Path,
+    caps: OutputCaps = USUAL,
+) -> HookOutput:
+    """Read what a hook wrote to `stdout` and left in `directory`; what is not there is empty.
+
+    Both lie below `beneath`, and no link below it is followed.
+    """
+    lines: tuple[HookLine, ...] = ()
+    found, left_out = Found(), []
+    try:
+        with directory_beneath(stdout.parent, beneath=beneath) as parent:
+            opened = open_regular(stdout.name, within=parent)
+        try:
+            lines = tuple(read_lines(opened, caps))
+        finally:
+            os.close(opened)
+    except FileNotFoundError:
+        pass
+    except OSError as wrong:
+        lines = (_warning(1, f"the output cannot be read: {wrong.strerror or wrong}"),)
+    try:
+        with directory_beneath(directory, beneath=beneath) as opened:
+            found = find_files(opened, caps.files)
+    except FileNotFoundError:
+        pass
+    except OSError as wrong:
+        left_out.append(f"the directory cannot be read: {wrong.strerror or wrong}")
+    return HookOutput(lines, found.files, (*found.left_out, *left_out))
+
+
+def read_lines(opened: int, caps: OutputCaps = USUAL) -> Iterator[HookLine]:
+    """The records and warnings of an open file."""
+    kept = warned = 0
+    for line_no, content, is_whole in _split(opened, caps):
+        if line_no > caps.lines:
+            yield _warning(line_no, f"more than {caps.lines:,} lines: what follows was not read")
+            return
+        if is_whole and not content.strip():
+            continue
+        line = _parsed(line_no, content) if is_whole else _warning(line_no, _too_long(content, caps))
+        if line.is_record:
+            kept += 1
+        else:
+            warned += 1
+        if kept > caps.records:
+            yield _warning(line_no, f"more than {caps.records:,} records: what follows was not read")
+            return
+        if line.is_record or warned <= caps.warnings:
+            yield line
+        elif warned == caps.warnings + 1:
+            yield _warning(line_no, f"more than {caps.warnings:,} warnings: no further ones are kept")
+
+
+def _split(opened: int, caps: OutputCaps) -> Iterator[tuple[int, bytes, bool]]:
+    """The lines with their numbers from 1; of one that is too long its beginning, and False."""
+    pending, read, line_no, overlong = b"", 0, 1, False
+    while read < caps.total_bytes and (block := os.read(opened, min(_BLOCK, caps.total_bytes - read))):
+        read += len(block)
+        *ended, rest = block.split(b"\n")
+        for end in ended:
+            content = pending + end
+            if not overlong:
+                yield line_no, content[: caps.line_bytes + 1], len(content) <= caps.line_bytes
+            pending, overlong, line_no = b"", False, line_no + 1
+        if overlong:
+            continue
+        pending += rest
+        if len(pending) > caps.line_bytes:
+            yield line_no, pending, False
+            pending, overlong = b"", True
+    if read >= caps.total_bytes and os.read(opened, 1):
+        yield line_no, b"", False
+    elif pending:
+        yield line_no, pending, True
+
+
+def _too_long(content: bytes, caps: OutputCaps) -> str:
+    if not content:
+        return f"the output has more than {caps.total_bytes:,} bytes: what follows was not read"
+    return f"a line of more than {caps.line_bytes:,} bytes: {_shown(content)}"
+
+
+def _parsed(line_no: int, content: bytes) -> HookLine:
+    try:
+        payload = json.loads(content.decode("utf-8"))
+    except UnicodeDecodeError:
+        return _warning(line_no, f"not UTF-8: {_shown(content)}")
+    except (ValueError, RecursionError) as wrong:
+        said = wrong.msg if isinstance(wrong, json.JSONDecodeError) else "too deep or too large a number"
+        return _warning(line_no, f"not JSON ({said}): {_shown(content)}")
+    if not isinstance(payload, dict):
+        return _warning(line_no, f"not a JSON object: {_shown(content)}")
+    try:
+        text = check_payload(payload, max_depth=_MAX_DEPTH)
+        kind = payload.get("type")
+        if not isinstance(kind, str) or not kind or len(kind.encode()) > NAME_BYTES or kind == WARNING:
+            raise PayloadError("it has no `type`, or none that can be kept")
+    except PayloadError as refused:
+        return _warning(line_no, f"{refused.message}: {_shown(content)}")
+    return HookLine(line_no, kind, payload, text)
+
+
+def _shown(content: bytes) -> str:
+    """The beginning of a line, in a way that can be stored and printed."""
+    text = content[:_SHOWN].decode("utf-8", "backslashreplace")
+    clean = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
+    return clean + ("…" if len(content) > _SHOWN else "")
+
+
+def _warning(line_no: int, said: str) -> HookLine:
+    return HookLine(line_no, WARNING, {}, warning=said)

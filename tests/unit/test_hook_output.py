@@ -1,0 +1,154 @@
+"""Reading what a hook printed: every line is a record or a numbered warning, whatever the bytes are."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from queue_workflows.hooks.files import FileCaps
+from queue_workflows.hooks.output import HookOutput, OutputCaps, read_output
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """The directory of a hook, below that of its run."""
+    directory = tmp_path / "run" / "title"
+    directory.mkdir(parents=True)
+    return directory
+
+
+def output(place: Path, printed: bytes, **caps: int) -> HookOutput:
+    stdout = place.parent / "out.jsonl"
+    stdout.write_bytes(printed)
+    return read_output(place, stdout, beneath=place.parent, caps=OutputCaps(**caps))
+
+
+def told(read: HookOutput) -> list[tuple[int, str]]:
+    return [(line.line_no, line.warning if line.warning is not None else line.type) for line in read.lines]
+
+
+def test_records_and_warnings_keep_the_numbers_of_their_lines(place: Path) -> None:
+    """What is no JSON object with a type is a warning that says why; blank lines are nothing."""
+    printed = b'{"type": "Tag", "name": "x"}\n\n[1]\nhello\n{"name": "y"}\n{"type": 7}\n{"type": "Zebra"}'
+    read = output(place, printed)
+    assert told(read) == [
+        (1, "Tag"),
+        (3, "not a JSON object: [1]"),
+        (4, "not JSON (Expecting value): hello"),
+        (5, 'it has no `type`, or none that can be kept: {"name": "y"}'),
+        (6, 'it has no `type`, or none that can be kept: {"type": 7}'),
+        (7, "Zebra"),
+    ]
+    assert [record.payload for record in read.records] == [
+        {"type": "Tag", "name": "x"},
+        {"type": "Zebra"},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"\xff\xfe\x00binary", "not UTF-8: \\xff\\xfe\\x00binary"),
+        (b"\x00\x01\x1b[31m", "not JSON (Expecting value): \\x00\\x01\\x1b[31m"),
+        (b"[" * 200_000, "not JSON (too deep or too large a number): " + "[" * 120 + "…"),
+        (
+            b'{"type": "T", "n": ' + b"9" * 5000 + b"}",
+            'not JSON (too deep or too large a number): {"type": "T", "n": ' + "9" * 101 + "…",
+        ),
+    ],
+)
+def test_binary_garbage_is_a_warning(place: Path, line: bytes, said: str) -> None:
+    """Nothing that a hook prints makes reading fail, and what is kept of it can be stored and printed."""
+    read = output(place, line + b'\n{"type": "Tag"}\n')
+    assert told(read) == [(1, said), (2, "Tag")]
+
+
+@pytest.mark.parametrize(
+    "line", [b'{"type": "T", "x": NaN}', b'{"type": "T", "x": "\\u0000"}', b'{"type": "T", "x": "\\ud800"}']
+)
+def test_what_postgres_refuses_is_a_warning(place: Path, line: bytes) -> None:
+    """A record that no row could hold is told by its number, and the next one is read."""
+    read = output(place, line + b'\n{"type": "Tag"}\n')
+    assert [(line.line_no, line.is_record) for line in read.lines] == [(1, False), (2, True)]
+
+
+def test_a_line_that_is_too_long_costs_only_itself(place: Path) -> None:
+    """Its beginning is told, its rest skipped, and the line after it is read."""
+    read = output(place, b'{"type": "A"}\n' + b"x" * 300_000 + b'\n{"type": "B"}\n', line_bytes=1000)
+    assert [line_no for line_no, _ in told(read)] == [1, 2, 3]
+    assert read.warnings[0].warning is not None
+    assert read.warnings[0].warning.startswith("a line of more than 1,000 bytes: xxx")
+
+
+def test_the_caps_are_kept_and_told(place: Path) -> None:
+    """Records, warnings, lines and bytes have a number that is not exceeded, and the last line says so."""
+    records = b'{"type": "A"}\n' * 10
+    assert told(output(place, records, records=3)) == [
+        *((n, "A") for n in (1, 2, 3)),
+        (4, "more than 3 records: what follows was not read"),
+    ]
+    assert told(output(place, b"x\n" * 5 + b'{"type": "A"}\n', warnings=1)) == [
+        (1, "not JSON (Expecting value): x"),
+        (2, "more than 1 warnings: no further ones are kept"),
+        (6, "A"),
+    ]
+    assert told(output(place, b"\n\n" + records, lines=3)) == [
+        (3, "A"),
+        (4, "more than 3 lines: what follows was not read"),
+    ]
+    assert told(output(place, records, total_bytes=20)) == [
+        (1, "A"),
+        (2, "the output has more than 20 bytes: what follows was not read"),
+    ]
+
+
+def test_output_that_is_a_link_is_not_read(place: Path, tmp_path: Path) -> None:
+    """Standard output that a hook swapped for a link, or a FIFO, is a warning."""
+    secret = tmp_path / "secret"
+    secret.write_text('{"type": "Secret"}\n')
+    stdout = place.parent / "out.jsonl"
+    stdout.symlink_to(secret)
+    assert "cannot be read" in told(read_output(place, stdout, beneath=place.parent))[0][1]
+    stdout.unlink()
+    os.mkfifo(stdout)
+    assert "no regular file" in told(read_output(place, stdout, beneath=place.parent))[0][1]
+
+
+def test_nothing_there_is_nothing_found(place: Path) -> None:
+    """A hook that printed nothing and left nothing has an empty output."""
+    gone = read_output(place / "gone", place / "gone.jsonl", beneath=place.parent)
+    assert gone == HookOutput()
+
+
+def test_the_result_is_the_last_one_with_all_files(place: Path) -> None:
+    """What other nodes refer to: the result's fields, the files found, and counts."""
+    (place / "a.html").write_text("<p>")
+    printed = b'{"type": "ArchiveResult", "status": "failed"}\n{"type": "Tag", "name": "x"}\noops\n'
+    printed += b'{"type": "Result", "status": "succeeded", "output_str": "a.html", "output_json": {"n": 1}}\n'
+    result = output(place, printed).result()
+    assert result == {
+        "status": "succeeded",
+        "output_str": "a.html",
+        "output_json": {"n": 1},
+        "files": [
+            {
+                "path": "a.html",
+                "size": 3,
+                "mimetype": "text/html",
+                "sha256": hashlib.sha256(b"<p>").hexdigest(),
+            }
+        ],
+        "records": {"ArchiveResult": 1, "Result": 1, "Tag": 1},
+        "warnings": 1,
+    }
+
+
+def test_a_cap_on_files_is_told(place: Path) -> None:
+    """The listing says what it left out."""
+    for name in "cab":
+        (place / name).write_text(name)
+    read = read_output(place, place / "no", beneath=place.parent, caps=OutputCaps(files=FileCaps(files=2)))
+    assert ([found.path for found in read.files], read.left_out) == (["a", "b"], ("more than 2 files",))
