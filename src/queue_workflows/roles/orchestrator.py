@@ -20,7 +20,6 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.db.failures import DATABASE_AWAY
-from queue_workflows.db.line import Line
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import ExitCode
 from queue_workflows.jobs.dispatching import Dispatcher
@@ -30,6 +29,7 @@ from queue_workflows.jobs.pruning import Pruning
 from queue_workflows.repositories.parking import ParkedJobRepository
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.loop import Halt
+from queue_workflows.roles.reach import Reach
 from queue_workflows.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,6 @@ _log = logging.getLogger(__name__)
 CHANNEL: Final = "dispatch_ready"
 # What an idle orchestrator advertises, and what the wake carries.
 WAKE: Final = "qwf:dispatch"
-_DATABASE_RETRY_S: Final = 0.5
 _FIRST_LOOK_S: Final = 0.005
 _LONGEST_BATCH_S: Final = 600.0
 # What is silence in others, so many times: an answer that takes as long was swallowed on its way.
@@ -71,7 +70,6 @@ class Orchestrator:
         on_news: Callable[[], None],
         rng: Random | None = None,
     ) -> None:
-        self._line = Line(connect)
         self._settings = settings
         self._name = name
         self._listener = listener
@@ -80,12 +78,11 @@ class Orchestrator:
         self._on_news = on_news
         self._pruning = Pruning(settings)
         self._rng = rng or Random()  # noqa: S311
+        self._reach = Reach(connect, role="orchestrator", wait=listener.wait, rng=self._rng)
         self._dispatcher: Dispatcher | None = None
-        self._main_at = self._database_at = time.monotonic()
+        self._main_at = time.monotonic()
         self._upkeep_at = self._prune_at = 0.0
         self._lanes = LaneWalk()
-        self._back_at: float | None = None
-        self._is_cut_off = False
         self._is_at_a_run = False
         self._busy_turns = 0
         self._is_woken = False
@@ -100,7 +97,8 @@ class Orchestrator:
             except DATABASE_AWAY as exc:
                 if once:
                     raise
-                self._cut_off(exc)
+                self._dispatcher = None
+                self._reach.lost(exc)
                 continue
             if busy and not once and self._may_rest():
                 pause = self._idle(_FIRST_LOOK_S)
@@ -117,7 +115,7 @@ class Orchestrator:
 
     def cut_if_stuck(self) -> None:
         """From another thread: let go of a server that gives no answer, as a network may swallow them all."""
-        self._line.cut_if_unanswered(STALE_TIMES * self._settings.stale_heartbeat_s)
+        self._reach.cut_if_unanswered(STALE_TIMES * self._settings.stale_heartbeat_s)
 
     def pulse(self) -> Pulse:
         """For a probe; a batch may take its time, as the first of a run whose document is large."""
@@ -128,24 +126,25 @@ class Orchestrator:
             state="busy" if self._busy_turns or is_at_a_run else "idle",
             main_at=self._main_at,
             guardian_at=now,
-            database_at=now if is_at_a_run else self._database_at,
+            database_at=now if is_at_a_run else self._reach.answered_at,
             is_busy=is_at_a_run,
-            obstacle="the database is away" if self._is_cut_off else None,
+            obstacle=self._reach.obstacle,
         )
 
     def _turn(self) -> bool:
         """One batch for each run that has something to do, and the upkeep when due; false if nothing was."""
-        connection = self._connected()
+        connection = self._reach.connected()
+        if self._dispatcher is None:
+            self._dispatcher = self._new_dispatcher(connection)
         is_upkeep_due = time.monotonic() >= self._upkeep_at
         ended = self._upkeep(connection) if is_upkeep_due else 0
-        assert self._dispatcher is not None  # noqa: S101 - it comes with the connection
         try:
             # A wake leads straight to a run.
             self._is_at_a_run = self._is_woken
             moved = self._dispatcher.turn(self._goes_on, woken=self._is_woken)
         finally:
             self._is_at_a_run = False
-        self._database_at = time.monotonic()
+        self._reach.answered_at = time.monotonic()
         if moved:
             self._on_news()
         if moved or ended or not self._dispatcher.is_around:
@@ -170,8 +169,7 @@ class Orchestrator:
         now = time.monotonic()
         if now >= self._prune_at:
             self._prune_at = now + self._pruning.prune(connection)
-        recovered_s = None if self._back_at is None else now - self._back_at
-        swept = sweep(connection, self._settings, recovered_s=recovered_s, lanes=self._lanes)
+        swept = sweep(connection, self._settings, recovered_s=self._reach.recovered_s, lanes=self._lanes)
         expired = ParkedJobRepository(connection).expire()
         delay = swept.next_in_s
         if expired.next_in_s is not None:
@@ -196,24 +194,6 @@ class Orchestrator:
         self._is_woken = woken is not None
         return _FIRST_LOOK_S if woken is not None else pause * 2
 
-    def _connected(self) -> psycopg.Connection[Any]:
-        connection = self._line.connected()
-        if self._dispatcher is None:
-            self._dispatcher = self._new_dispatcher(connection)
-            if self._is_cut_off:
-                self._is_cut_off, self._back_at = False, time.monotonic()
-                _log.info("the database is back")
-        return connection
-
-    def _cut_off(self, exc: Exception) -> None:
-        """Let go of the connection, as nobody knows what it is at, and wait a little before the next try."""
-        self._line.let_go()
-        self._dispatcher = None
-        if not self._is_cut_off:
-            _log.warning("the orchestrator has no database: %s", " ".join(str(exc).split()))
-        self._is_cut_off = True
-        self._listener.wait(_DATABASE_RETRY_S * (0.5 + self._rng.random()))
-
     def close(self) -> None:
         """Let go of the connection."""
-        self._line.let_go()
+        self._reach.close()

@@ -23,7 +23,6 @@ import psycopg
 from psycopg import errors
 
 from queue_workflows.db.failures import DATABASE_AWAY
-from queue_workflows.db.line import Line
 from queue_workflows.errors import ExitCode
 from queue_workflows.jobs.declaring import Declaring
 from queue_workflows.jobs.maintenance import sweep
@@ -32,11 +31,11 @@ from queue_workflows.models import Schedule
 from queue_workflows.repositories.ticks import Planned, Tick, TickRepository
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.loop import Halt, Waiter
+from queue_workflows.roles.reach import Reach
 from queue_workflows.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-_DATABASE_RETRY_S: Final = 0.5
 # One that cannot be read or inserted is tried again so often; another version may have mended it.
 _ASIDE_S: Final = 30.0
 _TICKS_AT_ONCE: Final = 10_000
@@ -71,7 +70,6 @@ class Scheduler:
         task_options: TaskOptions,
         rng: Random | None = None,
     ) -> None:
-        self._line = Line(connect)
         self._settings = settings
         self._name = name
         self._waiter = waiter
@@ -79,12 +77,11 @@ class Scheduler:
         self._declaring = declaring
         self._task_options = task_options
         self._rng = rng or Random()  # noqa: S311
+        self._reach = Reach(connect, role="scheduler", wait=waiter.wait, rng=self._rng)
         # Until when a schedule is left alone that could not be planned or inserted.
         self._aside: dict[str, float] = {}
-        self._main_at = self._database_at = time.monotonic()
+        self._main_at = time.monotonic()
         self._upkeep_at = self._declare_at = 0.0
-        self._back_at: float | None = None
-        self._is_cut_off = False
 
     def run(self, *, once: bool = False) -> ExitCode:
         """Insert ticks until told to stop; with `once` those that are due now."""
@@ -95,7 +92,7 @@ class Scheduler:
             except DATABASE_AWAY as exc:
                 if once:
                     raise
-                self._cut_off(exc)
+                self._reach.lost(exc)
                 continue
             if once and delay > 0 and self._declaring.has_begun:
                 return ExitCode.FAILED if self._aside else ExitCode.DONE
@@ -104,7 +101,7 @@ class Scheduler:
 
     def cut_if_stuck(self) -> None:
         """From another thread: let go of a server that gives no answer, as a network may swallow them all."""
-        self._line.cut_if_unanswered(self._settings.stale_heartbeat_s)
+        self._reach.cut_if_unanswered(self._settings.stale_heartbeat_s)
 
     def pulse(self) -> Pulse:
         """For a probe."""
@@ -114,14 +111,14 @@ class Scheduler:
             state="idle",
             main_at=self._main_at,
             guardian_at=now,
-            database_at=self._database_at,
+            database_at=self._reach.answered_at,
             is_busy=False,
-            obstacle="the database is away" if self._is_cut_off else None,
+            obstacle=self._reach.obstacle,
         )
 
     def _turn(self) -> float:
         """What is due now; how long until something may be again."""
-        connection = self._connected()
+        connection = self._reach.connected()
         now = time.monotonic()
         if now >= self._declare_at:
             self._declare_at = now + self._declaring.keep(connection)
@@ -133,21 +130,20 @@ class Scheduler:
         if now >= self._upkeep_at:
             self._upkeep_at = now + self._upkeep(connection)
         next_in_s = ticks.next_in_s()
-        self._database_at = time.monotonic()
+        self._reach.answered_at = answered_at = time.monotonic()
         if due.has_more or self._halt.urgency:
             return 0.0
         delays = [
             self._settings.poll_s * (0.75 + self._rng.random() / 4),
-            self._upkeep_at - self._database_at,
-            self._declare_at - self._database_at,
+            self._upkeep_at - answered_at,
+            self._declare_at - answered_at,
             *([next_in_s] if next_in_s is not None else []),
         ]
         # Never none at all: what somebody else holds at this moment stays due.
         return max(min(delays), 0.001)
 
     def _upkeep(self, connection: psycopg.Connection[Any]) -> float:
-        recovered_s = None if self._back_at is None else time.monotonic() - self._back_at
-        return sweep(connection, self._settings, recovered_s=recovered_s).next_in_s
+        return sweep(connection, self._settings, recovered_s=self._reach.recovered_s).next_in_s
 
     def _insert(self, ticks: TickRepository, schedules: Sequence[Schedule], now: datetime) -> None:
         """In few statements; where one is refused, each schedule by itself."""
@@ -184,24 +180,9 @@ class Scheduler:
         for name, tick in inserted:
             _log.info("tick %s of schedule %s", tick.strftime("%Y-%m-%dT%H:%M:%SZ"), name)
 
-    def _connected(self) -> psycopg.Connection[Any]:
-        connection = self._line.connected()
-        if self._is_cut_off:
-            self._is_cut_off, self._back_at = False, time.monotonic()
-            _log.info("the database is back")
-        return connection
-
-    def _cut_off(self, exc: Exception) -> None:
-        """Let go of the connection, as nobody knows what it is at, and wait a little before the next try."""
-        self._line.let_go()
-        if not self._is_cut_off:
-            _log.warning("the scheduler has no database: %s", " ".join(str(exc).split()))
-        self._is_cut_off = True
-        self._waiter.wait(_DATABASE_RETRY_S * (0.5 + self._rng.random()))
-
     def close(self) -> None:
         """Let go of the connection."""
-        self._line.let_go()
+        self._reach.close()
 
 
 def _raise_if_away(exc: psycopg.Error) -> None:
