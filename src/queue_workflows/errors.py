@@ -265,6 +265,15 @@ class HookError(QwfError):
         self.problems = problems
 
 
+class PluginConfigError(HookError):
+    """A plugin's `config.json`, or a value that is set for it, is wrong; `key` is the one it is about."""
+
+    def __init__(self, plugin: str, said: str, *, key: str | None = None, advice: str | None = None) -> None:
+        about = f"plugin {plugin}, {key}: " if key else f"plugin {plugin}: "
+        super().__init__(about + said, advice=advice or f"correct the config.json of {plugin}")
+        self.plugin, self.key = plugin, key
+
+
 class UnknownWorkflow(QwfError):
     """Nobody has a workflow of this name."""
 

@@ -1,0 +1,328 @@
+"""A plugin's `config.json`: a JSON Schema of its values, and how its hooks are to be treated.
+
+    {"properties": {"TITLE_TIMEOUT": {"type": "integer", "default": 60, "x-fallback": "TIMEOUT",
+                                      "x-aliases": ["FETCH_TITLE_TIMEOUT"]}},
+     "x-max-attempts": 3, "x-retry-s": 60, "x-bg-at-seal": "kill", "x-env": ["HTTPS_PROXY"]}
+
+A value is looked for in the run's config and then in the environment, each time by its name and then by its
+aliases; then, by the same way, as its `x-fallback`; and what nobody set is the default. Texts from the
+environment are read as the type that the schema says.
+
+No name of the engine's own and nothing that a database driver reads can be declared: hooks never see the DSN.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, cast
+
+from queue_workflows.errors import PayloadError, PluginConfigError
+from queue_workflows.workflow.schemas import filled, flaws_of_schema
+
+CONFIG_FILE: Final = "config.json"
+AtSeal = Literal["wait", "kill"]
+
+_LONGEST_FILE: Final = 1_048_576
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+# The engine's settings, under both of their names, and what libpq reads: among them are the DSN's secrets.
+_NOT_FOR_HOOKS: Final = re.compile(r"_?QWF_.*|AI_LEADS_.*|QUEUE_WORKFLOWS_.*|PG[A-Z_]+|NOTIFY_SOCKET")
+_FALSE: Final = frozenset({"false", "0", "no", "off", "n", "f", ""})
+_TRUE: Final = frozenset({"true", "1", "yes", "on", "y", "t"})
+_OWN_WORDS: Final = frozenset({"x-max-attempts", "x-retry-s", "x-bg-at-seal", "x-env"})
+_LONGEST_DELAY_S: Final = 30 * 86_400.0
+_MISSING: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class PluginValues:
+    """A plugin's values for one run; `disabled_by` says what switched it off, in words, or is None."""
+
+    values: Mapping[str, Any]
+    disabled_by: str | None
+    timeout_s: float | None
+
+    @property
+    def enabled(self) -> bool:
+        """Whether its hooks are to run."""
+        return self.disabled_by is None
+
+
+@dataclass(frozen=True, slots=True)
+class PluginConfig:
+    """What a plugin's `config.json` says; without such a file, everything is as by default."""
+
+    plugin: str
+    properties: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
+    required: frozenset[str] = frozenset()
+    max_attempts: int | None = None
+    retry_s: float | None = None
+    bg_at_seal: AtSeal = "wait"
+    env: tuple[str, ...] = ()
+
+    @property
+    def prefix(self) -> str:
+        """The plugin's name as variables begin with it: `my-title` is MY_TITLE."""
+        return re.sub(r"[^A-Z0-9]", "_", self.plugin.upper())
+
+    def resolve(self, run_config: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> PluginValues:
+        """The values in force for a run; `PluginConfigError` names the key that is wrong."""
+        given = _Given(self, run_config, environ)
+        values = {}
+        for key, schema in self.properties.items():
+            value = given.value_of(key, schema)
+            if value is not _MISSING:
+                values[key] = value
+            elif key in self.required:
+                raise _wrong(self.plugin, key, "is missing", f"set {key}, in the environment or for the run")
+        return PluginValues(values, _switched_off(self, given), _timeout_of(self, given))
+
+
+def load_plugin_config(directory: Path) -> PluginConfig:
+    """What the plugin in this directory says of itself; `PluginConfigError` if that makes no sense."""
+    plugin, path = directory.name, directory / CONFIG_FILE
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LONGEST_FILE + 1)
+    except FileNotFoundError:
+        return PluginConfig(plugin)
+    except OSError as wrong:
+        raise PluginConfigError(plugin, f"{path}: {wrong.strerror}") from None
+    if len(text) > _LONGEST_FILE:
+        raise PluginConfigError(plugin, f"{path} is larger than {_LONGEST_FILE:,} bytes")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as wrong:
+        raise PluginConfigError(plugin, f"{path} is no JSON: {wrong}") from None
+    return read_plugin_config(plugin, document)
+
+
+def read_plugin_config(plugin: str, document: Any) -> PluginConfig:
+    """The config of a document as it stands in the file."""
+    if not isinstance(document, dict):
+        raise PluginConfigError(plugin, f"{CONFIG_FILE} must be a JSON Schema, an object")
+    flaws = list(_flaws(document))
+    if flaws:
+        key, said = flaws[0]
+        raise _wrong(plugin, key, said)
+    return PluginConfig(
+        plugin,
+        properties=MappingProxyType(document.get("properties", {})),
+        required=frozenset(document.get("required", ())),
+        max_attempts=document.get("x-max-attempts"),
+        retry_s=document.get("x-retry-s"),
+        bg_at_seal=cast(AtSeal, document.get("x-bg-at-seal", "wait")),
+        env=tuple(document.get("x-env", ())),
+    )
+
+
+def may_be_seen(name: str) -> bool:
+    """Whether a variable of this name may be handed to a hook at all."""
+    return _NAME.fullmatch(name) is not None and _NOT_FOR_HOOKS.fullmatch(name) is None
+
+
+def _flaws(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    strangers = [key for key in document if key.startswith("x-") and key not in _OWN_WORDS]
+    yield from ((key, f"is none of {', '.join(sorted(_OWN_WORDS))}") for key in strangers)
+    yield from _flaws_of_policies(document)
+    properties = document.get("properties", {})
+    if not isinstance(properties, dict):
+        yield "properties", "must be an object of JSON Schemas"
+        return
+    required = document.get("required", [])
+    if not _are_texts(required) or not set(required) <= properties.keys():
+        yield "required", "must be a list of properties"
+    for key, schema in properties.items():
+        names = [key]
+        if isinstance(schema, dict):
+            if not _are_texts(schema.get("x-aliases", [])):
+                yield key, "must have a list of names as x-aliases"
+                continue
+            if not isinstance(schema.get("x-fallback", ""), str):
+                yield key, "must have a name as x-fallback"
+                continue
+            names += [*schema.get("x-aliases", []), *filter(None, [schema.get("x-fallback")])]
+        yield from ((key, _why_not(name)) for name in names if not may_be_seen(name))
+    yield from (
+        (str(place[0]), f"{'/'.join(map(str, place[1:]))} {said}".strip())
+        for place, said in flaws_of_schema(properties)
+    )
+
+
+def _flaws_of_policies(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    attempts, delay = document.get("x-max-attempts", 1), document.get("x-retry-s", 0)
+    if isinstance(attempts, bool) or not isinstance(attempts, int) or not 1 <= attempts <= 1000:
+        yield "x-max-attempts", "must be a whole number from 1 to 1000"
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= _LONGEST_DELAY_S:
+        yield "x-retry-s", f"must be seconds, from 0 to {_LONGEST_DELAY_S:,.0f}"
+    if document.get("x-bg-at-seal", "wait") not in ("wait", "kill"):
+        yield "x-bg-at-seal", 'must be "wait" or "kill"'
+    passed = document.get("x-env", [])
+    if not _are_texts(passed):
+        yield "x-env", "must be a list of names of variables"
+        return
+    yield from (("x-env", _why_not(name)) for name in passed if not may_be_seen(name))
+
+
+def _why_not(name: str) -> str:
+    if _NAME.fullmatch(name) is None:
+        return f"{name[:60]!r} is no name of a variable: a letter or `_`, then letters, digits and `_`"
+    return f"{name[:60]} is the engine's own or a database driver's, and not for hooks"
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+class _Given:
+    """What a run and the environment say, asked by name; the run comes first."""
+
+    def __init__(
+        self, config: PluginConfig, run_config: Mapping[str, Any], environ: Mapping[str, str]
+    ) -> None:
+        self._config, self._run, self._environ = config, run_config, environ
+        self.named = ""  # what said the last value that was found
+
+    def value_of(self, key: str, schema: Mapping[str, Any] | bool) -> Any:
+        """The value that a property has, checked; `_MISSING` where nobody gave one."""
+        words = schema if isinstance(schema, dict) else {}
+        fallback = words.get("x-fallback")
+        for names in ([key, *words.get("x-aliases", [])], [fallback] if fallback else []):
+            value = self.first_of(names, key, schema)
+            if value is not _MISSING:
+                return value
+        inherited = self._config.properties.get(fallback or key, {}).get("default", _MISSING)
+        return words.get("default", inherited)
+
+    def first_of(self, names: Sequence[str], key: str, schema: Any) -> Any:
+        for name in names:
+            if self._run.get(name) is not None:
+                self.named = name
+                return self._checked(self._run[name], name, "the run's config", key, schema)
+        for name in names:
+            if name in self._environ:
+                self.named = name
+                return self._checked(self._environ[name], name, "the environment", key, schema)
+        return _MISSING
+
+    def _checked(self, value: Any, name: str, where: str, key: str, schema: Any) -> Any:
+        try:
+            read = read_as(value, schema) if isinstance(value, str) else value
+            return filled({name: schema}, {name: read}, what="")[name]
+        except (PayloadError, ValueError) as wrong:
+            said = wrong.message.removeprefix(f".{name} ") if isinstance(wrong, PayloadError) else str(wrong)
+            shown = name if name == key else f"{name}, which stands for {key},"
+            raise _wrong(
+                self._config.plugin, key, f"{said} ({shown} is set in {where})", f"correct {name} there"
+            ) from None
+
+
+def read_as(text: str, schema: Any) -> Any:
+    """A text as the type that a schema says; ValueError, in words, if it is none. Unread without a type."""
+    said = schema.get("type") if isinstance(schema, dict) else None
+    types = [said] if isinstance(said, str) else list(said or ["string"])
+    if "null" in types and text == "":
+        return None
+    for kind in ("boolean", "integer", "number", "array", "object"):
+        if kind in types:
+            try:
+                return _READERS[kind](text.strip())
+            except ValueError:
+                continue
+    if "string" in types:
+        return text
+    raise ValueError(f"must be {' or '.join(map(str, types))}")
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise ValueError(text)
+
+
+def _integer(text: str) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+def _number(text: str) -> float:
+    if not re.fullmatch(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?", text):
+        raise ValueError(text)
+    whole = re.fullmatch(r"[+-]?[0-9]{1,18}", text)
+    value = int(text) if whole else float(text)
+    if abs(value) > sys.float_info.max:
+        raise ValueError(text)
+    return value
+
+
+def _array(text: str) -> list[Any]:
+    """JSON, or elements parted by commas."""
+    if text.startswith("["):
+        return cast("list[Any]", _json(text))
+    return [one.strip() for one in text.split(",")] if text else []
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = _json(text)
+    if not isinstance(value, dict):
+        raise ValueError(text)
+    return value
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refused)
+    except RecursionError as deep:
+        raise ValueError(text) from deep
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_READERS: Final = {
+    "boolean": _boolean,
+    "integer": _integer,
+    "number": _number,
+    "array": _array,
+    "object": _object,
+}
+
+
+def _switched_off(config: PluginConfig, given: _Given) -> str | None:
+    """What says that it is off; `{X}_ENABLED` and `SAVE_{X}` are one switch and need not be declared."""
+    keys = (f"{config.prefix}_ENABLED", f"SAVE_{config.prefix}")
+    declared = [config.properties[key] for key in keys if key in config.properties]
+    aliases = [alias for schema in declared for alias in schema.get("x-aliases", [])]
+    value = given.first_of(list(dict.fromkeys([*keys, *aliases])), keys[0], {"type": "boolean"})
+    if value is _MISSING:
+        off = [key for key in keys if config.properties.get(key, {}).get("default") is False]
+        return f"{off[0]} is false by default" if off else None
+    return None if value else f"{given.named} is false"
+
+
+def _timeout_of(config: PluginConfig, given: _Given) -> float | None:
+    """`{PLUGIN}_TIMEOUT`, else `TIMEOUT`, in seconds; they need not be declared. None: nobody set one."""
+    plain = {"type": "number", "exclusiveMinimum": 0}
+    for key in (f"{config.prefix}_TIMEOUT", "TIMEOUT"):
+        schema = config.properties.get(key, plain)
+        value = given.value_of(key, schema)
+        if value is _MISSING or value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise _wrong(config.plugin, key, "must be seconds, more than 0", f"correct {key}")
+        return float(value)
+    return None
+
+
+def _wrong(plugin: str, key: str, said: str, advice: str | None = None) -> PluginConfigError:
+    return PluginConfigError(plugin, said, key=key, advice=advice)
