@@ -30,13 +30,21 @@ from queue_workflows.jobs.opening import (
 )
 from queue_workflows.jobs.parking import Parking
 from queue_workflows.jobs.scope import load_scope
-from queue_workflows.repositories.dispatching import EXPAND, REOPEN, RUN_FINISHED, LockedRun, TakenEvent
+from queue_workflows.repositories.dispatching import (
+    ATTEMPTED,
+    EXPAND,
+    REOPEN,
+    RUN_FINISHED,
+    LockedRun,
+    TakenEvent,
+)
 from queue_workflows.repositories.node_jobs import NewNodeJob
 from queue_workflows.states import JOB_TERMINAL, JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.graph import Graph
 from queue_workflows.workflow.paths import Path
 from queue_workflows.workflow.plan import advance
 from queue_workflows.workflow.progress import (
+    Attempted,
     Begun,
     Broken,
     CancelNode,
@@ -51,7 +59,7 @@ from queue_workflows.workflow.progress import (
     opens_no_more,
     untouched,
 )
-from queue_workflows.workflow.spec import BaseNode, Document, InputNode, WorkflowNode
+from queue_workflows.workflow.spec import BaseNode, Document, InputNode, SealNode, WorkflowNode
 
 # How much a batch opens, but for the last list, of which a whole part is opened.
 NODES_AT_ONCE: Final = 2_000
@@ -146,6 +154,9 @@ class Advancing:
                     before = ends.get((event.node_id, status))
                     count, error = (before.count, before.error) if before else (0, event.payload.get("error"))
                     ends[event.node_id, status] = Ended(event.node_id, status, count + 1, error)
+            elif event.kind == ATTEMPTED:
+                if event.is_current and event.node_id is not None:
+                    others.append(Attempted(event.node_id))
             elif event.kind == "cancel":
                 others.append(self._cancel(event.payload))
             elif event.kind == REOPEN:
@@ -212,6 +223,9 @@ class Advancing:
 
     def _answer(self, decision: Opening | NotOpened) -> Event:
         node_id = decision.node.id
+        if isinstance(decision, Opening) and isinstance(decision.node, SealNode):
+            self._unsent.append(partial(self._desk.events.send_seal, self._run.id))
+            return Opened(node_id, 0)
         if isinstance(decision, Opening):
             self._openings[node_id] = decision
             return Opened(node_id, decision.jobs - self._kept(decision))

@@ -154,7 +154,7 @@ def _new_job(run: LockedRun, opening: Opening, index: int | None, max_attempts: 
     if index in opening.skipped:
         common["status"] = JobStatus.SKIPPED
     if isinstance(node, TaskNode):
-        return _task(node, common, max_attempts)
+        return _task(run, node, common, max_attempts)
     parked = {"queue": PARKED_QUEUE, "status": JobStatus.AWAITING_INPUT, **common}
     if isinstance(node, WorkflowNode):
         priority = run.priority if node.priority is None else node.priority
@@ -167,7 +167,7 @@ def _new_job(run: LockedRun, opening: Opening, index: int | None, max_attempts: 
     return NewNodeJob(**parked, expires_s=seconds or 0.0)
 
 
-def _task(node: TaskNode, common: dict[str, Any], max_attempts: int) -> NewNodeJob:
+def _task(run: LockedRun, node: TaskNode, common: dict[str, Any], max_attempts: int) -> NewNodeJob:
     retry = node.retry
     attempts = None if retry is None else retry.max_attempts
     return NewNodeJob(
@@ -180,6 +180,7 @@ def _task(node: TaskNode, common: dict[str, Any], max_attempts: int) -> NewNodeJ
         required_model=node.model,
         step=node.step,
         background=node.background,
+        pinned_host=run.pinned_host if node.queue == "hooks" else None,
         limit_key=node.limit_key,
         max_attempts=max_attempts if attempts is None else attempts,
         backoff_s=None if retry is None else retry.backoff_s,

@@ -21,7 +21,7 @@ from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.graph import graph_of
 from queue_workflows.workflow.refs import paths_in
 from queue_workflows.workflow.reopening import Reopening, reopen
-from queue_workflows.workflow.spec import Document, compiled
+from queue_workflows.workflow.spec import Document, SealNode, compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,7 @@ def _write(
         ready=reopening.ready,
         untouched=reopening.dropped,
         anew=_anew(reopening, document, from_node),
+        unsealed=any(isinstance(document.by_id[node_id], SealNode) for node_id in reopening.again),
         actor=actor,
         reason=reason,
         details=details,

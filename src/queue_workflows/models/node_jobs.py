@@ -61,7 +61,7 @@ class WorkflowNodeJob(Claimable, Base):
     step: Mapped[int | None] = mapped_column(SmallInteger)
     # Outside the worker's concurrency and the step's barrier.
     background: Mapped[bool] = mapped_column(server_default=text("false"))
-    # For hook pipelines, whose files lie on one host; the claim does not go by it, so nothing writes it.
+    # The run's, as the claim of hooks goes by it; NULL until some job of the run was claimed.
     pinned_host: Mapped[str | None]
     # When a node that awaits input gives up waiting; NULL is never.
     expires_at: Mapped[datetime | None]
@@ -71,6 +71,15 @@ class WorkflowNodeJob(Claimable, Base):
         CheckConstraint("map_index >= -1", name="map_index"),
         UniqueConstraint("run_id", "node_id", "map_index", name="uq_workflow_node_jobs_node"),
         *claimable_indexes("workflow_node_jobs"),
+        # The claim of hooks: those of this host, then those of no host yet; background ones apart.
+        Index(
+            "ix_workflow_node_jobs_hooks",
+            text("COALESCE(pinned_host, '')"),
+            "background",
+            text("priority DESC"),
+            "position",
+            postgresql_where=text("status = 'queued' AND queue = 'hooks'"),
+        ),
         # Who waits for an answer, and whose time is up.
         Index(
             "ix_workflow_node_jobs_awaiting",

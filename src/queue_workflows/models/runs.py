@@ -37,7 +37,7 @@ class WorkflowRun(Base):
     depth: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
     # Step barrier of hook pipelines.
     current_step: Mapped[int | None] = mapped_column(SmallInteger)
-    # For hook pipelines, whose jobs read each other's files; the claim does not go by it.
+    # For hook pipelines, whose jobs read each other's files: the host of the first claim.
     pinned_host: Mapped[str | None]
     seal_requested_at: Mapped[datetime | None]
     dedupe_key: Mapped[str | None]
@@ -121,6 +121,8 @@ class WorkflowNode(Base):
     jobs_skipped: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     jobs_failed: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     jobs_cancelled: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    # Jobs of a step that no later step waits for any more, as their first attempt has ended.
+    jobs_attempted: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     error: Mapped[dict[str, Any] | None]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]

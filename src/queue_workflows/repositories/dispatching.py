@@ -31,6 +31,7 @@ RUN_FINISHED: Final = "run_finished"
 BEGIN: Final = "begin"
 EXPAND: Final = "expand"
 REOPEN: Final = "reopen"
+ATTEMPTED: Final = "attempted"
 # What a batch puts off, each as much as a batch may do.
 PARTS: Final = frozenset({EXPAND, REOPEN})
 _IS_PART: Final = f"kind IN ('{EXPAND}', '{REOPEN}')"
@@ -91,13 +92,13 @@ ROLLBACK: Final = "ROLLBACK"
 LOCK: Final = """
 WITH locked AS MATERIALIZED (
     SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, parent_node_job_id,
-        traceparent, nodes_left, nodes_active, nodes_failed, stopping, xmin::text AS version
+        traceparent, pinned_host, nodes_left, nodes_active, nodes_failed, stopping, xmin::text AS version
     FROM workflow_runs
     WHERE id = %(run_id)s::uuid AND mode = 'node'
     FOR NO KEY UPDATE SKIP LOCKED
 )
 SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, parent_node_job_id, traceparent,
-    current_setting('synchronous_commit'), set_config('synchronous_commit', 'off', true),
+    pinned_host, current_setting('synchronous_commit'), set_config('synchronous_commit', 'off', true),
     set_config('qwf.locked_run', id::text, true),
     nodes_left, nodes_active, nodes_failed, stopping, version, pg_current_xact_id()::xid::text
 FROM locked
@@ -185,6 +186,12 @@ WHERE id = %(run_id)s::uuid
 RETURNING CASE WHEN %(over)s::boolean
     THEN set_config('synchronous_commit', %(durability)s::text, true) END
 """
+# Asked for once: what ends at the seal is told by its worker, which looks at the run.
+SEAL: Final = """
+UPDATE workflow_runs SET seal_requested_at = COALESCE(seal_requested_at, statement_timestamp())
+WHERE id = %(run_id)s::uuid
+RETURNING id
+"""
 # The job that a child run was started for, locked: who retries the parent opens it again and starts another
 # child in one transaction. Then, by a statement of its own, whether somebody has.
 LOCK_PARENT_JOB: Final = """
@@ -233,6 +240,7 @@ class LockedRun:
     parent_run_id: uuid.UUID | None
     parent_node_job_id: int | None
     traceparent: str | None
+    pinned_host: str | None
     durability: str
     version: str
     next_version: str
@@ -343,6 +351,10 @@ class DispatchRepository:
         """Whether a child run is no longer the one that its parent's job waits for."""
         self._sql.rows(LOCK_PARENT_JOB, {"job_id": run.parent_node_job_id})
         return bool(self._sql.rows(SUCCESSOR, {"run_id": run.id}))
+
+    def send_seal(self, run_id: uuid.UUID) -> None:
+        """Have the background hooks of a locked run ended that are to end with its last step."""
+        self._sql.send(SEAL, {"run_id": run_id})
 
     def add_event(self, run_id: uuid.UUID, kind: str, payload: dict[str, Any] | None = None) -> int:
         """An event of the run itself; its id."""

@@ -85,15 +85,18 @@ def named_job(name: str) -> tuple[Family | None, int] | None:
 
 # What the CTE `ended` returns, for the events and the caller.
 _ENDED: Final = "job.id, job.status, job.attempt"
-_FOR_EVENTS: Final = ", job.errors -> -1 AS error"
+_FOR_EVENTS: Final = """, job.errors -> -1 AS error,
+    job.step IS NOT NULL AND job.hold_reason IS NULL AND job.failures > 0 AS is_attempted"""
 _ENDED_NODE: Final = f"{_ENDED}, job.run_id, job.generation{_FOR_EVENTS}"
 # events: what the orchestrator has to act on; the row and its event are one statement, so one cannot be
-# without the other. A second event of the same end is the same event.
+# without the other. A second event of the same end is the same event. What is tried again is news for the
+# steps of a pipeline alone, which do not wait for the next attempt.
 _EVENTS: Final = """, events AS (
     INSERT INTO workflow_dispatch_events (run_id, node_job_id, generation, attempt, kind, payload)
-    SELECT run_id, id, generation, attempt, status,
+    SELECT run_id, id, generation, attempt, CASE status WHEN 'scheduled' THEN 'attempted' ELSE status END,
         CASE WHEN status = 'failed' THEN jsonb_build_object('error', error) ELSE '{}' END
     FROM ended WHERE status NOT IN ('queued', 'scheduled', 'running')
+        OR (status = 'scheduled' AND is_attempted)
     ON CONFLICT (node_job_id, generation, attempt, kind) DO NOTHING
 )"""
 # runs: those of some nodes that go on, locked before the nodes, as the orchestrator does it. uncounted: ends

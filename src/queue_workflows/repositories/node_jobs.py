@@ -167,11 +167,11 @@ def _status(status: JobStatus | None) -> str | None:
     return None if status is None else status.value
 
 
-def _refuse_pinned(host: str | None) -> None:
-    """The claim does not go by a host, so nobody may count on one."""
-    if host is not None:
+def _refuse_pinned(queue: str, host: str | None) -> None:
+    """Only the claim of hooks goes by a host, so nobody else may count on one."""
+    if host is not None and queue != "hooks":
         raise PayloadError(
-            "pinned_host cannot be asked for: this version claims a job on any host",
+            f"pinned_host cannot be asked for on the queue {queue}: its jobs are claimed on any host",
             path="pinned_host",
             advice="give the host a queue of its own",
         )
@@ -224,7 +224,7 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
 
     def _row(self, job: NewNodeJob) -> check.Row:
         """The values of `_BULK.columns`, each checked."""
-        _refuse_pinned(job.pinned_host)
+        _refuse_pinned(job.queue, job.pinned_host)
         attempts = _MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
         step = None if job.step is None else check.whole("step", job.step, 0, check.SMALLINT_MAX)
         return (
@@ -242,7 +242,7 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
             check.text_or_none("required_model", job.required_model),
             step,
             bool(job.background),
-            None,
+            check.text_or_none("pinned_host", job.pinned_host),
             check.limit_key_or_none(job.limit_key),
             check.whole("max_attempts", attempts, 1, check.SMALLINT_MAX),
             check.seconds_or_none("backoff_s", job.backoff_s, zero=True),

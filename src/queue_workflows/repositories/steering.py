@@ -107,7 +107,8 @@ WITH forgotten AS (
 UPDATE workflow_runs SET
     status = 'running', finished_at = NULL, outputs = NULL, error = NULL, stopping = NULL,
     cancel_requested_at = NULL, cancel_reason = NULL, nodes_left = %(nodes_left)s::integer,
-    nodes_active = 0, nodes_failed = 0
+    nodes_active = 0, nodes_failed = 0,
+    seal_requested_at = CASE WHEN %(unsealed)s::boolean THEN NULL ELSE seal_requested_at END
 WHERE id = %(run_id)s::uuid
 RETURNING id
 """
@@ -222,16 +223,21 @@ class SteeringRepository:
         ready: Sequence[str],
         untouched: Sequence[str],
         anew: Sequence[str],
+        unsealed: bool,
         actor: str | None,
         reason: str | None,
         details: dict[str, Any],
     ) -> None:
-        """Let a run that is over go on, and ask for the nodes that are `ready`; its lock is held."""
+        """Let a run that is over go on, and ask for the nodes that are `ready`; its lock is held.
+
+        `unsealed` is for one whose last step is gone through again.
+        """
         params = {
             "run_id": run_id,
             "nodes_left": nodes_left,
             "untouched": list(untouched),
             "anew": list(anew),
+            "unsealed": unsealed,
             "actor": check.text_or_none("actor", actor),
             "why": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
             "details": json.dumps(details),

@@ -17,11 +17,15 @@ class Shape(NamedTuple):
     when: When = When.ALL_SUCCESS
     on_failure: OnFailure = OnFailure.FAIL_FAST
     is_mapped: bool = False
+    in_step: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """A node with both directions of its edges; `is_mapped` has one job for each element of a list."""
+    """A node with both directions of its edges; `is_mapped` has one job for each element of a list.
+
+    `in_step` is one of a pipeline's steps: what follows it in a later step waits for its first attempt only.
+    """
 
     id: str
     when: When
@@ -29,6 +33,11 @@ class GraphNode:
     parents: tuple[str, ...]
     children: tuple[str, ...]
     is_mapped: bool
+    in_step: bool = False
+
+    def is_barrier_below(self, parent: GraphNode) -> bool:
+        """Whether the end of the parent's first attempt is all that it waits for there."""
+        return self.in_step and parent.in_step and self.when is When.ALL_DONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +57,7 @@ def graph_of(document: Document) -> Graph:
             when=node.when,
             on_failure=document.on_failure_of(node),
             is_mapped=getattr(node, "for_each", None) is not None,
+            in_step=getattr(node, "step", None) is not None,
         )
         for node in document.nodes
     )
@@ -69,6 +79,7 @@ def graph_from(shapes: Iterable[Shape]) -> Graph:
             parents=parents[node_id],
             children=tuple(children[node_id]),
             is_mapped=given[node_id].is_mapped,
+            in_step=given[node_id].in_step,
         )
         for node_id in _parents_first(parents, children)
     }

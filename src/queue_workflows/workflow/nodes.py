@@ -169,11 +169,21 @@ class WorkflowNode(BaseNode):
     priority: Priority | None = Field(None, description="0 to 9, higher first; the run's if absent.")
 
 
+class SealNode(BaseNode):
+    """The end of a pipeline's last step: background hooks that end with it are told; takes no job."""
+
+    type: Literal["seal"]
+    step: Annotated[int, Field(strict=True, ge=0, le=SMALLINT_MAX)] = Field(
+        0, description="The step behind the last one."
+    )
+
+
 TYPES: Final[dict[str, type[BaseNode]]] = {
     "task": TaskNode,
     "input": InputNode,
     "wait": WaitNode,
     "workflow": WorkflowNode,
+    "seal": SealNode,
 }
 
 
@@ -187,6 +197,7 @@ Node: TypeAlias = Annotated[
     Annotated[TaskNode, Tag("task")]
     | Annotated[InputNode, Tag("input")]
     | Annotated[WaitNode, Tag("wait")]
-    | Annotated[WorkflowNode, Tag("workflow")],
+    | Annotated[WorkflowNode, Tag("workflow")]
+    | Annotated[SealNode, Tag("seal")],
     Discriminator(_type_of),
 ]

@@ -4,7 +4,8 @@ An event touches its node and, once that node is over, the nodes below it, so th
 large the run is. Only a stop looks at all nodes, and a run stops once.
 
 A node decides when the last of its parents is over, never before, whatever its `when`: so an `all_done` node
-below it cannot tidy up while something above is still at work.
+below it cannot tidy up while something above is still at work. Between the steps of a pipeline the end of a
+parent's first attempt is enough (`Attempted`): what is tried again later holds up no step.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from queue_workflows.workflow.progress import (
     CANCELLED,
     STOPPED,
     UPSTREAM,
+    Attempted,
     Begun,
     Broken,
     CancelNode,
@@ -106,6 +108,11 @@ def told(row: Counters, parent_id: str, state: NodeState) -> Counters:
     )
 
 
+def passed(row: Counters) -> Counters:
+    """A waiting node's row once it waits for one more of its parents no longer, however that will end."""
+    return replace(row, parents_left=row.parents_left - 1)
+
+
 def _became(state: NodeState) -> str:
     return "was cancelled" if state is NodeState.CANCELLED else str(state)
 
@@ -119,7 +126,7 @@ class _Plan:
         self.changed: dict[str, Counters] = {}
         self.ready: dict[str, None] = {}
         self.stop: dict[str, None] = {}
-        # Over, but their children do not know it yet.
+        # Over, or passed by the next step, but their children do not know it yet.
         self.untold: deque[str] = deque()
         self.cascaded = 0
 
@@ -154,6 +161,8 @@ class _Plan:
                 self._opened(event)
             case Ended():
                 self._ended(event)
+            case Attempted():
+                self._attempted(event)
             case SkippedNode() | Broken():
                 self._closed_unopened(event)
             case CancelNode():
@@ -193,6 +202,13 @@ class _Plan:
         elif first_failure and self.graph.nodes[row.node_id].on_failure is OnFailure.FAIL_FAST:
             self.stop[row.node_id] = None
             self._fail_fast(row.node_id)
+
+    def _attempted(self, event: Attempted) -> None:
+        """Let the next step pass, once; the node itself goes on, and ends as if nothing had been."""
+        row = self._row(event.node_id)
+        if row.state is NodeState.ACTIVE and not row.attempted and not self.graph.nodes[row.node_id].is_mapped:
+            self._put(replace(row, attempted=1))
+            self.untold.append(row.node_id)
 
     def _outcome(self, row: Counters) -> NodeState:
         """A list of results is a result, even if each element was skipped."""
@@ -252,11 +268,14 @@ class _Plan:
             self.untold.clear()
             self._fetch_ahead([child for node_id in ended for child in self.graph.nodes[node_id].children])
             for node_id in ended:
-                state = self._row(node_id).state
-                for child in self.graph.nodes[node_id].children:
+                parent, node = self._row(node_id), self.graph.nodes[node_id]
+                is_over, is_attempted = parent.state in NODE_OVER, parent.attempted > 0
+                for child in node.children:
                     row = self._row(child)
-                    if row.state is NodeState.WAITING:
-                        row = told(row, node_id, state)
+                    # Who passes at the first attempt is not told how it ends, and nobody else before that.
+                    passes = is_attempted and self.graph.nodes[child].is_barrier_below(node)
+                    if row.state is NodeState.WAITING and passes is not is_over:
+                        row = passed(row) if passes else told(row, node_id, parent.state)
                         self._put(row)
                         self._decide(row)
             self.cascaded += len(ended)
@@ -309,8 +328,11 @@ class _Plan:
         uncounted = replace(before, parents_completed=0, parents_skipped=0, parents_bad=0, error=None)
         row = replace(uncounted, parents_left=len(parents))
         for parent in parents:
+            above = self._row(parent)
             if parent not in still_open:
-                row = told(row, parent, self._row(parent).state)
+                row = told(row, parent, above.state)
+            elif above.attempted and self.graph.nodes[node_id].is_barrier_below(self.graph.nodes[parent]):
+                row = passed(row)
         if row != before:
             self._put(row)
         self._decide(row)

@@ -23,7 +23,8 @@ class Counters:
     """One node: its parents, then its jobs, by how they ended.
 
     A waiting node may have completed and skipped jobs already: a retry keeps those of a `for_each`.
-    `parents_bad` failed or were cancelled.
+    `parents_bad` failed or were cancelled. `attempted` is 1 once the first attempt at the node's job has ended
+    and it is to be tried again: then the next step does not wait for it any more.
     """
 
     node_id: str
@@ -38,6 +39,7 @@ class Counters:
     skipped: int = 0
     failed: int = 0
     cancelled: int = 0
+    attempted: int = 0
     error: NodeError | None = None
 
 
@@ -72,6 +74,13 @@ class Ended:
     status: JobStatus
     count: int = 1
     error: NodeError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """An attempt at a node of a step has ended, and there will be another one."""
+
+    node_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +120,7 @@ class Reopened:
     node_ids: tuple[str, ...]
 
 
-Event = Begun | Opened | Ended | SkippedNode | Broken | CancelRun | CancelNode | Reopened
+Event = Begun | Opened | Ended | Attempted | SkippedNode | Broken | CancelRun | CancelNode | Reopened
 
 
 def untouched(graph: Graph, run: RunCounters, node_id: str) -> Counters:
