@@ -57,7 +57,10 @@ STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "lock": (steering.LOCK, {}),
     "lock unless held": (steering.LOCK_UNLESS_HELD, {}),
     "pruned": (steering.PRUNED, {}),
-    "reopen": (steering.REOPEN, {"nodes_left": 1, "untouched": ["a"], "anew": ["draw"], **BY_WHOM}),
+    "reopen": (
+        steering.REOPEN,
+        {"nodes_left": 1, "untouched": ["a"], "anew": ["draw"], "unsealed": True, **BY_WHOM},
+    ),
     "reopened": (steering.REOPENED, {"payload": "{}"}),
     "explain": (explaining_runs.RUN, {"orchestrators": "qwf:%"}),
     "its outbox": (explaining_runs.OUTBOX, {}),

@@ -111,7 +111,9 @@ def test_a_first_attempt_is_told_with_the_row(pipeline: Pipeline) -> None:
     pipeline.jobs.promote()
     pipeline.claim()
     held = pipeline.held["a"]
-    pipeline.jobs.end(Ending(held.fence, JobStatus.SCHEDULED, error='{"kind": "exit"}', counts=True, delay_s=0.0))
+    pipeline.jobs.end(
+        Ending(held.fence, JobStatus.SCHEDULED, error='{"kind": "exit"}', counts=True, delay_s=0.0)
+    )
     assert pipeline.connection.execute(events).fetchall() == [("attempted", 2)]
 
 
@@ -140,7 +142,9 @@ def test_a_run_that_is_gone_through_again_is_not_sealed(pipeline: Pipeline) -> N
     for node_id in sorted(pipeline.claim()):
         pipeline.complete(node_id)
     pipeline.claim()
-    pipeline.jobs.end(Ending(pipeline.held["c"].fence, JobStatus.FAILED, error='{"kind": "exit"}', counts=True))
+    pipeline.jobs.end(
+        Ending(pipeline.held["c"].fence, JobStatus.FAILED, error='{"kind": "exit"}', counts=True)
+    )
     settle(pipeline.dispatcher)
     assert pipeline.sealed()
     assert pipeline.claim() == {"tidy"}

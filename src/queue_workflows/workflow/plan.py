@@ -206,7 +206,11 @@ class _Plan:
     def _attempted(self, event: Attempted) -> None:
         """Let the next step pass, once; the node itself goes on, and ends as if nothing had been."""
         row = self._row(event.node_id)
-        if row.state is NodeState.ACTIVE and not row.attempted and not self.graph.nodes[row.node_id].is_mapped:
+        if (
+            row.state is NodeState.ACTIVE
+            and not row.attempted
+            and not self.graph.nodes[row.node_id].is_mapped
+        ):
             self._put(replace(row, attempted=1))
             self.untold.append(row.node_id)
 
