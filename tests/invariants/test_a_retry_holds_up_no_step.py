@@ -1,4 +1,4 @@
-"""The steps of a pipeline: the end of a first attempt is what the next one waits for, and a seal is asked for."""
+"""The steps of a pipeline: the next one waits for the ends of first attempts, and a seal follows the last."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_next_step_opens_when_each_has_been_tried_once(pipeline: Pipeline) -
 
 
 def test_a_first_attempt_is_told_with_the_row(pipeline: Pipeline) -> None:
-    """One event of the attempt, in the statement that puts the job off; a hold and a release are no attempts."""
+    """One event, in the statement that puts the job off; a hold and a release are no attempts."""
     pipeline.claim()
     held = pipeline.held["a"]
     pipeline.jobs.end(Ending(held.fence, JobStatus.SCHEDULED, delay_s=0.0, hold_reason="limit_full"))

@@ -23,7 +23,7 @@ class Counters:
     """One node: its parents, then its jobs, by how they ended.
 
     A waiting node may have completed and skipped jobs already: a retry keeps those of a `for_each`.
-    `parents_bad` failed or were cancelled. `attempted` is 1 once the first attempt at the node's job has ended
+    `parents_bad` failed or were cancelled. `attempted` is 1 once the first attempt has ended
     and it is to be tried again: then the next step does not wait for it any more.
     """
 
