@@ -98,13 +98,6 @@ def table_of_metrics(metrics: Iterable[names.Metric]) -> str:
     return "\n".join(rows)
 
 
-def instruments() -> str:
-    """What is counted, and the names that are kept for what will be."""
-    reserved = ", ".join(f"`{one.name}` ({one.what.rstrip('.').lower()})" for one in names.RESERVED)
-    table = table_of_metrics(names.INSTRUMENTS)
-    return f"{table}\n\nReserved, and counted by nobody before workers keep models: {reserved}."
-
-
 def moves(family: str) -> Callable[[], str]:
     return lambda: f"{diagram(family)}\n\n{table_of_moves(family)}"
 
@@ -119,7 +112,7 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[], str]]] = {
     "docs/exit-codes.md": {"exit codes": exit_codes},
     "docs/configuration.md": {"settings": table_of_settings},
     "docs/telemetry.md": {
-        "instruments": instruments,
+        "instruments": lambda: table_of_metrics(names.INSTRUMENTS),
         "figures": lambda: table_of_metrics(names.FIGURES),
     },
 }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         configure,
         on_run_finished,
         set_invoke_context,
+        set_model_registrar,
         set_node_module_package,
         set_node_resolver,
         set_ref_resolver,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
         JobFailed,
         JobNotCompleted,
         LeaseLost,
+        ModelLoadFailed,
         PayloadError,
         QwfError,
         RefError,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
         WaitTimeout,
         WindowOrder,
     )
+    from queue_workflows.gpu.models import ModelSpec
     from queue_workflows.jobs.context import JobContext
     from queue_workflows.jobs.host_keys import host_key
     from queue_workflows.jobs.outcomes import Cancelled, Discard, RetryAfter, Skip
@@ -103,6 +106,8 @@ __all__ = [
     "JobNotCompleted",
     "LeaseLost",
     "LimitRepository",
+    "ModelLoadFailed",
+    "ModelSpec",
     "NewIngestJob",
     "NewNodeJob",
     "NodeJobRepository",
@@ -149,6 +154,7 @@ __all__ = [
     "retry_run",
     "set_ingest_schedule",
     "set_invoke_context",
+    "set_model_registrar",
     "set_node_module_package",
     "set_node_resolver",
     "set_ref_resolver",
@@ -165,6 +171,7 @@ _HOMES: Final = {
         "configure",
         "on_run_finished",
         "set_invoke_context",
+        "set_model_registrar",
         "set_node_module_package",
         "set_node_resolver",
         "set_ref_resolver",
@@ -180,6 +187,7 @@ _HOMES: Final = {
         "JobFailed",
         "JobNotCompleted",
         "LeaseLost",
+        "ModelLoadFailed",
         "PayloadError",
         "QwfError",
         "RefError",
@@ -197,6 +205,7 @@ _HOMES: Final = {
         "WaitTimeout",
         "WindowOrder",
     ),
+    "gpu.models": ("ModelSpec",),
     "jobs.context": ("JobContext",),
     "jobs.host_keys": ("host_key",),
     "jobs.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from sqlalchemy import MetaData
 
 ENGINE_VERSION_TABLE: Final = "queue_schema_version"
-RESERVED_QUEUES: Final = frozenset({"cpu", "gpu", "hooks"})
+GPU_QUEUE: Final = "gpu"
+RESERVED_QUEUES: Final = frozenset({"cpu", GPU_QUEUE, "hooks"})
 DEFAULT_INGEST_QUEUES: Final = frozenset({"fetch", "load"})
 EMBEDDED: Final = "embedded server"
 _PACKAGE: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
@@ -43,6 +44,8 @@ NodeResolver: TypeAlias = Callable[[str], Any]
 LoadWorkflow: TypeAlias = Callable[[str], Any]
 # From a pipeline's name to its list of nodes; None for what it does not know.
 PipelineSchema: TypeAlias = Callable[[str], Any]
+# The ModelSpecs that workers of the queue `gpu` may load.
+ModelRegistrar: TypeAlias = Callable[[], Any]
 # From the path behind `host.` and the run to a value; LookupError for what it does not know.
 RefResolver: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
 # From a job and its run (None for an ingest job) to a context manager around the job.
@@ -99,6 +102,7 @@ class EngineConfig:
     load_workflow: LoadWorkflow | None = None
     pipeline_schema: PipelineSchema | None = None
     workflow_dir: Path | None = None
+    model_registrar: ModelRegistrar | None = None
     ref_resolver: RefResolver | None = None
     invoke_context: InvokeContext | None = None
     run_finished_hooks: tuple[RunFinishedHook, ...] = ()
@@ -193,6 +197,15 @@ def set_workflow_dir(directory: Path | str | None) -> None:
         if not directory.is_dir():
             raise ConfigurationError(f"set_workflow_dir('{directory}'): that is no directory")
     _change({}, {"workflow_dir": directory})
+
+
+def set_model_registrar(registrar: ModelRegistrar | None) -> None:
+    """Have workers of the queue `gpu` know the models of `registrar()`, a list of `ModelSpec`.
+
+    It is called when such a worker starts, and again when a job wants a model while it has given none.
+    """
+    _check_callable("set_model_registrar", registrar, "a function that returns a list of ModelSpec")
+    _change({}, {"model_registrar": registrar})
 
 
 def set_ref_resolver(resolver: RefResolver | None) -> None:

@@ -219,6 +219,14 @@ class NodeModuleError(QwfError):
         self.module = module
 
 
+class ModelLoadFailed(QwfError):
+    """A model that a job needs could not be loaded; the cause is chained."""
+
+    def __init__(self, model: str, said: str) -> None:
+        super().__init__(f"the model {model!r} could not be loaded: {said}")
+        self.model = model
+
+
 class InvokeContextError(QwfError):
     """What the host app put around its jobs failed, rather than the job; the cause is chained."""
 

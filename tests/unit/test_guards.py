@@ -8,12 +8,20 @@ from typing import Any
 
 import pytest
 
+from queue_workflows.jobs.context import Loading
 from queue_workflows.jobs.guards import Budget, HeldJob, Verdict, next_verdict_at, verdict_on
 
 
-def held(*, last_beat: float | None = None, end_at: float = math.inf, is_ending: bool = False) -> HeldJob:
+def held(
+    *,
+    last_beat: float | None = None,
+    end_at: float = math.inf,
+    is_ending: bool = False,
+    loading: Loading | None = None,
+    ready_at: float = -math.inf,
+) -> HeldJob:
     """A job begun at 0 that may run for 10 s and be silent for 3."""
-    ctx: Any = SimpleNamespace(stopping=None, last_beat=last_beat)
+    ctx: Any = SimpleNamespace(stopping=None, last_beat=last_beat, loading=loading, ready_at=ready_at)
     job: Any = SimpleNamespace(id=1)
     return HeldJob(job, ctx, Budget(10.0, 3.0), 0.0, math.inf, end_at=end_at, is_ending=is_ending)
 
@@ -24,6 +32,11 @@ def held(*, last_beat: float | None = None, end_at: float = math.inf, is_ending:
         (held(), 10.0, Verdict.WALL_CLOCK),
         (held(last_beat=1.0), 4.0, Verdict.STALL),
         (held(end_at=2.0), 2.0, Verdict.STOP),
+        # A load has a time of its own, however long the job itself may take, and the job begins after it.
+        (held(loading=Loading("sdxl", 5.0, 60.0)), 65.0, Verdict.MODEL_LOAD),
+        (held(loading=Loading("sdxl", 5.0, 60.0), end_at=20.0), 20.0, Verdict.STOP),
+        (held(ready_at=40.0), 50.0, Verdict.WALL_CLOCK),
+        (held(ready_at=40.0, last_beat=41.0), 44.0, Verdict.STALL),
     ],
 )
 def test_each_strikes_at_its_time(one: HeldJob, at: float, verdict: Verdict) -> None:

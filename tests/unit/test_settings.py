@@ -33,6 +33,7 @@ GOOD = {
     "host_label": "gpu-7",
     "container_prefix": "films-",
     "lock_dir": "/run/films",
+    "host_priority_first": "low",
     "lease_s_by_queue": "fetch=60",
     "budget_s_by_queue": "fetch=60",
     "renew_s": "4",

@@ -15,8 +15,7 @@ from queue_workflows.telemetry import names
 from queue_workflows.telemetry.instruments import observe_figures, observe_in_flight
 
 DASHBOARD = Path(__file__).resolve().parents[2] / "docs" / "grafana-dashboard.json"
-ALL = (*names.INSTRUMENTS, *names.RESERVED, *names.FIGURES)
-DRAWN = (*names.INSTRUMENTS, *names.FIGURES)
+ALL = (*names.INSTRUMENTS, *names.FIGURES)
 # What a histogram is in Prometheus.
 PARTS = ("_bucket", "_sum", "_count")
 
@@ -38,7 +37,7 @@ def expressions() -> Iterator[str]:
 def metrics_in(expression: str) -> list[names.Metric]:
     """The metrics of an expression; KeyError for one that the table has not."""
     known: dict[str, names.Metric] = {}
-    for metric in DRAWN:
+    for metric in ALL:
         parts = PARTS if metric.kind == "histogram" else ("",)
         known |= {f"{metric.prometheus}{part}": metric for part in parts}
     found = re.findall(r"\b(?:qwf|messaging)_\w+", re.sub(r"by \([^)]*\)|\{[^}]*\}", "", expression))
@@ -55,7 +54,7 @@ def test_every_metric_of_the_dashboard_exists():
         used = {label.strip() for group in grouped for label in group.split(",")}
         used |= set(re.findall(r"(\w+)(?:=~|!=|=)\"", expression))
         assert used <= labels_of(metric), expression
-    undrawn = {metric.name for metric in DRAWN} - drawn
+    undrawn = {metric.name for metric in ALL} - drawn
     assert undrawn == {"qwf.figures.duration"}
 
 

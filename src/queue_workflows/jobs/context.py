@@ -48,6 +48,19 @@ class FenceToken(NamedTuple):
     worker_id: str
 
 
+class Loading(NamedTuple):
+    """The model that is being loaded for a job, since when, and how long that may take."""
+
+    model: str
+    since: float
+    timeout_s: float
+
+    @property
+    def until(self) -> float:
+        """When it is given up."""
+        return self.since + self.timeout_s
+
+
 class JobContext(Limited):
     """The facts of the running attempt, its fence, its progress, and whether it shall stop."""
 
@@ -61,6 +74,9 @@ class JobContext(Limited):
     _progress: str | None = None
     _taken_at: float = -math.inf
     _closed: bool = False
+    # While the worker loads the model, and since when it has it; on the monotonic clock.
+    loading: Loading | None = None
+    ready_at: float = -math.inf
     # Held until the attempt has to stop; made by the first who sleeps.
     _running: threading.Lock | None = None
 

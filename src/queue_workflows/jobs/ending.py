@@ -67,9 +67,10 @@ def ending_instead(refusal: Exception, job: ClaimedJob, entry: str) -> Ending:
 def outcome_of(verdict: Verdict, held: HeldJob, now: float) -> Outcome:
     """How a guard's verdict reads as the attempt's outcome."""
     match verdict:
-        case Verdict.WALL_CLOCK | Verdict.STALL:
+        case Verdict.WALL_CLOCK | Verdict.STALL | Verdict.MODEL_LOAD:
             message = overrun_in_words(verdict, held, now)
-            return Failed(error_entry(verdict.value, message), retryable=True)
+            model = held.ctx.loading.model if held.ctx.loading is not None else None
+            return Failed(error_entry(verdict.value, message, model=model), retryable=True)
         case Verdict.LEASE:
             return Abandoned()
         case Verdict.STOP:

@@ -4,9 +4,13 @@ Four guards bracket a job. Three of them are here and judged by a thread of the 
 timer of `host.deadman`, needs no thread of ours and stands under them all.
 
     wall clock   the job has run longer than its budget                           the process ends (75)
+    load         its model is not loaded within the time for that                 the process ends (75)
     stall        after a first progress beat, none for longer than the limit      the process ends (76)
     stop         cancelled, or its worker has to stop, and its grace is over      the process starts anew
     lease        a renewal was refused, so another attempt owns the job            the process ends (80)
+
+A job's own budget begins when its model is loaded: how long that takes is not the job's doing, and nothing
+beats meanwhile.
 
 Code that does not end by itself cannot be taken off a thread, so a verdict ends the process, after the row
 has been ended in the one way in which every attempt ends (`jobs.ending`). Where other jobs would go down with
@@ -35,6 +39,7 @@ class Verdict(Enum):
     STALL = "stall"
     STOP = "stop"
     LEASE = "lease"
+    MODEL_LOAD = "model_load_timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,11 @@ class HeldJob:
     overran: Verdict | None = None
     leave_until: float = 0.0
 
+    @property
+    def began(self) -> float:
+        """When its budget began to run."""
+        return max(self.started, self.ctx.ready_at)
+
     def tell(self, why: Stop, reason: str, end_at: float) -> None:
         """Ask the attempt to stop, and end it if it has not by then."""
         self.ctx.stop(why, reason)
@@ -112,7 +122,14 @@ def verdict_on(held: HeldJob, now: float) -> Verdict | None:
     if held.is_ending or held.overran:
         # Its function has ended; how long the database takes to store that is not the job's fault.
         return None
-    if now >= held.started + held.budget.wall_s:
+    return _overrun(held, now)
+
+
+def _overrun(held: HeldJob, now: float) -> Verdict | None:
+    """Of its times, the one that is used up."""
+    if (loading := held.ctx.loading) is not None:
+        return Verdict.MODEL_LOAD if now >= loading.until else None
+    if now >= held.began + held.budget.wall_s:
         return Verdict.WALL_CLOCK
     if held.ctx.last_beat is not None and now >= held.ctx.last_beat + held.budget.stall_s:
         return Verdict.STALL
@@ -121,8 +138,10 @@ def verdict_on(held: HeldJob, now: float) -> Verdict | None:
 
 def overrun_in_words(verdict: Verdict, held: HeldJob, now: float) -> str:
     """What a job did that has used up its budget."""
+    if verdict is Verdict.MODEL_LOAD and (loading := held.ctx.loading) is not None:
+        return f"the model {loading.model!r} was not loaded within {loading.timeout_s:g} s"
     if verdict is Verdict.WALL_CLOCK:
-        return f"it ran for {now - held.started:.1f} s, its limit is {held.budget.wall_s:g} s"
+        return f"it ran for {now - held.began:.1f} s, its limit is {held.budget.wall_s:g} s"
     return f"it said nothing for {held.budget.stall_s:g} s"
 
 
@@ -130,5 +149,7 @@ def next_verdict_at(held: HeldJob) -> float:
     """When `verdict_on` may have something new to say, if nothing happens before."""
     if held.is_ending or held.overran:
         return held.end_at
+    if (loading := held.ctx.loading) is not None:
+        return min(held.end_at, loading.until)
     silent = math.inf if held.ctx.last_beat is None else held.ctx.last_beat + held.budget.stall_s
-    return max(held.leave_until, min(held.end_at, held.started + held.budget.wall_s, silent))
+    return max(held.leave_until, min(held.end_at, held.began + held.budget.wall_s, silent))

@@ -18,6 +18,7 @@ from queue_workflows.db.listen import Listener
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.jobs.modules import UNKNOWN_MODULE
 from queue_workflows.jobs.tasks import UNKNOWN_TASK
+from queue_workflows.jobs.warming import UNKNOWN_MODEL
 from queue_workflows.repositories.families import INGEST, NODE, Family
 from queue_workflows.repositories.holding import Control
 from queue_workflows.repositories.table import LONGEST_PAGE
@@ -116,6 +117,7 @@ class Duty:
                 self._guardian.execute_anew()
             self._guardian.doing(WorkerState.PARKED, wish.reason)
         else:
+            self._performer.unload_all()
             self._guardian.doing(WorkerState.PAUSED, wish.reason)
         self._listener.wait(self._guardian.settings.poll_s)
         self._guardian.cut_if_stuck()
@@ -127,7 +129,7 @@ class Duty:
                 self._listener.withdraw(self._options.queue)
 
     def fetch_what_waited_for_us(self) -> None:
-        """Jobs on hold because nobody knew their task or module may run now.
+        """Jobs on hold because nobody knew their task, module or model may run now.
 
         To know a module is to import it, which a worker that an operator wants empty does not do.
         """
@@ -142,9 +144,17 @@ class Duty:
         if known:
             with bounded():
                 fetched = repository.promote_held(reason, known, queue=queue)
-        if self._family is INGEST:
+        models = self._performer.loadable_models()
+        if models:
+            with bounded():
+                fetched = max(fetched, repository.promote_held(UNKNOWN_MODEL, models, queue=queue))
+        if self._family is INGEST or models:
             pause = _FETCH_EVERY_S if fetched < LONGEST_PAGE else _FETCH_MORE_S
             self._fetch_at = time.monotonic() + pause
+
+    def tidy(self) -> float:
+        """Between two looks of an idle worker: in how many seconds it has to come again."""
+        return max(self._performer.unload_idle(), 0.0)
 
     def fetch_again(self) -> None:
         """Now and then: what a worker that does not know its task has put aside is not left to its delay."""

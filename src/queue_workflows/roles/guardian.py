@@ -32,6 +32,7 @@ import psycopg
 from queue_workflows.db.failures import DATABASE_FAILED
 from queue_workflows.db.line import Line
 from queue_workflows.errors import ExitCode, QwfError
+from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.host.deadman import DeadMan, boottime
 from queue_workflows.jobs.guards import HeldJob, next_verdict_at
 from queue_workflows.jobs.keyed_limits import LaneWalk
@@ -91,6 +92,7 @@ class Guardian:
         grace_s: float,
         launcher_pid: int | None = None,
         is_barred: Callable[[HeldJob], bool] | None = None,
+        models: ModelCache | None = None,
     ) -> None:
         """`on_news` is called, from this thread, when the main loop should look at `wish` and `stopping`.
 
@@ -103,7 +105,7 @@ class Guardian:
         """
         self.identity = identity
         self.settings = settings
-        self.terms = Terms.of(identity, settings, repository)
+        self.terms = Terms.of(identity, settings, repository, models)
         self.holdings = Holdings(deadman, self.terms.lease_s)
         self.claiming = threading.Lock()
         self.is_claiming = False
@@ -122,7 +124,7 @@ class Guardian:
         self._renew_s = settings.renew_for(identity.queue)
         self._round_s = min(_LONGEST_ROUND_S, self._renew_s / 2)
         self._rng = random.Random()  # noqa: S311
-        self._telling = Telling(identity, settings, self.holdings)
+        self._telling = Telling(identity, settings, self.holdings, models)
         self._connected_at = 0.0
         self._was_away = False
         self._due = _Due()

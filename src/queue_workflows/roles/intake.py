@@ -24,6 +24,7 @@ from typing import Any, Self
 
 import psycopg
 
+from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.jobs.kept_slots import KeptSlots
 from queue_workflows.jobs.observing import count_claimed, count_ended, count_held
@@ -54,10 +55,15 @@ class Terms:
     lease_s: float
     limits: PayloadLimits
     kept: KeptSlots = field(default_factory=KeptSlots)
+    models: ModelCache | None = None
 
     @classmethod
     def of(
-        cls, identity: Identity, settings: Settings, repository: type[ClaimableRepository[Any, Any]]
+        cls,
+        identity: Identity,
+        settings: Settings,
+        repository: type[ClaimableRepository[Any, Any]],
+        models: ModelCache | None = None,
     ) -> Self:
         """Those of one worker."""
         return cls(
@@ -66,6 +72,7 @@ class Terms:
             identity.worker_id,
             settings.lease_for(identity.queue),
             PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth),
+            models=models,
         )
 
 

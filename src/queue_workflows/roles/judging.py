@@ -38,6 +38,7 @@ FLUSH_S: Final = 1.0
 _BARRED_S: Final = 0.5
 _EXITS: Final = {
     Verdict.WALL_CLOCK: ExitCode.WALL_CLOCK,
+    Verdict.MODEL_LOAD: ExitCode.WALL_CLOCK,
     Verdict.STALL: ExitCode.STALL,
     Verdict.LEASE: ExitCode.LEASE_LOST,
 }

@@ -74,6 +74,7 @@ class Outfit:
             limits=guardian.terms.limits,
             redactor=redactor,
             rng=rng,
+            models=guardian.terms.models,
         )
         return cls(
             settings=settings,

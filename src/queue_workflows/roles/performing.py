@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -9,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from queue_workflows.config import current_config
+from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.ending import ending_of
 from queue_workflows.jobs.executor import Loop, execute
@@ -17,6 +20,7 @@ from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
 from queue_workflows.jobs.outcomes import Outcome, Released
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.tasks import UNKNOWN_TASK, backoff_of, current_tasks
+from queue_workflows.jobs.warming import UNKNOWN_MODEL, on_loaded_model
 from queue_workflows.jobs.work import Work
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
@@ -50,12 +54,16 @@ class Performer:
         limits: PayloadLimits,
         redactor: Redactor,
         rng: Random,
+        models: ModelCache | None = None,
     ) -> None:
+        """`models` are those of a worker that keeps some: one of the queue `gpu`."""
         self._connected = connected
         self._loop = loop
         self._limits = limits
         self._redactor = redactor
         self._rng = rng
+        self._models = models
+        self._load_timeout_s = settings.model_load_timeout_s
         self._backoff = backoff_of(settings)
         self._modules = ModuleResolver.of(current_config())
         self._invoke_context = current_config().invoke_context
@@ -73,18 +81,29 @@ class Performer:
         if work is None:
             return Performed(_aside(job, reason, key), counts=False)
         self.has_loaded = True
+        run = self._run_of(job)
         if isinstance(job, ClaimedNodeJob):
             work = on_resolved_inputs(work, job, self._connected, self._host_refs)
+            if (model := job.required_model) is not None and (models := self._models) is not None:
+                if not models.can_load(model):
+                    return Performed(_aside(job, UNKNOWN_MODEL, model), counts=False)
+                work = on_loaded_model(
+                    work, model, ctx, models, timeout_s=self._load_timeout_s, clock=time.monotonic
+                )
         outcome = execute(
             job,
             work,
             ctx,
             invoke_context=self._invoke_context,
-            run=self._run_of(job),
+            run=run,
             loop=self._loop,
             limits=self._limits,
             redactor=self._redactor,
         )
+        if self._models is not None:
+            # What the function leaves of its context must not keep a model that is unloaded.
+            ctx.model = None
+            self._models.used()
         return Performed(self._ending_of(outcome, job), counts=not isinstance(outcome, Released))
 
     def unknown(self, job: ClaimedIngestJob) -> Ending | None:
@@ -104,6 +123,22 @@ class Performer:
         """Whether this process can run such a node; to find out is to import it."""
         self.has_loaded = True
         return self._modules.find(module) is not None
+
+    def loadable_models(self) -> list[str]:
+        """The models that this process can load."""
+        return [] if self._models is None else self._models.loadable()
+
+    def unload_idle(self) -> float:
+        """Unload what was kept long enough; in how many seconds there is something to unload again."""
+        if self._models is None:
+            return math.inf
+        self._models.unload_idle()
+        return self._models.next_unload_at() - time.monotonic()
+
+    def unload_all(self) -> None:
+        """Keep no model."""
+        if self._models is not None:
+            self._models.unload_all()
 
     def _ending_of(self, outcome: Outcome, job: ClaimedJob) -> Ending | None:
         return ending_of(outcome, job, self._backoff, self._rng.random())

@@ -11,6 +11,7 @@ from typing import Any, Final
 import psutil
 import psycopg
 
+from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.roles.holdings import Holdings
@@ -42,9 +43,13 @@ def waits_of(held: Sequence[HeldJob]) -> list[dict[str, Any]]:
 class Telling:
     """The heartbeats of one worker; told by the thread that guards, whose state any thread may change."""
 
-    def __init__(self, identity: Identity, settings: Settings, holdings: Holdings) -> None:
+    def __init__(
+        self, identity: Identity, settings: Settings, holdings: Holdings, models: ModelCache | None = None
+    ) -> None:
         self._identity = identity
         self._holdings = holdings
+        self._models = models
+        self._told_models: tuple[str, ...] = ()
         self._every_s = min(5.0, settings.stale_heartbeat_s / 6)
         self._state = WorkerState.STARTING
         self._reason: str | None = None
@@ -75,6 +80,8 @@ class Telling:
 
     def is_due(self, now: float) -> bool:
         """Whether there is something to tell."""
+        if self._models is not None and self._models.names != self._told_models:
+            return True
         return now >= self.due_at or self._told_job != self.lasting_job(now)
 
     def lasting_job(self, now: float) -> int | None:
@@ -86,7 +93,8 @@ class Telling:
         """Beat."""
         self.due_at = now + self._every_s
         self._told_job = self.lasting_job(now)
-        held = self._holdings.all()
+        held, models = self._holdings.all(), self._models
+        self._told_models = () if models is None else models.names
         with self._process.oneshot():
             load: dict[str, Any] = {
                 "rss_mb": self._process.memory_info().rss >> 20,
@@ -103,8 +111,10 @@ class Telling:
             state_reason=self._reason,
             current_job=(held[0].job.family, held[0].job.id) if held else None,
             jobs_held=len(held),
+            current_model=None if models is None else models.current,
+            cached_models=self._told_models,
             versions=versions(),
-            load=load,
+            load=load if models is None else load | models.told,
             control_version=self.control_version,
         )
 

@@ -128,6 +128,7 @@ class Worker:
             if self._listener.must_look_again():
                 # Somebody who inserted before we advertised may commit without a wake.
                 timeout, pause = min(timeout, pause), pause * 2
+            timeout = min(timeout, self._duty.tidy())
             if (wake := self._listener.wait(timeout)) is None:
                 self._guardian.cut_if_stuck()
             elif wake.reason != "interrupted":

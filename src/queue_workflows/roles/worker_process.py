@@ -8,9 +8,12 @@ from dataclasses import replace
 from typing import Final
 
 from queue_workflows import db
+from queue_workflows.config import GPU_QUEUE, current_config
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import DatabaseUnreachable, ExitCode
+from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.host.deadman import DeadMan
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.jobs.executor import EventLoop
@@ -69,6 +72,19 @@ def _wait_for_schema(database: Database, options: WorkerOptions, *, known: bool)
     db.wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
 
 
+def _models_of(queue: str, settings: Settings) -> ModelCache | None:
+    """What a worker of the queue `gpu` keeps loaded; the others load nothing."""
+    if queue != GPU_QUEUE:
+        return None
+    return ModelCache(
+        ModelRegistry(current_config().model_registrar),
+        queue=queue,
+        budget_mb=settings.model_vram_mb,
+        keep_s=settings.model_keep_s,
+        clock=time.monotonic,
+    )
+
+
 def _work(
     database: Database,
     settings: Settings,
@@ -97,6 +113,7 @@ def _work(
             absorb=lambda withdraw: listener.absorb(withdraw=withdraw and not is_crew),
             grace_s=settings.grace_s if options.grace_s is None else options.grace_s,
             launcher_pid=launcher_pid,
+            models=_models_of(options.queue, settings),
             is_barred=loop.is_barred if isinstance(loop, SharedLoop) else None,
         )
         aside = Aside(lambda: database.connect(autocommit=True, hot=True), guardian.holdings.holds)

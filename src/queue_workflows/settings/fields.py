@@ -220,7 +220,32 @@ class Settings(BaseSettings):
         120, 0.1, DAY_S, "Longest silence of a job after its first progress beat."
     )
     affinity_max_wait_s: float = _seconds(
-        60, 0, DAY_S, "Longest that jobs with a warm model may pass one whose model is not loaded."
+        60,
+        0,
+        DAY_S,
+        "Longest that a `gpu` worker lets jobs with a warm model pass older ones; 0: none, strictly by age.",
+    )
+    affinity_yield_s: float = _seconds(
+        0.5, 0, 60, "How long a `gpu` worker leaves a new job to an idle worker that has its model loaded."
+    )
+    host_priority_first: str = _text(
+        "high",
+        "`high` or `low`",
+        "high|low",
+        "Which `host_priority` this host's `gpu` workers take first, within a priority.",
+    )
+    model_vram_mb: float | None = Field(
+        None,
+        ge=1,
+        le=10_000_000,
+        allow_inf_nan=False,
+        description="What the loaded models of a `gpu` worker may take together. Unset: one model at a time.",
+    )
+    model_keep_s: float = _seconds(
+        900, 0, 30 * DAY_S, "How long a model stays loaded without a job, unless its ModelSpec says."
+    )
+    model_load_timeout_s: float = _seconds(
+        1800, 0.1, DAY_S, "How long loading a model may take; then the worker ends, and the job counts it."
     )
 
     payload_max_bytes: int = _whole(

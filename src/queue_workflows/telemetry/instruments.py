@@ -69,6 +69,18 @@ class Instruments:
         """A running job had to wait."""
         self._made[name].record(seconds, self._of(queue, family, task))
 
+    @harmless
+    def model_loaded(self, queue: str, outcome: str, seconds: float) -> None:
+        """A worker has loaded a model, or failed to."""
+        attributes = {names.QUEUE: queue, names.OUTCOME: outcome}
+        self._made[names.MODEL_LOADS].add(1, attributes)
+        self._made[names.MODEL_LOAD_TIME].record(seconds, attributes)
+
+    @harmless
+    def model_hit(self, queue: str) -> None:
+        """A job found its model loaded."""
+        self._made[names.MODEL_HITS].add(1, {names.QUEUE: queue})
+
     def _of(self, queue: str, family: str, task: str) -> dict[str, str]:
         """Names of tasks come from rows, and nobody may fill the metrics' store with them."""
         if task not in self._tasks:
@@ -135,6 +147,18 @@ def observe_figures(read: Callable[[], Figures]) -> None:
 
     for metric in names.FIGURES:
         made_by.create_observable_gauge(metric.name, [observed(metric)], metric.unit, metric.what)
+
+
+def count_model_load(queue: str, outcome: str, seconds: float) -> None:
+    """A model was loaded, or failed to."""
+    if not is_silent() and (counts := instruments()) is not None:
+        counts.model_loaded(queue, outcome, seconds)
+
+
+def count_model_hit(queue: str) -> None:
+    """A job found its model loaded."""
+    if not is_silent() and (counts := instruments()) is not None:
+        counts.model_hit(queue)
 
 
 def count_sent(operation: str, family: str, sent: Collection[tuple[str, str]]) -> None:

@@ -35,6 +35,7 @@ LIMIT_WAIT: Final = "qwf.limit.wait.duration"
 RATE_SLEEP: Final = "qwf.rate.sleep.duration"
 MODEL_LOADS: Final = "qwf.model.loads"
 MODEL_HITS: Final = "qwf.model.hits"
+MODEL_LOAD_TIME: Final = "qwf.model.load.duration"
 
 _MESSAGING: Final = (SYSTEM, OPERATION, QUEUE, FAMILY, TASK)
 _JOB: Final = (QUEUE, FAMILY, TASK)
@@ -73,11 +74,15 @@ INSTRUMENTS: Final = (
     Metric(IN_FLIGHT, "observed", "{job}", "Jobs that this worker holds.", (QUEUE, FAMILY)),
     Metric(LIMIT_WAIT, "histogram", "s", "How long a job waited for `ctx.limit`.", _JOB),
     Metric(RATE_SLEEP, "histogram", "s", "How long a job waited for `ctx.rate`.", _JOB),
-)
-# Their names are taken; nothing counts them before workers keep models.
-RESERVED: Final = (
-    Metric(MODEL_LOADS, "counter", "{load}", "Models loaded.", (QUEUE,)),
+    Metric(
+        MODEL_LOADS,
+        "counter",
+        "{load}",
+        "Models loaded, and loads that failed: loaded, failed.",
+        (QUEUE, OUTCOME),
+    ),
     Metric(MODEL_HITS, "counter", "{hit}", "Jobs that found their model loaded.", (QUEUE,)),
+    Metric(MODEL_LOAD_TIME, "histogram", "s", "How long it took to load a model.", (QUEUE, OUTCOME)),
 )
 
 FIGURES: Final = (

@@ -1,0 +1,196 @@
+"""The models that one worker keeps loaded, and what it does to load another.
+
+    obtain ──warm──> hit
+       │ cold
+       └──> make room (least recently used first, never a pinned one) ──> load ──> use
+
+What is not known is taken to fill the card, as one that is full fails the job: without a budget one model is
+kept at a time, beside the pinned ones, and a model of unknown size is kept alone.
+
+The worker's main thread does all this. Others only read what is replaced as a whole: `names`, `current`.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from queue_workflows.errors import ModelLoadFailed
+from queue_workflows.gpu.models import ModelRegistry, ModelSpec
+from queue_workflows.telemetry.instruments import count_model_hit, count_model_load
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Warm:
+    """A model that is loaded."""
+
+    spec: ModelSpec
+    model: Any
+    used_at: float
+
+
+class ModelCache:
+    """Least recently used first; told the time by `clock`, so that nobody has to wait in a test."""
+
+    def __init__(
+        self,
+        registry: ModelRegistry,
+        *,
+        queue: str,
+        budget_mb: float | None,
+        keep_s: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self.registry = registry
+        self._queue = queue
+        self._budget_mb = budget_mb
+        self._keep_s = keep_s
+        self._clock = clock
+        # The least recently used first.
+        self._warm: dict[str, _Warm] = {}
+        self.names: tuple[str, ...] = ()
+        self.current: str | None = None
+        self.hits = self.loads = self.failures = 0
+        self.load_s = 0.0
+        for spec in registry.specs():
+            if spec.vram_mb is not None and budget_mb is not None and spec.vram_mb > budget_mb:
+                _log.warning(
+                    "the model %s takes %g MB, the budget of this worker is %g: it is not loaded here",
+                    spec.name,
+                    spec.vram_mb,
+                    budget_mb,
+                )
+
+    @property
+    def told(self) -> dict[str, float]:
+        """What a heartbeat says of the past."""
+        return {
+            "model_hits": self.hits,
+            "model_misses": self.loads + self.failures,
+            "model_load_s": round(self.load_s, 3),
+        }
+
+    def loadable(self) -> list[str]:
+        """The models that this worker can load."""
+        return [spec.name for spec in self.registry.specs() if self._fits(spec)]
+
+    def can_load(self, name: str) -> bool:
+        """Whether this worker can load a model, or has."""
+        spec = self.registry.find(name)
+        return spec is not None and self._fits(spec)
+
+    def obtain(self, name: str, is_wanted: Callable[[], bool]) -> Any:
+        """The model, loaded if need be; None if nobody wants it any more before the load begins.
+
+        `ModelLoadFailed` if its `load` raised.
+        """
+        warm = self._warm.pop(name, None)
+        if warm is None:
+            return self._load(name, is_wanted)
+        self._warm[name] = warm
+        warm.used_at = self._clock()
+        self.hits += 1
+        count_model_hit(self._queue)
+        self._publish(name)
+        return warm.model
+
+    def used(self) -> None:
+        """The job is over; idle time counts from here."""
+        if self.current is not None and self.current in self._warm:
+            self._warm[self.current].used_at = self._clock()
+        self.current = None
+
+    def unload_idle(self) -> None:
+        """Let go of what no job has used for as long as it is kept."""
+        now = self._clock()
+        for name in [warm.spec.name for warm in self._warm.values() if now >= self._until(warm)]:
+            _log.info("the model %s is unloaded: no job has wanted it for %g s", name, self._kept(name))
+            self._unload(name)
+
+    def next_unload_at(self) -> float:
+        """When `unload_idle` has something to do, if nobody comes before."""
+        return min(map(self._until, self._warm.values()), default=math.inf)
+
+    def unload_all(self) -> None:
+        """Let go of everything, pinned or not: the worker is to hold nothing."""
+        for name in list(self._warm):
+            self._unload(name)
+
+    def _load(self, name: str, is_wanted: Callable[[], bool]) -> Any:
+        spec = self.registry.find(name)
+        if spec is None:
+            raise ModelLoadFailed(name, "this worker does not know it")
+        self._make_room(spec)
+        if not is_wanted():
+            return None
+        began = self._clock()
+        self.current = name
+        try:
+            model = spec.load()
+        except (Exception, SystemExit) as exc:
+            self.failures += 1
+            self.current = None
+            count_model_load(self._queue, "failed", self._clock() - began)
+            raise ModelLoadFailed(name, f"{type(exc).__name__}: {' '.join(str(exc).split())}") from exc
+        now = self._clock()
+        self.loads += 1
+        self.load_s += now - began
+        self._warm[name] = _Warm(spec, model, now)
+        self._publish(name)
+        count_model_load(self._queue, "loaded", now - began)
+        _log.info("the model %s was loaded in %.2f s", name, now - began)
+        return model
+
+    def _make_room(self, spec: ModelSpec) -> None:
+        for name in [one.spec.name for one in self._warm.values() if not one.spec.pin]:
+            if self._has_room_for(spec):
+                return
+            _log.info("the model %s is unloaded: %s needs its room", name, spec.name)
+            self._unload(name)
+
+    def _has_room_for(self, spec: ModelSpec) -> bool:
+        others = [one.spec for one in self._warm.values()]
+        if self._budget_mb is None:
+            return spec.pin or all(one.pin for one in others)
+        return self._taken([*others, spec]) <= self._budget_mb or all(one.pin for one in others)
+
+    def _fits(self, spec: ModelSpec) -> bool:
+        """Beside the pinned ones, which never make room."""
+        if self._budget_mb is None or spec.vram_mb is None:
+            return True
+        pinned = sum(one.vram_mb or 0 for one in self.registry.specs() if one.pin and one is not spec)
+        return pinned + spec.vram_mb <= self._budget_mb
+
+    def _taken(self, specs: list[ModelSpec]) -> float:
+        unknown_mb = self._budget_mb or 0
+        return sum(unknown_mb if one.vram_mb is None else one.vram_mb for one in specs)
+
+    def _until(self, warm: _Warm) -> float:
+        return math.inf if warm.spec.pin else warm.used_at + self._kept(warm.spec.name)
+
+    def _kept(self, name: str) -> float:
+        own = self._warm[name].spec.keep_s
+        return self._keep_s if own is None else own
+
+    def _unload(self, name: str) -> None:
+        warm = self._warm.pop(name)
+        self._publish(None if self.current == name else self.current)
+        if warm.spec.unload is not None:
+            try:
+                warm.spec.unload(warm.model)
+            except Exception:
+                # What it kept is its own affair; the worker goes on without the model.
+                _log.exception("the model %s could not be unloaded", name)
+        del warm
+        # A model is full of circles, which would keep its memory until Python gets round to them.
+        gc.collect()
+
+    def _publish(self, current: str | None) -> None:
+        self.current = current
+        self.names = tuple(reversed(self._warm))

@@ -1,0 +1,49 @@
+"""A job's model: there before its function begins, or the reason why the job fails.
+
+It is loaded in front of all that belongs to the attempt itself, so that the host app's context is not entered
+for minutes before anything happens in it. While that goes on `ctx.loading` says so to the guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, NoReturn
+
+from queue_workflows.errors import ModelLoadFailed
+from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.jobs.context import JobContext, Loading
+from queue_workflows.jobs.work import Work
+
+# Why a job is on hold whose model this worker cannot load; the key is the model's name.
+UNKNOWN_MODEL: Final = "model_unknown"
+
+
+def on_loaded_model(
+    work: Work,
+    model: str,
+    ctx: JobContext,
+    models: ModelCache,
+    *,
+    timeout_s: float,
+    clock: Callable[[], float],
+) -> Work:
+    """The work, its model in `ctx`; where that could not be loaded, what fails with the reason instead."""
+    if ctx.stopping is not None:
+        return work
+    began = clock()
+    ctx.loading = Loading(model, began, timeout_s)
+    try:
+        ctx.model = models.obtain(model, lambda: ctx.stopping is None)
+    except ModelLoadFailed as failed:
+        return replace(work, call=_raiser(failed), is_async=False)
+    finally:
+        ctx.ready_at, ctx.loading = clock(), None
+    return work
+
+
+def _raiser(failed: ModelLoadFailed) -> Callable[[Any, JobContext], NoReturn]:
+    def call(_job: Any, _ctx: JobContext) -> NoReturn:
+        raise failed
+
+    return call

@@ -1,0 +1,147 @@
+"""Models in real workers: loaded when a job needs one, kept for the next, never in the way of anything."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from support.jobs import CLEAR
+from support.studios import ModelStudio
+from support.workers import until
+
+from queue_workflows.repositories import WorkerControlRepository
+
+
+@pytest.fixture
+def studio(qwf_dsn: str, tmp_path: Path) -> Iterator[ModelStudio]:
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        yield ModelStudio(qwf_dsn, connection, tmp_path)
+
+
+def test_a_model_is_loaded_for_its_jobs_and_published(studio: ModelStudio) -> None:
+    """Reused while it is warm, handed to `async` bodies too, replaced by the next; a failed load is its job's
+    failure with the model named; a model that this worker does not know puts its job aside and ends nobody.
+    """
+    first, same, other = studio.enqueue("a"), studio.enqueue("a", module="draw_async"), studio.enqueue("b")
+    broken = studio.enqueue("broken", max_attempts=1)
+    strange, bare = studio.enqueue("c"), studio.enqueue(None)
+    studio.keep("running-n0")
+    with studio.worker() as worker:
+        studio.until_logged("run n0:a")
+        until(lambda: [(one.current_model, one.cached_models) for one in studio.beats()] == [("a", ["a"])])
+        studio.let_go("running-n0")
+        studio.until_in("completed", first, same, other, bare)
+        studio.until_in("failed", broken)
+        studio.until_in("scheduled", strange)
+        until(lambda: [one.current_model for one in studio.beats()] == [None])
+        (beat,) = studio.beats()
+        assert worker.poll() is None
+    assert studio.log() == [
+        *("load a", "run n0:a", "run n0:a", "unload a"),
+        *("load b", "run n0:b", "unload b", "load broken", "run n0:None"),
+    ]
+    assert beat.load["model_hits"] == 1
+    assert beat.load["model_misses"] == 3
+    (error,) = studio.jobs.row(broken)["errors"]
+    assert error["type"].endswith("ModelLoadFailed")
+    assert error["message"] == "the model 'broken' could not be loaded: OSError: its weights are gone"
+    assert studio.jobs.seen(strange, "hold_reason", "hold_key", "failures") == ("model_unknown", "c", 0)
+    assert studio.jobs.seen(same, "context_delta")[0]["model"] == {"name": "a"}
+    with studio.worker("--drain", MODELS="c") as knowing:
+        assert knowing.wait(60) == 0
+    assert studio.jobs.seen(strange, "status", "attempt", "hold_reason") == ("completed", 2, None)
+
+
+@pytest.mark.slow
+def test_a_killed_loader_leaves_its_job_to_the_next(studio: ModelStudio) -> None:
+    """The lease is renewed for as long as the load takes; kill -9 in the middle of it loses nothing, and the
+    stall watchdog has nothing to say before the job itself has said something.
+    """
+    studio.keep("loading-a", "running-n0")
+    job = studio.enqueue("a", module="draw_and_stall", stall_timeout_s=0.5)
+    with studio.worker(QWF_RENEW_S="0.3") as victim:
+        studio.until_logged("load a")
+        (lease,) = studio.jobs.seen(job, "lease_expires_at")
+        until(lambda: studio.jobs.seen(job, "lease_expires_at") > (lease,))
+        assert studio.jobs.seen(job, "status", "attempt", "failures") == ("running", 1, 0)
+        victim.kill()
+        victim.wait()
+    studio.jobs.lapse(job)
+    studio.let_go("loading-a")
+    with studio.worker(QWF_BACKOFF_S="0", QWF_BACKOFF_JITTER_S="0") as stalled:
+        assert stalled.wait(120) == 76
+    assert studio.jobs.seen(job, "attempt", "failures") == (2, 1)
+    assert [entry["kind"] for entry in studio.jobs.row(job)["errors"]][-1] == "stall"
+
+
+@pytest.mark.slow
+def test_a_load_that_hangs_has_a_time_of_its_own(studio: ModelStudio) -> None:
+    """Its worker ends with 75, the job counts a failure that names the model, not its own limit."""
+    studio.keep("loading-a")
+    job = studio.enqueue("a", max_attempts=1, timeout_s=0.2)
+    with studio.worker(QWF_MODEL_LOAD_TIMEOUT_S="1.5") as worker:
+        assert worker.wait(60) == 75
+    (error,) = studio.jobs.row(job)["errors"]
+    assert studio.jobs.seen(job, "status", "failures") == ("failed", 1)
+    assert (error["kind"], error["model"]) == ("model_load_timeout", "a")
+    assert error["message"] == "the model 'a' was not loaded within 1.5 s"
+
+
+@pytest.mark.slow
+def test_cancel_and_off_end_a_load(studio: ModelStudio) -> None:
+    """Cancelled, the job is over and its worker goes on afresh; switched off, it is given back uncounted and
+    the worker is parked with nothing loaded. On again, it goes on.
+    """
+    studio.keep("loading-a")
+    unwanted = studio.enqueue("a")
+    control = WorkerControlRepository(studio.connection)
+    with studio.worker(QWF_CANCEL_GRACE_S="0.2") as worker:
+        studio.until_logged("load a")
+        studio.jobs.repository.cancel(unwanted)
+        studio.until_in("cancelled", unwanted)
+        wanted = studio.enqueue("a")
+        studio.until_logged("load a", 2)
+        control.set("*", "gpu", desired="off", actor="ann")
+        studio.until_in("queued", wanted)
+        until(lambda: [(one.state, one.cached_models) for one in studio.beats()] == [("parked", [])])
+        assert studio.jobs.seen(wanted, "attempt", "failures", "crash_count") == (1, 0, 0)
+        studio.let_go("loading-a")
+        control.clear("*", "gpu", actor="ann")
+        studio.until_in("completed", wanted)
+        assert worker.poll() is None
+
+
+@pytest.mark.slow
+def test_a_worker_that_pauses_or_idles_keeps_no_model(studio: ModelStudio) -> None:
+    """Unloaded by its own hand: the process is the same before and after."""
+    job = studio.enqueue("a")
+    control = WorkerControlRepository(studio.connection)
+    with studio.worker() as worker:
+        studio.until_in("completed", job)
+        control.set("*", "gpu", desired="pause", actor="ann")
+        studio.until_logged("unload a")
+        until(lambda: [(one.state, one.cached_models) for one in studio.beats()] == [("paused", [])])
+        control.clear("*", "gpu", actor="ann")
+        again = studio.enqueue("a")
+        studio.until_in("completed", again)
+        assert len({studio.jobs.seen(each, "context_delta")[0]["pid"] for each in (job, again)}) == 1
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == 0
+    with studio.worker(QWF_MODEL_KEEP_S="0.2"):
+        studio.until_in("completed", studio.enqueue("b"))
+        studio.until_logged("unload b")
+
+
+@pytest.mark.slow
+def test_a_registrar_that_raises_is_one_line(studio: ModelStudio) -> None:
+    """Exit 78 with what to do, before anything is claimed."""
+    job = studio.enqueue("a")
+    with studio.worker(MODELS="a a") as worker:
+        assert worker.wait(60) == 78
+        assert worker.stderr is not None
+        assert "the model registrar gave 'a' twice" in worker.stderr.read()
+    assert studio.jobs.seen(job, "status", "attempt") == ("queued", 0)

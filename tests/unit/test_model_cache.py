@@ -1,0 +1,205 @@
+"""Models that stay loaded: what is reused, what makes room for what, and when nothing is kept any more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.claimed_jobs import context, node_job
+
+from queue_workflows import ModelLoadFailed, ModelSpec
+from queue_workflows.errors import ConfigurationError
+from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.gpu.models import ModelRegistry
+from queue_workflows.jobs.outcomes import Stop
+from queue_workflows.jobs.warming import on_loaded_model
+from queue_workflows.jobs.work import Work
+
+
+class Shelf:
+    """Models whose loads take a second of a clock that only they move; `done` is what happened."""
+
+    def __init__(self, *specs: tuple[Any, ...], budget_mb: float | None = None, **of_all: Any) -> None:
+        self.now, self.done = 0.0, list[str]()
+        self.cache = ModelCache(
+            ModelRegistry(lambda: [self._spec(*one, **of_all) for one in specs]),
+            queue="gpu",
+            budget_mb=budget_mb,
+            keep_s=100,
+            clock=lambda: self.now,
+        )
+
+    def _spec(self, name: str, vram_mb: float | None = None, **more: Any) -> ModelSpec:
+        return ModelSpec(
+            name, load=lambda: self._load(name), unload=self.done.append, vram_mb=vram_mb, **more
+        )
+
+    def _load(self, name: str) -> str:
+        self.now += 1
+        if name == "broken":
+            raise OSError("no such file")
+        return f"-{name}"
+
+    def use(self, *names: str) -> None:
+        for name in names:
+            assert self.cache.obtain(name, lambda: True) == f"-{name}"
+            self.cache.used()
+
+
+def test_a_model_is_loaded_once_and_then_found() -> None:
+    """Hits, misses and the time that loading took are counted; who is used last is named first."""
+    shelf = Shelf(("a", 10), ("b", 10), budget_mb=20)
+    shelf.use("a", "b", "a")
+    assert shelf.cache.names == ("a", "b")
+    assert shelf.cache.told == {"model_hits": 1, "model_misses": 2, "model_load_s": 2.0}
+    assert shelf.done == []
+
+
+def test_the_least_recently_used_makes_room() -> None:
+    """As many as are needed, and no more; its `unload` is given the object."""
+    shelf = Shelf(("a", 10), ("b", 10), ("c", 10), ("large", 25), budget_mb=30)
+    shelf.use("a", "b", "c", "a", "large")
+    assert (shelf.done, shelf.cache.names) == (["-b", "-c", "-a"], ("large",))
+    shelf.use("b")
+    assert (shelf.done[3:], shelf.cache.names) == (["-large"], ("b",))
+
+
+@pytest.mark.parametrize("budget_mb", [None, 100.0])
+def test_what_is_not_known_is_taken_to_fill_the_card(budget_mb: float | None) -> None:
+    """Without a budget, and for a model whose size nobody gave, one is kept at a time."""
+    shelf = Shelf(("a",), ("b",), budget_mb=budget_mb)
+    shelf.use("a", "b")
+    assert (shelf.done, shelf.cache.names) == (["-a"], ("b",))
+
+
+def test_a_pinned_model_stays() -> None:
+    """No other model and no idle time takes its room; only who is to hold nothing unloads it."""
+    pinned = ModelSpec("p", load=lambda: "-p", vram_mb=20, pin=True)
+    others = [ModelSpec(name, load=lambda: "-", vram_mb=10) for name in ("a", "b")]
+    now = 0.0
+    cache = ModelCache(
+        ModelRegistry(lambda: [pinned, *others]), queue="gpu", budget_mb=30, keep_s=1, clock=lambda: now
+    )
+    for name in ("p", "a", "b"):
+        cache.obtain(name, lambda: True)
+    assert cache.names == ("b", "p")
+    now = 1e9
+    cache.unload_idle()
+    assert cache.names == ("p",)
+    cache.unload_all()
+    assert cache.names == ()
+
+
+def test_what_no_job_wants_is_unloaded_in_time() -> None:
+    """A model's own `keep_s`, else that of all; the worker is told when to come."""
+    shelf = Shelf(("a", 10), ("b", 10), budget_mb=20)
+    shelf.use("a", "b")
+    assert shelf.cache.next_unload_at() == 101
+    shelf.now = 100.9
+    shelf.cache.unload_idle()
+    assert shelf.done == []
+    shelf.now = 101
+    shelf.cache.unload_idle()
+    assert (shelf.done, shelf.cache.next_unload_at()) == (["-a"], 102)
+    soon = Shelf(("a", 10), keep_s=0)
+    soon.use("a")
+    soon.cache.unload_idle()
+    assert soon.done == ["-a"]
+
+
+def test_a_load_that_fails_names_its_model_and_leaves_the_worker_sound() -> None:
+    """It is a miss without a model; the next load is as good as any."""
+    shelf = Shelf(("broken", 10), ("a", 10), budget_mb=20)
+    with pytest.raises(
+        ModelLoadFailed, match="'broken' could not be loaded: OSError: no such file"
+    ) as failed:
+        shelf.cache.obtain("broken", lambda: True)
+    assert failed.value.model == "broken"
+    assert isinstance(failed.value.__cause__, OSError)
+    assert (shelf.cache.names, shelf.cache.current) == ((), None)
+    shelf.use("a")
+    assert shelf.cache.told["model_misses"] == 2
+
+
+def test_an_unload_that_fails_keeps_nobody() -> None:
+    """What it says is logged, and the model is not there any more."""
+
+    def refuse(_model: object) -> None:
+        raise RuntimeError("busy")
+
+    registry = ModelRegistry(
+        lambda: [ModelSpec("a", load=lambda: "-a", unload=refuse), ModelSpec("b", load=lambda: "-b")]
+    )
+    cache = ModelCache(registry, queue="gpu", budget_mb=None, keep_s=1, clock=lambda: 0.0)
+    cache.obtain("a", lambda: True)
+    assert (cache.obtain("b", lambda: True), cache.names) == ("-b", ("b",))
+
+
+def test_who_cannot_load_a_model_says_so() -> None:
+    """Unknown, or larger than what the pinned ones leave of the budget."""
+    cache = Shelf(("a", 10), ("large", 40), budget_mb=30).cache
+    assert (cache.loadable(), cache.can_load("a"), cache.can_load("x")) == (["a"], True, False)
+    crowded = Shelf(("p", 25), ("a", 10), budget_mb=30, pin=True).cache
+    assert crowded.loadable() == []
+
+
+def test_a_load_is_cancelled_before_it_begins_and_said_to_the_guards_while_it_lasts() -> None:
+    """Whoever has to stop loads nothing; `loading` stands until the model is there."""
+    seen: list[Any] = []
+    ctx = context(node_job(required_model="a"))
+
+    def load() -> str:
+        seen.append(ctx.loading)
+        return "-a"
+
+    cache = ModelCache(
+        ModelRegistry(lambda: [ModelSpec("a", load=load)]),
+        queue="gpu",
+        budget_mb=None,
+        keep_s=1,
+        clock=lambda: 3.0,
+    )
+    work = Work("w", lambda _job, ctx: ctx.model, is_async=False)
+    stopped = context(node_job(required_model="a"))
+    stopped.stop(Stop.CANCEL)
+    on_loaded_model(work, "a", stopped, cache, timeout_s=9, clock=lambda: 3.0)
+    assert (seen, stopped.model) == ([], None)
+    given = on_loaded_model(work, "a", ctx, cache, timeout_s=9, clock=lambda: 3.0)
+    assert given.call(None, ctx) == "-a"
+    assert seen == [("a", 3.0, 9)]
+    assert seen[0].until == 12.0
+    assert (ctx.loading, ctx.ready_at) == (None, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("registrar", "said"),
+    [
+        (lambda: 1 / 0, "the model registrar raised ZeroDivisionError: division by zero"),
+        (lambda: ["sdxl"], "the model registrar gave a str"),
+        (lambda: 7, "the model registrar raised TypeError"),
+        (lambda: [ModelSpec("a", load=print), ModelSpec("a", load=print)], "gave 'a' twice"),
+        (lambda: [ModelSpec("", load=print)], "is no name"),
+        (lambda: [ModelSpec("a", load="print")], "load and unload must be functions"),  # type: ignore[arg-type]
+        (lambda: [ModelSpec("a", load=print, vram_mb=-1)], "vram_mb must be a number from 0"),
+    ],
+)
+def test_a_registrar_that_is_wrong_is_one_configuration_error(registrar: Any, said: str) -> None:
+    """Whatever it does wrong, and with what to do about it."""
+    with pytest.raises(ConfigurationError, match=said):
+        ModelRegistry(registrar)
+
+
+def test_an_empty_registry_asks_again_and_bears_what_comes() -> None:
+    """Models may come onto the machine after its worker; once there are some, nobody is asked any more."""
+    answers: list[Any] = [[], OSError("gone"), [ModelSpec("a", load=print)], [ModelSpec("b", load=print)]]
+
+    def registrar() -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    registry = ModelRegistry(registrar)
+    assert registry.find("a") is None
+    assert (registry.find("a") is not None, registry.find("b"), len(answers)) == (True, None, 1)
+    assert ModelRegistry(None).find("a") is None
