@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
 
 from queue_workflows.errors import IllegalTransition, LeaseLost, PayloadError
 from queue_workflows.models.base import Base
@@ -33,6 +34,20 @@ from queue_workflows.states import JOB_TERMINAL, DesiredState, JobStatus
 M = TypeVar("M", bound=Base)
 
 
+class Claims(NamedTuple):
+    """The statements that claim; a queue's own take the same parameters and more."""
+
+    claim: str
+    end_and_claim: str
+    end_one_and_claim: str
+
+    @classmethod
+    def of(cls, family: Family) -> Self:
+        """Those of a family's queues."""
+        name = family.name
+        return cls(claiming.CLAIM[name], ending.END_AND_CLAIM[name], ending.END_ONE_AND_CLAIM[name])
+
+
 class ClaimableRepository(Repository[M], Generic[M, C]):
     """What both job repositories can do with a claim.
 
@@ -42,6 +57,9 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
     """
 
     _family: ClassVar[Family]
+    _claims: ClassVar[Claims]
+    # What the claiming statements are given beside what every claim says.
+    _beside: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     _claimed: type[C]
 
     @property
@@ -68,7 +86,9 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         params = _claim_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
         )
-        return loaded(self._claimed, self._hot(claiming.CLAIM, params, durable))
+        params |= self._beside
+        params["relaxed"] = not durable and self._sql.commits_each
+        return loaded(self._claimed, self._sql.rows(self._claims.claim, params))
 
     def ask_claim(
         self,
@@ -84,7 +104,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         params = _claim_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
         )
-        rows = self._sql.ask(claiming.CLAIM[self._family.name], params | {"relaxed": True})
+        rows = self._sql.ask(self._claims.claim, {**params, **self._beside, "relaxed": True})
         return lambda: loaded(self._claimed, rows())
 
     def end(self, ending: Ending) -> JobStatus:
@@ -118,12 +138,13 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         params = _claim_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
         )
+        params |= self._beside
         if len(endings) == 1:
             params |= end_one_params(self._family, endings[0])
-            rows = self._sql.rows(ending.END_ONE_AND_CLAIM[self._family.name], params)
+            rows = self._sql.rows(self._claims.end_one_and_claim, params)
         else:
             params |= end_params(self._family, endings)
-            rows = self._sql.rows(ending.END_AND_CLAIM[self._family.name], params)
+            rows = self._sql.rows(self._claims.end_and_claim, params)
         accepted = zip(rows[0][0] or (), rows[0][1] or (), strict=True)
         # Without a next job the one row has nothing but what was accepted.
         jobs = loaded(self._claimed, [row[2:] for row in rows if row[2] is not None])

@@ -83,7 +83,7 @@ SELECT id, status FROM ended
 # claimed: the next jobs, beside the end of the last ones. Both parts see the table as it was before the
 # statement, so what is given back here is not taken again here. accepted: one row, so that it comes back
 # without a job too, and told with the first one only.
-_AND_CLAIM: Final = """
+AND_CLAIM: Final = """
 WITH {given}, {ending}, {next}, claimed AS (
     {claiming}
     RETURNING {claimed}
@@ -94,10 +94,10 @@ FROM (SELECT array_agg(id) AS ids, array_agg(status) AS statuses FROM ended) AS 
 LEFT JOIN claimed ON true
 """
 END_AND_CLAIM: Final = with_claimed(
-    per_family(_AND_CLAIM, given=GIVEN, ending=ENDED, next=NEXT, claiming=CLAIMING)
+    per_family(AND_CLAIM, given=GIVEN, ending=ENDED, next=NEXT, claiming=CLAIMING)
 )
 END_ONE_AND_CLAIM: Final = with_claimed(
-    per_family(_AND_CLAIM, given=GIVEN_ONE, ending=ENDED, next=NEXT, claiming=CLAIMING)
+    per_family(AND_CLAIM, given=GIVEN_ONE, ending=ENDED, next=NEXT, claiming=CLAIMING)
 )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.bulk import Enqueued, insert_many, insert_or_find, swallowed
-from queue_workflows.repositories.claimable import ClaimableRepository
+from queue_workflows.repositories.claimable import ClaimableRepository, Claims
 from queue_workflows.repositories.claimed import ClaimedIngestJob
 from queue_workflows.repositories.connection import Handle
 from queue_workflows.repositories.families import INGEST
@@ -113,6 +113,7 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
 
     _table = _TABLE
     _family = INGEST
+    _claims = Claims.of(INGEST)
     _claimed = ClaimedIngestJob
 
     def __init__(

@@ -13,7 +13,7 @@ from queue_workflows.errors import PayloadError
 from queue_workflows.models import WorkflowNodeJob
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.bulk import DUE_UNLESS_GIVEN, BulkTable, Enqueued, insert_many, send_many
-from queue_workflows.repositories.claimable import ClaimableRepository
+from queue_workflows.repositories.claimable import ClaimableRepository, Claims
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.deciding import COUNTED
 from queue_workflows.repositories.ending import id_array
@@ -182,6 +182,7 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
 
     _table = _TABLE
     _family = NODE
+    _claims = Claims.of(NODE)
     _claimed = ClaimedNodeJob
 
     def insert_many(self, jobs: Iterable[NewNodeJob]) -> list[Enqueued]:

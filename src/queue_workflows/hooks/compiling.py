@@ -1,0 +1,139 @@
+"""From the hooks of an event to an ordinary workflow document: a node for each hook, and steps between them.
+
+    step 0    step 1   …   last step    seal        End hooks
+    ──────    ──────       ─────────    ────        ─────────
+    a ─┐  ┌── c ─ …  ──── x ──┐
+       ├──┤                   ├──────── seal ──┬── tidy
+    b ─┘  └── d.bg ─ … ─ … ─ …│ … … … … … … … ─┘
+                                (told to end, if its plugin wants so)
+
+A node depends on the foreground of the step before with `when: all_done`, and since both have a `step` it
+passes at the end of their first attempts. Nobody but the End hooks waits for background hooks. Whether a
+plugin is switched off is for the worker to say, who has its configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+from queue_workflows.errors import HookError
+from queue_workflows.hooks.discovery import Hook, discover_hooks
+from queue_workflows.hooks.plugin_config import load_plugin_config
+
+QUEUE: Final = "hooks"
+SEQUENTIAL_STEPS: Final = frozenset({5})
+SEAL: Final = "seal"
+# Behind the ten that a file's name can say.
+_SEAL_STEP: Final = 10
+_FIRST_END_STEP: Final = 20
+_LONGEST_ID: Final = 120
+
+
+def compile_hooks(
+    event: str,
+    dirs: Iterable[Path | str],
+    sequential_steps: Collection[int] = SEQUENTIAL_STEPS,
+    *,
+    plugins: Collection[str] | None = None,
+) -> dict[str, Any]:
+    """The workflow document of an event's hooks; of these `plugins` only, if they are named.
+
+    Every hook's arguments are the run's inputs. In a sequential step hooks run one after the other, in all
+    others at once. Raises `HookError` if there are none, or one cannot be run.
+    """
+    places = list(dirs)
+    hooks = _wanted(discover_hooks(event, places), plugins)
+    if not hooks:
+        below = ", ".join(map(str, places)) or "no directory"
+        raise HookError(
+            f"there are no hooks of {event} below {below}",
+            advice=f"a hook is an executable {{plugin}}/on_{event}__{{NN}}_{{name}}.{{ext}}",
+        )
+    nodes = _Nodes(sequential_steps)
+    for step, group in groupby(hooks, key=lambda hook: hook.step):
+        nodes.add(step, list(group))
+    nodes.seal()
+    ends = _wanted(discover_hooks(f"{event}End", places), plugins)
+    for step, group in groupby(ends, key=lambda hook: hook.step):
+        nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
+    return {"name": event, "on_failure": "continue", "nodes": nodes.all}
+
+
+def _wanted(hooks: list[Hook], plugins: Collection[str] | None) -> list[Hook]:
+    return hooks if plugins is None else [hook for hook in hooks if hook.plugin in plugins]
+
+
+class _Nodes:
+    """The nodes so far, and what the next step waits for."""
+
+    def __init__(self, sequential_steps: Collection[int]) -> None:
+        self.all: list[dict[str, Any]] = []
+        self._sequential = sequential_steps
+        self._before: list[str] = []
+        self._background: list[str] = []
+        self._ids: set[str] = set()
+        self._retries: dict[Path, dict[str, Any]] = {}
+
+    def add(self, step: int, hooks: Sequence[Hook], *, is_end: bool = False) -> None:
+        """A step; End hooks have nothing left to run beside."""
+        before, foreground = self._before, []
+        for hook in hooks:
+            background = hook.is_background and not is_end
+            node = self._node(hook, step, before)
+            self.all.append(node)
+            if background:
+                node["background"] = True
+                self._background.append(node["id"])
+            elif step in self._sequential:
+                before = foreground = [node["id"]]
+            else:
+                foreground.append(node["id"])
+        self._before = foreground or self._before
+
+    def seal(self) -> None:
+        """The end of the last step, where there is somebody beside it to be told."""
+        if self._background:
+            self.all.append({"id": SEAL, "type": "seal", "step": _SEAL_STEP} | _after(self._before))
+            self._ids.add(SEAL)
+            self._before = [SEAL, *self._background]
+
+    def _node(self, hook: Hook, step: int, before: Sequence[str]) -> dict[str, Any]:
+        return {
+            "id": self._id(hook),
+            "queue": QUEUE,
+            "module": hook.name,
+            "plugin": hook.plugin,
+            "step": step,
+            "inputs": {"args": {"$from": "inputs"}},
+            **_after(before),
+            **self._retry(hook.path.parent),
+        }
+
+    def _retry(self, plugin: Path) -> dict[str, Any]:
+        if plugin not in self._retries:
+            config = load_plugin_config(plugin)
+            retry = {"max_attempts": config.max_attempts, "backoff_s": config.retry_s}
+            said = {name: value for name, value in retry.items() if value is not None}
+            self._retries[plugin] = {"retry": said} if said else {}
+        return self._retries[plugin]
+
+    def _id(self, hook: Hook) -> str:
+        """What commands call a hook: its plugin and the part of its file's name behind the event."""
+        short = hook.name.removeprefix(f"on_{hook.event}__")
+        if hook.event.endswith("End"):
+            short = f"end_{short}"
+        base = re.sub(r"[^A-Za-z0-9_-]", "_", f"{hook.plugin}__{short}")[:_LONGEST_ID]
+        base = base if base[0].isalpha() or base[0] == "_" else f"_{base[:-1]}"
+        node_id, number = base, 2
+        while node_id in self._ids:
+            node_id, number = f"{base}_{number}", number + 1
+        self._ids.add(node_id)
+        return node_id
+
+
+def _after(before: Sequence[str]) -> dict[str, Any]:
+    return {"depends_on": list(before), "when": "all_done"} if before else {}

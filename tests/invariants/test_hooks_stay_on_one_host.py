@@ -1,0 +1,189 @@
+"""The hooks of a run are claimed on one host, whoever asks first; background hooks are claimed apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from support.jobs import CLEAR
+from support.plans import explain
+from support.runs import dispatcher, settle, start
+from support.threads import together
+
+from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.claiming import UNMARKED, claim_params
+from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.hook_jobs import CLAIM, HookJobRepository
+from queue_workflows.states import JobStatus
+
+NODES = [
+    {"id": f"n{number}", "module": "m", "plugin": "p", "queue": "hooks", "step": 0, "background": number > 3}
+    for number in range(6)
+]
+
+
+class Host:
+    """A worker's claims on one host."""
+
+    def __init__(self, dsn: str, name: str) -> None:
+        self.name = name
+        self.connection = psycopg.connect(dsn, autocommit=True)
+        self.jobs = HookJobRepository.at(name)(self.connection)
+
+    def claim(self, limit: int = 100) -> list[ClaimedNodeJob]:
+        return self.jobs.claim("hooks", worker_id=f"{self.name}:w", lease_s=60, limit=limit)
+
+    def background(self, limit: int = 100) -> list[ClaimedNodeJob]:
+        assert isinstance(self.jobs, HookJobRepository)
+        return self.jobs.claim_background(worker_id=f"{self.name}:w", lease_s=60, limit=limit)
+
+
+@pytest.fixture
+def one(qwf_dsn: str) -> Iterator[Host]:
+    host = Host(qwf_dsn, "one")
+    host.connection.execute(CLEAR)
+    with host.connection:
+        yield host
+
+
+@pytest.fixture
+def other(qwf_dsn: str) -> Iterator[Host]:
+    host = Host(qwf_dsn, "other")
+    with host.connection:
+        yield host
+
+
+def begun(host: Host, count: int = 1, nodes: list[dict[str, Any]] = NODES) -> list[Any]:
+    """So many runs of hooks whose first step is open."""
+    runs = [start(host.connection, {"on_failure": "continue", "nodes": nodes}) for _ in range(count)]
+    settle(dispatcher(host.connection))
+    return runs
+
+
+def hosts(host: Host) -> list[tuple[Any, ...]]:
+    """Where runs and their jobs belong, as rows say."""
+    return host.connection.execute("""
+        SELECT DISTINCT run.pinned_host, job.pinned_host FROM workflow_runs AS run
+        JOIN workflow_node_jobs AS job ON job.run_id = run.id ORDER BY 1, 2
+    """).fetchall()
+
+
+def names(jobs: list[ClaimedNodeJob]) -> list[str]:
+    return [job.node_id for job in jobs]
+
+
+def test_the_first_claim_decides(one: Host, other: Host) -> None:
+    """Another host gets nothing of the run from then on, in this step or a later one."""
+    begun(one, nodes=[*NODES, {**NODES[0], "id": "last", "depends_on": ["n0"]}])
+    (first,) = one.claim(limit=1)
+    assert (first.node_id, other.claim(), other.background()) == ("n0", [], [])
+    assert hosts(one) == [("one", "one")]
+    one.jobs.end(Ending(first.fence, JobStatus.COMPLETED))
+    settle(dispatcher(one.connection))
+    assert other.claim() == []
+    assert names(one.claim()) == ["n1", "n2", "n3", "last"]
+
+
+def test_background_hooks_are_claimed_apart(one: Host) -> None:
+    """Neither claim takes what is the other's, and the first of either kind pins."""
+    begun(one)
+    assert names(one.background(limit=1)) == ["n4"]
+    assert names(one.claim()) == ["n0", "n1", "n2", "n3"]
+    assert names(one.background()) == ["n5"]
+
+
+def test_who_claims_meanwhile_waits_for_nobody_and_gets_nothing(one: Host, other: Host) -> None:
+    """While the first claim is not committed, a second one passes the run by."""
+    begun(one)
+    with one.connection.transaction():
+        assert names(one.claim(limit=1)) == ["n0"]
+        assert other.claim() == []
+    assert other.claim() == []
+    assert names(one.claim()) == ["n1", "n2", "n3"]
+
+
+def test_two_hosts_at_once_never_share_a_run(one: Host, other: Host) -> None:
+    """However their claims fall together, each run is one host's, and everything is claimed in the end."""
+    begun(one, 60)
+    claimed: list[ClaimedNodeJob] = []
+    while left := one.connection.execute(
+        "SELECT count(*) FROM workflow_node_jobs WHERE status = 'queued' AND NOT background"
+    ).fetchone():
+        if left == (0,):
+            break
+        for jobs in together(lambda: one.claim(limit=7), lambda: other.claim(limit=7)):
+            claimed += jobs
+    by_run: dict[Any, set[str]] = {}
+    for job in claimed:
+        by_run.setdefault(job.run_id, set()).add(job.claimed_by)
+    assert len(claimed) == 60 * 4
+    assert all(len(workers) == 1 for workers in by_run.values())
+    assert set(hosts(one)) <= {("one", "one"), ("other", "other")}
+
+
+def test_an_end_beside_a_claim_goes_by_the_host_too(one: Host, other: Host) -> None:
+    """The statement of a busy worker, with one end or with several."""
+    begun(one, 2)
+    for count in (1, 2):
+        held = one.claim(limit=count)
+        ended, jobs = one.jobs.end_and_claim(
+            [Ending(job.fence, JobStatus.COMPLETED) for job in held],
+            "hooks",
+            worker_id="one:w",
+            lease_s=60,
+            limit=1,
+        )
+        assert (len(ended.statuses), len(jobs), ended.lost) == (count, 1, [])
+    assert len({job.run_id for job in other.claim()} & {job.run_id for job in held}) == 0
+
+
+def test_a_suspect_is_claimed_with_others(one: Host) -> None:
+    """A hook has a process of its own, so a worker that died with ten of them has none to blame."""
+    begun(one)
+    one.connection.execute("UPDATE workflow_node_jobs SET suspect = true")
+    assert [(job.node_id, job.suspect) for job in one.claim()] == [(f"n{at}", False) for at in range(4)]
+    assert one.jobs.head_is_suspect("hooks") is False
+
+
+def test_an_unpinned_run_is_anybodys(one: Host, other: Host) -> None:
+    """What runs on the host that is given up ends there or lapses; the rest goes on elsewhere."""
+    (run_id,) = begun(one)
+    (held,) = one.claim(limit=1)
+    assert HookJobRepository(one.connection).unpin(run_id, actor="ann", reason="gone") == ("one", 6)
+    assert names(other.claim()) == ["n1", "n2", "n3"]
+    assert HookJobRepository(one.connection).unpin(run_id, actor="ann") == ("other", 5)
+    log = one.connection.execute(
+        "SELECT actor, action, subject_id, reason, details FROM audit_log ORDER BY id"
+    )
+    assert log.fetchall() == [
+        ("ann", "run.unpin", str(run_id), "gone", {"host": "one"}),
+        ("ann", "run.unpin", str(run_id), None, {"host": "other"}),
+    ]
+    one.jobs.end(Ending(held.fence, JobStatus.COMPLETED))
+
+
+def test_the_claim_reads_what_it_takes(one: Host) -> None:
+    """By its own index, whatever else waits: runs of other hosts, of other queues, and what is over."""
+    run_id, _ = begun(one, 2)
+    one.connection.execute("UPDATE workflow_runs SET pinned_host = 'far' WHERE id = %s", [run_id])
+    one.connection.execute(
+        """
+        INSERT INTO workflow_node_jobs (run_id, node_id, map_index, queue, status, pinned_host, background,
+            claimed_by, attempt, finished_at)
+        SELECT %s, 'x', n, CASE WHEN n %% 5 = 0 THEN 'cpu' ELSE 'hooks' END,
+            CASE WHEN n %% 3 = 0 THEN 'completed' ELSE 'queued' END, 'far' || n %% 7, n %% 2 = 0,
+            CASE WHEN n %% 3 = 0 THEN 'w' END, 1, CASE WHEN n %% 3 = 0 THEN now() END
+        FROM generate_series(1, 30000) AS n
+        """,
+        [run_id],
+    )
+    one.connection.execute("ANALYZE workflow_node_jobs")
+    params = claim_params("hooks", worker_id="w", lease_s=60, limit=8, alone=False, positions=UNMARKED)
+    params |= {"host": "one", "background": False, "relaxed": False}
+    for mode in ("force_custom_plan", "force_generic_plan"):
+        plan = explain(one.connection, mode, CLAIM, params)
+        read = [node for node in plan if node.get("Relation Name") == "workflow_node_jobs"]
+        assert "Seq Scan" not in {node["Node Type"] for node in read}, mode
+        assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) < 100, mode

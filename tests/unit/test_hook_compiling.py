@@ -1,0 +1,109 @@
+"""From a directory of hooks to a document of nodes and steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from queue_workflows.errors import HookError
+from queue_workflows.hooks.compiling import compile_hooks
+from queue_workflows.workflow.spec import load_document
+
+
+def put(directory: Path, *files: str) -> None:
+    for file in files:
+        path = directory / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\n", encoding="utf-8")
+        path.chmod(0o755)
+
+
+def shape(document: dict[str, Any]) -> dict[str, tuple[int, list[str], bool]]:
+    """Of each node its step, what it depends on, and whether it is in the background."""
+    load_document(document)
+    return {
+        node["id"]: (node["step"], node.get("depends_on", []), node.get("background", False))
+        for node in document["nodes"]
+    }
+
+
+def test_steps_wait_for_the_foreground_before(tmp_path: Path) -> None:
+    """Steps without a hook are passed over, and nobody waits for a background hook but what tidies up."""
+    put(tmp_path, "a/on_Page__00_a.sh", "b/on_Page__01_b.sh", "l/on_Page__09_listen.bg.sh")
+    put(tmp_path, "c/on_Page__30_c.sh", "m/on_Page__31_more.bg.sh", "z/on_Page__late.sh")
+    put(tmp_path, "t/on_PageEnd__10_tidy.sh", "t/on_PageEnd__20_last.bg.sh")
+    assert shape(compile_hooks("Page", [tmp_path])) == {
+        "a__00_a_sh": (0, [], False),
+        "b__01_b_sh": (0, [], False),
+        "l__09_listen_bg_sh": (0, [], True),
+        "c__30_c_sh": (3, ["a__00_a_sh", "b__01_b_sh"], False),
+        "m__31_more_bg_sh": (3, ["a__00_a_sh", "b__01_b_sh"], True),
+        "z__late_sh": (9, ["c__30_c_sh"], False),
+        "seal": (10, ["z__late_sh"], False),
+        "t__end_10_tidy_sh": (21, ["seal", "l__09_listen_bg_sh", "m__31_more_bg_sh"], False),
+        "t__end_20_last_bg_sh": (22, ["t__end_10_tidy_sh"], False),
+    }
+
+
+def test_a_sequential_step_goes_in_order(tmp_path: Path) -> None:
+    """One hook after the other; a background hook starts when it is its turn, and keeps nobody waiting."""
+    put(tmp_path, "a/on_Page__50_a.sh", "b/on_Page__50_b.sh", "b/on_Page__51_c.sh", "l/on_Page__52_l.bg.sh")
+    put(tmp_path, "e/on_Page__60_e.sh")
+    assert shape(compile_hooks("Page", [tmp_path])) == {
+        "a__50_a_sh": (5, [], False),
+        "b__50_b_sh": (5, ["a__50_a_sh"], False),
+        "b__51_c_sh": (5, ["b__50_b_sh"], False),
+        "l__52_l_bg_sh": (5, ["b__51_c_sh"], True),
+        "e__60_e_sh": (6, ["b__51_c_sh"], False),
+        "seal": (10, ["e__60_e_sh"], False),
+    }
+    parallel = shape(compile_hooks("Page", [tmp_path], sequential_steps=()))
+    assert parallel["b__51_c_sh"] == (5, [], False)
+
+
+def test_only_the_named_plugins(tmp_path: Path) -> None:
+    """As `--plugins` says."""
+    put(tmp_path, "a/on_Page__00_a.sh", "b/on_Page__10_b.sh", "b/on_PageEnd__10_b.sh")
+    assert list(shape(compile_hooks("Page", [tmp_path], plugins=["a"]))) == ["a__00_a_sh"]
+
+
+def test_a_node_says_how_to_find_and_retry_its_hook(tmp_path: Path) -> None:
+    """Its file by plugin and name, the run's inputs as arguments, and the plugin's own policy."""
+    put(tmp_path, "a/on_Page__10_a.sh")
+    (tmp_path / "a" / "config.json").write_text(json.dumps({"x-max-attempts": 2, "x-retry-s": 1.5}))
+    (node,) = compile_hooks("Page", [tmp_path])["nodes"]
+    assert node == {
+        "id": "a__10_a_sh",
+        "queue": "hooks",
+        "module": "on_Page__10_a.sh",
+        "plugin": "a",
+        "step": 1,
+        "inputs": {"args": {"$from": "inputs"}},
+        "retry": {"max_attempts": 2, "backoff_s": 1.5},
+    }
+
+
+def test_names_that_would_be_one_are_told_apart(tmp_path: Path) -> None:
+    """An id has fewer letters to choose from than a file's name; none begins with a digit."""
+    put(tmp_path, "a.b/on_Page__10_a.sh", "a_b/on_Page__10_a.sh", "1st/on_Page__10_a.sh")
+    put(tmp_path, f"{'p' * 99}/on_Page__11_{'n' * 99}.sh")
+    ids = list(shape(compile_hooks("Page", [tmp_path])))
+    assert ids[:3] == ["_1st__10_a_sh", "a_b__10_a_sh", "a_b__10_a_sh_2"]
+    assert len(ids[3]) == 120
+
+
+def test_an_event_without_hooks_is_an_error(tmp_path: Path) -> None:
+    """Rather than a run that does nothing."""
+    with pytest.raises(HookError, match=f"there are no hooks of Page below {tmp_path} — a hook is"):
+        compile_hooks("Page", [tmp_path])
+
+
+def test_what_cannot_be_run_is_told_before_a_run_starts(tmp_path: Path) -> None:
+    """Of the event, and of its end."""
+    put(tmp_path, "a/on_Page__10_a.sh", "a/on_PageEnd__10_a")
+    (tmp_path / "a" / "on_PageEnd__10_a").chmod(0o644)
+    with pytest.raises(HookError, match="on_PageEnd__10_a is not executable"):
+        compile_hooks("Page", [tmp_path])
