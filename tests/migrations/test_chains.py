@@ -9,12 +9,12 @@ import sqlalchemy as sa
 from support.revisions import HEAD, REVISIONS
 
 from queue_workflows.config import HostMigrations, configure
-from queue_workflows.db import migrations
-from queue_workflows.db.migrations import chains
-from queue_workflows.db.migrations.chains import chain_directory, engine_chain, host_chain, select_chains
+from queue_workflows.db import migrations, shipped_chain
+from queue_workflows.db.migrations.chains import engine_chain, host_chain, select_chains
 from queue_workflows.db.migrations.differences import describe_differences
 from queue_workflows.db.migrations.revisions import check_target, find_revision, load_script, next_number
 from queue_workflows.db.migrations.tables import engine_tables
+from queue_workflows.db.shipped_chain import chain_directory
 from queue_workflows.errors import ConfigurationError, MigrationRefused, UnknownRevision
 from queue_workflows.models import Base
 
@@ -33,7 +33,7 @@ def test_an_installed_package_prefers_its_own_copy(tmp_path: Path, monkeypatch: 
     """In a wheel the chains lie inside the package; a broken installation says so."""
     package = tmp_path / "lib" / "site-packages" / "queue_workflows"
     package.mkdir(parents=True)
-    monkeypatch.setattr(chains, "__file__", str(package / "db" / "migrations" / "chains.py"))
+    monkeypatch.setattr(shipped_chain, "__file__", str(package / "db" / "shipped_chain.py"))
     with pytest.raises(ConfigurationError, match="reinstall"):
         chain_directory()
     (package / "_alembic").mkdir()

@@ -13,7 +13,7 @@ import pytest
 from support.revisions import BEFORE_HEAD, HEAD, REVISIONS
 from support.schemas import catalog, query, qwf, qwf_environment
 
-from queue_workflows.db.migrations.chains import chain_directory
+from queue_workflows.db.shipped_chain import chain_directory
 
 pytestmark = pytest.mark.slow
 

@@ -35,12 +35,14 @@ def schema_refusal(invocation: Invocation) -> str | None:
 
     For an older schema they wait, and nothing else of this version can read it either: `SchemaBehind`.
     """
-    from queue_workflows.db import wait_for_schema
+    from queue_workflows.db.engine import Database
     from queue_workflows.errors import SchemaAhead
+    from queue_workflows.roles.schema import wait_for_schema
     from queue_workflows.roles.worker import MIN_SCHEMA
 
     try:
-        wait_for_schema(MIN_SCHEMA, 0, dsn=invocation.db_url)
+        with Database.open(invocation.db_url, role="cli", creates=False) as database:
+            wait_for_schema(database, MIN_SCHEMA, 0)
     except SchemaAhead as refused:
         return str(refused)
     return None

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import psycopg
 
+from queue_workflows import db
 from queue_workflows.config import current_config
-from queue_workflows.db import bootstrap, wait_for_schema
 from queue_workflows.db.dsn import secrets_of
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
@@ -34,6 +34,7 @@ from queue_workflows.roles.orchestrator import (
     OrchestratorOptions,
 )
 from queue_workflows.roles.probing import probed
+from queue_workflows.roles.schema import is_ready
 from queue_workflows.settings import Settings
 from queue_workflows.telemetry.instruments import observe_figures
 from queue_workflows.telemetry.provider import meter
@@ -100,8 +101,10 @@ def _observed(database: Database, settings: Settings) -> Iterator[None]:
 
 def _prepare_schema(database: Database, options: OrchestratorOptions) -> None:
     """Migrate, or wait for somebody who may; a server that does not answer yet is waited for too."""
+    if current_config().host_migrations is None and is_ready(database):
+        return
     try:
-        for step in bootstrap(engine=database.engine):
+        for step in db.bootstrap(engine=database.engine):
             _log.info("migrated: %s %s", step.chain, step.revision)
     except AccessRefused as refused:
         _log.info("%s; waiting for the schema for %g s", refused, options.schema_wait_s)
@@ -109,7 +112,7 @@ def _prepare_schema(database: Database, options: OrchestratorOptions) -> None:
         if options.once:
             raise
         _log.warning("%s; waiting for it for %g s", exc, options.schema_wait_s)
-    wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
+    db.wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
 
 
 def _herald(database: Database, settings: Settings, redactor: Redactor) -> Herald:

@@ -8,7 +8,6 @@ from contextlib import closing
 from typing import Final
 
 from queue_workflows.config import current_config
-from queue_workflows.db import wait_for_schema
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
@@ -20,6 +19,7 @@ from queue_workflows.roles.lifeline import told
 from queue_workflows.roles.loop import Halt, Waiter
 from queue_workflows.roles.probing import probed
 from queue_workflows.roles.scheduler import Scheduler, SchedulerOptions
+from queue_workflows.roles.schema import wait_for_schema
 from queue_workflows.settings import Settings
 
 # The revision that brought the last columns which a scheduler uses.
@@ -41,7 +41,7 @@ def run_scheduler(database: Database, settings: Settings, options: SchedulerOpti
     ):
         halt = Halt(waiter.ring)
         with halt.on_signals():
-            wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
+            wait_for_schema(database, MIN_SCHEMA, options.schema_wait_s)
             scheduler = Scheduler(
                 lambda: database.connect(autocommit=True, hot=True),
                 settings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import Final
 
@@ -29,6 +30,7 @@ from queue_workflows.roles.identity import Identity, versions
 from queue_workflows.roles.leaving import leaving_after
 from queue_workflows.roles.outfit import Outfit
 from queue_workflows.roles.probing import probed
+from queue_workflows.roles.schema import is_as_shipped
 from queue_workflows.roles.shared_loop import SharedLoop
 from queue_workflows.roles.worker import MIN_SCHEMA, Worker
 from queue_workflows.settings import Settings
@@ -57,18 +59,18 @@ def run_worker(database: Database, settings: Settings, options: WorkerOptions) -
 def _wait_for_schema(database: Database, options: WorkerOptions, *, known: bool) -> None:
     """Not in silence, and who only came to drain a queue comes back later rather than wait for a server.
 
-    A worker that executes itself anew knows the schema as well as if it had not, and to look again takes a
-    fifth of its start.
+    A worker that executes itself anew knows the schema as well as if it had not, also one behind the head.
     """
     try:
-        database.connect(autocommit=True).close()
+        connection = database.connect(autocommit=True)
     except DatabaseUnreachable as exc:
         if options.drain:
             raise
         _log.warning("%s; waiting for it for %g s", exc, options.schema_wait_s)
     else:
-        if known:
-            return
+        with closing(connection):
+            if known or is_as_shipped(connection):
+                return
     db.wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
 
 

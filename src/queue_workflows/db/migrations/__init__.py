@@ -2,11 +2,11 @@
 
 from queue_workflows.db.migrations.adoption import Adoption, adopt
 from queue_workflows.db.migrations.authoring import RevisionInfo, check, history, merge, offline_sql, revision
-from queue_workflows.db.migrations.chains import chain_directory
 from queue_workflows.db.migrations.state import ChainState, current
 from queue_workflows.db.migrations.stepping import Progress
 from queue_workflows.db.migrations.verbs import bootstrap, downgrade, downgrade_chain, upgrade
 from queue_workflows.db.migrations.waiting import wait_for_schema
+from queue_workflows.db.shipped_chain import chain_directory
 
 __all__ = [
     "Adoption",

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from alembic.config import Config
 
 from queue_workflows.config import ENGINE_VERSION_TABLE, HostMigrations, current_config
+from queue_workflows.db.shipped_chain import chain_directory, engine_versions
 from queue_workflows.errors import ConfigurationError
 
 ChainName = Literal["engine", "host"]
@@ -40,17 +41,6 @@ class Chain:
     include_name: IncludeName | None = None
 
 
-def chain_directory() -> Path:
-    """Where `env.py` and the engine's revisions lie: inside the package, or beside `src` in a checkout."""
-    package = Path(__file__).absolute().parents[2]
-    for candidate in (package / "_alembic", package.parent.parent / "alembic"):
-        if (candidate / "env.py").is_file():
-            return candidate
-    raise ConfigurationError(
-        f"the migration chain is missing beside {package}", advice="reinstall queue-workflows from its wheel"
-    )
-
-
 def in_checkout() -> bool:
     """Only a checkout may grow engine revisions; a wheel's are frozen."""
     return chain_directory().name != "_alembic"
@@ -58,7 +48,7 @@ def in_checkout() -> bool:
 
 def engine_chain() -> Chain:
     """The engine's own chain."""
-    return Chain("engine", chain_directory() / "engine" / "versions", ENGINE_VERSION_TABLE)
+    return Chain("engine", engine_versions(), ENGINE_VERSION_TABLE)
 
 
 def host_chain(
