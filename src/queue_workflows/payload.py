@@ -92,8 +92,9 @@ def _small_text(value: object) -> str | None:
     if type(value) is not dict or len(value) > _FEW or not _are_small(value):
         return None
     try:
-        text = _encode(value)
-        text.encode()
+        text = "".join(_pieces(value, 0)) if _pieces is not None else _ENCODER.encode(value)
+        if not text.isascii():
+            text.encode()
     except ValueError:
         return None
     return None if "\\u0000" in text else text
@@ -101,13 +102,16 @@ def _small_text(value: object) -> str | None:
 
 def _are_small(items: dict[Any, Any]) -> bool:
     for key, child in items.items():
-        kind = type(child)
         if type(key) is not str or len(key) > _SHORT:
             return False
-        if kind is str:
+        kind = type(child)
+        if kind is int:
+            if not -_WORD < child < _WORD:
+                return False
+        elif kind is str:
             if len(child) > _SHORT:
                 return False
-        elif kind not in _SMALL and (kind is not int or not -_WORD < child < _WORD):
+        elif kind not in _SMALL:
             return False
     return True
 

@@ -11,7 +11,7 @@ import pytest
 
 from queue_workflows.errors import DatabaseError
 from queue_workflows.models import IngestJob
-from queue_workflows.repositories import IngestJobRepository, NewIngestJob, bulk
+from queue_workflows.repositories import IngestJobRepository, NewIngestJob, columns
 
 FULL: dict[str, Any] = {
     "task_name": "task",
@@ -180,7 +180,7 @@ def test_counts(jobs: IngestJobRepository) -> None:
 def test_bulk_over_many_chunks(jobs: IngestJobRepository, qwf_conn: psycopg.Connection) -> None:
     """Answers stay in order over chunks, with keys taken before, in earlier chunks and in the same one."""
     old = jobs.enqueue("t", queue="fetch", dedupe_key="k5")
-    count = 3 * bulk.CHUNK_ROWS + 7
+    count = 3 * columns.CHUNK_ROWS + 7
     given = (
         NewIngestJob(
             task_name="t",
@@ -210,11 +210,13 @@ def test_bulk_over_many_chunks(jobs: IngestJobRepository, qwf_conn: psycopg.Conn
 
 def test_chunks_are_bounded_by_size(jobs: IngestJobRepository) -> None:
     """Large payloads go in statements of a few, never all in one."""
-    table = bulk.BulkTable("t", (("args", "jsonb"),), ("args",), "", "")
-    rows = [("x" * 3_000_000,)] * 5 + [("y",)] * 3
-    assert [len(chunk) for chunk in bulk._chunks(table, rows, range(len(rows)))] == [2, 2, 4]
-    assert [len(chunk) for chunk in bulk._chunks(table, [("z" * 20_000_000,)] * 2, [0, 1])] == [1, 1]
-    assert list(bulk._chunks(table, [], [])) == []
+    for lengths, expected in (
+        ([3_000_000] * 5 + [1] * 3, [(0, 2), (2, 4), (4, 8)]),
+        ([20_000_000] * 2, [(0, 1), (1, 2)]),
+        ([], []),
+    ):
+        rows = columns.Columns(len(lengths), {"t": "x"}, {"args": ["y" * length for length in lengths]})
+        assert list(rows.bounds(["args"])) == expected
     made = jobs.enqueue_many(
         NewIngestJob(task_name="t", queue="fetch", args={"x": "x" * 3_000_000}) for _ in range(4)
     )

@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from support.schemas import blocked, until
 
-import queue_workflows.repositories.bulk
+import queue_workflows.repositories.columns
 from queue_workflows.repositories import Enqueued, IngestJobRepository, NewIngestJob
-from queue_workflows.repositories.bulk import CHUNK_ROWS
+from queue_workflows.repositories.columns import CHUNK_ROWS
 
 SERIALIZABLE = psycopg.IsolationLevel.SERIALIZABLE
 
@@ -205,7 +205,7 @@ def test_two_calls_with_the_same_keys_in_other_orders_do_not_deadlock(qwf_dsn, p
 @pytest.mark.parametrize("size", [10, 2], ids=["one statement", "several"])
 def test_place_in_the_queue_is_the_order_given(pair, monkeypatch, size) -> None:
     """Bulk rows are claimed in the order in which they were given, whatever their keys."""
-    monkeypatch.setattr(queue_workflows.repositories.bulk, "CHUNK_ROWS", size)
+    monkeypatch.setattr(queue_workflows.repositories.columns, "CHUNK_ROWS", size)
     one, _ = pair
     answers = bulk(one, "z", None, "a", "z", "m", None, "b")
     assert [each.created for each in answers] == [True] * 3 + [False] + [True] * 3

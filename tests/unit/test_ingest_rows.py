@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.repositories import NewIngestJob, PayloadLimits
+from queue_workflows.repositories.columns import CHUNK_ROWS
 from queue_workflows.repositories.ingest_rows import BULK, IngestRows
 
 LEAST: dict[str, Any] = {"task_name": "page", "queue": "fetch"}
@@ -82,3 +84,66 @@ def test_what_the_last_job_said_vouches_for_no_other():
             rows.row(NewIngestJob(**given[0] | wrong))
     with pytest.raises(PayloadError):
         IngestRows(PayloadLimits()).row(NewIngestJob(task_name=None, queue=None, priority=None))
+
+
+MANY = (
+    *(LEAST | {"args": {"n": n}, "dedupe_key": f"k{n}"} for n in range(2 * CHUNK_ROWS + 3)),
+    *(LEAST | {"priority": n % 10, "queue": "load", "max_attempts": None} for n in range(100)),
+    *(LEAST | FULL | {"task_name": f"t{n}", "limit_key": f"host:{n}"} for n in range(100)),
+    *(LEAST | {"delay": 1}, LEAST | {"run_at": datetime(2040, 1, 1, tzinfo=UTC), "reason": "ü" * 5000}),
+)
+
+
+def test_many_jobs_are_the_same_rows_as_one_by_one():
+    """Column by column, whatever they have in common or not."""
+    columns = ROWS.columns(NewIngestJob(**given) for given in MANY)
+    rows = list(zip(*(columns.values(name) for name in BULK.names), strict=True))
+    assert rows == [ROWS.of(given) for given in MANY]
+    assert ROWS.columns([]).count == 0
+    traced = ROWS.columns([NewIngestJob(**LEAST), NewIngestJob(**LEAST | FULL)], traceparent="00-7-7-01")
+    assert traced.values("traceparent") == ["00-7-7-01", FULL["traceparent"]]
+
+
+@pytest.mark.parametrize("at", [0, 77])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({name: [7]} for name in ("task_name", "queue", *FULL)),
+        *({"priority": True}, {"priority": None}, {"task_name": None}, {"limit_key": "host:*"}),
+        *({"dedupe_key": ""}, {"dedupe_key": "\x00"}, {"dedupe_key": "\ud800"}, {"dedupe_key": "k" * 1025}),
+        *({"delay": -1}, {"run_at": datetime(2040, 1, 1)}),
+    ],
+)
+def test_a_refused_job_is_named_wherever_it_stands(wrong, at):
+    """In the words in which it is refused alone, with its number."""
+    with pytest.raises(PayloadError) as alone:
+        ROWS.row(NewIngestJob(**LEAST | {"priority": 1} | wrong))
+    given = [LEAST | {"dedupe_key": f"k{n}", "priority": 1} for n in range(99)]
+    given[at] |= wrong
+    with pytest.raises(PayloadError) as caught:
+        ROWS.columns(NewIngestJob(**one) for one in given)
+    assert str(caught.value) == f"jobs[{at}]: {alone.value}"
+    assert caught.value.path == f"jobs[{at}].{alone.value.path}"
+
+
+@pytest.mark.parametrize("wrong", [{"args": {"x": {1}}}, {"delay": -1}])
+def test_a_refused_job_is_named_behind_thousands(wrong):
+    """Jobs are looked at some thousand at a time, and counted through."""
+    given = [*([LEAST] * (CHUNK_ROWS + 1)), LEAST | wrong]
+    with pytest.raises(PayloadError, match=rf"^jobs\[{CHUNK_ROWS + 1}\]: "):
+        ROWS.columns(NewIngestJob(**one) for one in given)
+
+
+def test_what_a_generator_does_to_its_one_job_afterwards_changes_no_row():
+    """Each is taken as it is when it is handed over."""
+    args: dict[str, int] = {}
+    job = NewIngestJob(**LEAST, args=args)
+
+    def reused() -> Iterator[NewIngestJob]:
+        for n in range(3):
+            args["n"], job.dedupe_key = n, f"k{n}"
+            yield job
+
+    columns = ROWS.columns(reused())
+    assert list(columns.values("args")) == ['{"n":0}', '{"n":1}', '{"n":2}']
+    assert list(columns.values("dedupe_key")) == ["k0", "k1", "k2"]

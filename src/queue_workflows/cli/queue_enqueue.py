@@ -23,7 +23,8 @@ from queue_workflows.jobs.importing import (
     our_rows,
     sending_on,
 )
-from queue_workflows.repositories.bulk import CHUNK_ROWS, Enqueued
+from queue_workflows.repositories.bulk import Enqueued
+from queue_workflows.repositories.columns import CHUNK_ROWS
 from queue_workflows.repositories.fields import Row
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 

@@ -21,7 +21,8 @@ from queue_workflows.config import current_config
 from queue_workflows.db.asking import AskingConnection
 from queue_workflows.errors import ConfigurationError, LineRefused, PayloadError
 from queue_workflows.jobs.tasks import TaskRegistry, current_tasks
-from queue_workflows.repositories.bulk import CHUNK_BYTES, CHUNK_ROWS, Enqueued
+from queue_workflows.repositories.bulk import Enqueued
+from queue_workflows.repositories.columns import CHUNK_BYTES, CHUNK_ROWS
 from queue_workflows.repositories.enqueueing import current_rows, unknown_queue
 from queue_workflows.repositories.fields import Row
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository

@@ -9,14 +9,15 @@ and is no faster with the temporary table that would make up for it; docs/decisi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import DatabaseError
+from queue_workflows.repositories.columns import Columns
 from queue_workflows.repositories.connection import Params, Statements
-from queue_workflows.repositories.fields import Row
 
 # given: the rows in the caller's order, each with its place in the queue, which also tells them apart below;
 # taken here, or beforehand where the rows of a call go in several statements.
@@ -58,8 +59,6 @@ DUE_UNLESS_GIVEN: Final = (
     ("expires_at", "COALESCE({expires_at}, statement_timestamp() + make_interval(secs => {expires_s}))"),
 )
 
-CHUNK_ROWS: Final = 2000
-CHUNK_BYTES: Final = 8_388_608
 TRIES: Final = 20
 
 
@@ -89,6 +88,11 @@ class BulkTable:
     on_conflict: str = "DO NOTHING"
 
     @property
+    def large(self) -> tuple[str, ...]:
+        """The columns whose texts bound what one statement takes."""
+        return tuple(name for name, kind in self.columns if kind == "jsonb")
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.columns)
 
@@ -103,111 +107,99 @@ def insert_or_find(statements: Statements, insert: str, find: str, params: Param
     raise swallowed()
 
 
-def insert_many(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> list[Enqueued]:
+def insert_many(statements: Statements, table: BulkTable, rows: Columns) -> list[Enqueued]:
     """Each row's id in the order given; the first of several with one key makes it, the rest point at it."""
+    bounds = list(rows.bounds(table.large))
+    if len(bounds) < 2 or (order := _by_key(table, rows)) is None:
+        chunks = [_insert_chunk(statements, table, rows.part(*ends), None) for ends in bounds]
+        return chunks[0] if len(chunks) == 1 else [answer for chunk in chunks for answer in chunk]
+    # By key across all statements too, and for the same reason; so the places are taken beforehand.
+    taken = statements.rows(TAKE_PLACES.replace("{table}", table.name), {"rows": rows.count})
+    places = sorted([place for (place,) in taken])
     done: dict[int, Enqueued] = {}
-    places: list[int] | None = None
-    as_given = list(range(len(rows)))
-    chunks = list(_chunks(table, rows, as_given))
-    if len(chunks) > 1 and (by_key := _by_key(table, rows)) != as_given:
-        # By key across all statements too, and for the same reason; so the places are taken beforehand.
-        chunks = list(_chunks(table, rows, by_key))
-        taken = statements.rows(TAKE_PLACES.replace("{table}", table.name), {"rows": len(rows)})
-        places = sorted(place for (place,) in taken)
-    for numbers in map(sorted, chunks):
-        theirs = places and [places[at] for at in numbers]
-        answers = _insert_chunk(statements, table, [rows[at] for at in numbers], theirs)
-        done.update(zip(numbers, answers, strict=True))
-    return [done[at] for at in as_given]
+    for start, stop in rows.picked(order).bounds(table.large):
+        numbers = sorted(order[start:stop])
+        theirs = list(map(places.__getitem__, numbers))
+        done.update(zip(numbers, _insert_chunk(statements, table, rows.picked(numbers), theirs), strict=True))
+    return [done[number] for number in range(rows.count)]
 
 
-def send_many(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> None:
+def send_many(statements: Statements, table: BulkTable, rows: Columns) -> None:
     """The same where nobody wants to know, and nobody else writes these keys at this time."""
-    if len(rows) == 1:
-        statements.send(_single(table), dict(zip(table.names, rows[0], strict=True)))
+    if rows.count == 1:
+        statements.send(_single(table), rows.same)
         return
-    for numbers in _chunks(table, rows, range(len(rows))):
-        statements.send(*_insertion(table, [rows[at] for at in numbers], None))
+    for ends in rows.bounds(table.large):
+        statements.send(*_insertion(table, rows.part(*ends), None))
 
 
-def _by_key(table: BulkTable, rows: Sequence[Row]) -> list[int]:
-    """The rows' numbers in the order in which the server sorts their keys; who has none waits for nobody."""
-    columns = [table.names.index(name) for name in table.key]
-    keys = list(zip(*([row[at] for row in rows] for at in columns), strict=True))
-    keyed = sorted((at for at, key in enumerate(keys) if None not in key), key=keys.__getitem__)
-    return keyed + [at for at, key in enumerate(keys) if None in key]
+def _by_key(table: BulkTable, rows: Columns) -> list[int] | None:
+    """The rows' numbers in the order in which the server sorts their keys; None if they are in it already.
 
-
-def _chunks(table: BulkTable, rows: Sequence[Row], order: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Slices of `order` that bound what one statement sends, by rows and by their JSON."""
-    start = size = 0
-    lengths = [0] * len(rows)
-    for text_at in [at for at, (_, kind) in enumerate(table.columns) if kind == "jsonb"]:
-        lengths = [length + len(row[text_at] or "") for length, row in zip(lengths, rows, strict=True)]
-    for at, number in enumerate(order):
-        length = lengths[number]
-        if at > start and (at - start == CHUNK_ROWS or size + length > CHUNK_BYTES):
-            yield order[start:at]
-            start, size = at, 0
-        size += length
-    if order:
-        yield order[start:]
+    Who has no key waits for nobody, and comes last.
+    """
+    if any(name in rows.same and rows.same[name] is None for name in table.key):
+        return None
+    columns = [rows.each[name] for name in table.key if name in rows.each]
+    numbers = range(rows.count)
+    without = sorted({at for column in columns if None in column for at in numbers if column[at] is None})
+    keyed = list(numbers) if not without else sorted(set(numbers).difference(without))
+    # Stable, so the last column first.
+    for column in reversed(columns):
+        keyed.sort(key=column.__getitem__)
+    order = keyed + without
+    return None if order == list(numbers) else order
 
 
 def _insert_chunk(
-    statements: Statements, table: BulkTable, rows: Sequence[Row], places: Sequence[int] | None
+    statements: Statements, table: BulkTable, rows: Columns, places: Sequence[int] | None
 ) -> list[Enqueued]:
+    answers = statements.rows(*_insertion(table, rows, places))
+    ids = [new_id for (new_id,) in answers]
+    if len(ids) == rows.count and None not in ids:
+        # A call for each would cost as much as all else that is done with an answer.
+        return list(map(Enqueued._make, zip(ids, repeat(True))))
     done: dict[int, Enqueued] = {}
-    left = list(range(len(rows)))
+    left = list(range(rows.count))
     for _ in range(TRIES):
-        theirs = places and [places[at] for at in left]
-        ids = statements.rows(*_insertion(table, [rows[at] for at in left], theirs))
         if len(ids) != len(left):
             break
-        for at, (new_id,) in zip(left, ids, strict=True):
+        for at, new_id in zip(left, ids, strict=True):
             if new_id is not None:
                 done[at] = Enqueued(new_id, True)
         left = [at for at in left if at not in done]
         if left:
-            for number, found_id in _find(statements, table, [rows[at] for at in left]):
+            for number, found_id in _find(statements, table, rows.picked(left)):
                 done[left[number - 1]] = Enqueued(found_id, False)
             left = [at for at in left if at not in done]
         if not left:
-            return [done[at] for at in range(len(rows))]
+            return [done[at] for at in range(rows.count)]
+        theirs = places and [places[at] for at in left]
+        ids = [new_id for (new_id,) in statements.rows(*_insertion(table, rows.picked(left), theirs))]
     raise swallowed()
 
 
-def _insertion(
-    table: BulkTable, rows: Sequence[Row], places: Sequence[int] | None
-) -> tuple[str, dict[str, Any]]:
+def _insertion(table: BulkTable, rows: Columns, places: Sequence[int] | None) -> tuple[str, dict[str, Any]]:
     """A column that has one value throughout goes as that value: arrays are a large part of the work.
 
     One that nobody gave stands in the statement as NULL, of which the server then makes nothing per row.
     """
-    params: dict[str, Any] = {}
-    arrays, missing = [], []
-    for name, values in zip(table.names, map(list, zip(*rows, strict=True)), strict=True):
-        if values.count(values[0]) == len(values):
-            if values[0] is None:
-                missing.append(name)
-            else:
-                params[name] = values[0]
-        else:
-            params[name] = values
-            arrays.append(name)
+    missing = tuple([name for name in table.names if name in rows.same and rows.same[name] is None])
+    arrays = tuple([name for name in table.names if name in rows.each])
+    params: dict[str, Any] = {name: value for name, value in rows.same.items() if value is not None}
+    params.update((name, list(rows.each[name])) for name in arrays)
     if not arrays:
-        arrays.append(table.key[0])
-        params[table.key[0]] = [params[table.key[0]]] * len(rows)
-    keyed = all(name in params for name in table.key)
+        # Some array has to say how many rows there are.
+        arrays = table.key[:1]
+        params[arrays[0]] = [params[arrays[0]]] * rows.count
+    keyed = not any(name in missing for name in table.key)
     if places is not None:
         params["position"] = places
-    return _statement(table, tuple(arrays), tuple(missing), keyed, places is not None), params
+    return _statement(table, arrays, missing, keyed, places is not None), params
 
 
-def _find(statements: Statements, table: BulkTable, rows: Sequence[Row]) -> Sequence[Sequence[Any]]:
-    places = [table.names.index(name) for name in table.key]
-    params = {name: [row[at] for row in rows] for name, at in zip(table.key, places, strict=True)}
-    return statements.rows(table.find, params)
+def _find(statements: Statements, table: BulkTable, rows: Columns) -> Sequence[Sequence[Any]]:
+    return statements.rows(table.find, {name: list(rows.values(name)) for name in table.key})
 
 
 @lru_cache(maxsize=256)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -117,25 +116,16 @@ def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle) -> list[Enqueued
     """
     standing = _kept.get()
     known = standing.config.ingest_queues
-    counted: list[tuple[str, str]] | None = [] if instruments() is not None else None
-
-    def checked(traceparent: str | None) -> Iterator[NewIngestJob]:
-        for job in jobs:
-            if job.queue not in known:
-                raise unknown_queue(job.queue, known)
-            if counted is not None:
-                counted.append((job.queue, job.task_name))
-            yield job if job.traceparent or not traceparent else replace(job, traceparent=traceparent)
-
     with producing(ENQUEUE, None, None, JobFamily.INGEST) as traced:
-        enqueued = _repository(conn, standing).enqueue_many(checked(traced.traceparent))
+        repository = _repository(conn, standing)
+        rows = repository.columns(jobs, traceparent=traced.traceparent)
+        for queue in set(rows.values("queue")) - known:
+            raise unknown_queue(queue, known)
+        enqueued = repository.enqueue_columns(rows)
         traced.note(BATCH_COUNT, len(enqueued))
-    if counted is not None:
-        count_sent(
-            ENQUEUE,
-            JobFamily.INGEST,
-            [of for of, each in zip(counted, enqueued, strict=True) if each.created],
-        )
+    if instruments() is not None:
+        sent = zip(rows.values("queue"), rows.values("task_name"), enqueued, strict=True)
+        count_sent(ENQUEUE, JobFamily.INGEST, [(queue, task) for queue, task, each in sent if each.created])
     return enqueued
 
 

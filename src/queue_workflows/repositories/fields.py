@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
@@ -35,11 +35,11 @@ class PayloadLimits(NamedTuple):
 
     def json_object(self, field: str, value: dict[str, Any] | None) -> str:
         """The JSON text of a dict; None is an empty one."""
+        if isinstance(value, dict):
+            return check_payload(value, max_bytes=self.max_bytes, max_depth=self.max_depth)
         if value is None:
             return "{}"
-        if not isinstance(value, dict):
-            raise PayloadError(f"{field} must be a dict, not {type(value).__name__}", path=field)
-        return self.json(value)
+        raise PayloadError(f"{field} must be a dict, not {type(value).__name__}", path=field)
 
 
 def text(field: str, value: str, *, max_bytes: int = NAME_BYTES) -> str:
@@ -157,11 +157,24 @@ def each(field: str, items: Iterable[T], checked: Callable[[T], Row]) -> list[Ro
         try:
             rows.append(checked(item))
         except PayloadError as refused:
-            place = f"{field}[{number}]"
-            raise PayloadError(
-                f"{place}: {refused.message}", path=f"{place}.{refused.path}", advice=refused.advice
-            ) from None
+            raise in_place(refused, field, number) from None
     return rows
+
+
+def in_place(refused: PayloadError, field: str, number: int) -> PayloadError:
+    """What is said of one of many."""
+    place = f"{field}[{number}]"
+    return PayloadError(f"{place}: {refused.message}", path=f"{place}.{refused.path}", advice=refused.advice)
+
+
+def are_sound_texts(values: Collection[str], most_bytes: int) -> bool:
+    """Whether `text` would take each of them, found out for all at once; false may be wrong."""
+    joined = "".join(values)
+    try:
+        joined.encode()
+    except UnicodeEncodeError:
+        return False
+    return "\x00" not in joined and "" not in values and max(map(len, values)) * 4 <= most_bytes
 
 
 def words_or_none(field: str, value: str | Iterable[str] | None, allowed: type[StrEnum]) -> list[str] | None:

@@ -15,12 +15,12 @@ from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.bulk import Enqueued, insert_many, insert_or_find, swallowed
 from queue_workflows.repositories.claimable import ClaimableRepository, Claims
 from queue_workflows.repositories.claimed import ClaimedIngestJob
+from queue_workflows.repositories.columns import Columns
 from queue_workflows.repositories.connection import Handle
 from queue_workflows.repositories.families import INGEST
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.ingest_rows import (
     BULK,
-    KEY_PLACE,
     KEYED_BULK,
     MAX_ATTEMPTS,
     NONE_GIVEN,
@@ -168,12 +168,20 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
         All are checked before the first is sent, so a bad one means that none is written. Of several with one
         `dedupe_key` the first is created and the rest point at it.
         """
-        return self.enqueue_rows(check.each("jobs", jobs, self._rows.row))
+        return self.enqueue_columns(self.columns(jobs))
+
+    def columns(self, jobs: Iterable[NewIngestJob], *, traceparent: str | None = None) -> Columns:
+        """The jobs as `enqueue_columns` takes them, all checked; `traceparent` is for those without one."""
+        return self._rows.columns(jobs, traceparent=traceparent)
 
     def enqueue_rows(self, rows: Sequence[check.Row]) -> list[Enqueued]:
         """The same for rows that `IngestRows` has checked."""
-        keyed = any(row[KEY_PLACE] is not None for row in rows)
-        return insert_many(self._sql, KEYED_BULK if keyed else BULK, rows)
+        return self.enqueue_columns(Columns.of(BULK.names, rows))
+
+    def enqueue_columns(self, rows: Columns) -> list[Enqueued]:
+        """And for those that it has made columns of."""
+        is_keyed = rows.same.get("limit_key", "") is not None
+        return insert_many(self._sql, KEYED_BULK if is_keyed else BULK, rows)
 
     def fetch(self, job_id: int) -> IngestJob | None:
         """One job, or None."""

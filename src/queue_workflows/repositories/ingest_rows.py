@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
+from itertools import islice
+from operator import attrgetter
 from typing import Any, Final
 
 from queue_workflows.config import RESERVED_QUEUES
-from queue_workflows.errors import ConfigurationError
+from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.bulk import IS_LATER, RUN_AT, BulkTable
+from queue_workflows.repositories.columns import CHUNK_ROWS, Columns
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.lanes import FRONT, LANE_RUN_AT, LIMIT_FULL
 from queue_workflows.repositories.table import Table
@@ -54,7 +57,6 @@ BULK: Final = BulkTable(
     key_where="WHERE dedupe_key IS NOT NULL",
     find=FIND_MANY,
 )
-KEY_PLACE: Final = BULK.names.index("limit_key")
 # Where some have a limit's key: the n-th of a key may have to go into its lane, as in ENQUEUE_KEYED.
 KEYED_BULK: Final = replace(
     BULK,
@@ -88,6 +90,14 @@ _OPTIONS: Final[tuple[tuple[str, Callable[[str, Any], Any]], ...]] = (
     ("traceparent", check.text),
 )
 NONE_GIVEN: Final[tuple[Any, ...]] = (None,) * len(_OPTIONS)
+# What a job says beside its args.
+SAID: Final = ("task_name", "queue", "priority", *(name for name, _ in _OPTIONS), "run_at", "delay")
+_CHECKED: Final = SAID[:-2]
+_said_by: Final = attrgetter(*SAID)
+# Keys that differ from job to job are looked at all at once; so long they may be.
+_LONGEST: Final = {"dedupe_key": check.KEY_BYTES, "limit_key": check.NAME_BYTES}
+_FEW: Final = 64
+_TEXTS: Final = frozenset({str, type(None)})
 # What no job says.
 _NOTHING: Final = object()
 _ARGS_PLACE: Final = BULK.names.index("args")
@@ -95,7 +105,8 @@ _NOT_GIVEN: Final[dict[str, Any]] = dict.fromkeys(BULK.names)
 _DUE: Final = frozenset({"run_at", "delay"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Not frozen: to be so would make up most of what one costs, and there may be a million of them.
+@dataclass(slots=True, kw_only=True)
 class NewIngestJob:
     """A job to enqueue. `run_at` or `delay` puts it off; a taken `dedupe_key` makes enqueueing it a no-op."""
 
@@ -130,6 +141,7 @@ class IngestRows:
             "args": limits.json_object,
             "priority": partial(check.whole, at_least=0, at_most=9),
         }
+        self._unsaid = dict.fromkeys(name for name, _ in _OPTIONS) | {"max_attempts": self._max_attempts}
         self._last: tuple[tuple[object, ...], check.Row] = ((_NOTHING,) * 3, ())
 
     def row(self, job: NewIngestJob) -> check.Row:
@@ -154,6 +166,81 @@ class IngestRows:
         if not _DUE.isdisjoint(given):
             values["run_at"], values["delay_s"] = check.due(given.get("run_at"), given.get("delay"))
         return tuple(values.values())
+
+    def columns(self, jobs: Iterable[NewIngestJob], *, traceparent: str | None = None) -> Columns:
+        """The same of many, column by column; `PayloadError` says which job is refused.
+
+        `traceparent` is for those that have none. Args may be changed by who hands them over, so their text
+        is made at once; what else a job says stays what it is, and is looked at in the end.
+        """
+        parts: list[Columns] = []
+        text_of, coming = self._limits.json_object, iter(jobs)
+        while True:
+            said: list[tuple[Any, ...]] = []
+            texts: list[str] = []
+            first = sum(part.count for part in parts)
+            for job in islice(coming, CHUNK_ROWS):
+                try:
+                    texts.append(text_of("args", job.args))
+                except PayloadError as refused:
+                    raise check.in_place(refused, "jobs", first + len(texts)) from None
+                said.append(_said_by(job))
+            if not said:
+                return Columns.joined(parts)
+            parts.append(self.columns_of(said, texts, first=first, traceparent=traceparent))
+
+    def columns_of(
+        self,
+        said: Sequence[tuple[Any, ...]],
+        texts: Sequence[str],
+        *,
+        first: int = 0,
+        traceparent: str | None = None,
+    ) -> Columns:
+        """Of what jobs say, in the order of `SAID`, and the checked JSON texts of their args.
+
+        `first` is the number of the first, for who is told that one is refused.
+        """
+        same, each = dict[str, Any](), dict[str, Sequence[Any]]()
+        given: dict[str, Sequence[Any]] = dict(zip(SAID, zip(*said, strict=True), strict=True))
+        if traceparent is not None:
+            given["traceparent"] = [own or traceparent for own in given["traceparent"]]
+        try:
+            for name in _CHECKED:
+                values = given[name]
+                if name in self._unsaid and values.count(None) == len(values):
+                    same[name] = self._unsaid[name]
+                else:
+                    each[name] = self._column(name, values)
+            each["run_at"], each["delay_s"] = _due_columns(given["run_at"], given["delay"])
+        except PayloadError:
+            self._refuse(said, first)
+            raise
+        each["args"] = texts
+        return Columns.reduced(len(texts), same, each)
+
+    def _column(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
+        """Each value checked, and put in for who does not say; what many say is looked at once."""
+        checked, kinds = self._checks[name], set(map(type, values))
+        unsaid = self._unsaid.get(name, _NOTHING)
+        if kinds == {str} or (kinds <= _TEXTS and unsaid is None):
+            distinct = set(values) - {None}
+            if len(distinct) <= _FEW or not _are_sound_keys(name, distinct):
+                for value in distinct:
+                    checked(name, value)
+            return values
+        if len(kinds) == 1 and values.count(values[0]) == len(values):
+            return [checked(name, values[0])] * len(values)
+        optional = unsaid is not _NOTHING
+        return [unsaid if optional and value is None else checked(name, value) for value in values]
+
+    def _refuse(self, said: Sequence[tuple[Any, ...]], first: int) -> None:
+        """Raise for the first job that says what cannot be."""
+        for number, (task_name, queue, priority, *options, run_at, delay) in enumerate(said, first):
+            try:
+                self.values(task_name, queue, None, priority, tuple(options), run_at=run_at, delay=delay)
+            except PayloadError as refused:
+                raise check.in_place(refused, "jobs", number) from None
 
     def _plain_row(self, job: NewIngestJob) -> check.Row:
         """Many jobs differ in their args alone: what was checked for the last one is not checked again.
@@ -199,6 +286,19 @@ class IngestRows:
         if run_at is not None or delay is not None:
             values["run_at"], values["delay_s"] = check.due(run_at, delay)
         return values
+
+
+def _are_sound_keys(name: str, keys: Set[str]) -> bool:
+    if name not in _LONGEST or not check.are_sound_texts(keys, _LONGEST[name]):
+        return False
+    return name != "limit_key" or "*" not in "".join(keys)
+
+
+def _due_columns(run_at: Sequence[Any], delay: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+    if run_at.count(None) == delay.count(None) == len(run_at):
+        return run_at, delay
+    due = [check.due(at, later) for at, later in zip(run_at, delay, strict=True)]
+    return [at for at, _ in due], [later for _, later in due]
 
 
 def ingest_queue(queue: str) -> str:

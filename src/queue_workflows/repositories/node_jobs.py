@@ -15,6 +15,7 @@ from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.bulk import DUE_UNLESS_GIVEN, BulkTable, Enqueued, insert_many, send_many
 from queue_workflows.repositories.claimable import ClaimableRepository, Claims
 from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.columns import Columns
 from queue_workflows.repositories.deciding import COUNTED
 from queue_workflows.repositories.ending import id_array
 from queue_workflows.repositories.families import NODE
@@ -190,7 +191,7 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
 
         All are checked before the first is sent. The answers are in the order of the jobs.
         """
-        return insert_many(self._sql, _BULK, check.each("jobs", jobs, self._row))
+        return insert_many(self._sql, _BULK, self._columns(jobs))
 
     def open_many(self, jobs: Iterable[NewNodeJob]) -> list[Enqueued]:
         """Insert jobs; one that is over from an earlier time of its node opens a new generation instead.
@@ -198,11 +199,11 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
         An element of a list that completed or was skipped stays so, if it is still the same. The answers are
         in the order of the jobs; those not created stay as they are.
         """
-        return insert_many(self._sql, _OPENED, check.each("jobs", jobs, self._row))
+        return insert_many(self._sql, _OPENED, self._columns(jobs))
 
     def send_open(self, jobs: Iterable[NewNodeJob]) -> None:
         """`open_many` for jobs that are no elements of lists, where nobody wants to know their ids."""
-        send_many(self._sql, _OPENED, check.each("jobs", jobs, self._row))
+        send_many(self._sql, _OPENED, self._columns(jobs))
 
     def finished_beyond(self, run_id: uuid.UUID, node_id: str, start: int) -> int:
         """How many elements of a list have a result from an earlier time, from `start` on."""
@@ -222,6 +223,9 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
         if run_id is None:
             return self._counts(COUNTS)
         return self._counts(COUNTS_OF_RUN, {"run_id": run_id})
+
+    def _columns(self, jobs: Iterable[NewNodeJob]) -> Columns:
+        return Columns.of(_BULK.names, check.each("jobs", jobs, self._row))
 
     def _row(self, job: NewNodeJob) -> check.Row:
         """The values of `_BULK.columns`, each checked."""

@@ -13,7 +13,8 @@ from sqlalchemy.orm.attributes import set_committed_value
 
 from queue_workflows.models import WorkflowRun, uuid7
 from queue_workflows.repositories import fields as check
-from queue_workflows.repositories.bulk import CHUNK_BYTES, CHUNK_ROWS, insert_or_find
+from queue_workflows.repositories.bulk import insert_or_find
+from queue_workflows.repositories.columns import CHUNK_BYTES, CHUNK_ROWS
 from queue_workflows.repositories.ending import array, texts
 from queue_workflows.repositories.table import Filters, Repository, Table
 from queue_workflows.states import RunStatus
