@@ -1,0 +1,142 @@
+"""A record of a discovered subject starts a run of its own: a crawl is a tree of runs.
+
+    crawl (depth 0) ──Run records──> runs at depth 1 ──> runs at depth 2 … up to the crawl's `max_depth`
+
+The run that a crawl began with says how far it goes, by its inputs: `max_depth` (0 if absent: nowhere),
+`url_allow` and `url_deny` (regular expressions; an URL has to match one of the first, if there are any, and
+none of the second). Each URL is started once in a crawl, however many pages name it and however often a hook
+is tried.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from typing import Any, Final
+from urllib.parse import urldefrag, urljoin, urlsplit, urlunsplit
+
+from queue_workflows.errors import QwfError
+from queue_workflows.hooks.record_types import RecordContext
+from queue_workflows.jobs.runs import insert_run
+from queue_workflows.models import WorkflowRun
+from queue_workflows.repositories.enqueueing import current_limits
+from queue_workflows.repositories.runs import ParentNode, RunRepository
+from queue_workflows.workflow.providing import find_document
+from queue_workflows.workflow.spec import Document, compiled
+
+# Labels of the runs of a crawl: the run that it began with, and how far from it.
+CRAWL: Final = "crawl"
+CRAWL_DEPTH: Final = "crawl_depth"
+DEEPEST: Final = 64
+_SCHEMES: Final = frozenset({"http", "https"})
+_LONGEST: Final = 4_096
+
+
+def start_discovered(record: dict[str, Any], ctx: RecordContext) -> uuid.UUID | None:
+    """Start the run of a record, unless the crawl does not go there or has been there; its id if there is one."""
+    parent = _parent(ctx)
+    depth = _depth_of(parent) + 1
+    if depth > _max_depth(parent):
+        return None
+    url = normal_url(record.get("url"), base=parent.inputs.get("url"))
+    if url is None or not _is_wanted(url, parent.inputs):
+        return None
+    root = uuid.UUID(str(parent.labels.get(CRAWL, parent.id)))
+    document = _document(record, parent)
+    inputs = {**parent.inputs, **_given(record), "url": url}
+    if document.name == parent.workflow_name and url == _root_url(root, parent, ctx):
+        return None
+    return insert_run(
+        document,
+        inputs,
+        conn=ctx.conn,
+        limits=current_limits(),
+        priority=parent.priority,
+        dedupe_key=f"{CRAWL}:{root}:{hashlib.sha256(url.encode()).hexdigest()[:40]}",
+        labels={**parent.labels, CRAWL: str(root), CRAWL_DEPTH: depth},
+        parcel_id=parent.parcel_id,
+        traceparent=parent.traceparent,
+        parent=ParentNode(parent.id, None, parent.depth + 1),
+    ).id
+
+
+def normal_url(given: object, *, base: object = None) -> str | None:
+    """An URL as a crawl tells it from others, without its fragment; None for what is no page's."""
+    if not isinstance(given, str) or not given.strip():
+        raise ValueError(f"a discovered run has a `url`, not {given!r:.80}")
+    if len(given) > _LONGEST:
+        raise ValueError(f"the url has {len(given):,} characters, more than {_LONGEST:,}")
+    joined = urljoin(base, given.strip()) if isinstance(base, str) else given.strip()
+    parts = urlsplit(urldefrag(joined).url)
+    if parts.scheme.lower() not in _SCHEMES or not parts.hostname:
+        return None
+    host = parts.netloc.lower()
+    for scheme, port in (("http", ":80"), ("https", ":443")):
+        if parts.scheme.lower() == scheme:
+            host = host.removesuffix(port)
+    return urlunsplit((parts.scheme.lower(), host, parts.path or "/", parts.query, ""))
+
+
+def _is_wanted(url: str, inputs: dict[str, Any]) -> bool:
+    allowed, denied = _patterns(inputs, "url_allow"), _patterns(inputs, "url_deny")
+    if allowed and not any(pattern.search(url) for pattern in allowed):
+        return False
+    return not any(pattern.search(url) for pattern in denied)
+
+
+def _patterns(inputs: dict[str, Any], name: str) -> list[re.Pattern[str]]:
+    given = inputs.get(name) or []
+    try:
+        return [re.compile(each) for each in ([given] if isinstance(given, str) else given)]
+    except (re.error, TypeError) as wrong:
+        raise ValueError(f"{name} of the crawl is no list of regular expressions: {wrong}") from None
+
+
+def _parent(ctx: RecordContext) -> WorkflowRun:
+    run: WorkflowRun | None = ctx.known.get("run")
+    if run is None:
+        run = RunRepository(ctx.conn).fetch(ctx.run_id)
+        if run is None:
+            raise QwfError(f"run {ctx.run_id} is gone")
+        ctx.known["run"] = run
+    return run
+
+
+def _depth_of(run: WorkflowRun) -> int:
+    depth = run.labels.get(CRAWL_DEPTH, 0)
+    return depth if isinstance(depth, int) else 0
+
+
+def _max_depth(run: WorkflowRun) -> int:
+    given = run.inputs.get("max_depth", 0)
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise ValueError(f"max_depth of the crawl is no whole number: {given!r:.80}")
+    return min(given, DEEPEST)
+
+
+def _root_url(root: uuid.UUID, parent: WorkflowRun, ctx: RecordContext) -> str | None:
+    """The page that the crawl began with, which was started before anything had its key."""
+    if "root_url" not in ctx.known:
+        begun = parent if root == parent.id else RunRepository(ctx.conn).fetch(root)
+        url = begun.inputs.get("url") if begun is not None else None
+        ctx.known["root_url"] = normal_url(url) if isinstance(url, str) and url else None
+    found: str | None = ctx.known["root_url"]
+    return found
+
+
+def _document(record: dict[str, Any], parent: WorkflowRun) -> Document:
+    name = record.get("workflow", parent.workflow_name)
+    if name == parent.workflow_name:
+        return compiled(parent.spec, parent.spec_hash)
+    if not isinstance(name, str):
+        raise ValueError(f"`workflow` is a name, not {name!r:.80}")
+    return find_document(name)
+
+
+def _given(record: dict[str, Any]) -> dict[str, Any]:
+    """What else the record says of the new run; how far a crawl goes is not for a page to say."""
+    inputs = record.get("inputs", {})
+    if not isinstance(inputs, dict):
+        raise ValueError(f"`inputs` is an object, not {inputs!r:.80}")
+    return {key: value for key, value in inputs.items() if key not in {"max_depth", "url_allow", "url_deny"}}

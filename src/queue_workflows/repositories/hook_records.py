@@ -1,0 +1,157 @@
+"""What hooks said: stored by whoever holds the job's attempt, once however often it is read, and read back.
+
+A job's rows are those of all its attempts. Who asks for a run's records gets each job's last attempt alone, so
+a retry's records take the place of what a failed attempt had to say, and nothing is there twice.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from queue_workflows.errors import LeaseLost
+from queue_workflows.models import HookRecord
+from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.claimed import Fence
+from queue_workflows.repositories.ending import array, texts
+from queue_workflows.repositories.table import Filters, Repository, Table
+from queue_workflows.states import JobFamily
+
+_TABLE: Final = Table(HookRecord)
+ROWS_AT_ONCE: Final = 1_000
+BYTES_AT_ONCE: Final = 8 << 20
+
+# Held until the caller's transaction ends, so that nobody takes the job back between its records and their
+# effects. Looked up by id alone, whatever the planner believes.
+HOLD: Final = """
+SELECT job.run_id, job.plugin, job.node_module FROM workflow_node_jobs AS job
+WHERE job.id = %(id)s::bigint AND (job.attempt, job.claimed_by, job.status)
+    IS NOT DISTINCT FROM (%(attempt)s::integer, %(claimed_by)s::text, 'running')
+FOR NO KEY UPDATE
+"""
+# given: the lines. A line that is stored already is the same line.
+STORE: Final = """
+INSERT INTO hook_records (run_id, node_job_id, attempt, plugin, hook, line_no, type, payload, warning)
+SELECT %(run_id)s::uuid, %(id)s::bigint, %(attempt)s::integer, %(plugin)s::text, %(hook)s::text,
+    given.line_no, given.type, given.payload::jsonb, NULLIF(given.warning, '')
+FROM unnest(%(lines)s::integer[], %(types)s::text[], %(payloads)s::text[], %(warnings)s::text[])
+    AS given (line_no, type, payload, warning)
+ORDER BY given.line_no
+ON CONFLICT (node_job_id, attempt, line_no) DO NOTHING
+RETURNING line_no
+"""
+# given: what became of some records when they were processed; nothing takes back an earlier warning.
+WARN: Final = """
+UPDATE hook_records AS record SET warning = NULLIF(given.warning, '')
+FROM unnest(%(lines)s::integer[], %(warnings)s::text[]) AS given (line_no, warning)
+WHERE record.node_job_id = %(id)s::bigint AND record.attempt = %(attempt)s::integer
+    AND record.line_no = given.line_no
+RETURNING record.line_no
+"""
+# Of each job the last attempt that said anything, which a retry replaces as a whole.
+_CURRENT: Final = """attempt = (
+    SELECT max(last.attempt) FROM hook_records AS last WHERE last.node_job_id = hook_records.node_job_id
+)"""
+COUNTS: Final = f"""
+SELECT type, count(*) FROM hook_records
+WHERE run_id = %(run_id)s::uuid AND {_CURRENT}
+GROUP BY type ORDER BY type
+"""  # noqa: S608 - a fragment of our own
+
+
+class StoredLine(NamedTuple):
+    """A line to store: its number, its type, its JSON text, and what is wrong with it, if anything."""
+
+    line_no: int
+    type: str
+    payload_json: str = "{}"
+    warning: str = ""
+
+
+class HookOfJob(NamedTuple):
+    """The hook that a held job runs."""
+
+    run_id: uuid.UUID
+    plugin: str
+    hook: str
+
+
+class HookRecordRepository(Repository[HookRecord]):
+    """Records on the caller's connection; what is stored is one transaction with what the caller does next."""
+
+    _table = _TABLE
+
+    def hold(self, fence: Fence) -> HookOfJob:
+        """Keep the attempt from being taken over until the transaction ends; `LeaseLost` if it has been."""
+        rows = self._sql.rows(HOLD, fence._asdict() | {"id": fence.job_id})
+        if not rows:
+            raise LeaseLost(JobFamily.NODE.value, fence.job_id, fence.attempt)
+        run_id, plugin, hook = rows[0]
+        return HookOfJob(run_id, plugin or "", hook or "")
+
+    def store(self, fence: Fence, hook: HookOfJob, lines: Iterable[StoredLine]) -> int:
+        """Store the lines of an attempt that is held; how many were new."""
+        return sum(
+            len(
+                self._sql.rows(
+                    STORE,
+                    {
+                        **hook._asdict(),
+                        "id": fence.job_id,
+                        "attempt": fence.attempt,
+                        "lines": array(str(line.line_no) for line in part),
+                        "types": texts(line.type for line in part),
+                        "payloads": texts(line.payload_json for line in part),
+                        "warnings": texts(line.warning for line in part),
+                    },
+                )
+            )
+            for part in _in_parts(lines)
+        )
+
+    def warn(self, fence: Fence, warnings: Mapping[int, str]) -> None:
+        """Say what went wrong with some records of an attempt that is held, by the numbers of their lines."""
+        if warnings:
+            params = {"lines": array(map(str, warnings)), "warnings": texts(warnings.values())}
+            self._sql.rows(WARN, params | {"id": fence.job_id, "attempt": fence.attempt})
+
+    def counts(self, run_id: uuid.UUID) -> dict[str, int]:
+        """How many records of each type the hooks of a run emitted, by their last attempts."""
+        return {kind: count for kind, count in self._sql.rows(COUNTS, {"run_id": run_id})}
+
+    # Last, because its name hides the builtin from the annotations below it.
+    def list(
+        self,
+        run_id: uuid.UUID,
+        *,
+        type: str | None = None,
+        plugin: str | None = None,
+        node_job_id: int | None = None,
+        all_attempts: bool = False,
+        limit: int = 1_000,
+        after: int | None = None,
+    ) -> list[HookRecord]:
+        """Records in the order in which they were stored; of each job the last attempt's, or those of all."""
+        filters = Filters()
+        filters.add("run_id = %(run_id)s::uuid", run_id=run_id)
+        filters.add("type = %(type)s::text", type=check.text_or_none("type", type))
+        filters.add("plugin = %(plugin)s::text", plugin=plugin)
+        filters.add("node_job_id = %(node_job_id)s::bigint", node_job_id=node_job_id)
+        if not all_attempts:
+            filters.always(_CURRENT)
+        return self._page(filters, by="id", after=after, limit=limit, newest_first=False)
+
+
+def _in_parts(lines: Iterable[StoredLine]) -> Iterator[Sequence[StoredLine]]:
+    """So many lines at a time that a statement stays of a bearable size."""
+    part: list[StoredLine] = []
+    size = 0
+    for line in lines:
+        if part and (len(part) == ROWS_AT_ONCE or size + len(line.payload_json) > BYTES_AT_ONCE):
+            yield part
+            part, size = [], 0
+        part.append(line)
+        size += len(line.payload_json)
+    if part:
+        yield part
