@@ -76,7 +76,10 @@ GRANT SELECT, INSERT (rate_key, tokens_per_s, burst, tokens), UPDATE (
     tokens_per_s, burst, tokens, refilled_at, blocked_until
 ) ON rate_limits TO qwf_worker;
 GRANT SELECT, INSERT, UPDATE ON machines, binaries TO qwf_worker;
-GRANT SELECT, INSERT ON hook_records TO qwf_worker;
+-- A record that nothing could be made of is told so beside it.
+GRANT SELECT, INSERT, UPDATE (warning) ON hook_records TO qwf_worker;
+-- A hook that finds further pages starts runs below its own; whose hooks do needs qwf_producer as well, which has the rest.
+GRANT INSERT (parent_run_id, parent_node_job_id, depth) ON workflow_runs TO qwf_worker;
 
 
 -- Scheduler: puts what the host app declares into the schedules, moves them on, and enqueues the jobs of their ticks. What

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
         WindowOrder,
     )
     from queue_workflows.gpu.models import ModelSpec
+    from queue_workflows.hooks.record_types import RecordContext, register_record_type
+    from queue_workflows.hooks.records import process_hook_records
     from queue_workflows.jobs.context import JobContext
     from queue_workflows.jobs.host_keys import host_key
     from queue_workflows.jobs.outcomes import Cancelled, Discard, RetryAfter, Skip
@@ -116,6 +118,7 @@ __all__ = [
     "QueueSnapshot",
     "QwfError",
     "RateRepository",
+    "RecordContext",
     "RefError",
     "RetryAfter",
     "RunCancelled",
@@ -150,7 +153,9 @@ __all__ = [
     "ingest_task",
     "load_document",
     "on_run_finished",
+    "process_hook_records",
     "register_ingest_task",
+    "register_record_type",
     "retry_run",
     "set_ingest_schedule",
     "set_invoke_context",
@@ -206,6 +211,8 @@ _HOMES: Final = {
         "WindowOrder",
     ),
     "gpu.models": ("ModelSpec",),
+    "hooks.record_types": ("RecordContext", "register_record_type"),
+    "hooks.records": ("process_hook_records",),
     "jobs.context": ("JobContext",),
     "jobs.host_keys": ("host_key",),
     "jobs.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),

@@ -117,6 +117,8 @@ REFUSED = {
         "INSERT INTO audit_log (actor, action, subject_kind, subject_id) VALUES ('me', 'a', 'k', 'i')",
         "UPDATE schedules SET enabled = false",
         "DELETE FROM hook_records",
+        "UPDATE hook_records SET payload = '{}'",
+        "INSERT INTO workflow_runs (parent_run_id, workflow_name) VALUES (gen_random_uuid(), 'w')",
     ),
     "orchestrator": (
         *MAKES_SCHEMA,

@@ -34,10 +34,10 @@ _LONGEST: Final = 4_096
 
 
 def start_discovered(record: dict[str, Any], ctx: RecordContext) -> uuid.UUID | None:
-    """Start the run of a record, unless the crawl does not go there or has been there; its id if there is one."""
+    """Start the run of a record, unless the crawl does not go there; its id if it has one."""
     parent = _parent(ctx)
     depth = _depth_of(parent) + 1
-    if depth > _max_depth(parent):
+    if depth > _max_depth(parent) or parent.cancel_requested_at is not None:
         return None
     url = normal_url(record.get("url"), base=parent.inputs.get("url"))
     if url is None or not _is_wanted(url, parent.inputs):

@@ -100,6 +100,12 @@ def open_regular(name: str, *, within: int) -> int:
     return opened
 
 
+def digest_of(path: Path) -> str:
+    """The checksum of a file of the machine's own."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def find_files(directory: int, caps: FileCaps = USUAL_CAPS) -> Found:
     """All regular files below an open directory; links are not followed."""
     walk = _Walk(caps)

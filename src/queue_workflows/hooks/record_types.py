@@ -77,7 +77,7 @@ def register_record_type(name: str) -> Callable[[H], H]: ...
 @overload
 def register_record_type(name: str, handler: H) -> H: ...
 def register_record_type(name: str, handler: Any = None) -> Any:
-    """Have records of type `name` handled by `handler(record, ctx)`, or by a class's `from_jsonl`; a decorator.
+    """Have records of a type handled by `handler(record, ctx)`, or by a class's `from_jsonl`; a decorator.
 
     It is called in the worker that ran the hook, in the transaction that stores the record, and raises for a
     record that it does not take: that becomes a warning beside the record, and what it wrote is undone.

@@ -16,13 +16,13 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.hooks.child_runs import start_discovered
-from queue_workflows.hooks.output import WARNING, HookLine, HookOutput
-from queue_workflows.hooks.reported import report_binary, report_machine
+from queue_workflows.hooks.output import HookLine, HookOutput
 from queue_workflows.hooks.record_types import RecordContext, RecordType, RecordTypes, registered_types
+from queue_workflows.hooks.reported import report_binary, report_machine
 from queue_workflows.repositories.claimed import Fence
 from queue_workflows.repositories.hook_records import HookRecordRepository, StoredLine
 
-# The line that stands for what a hook left rather than printed: its files.
+# The line that stands for what a hook left rather than printed, its files; of every attempt that was read.
 FILES_LINE: Final = 0
 FILES: Final = "Files"
 RESULT_STATUSES: Final = ("succeeded", "failed", "skipped")
@@ -32,7 +32,7 @@ _SAID: Final = 500
 def store_and_process(
     conn: psycopg.Connection[Any], fence: Fence, output: HookOutput, *, host_label: str
 ) -> dict[str, int]:
-    """Keep what a hook's attempt emitted and let it take effect, all or nothing; how many records of each type.
+    """Keep what a hook's attempt emitted and let it take effect, all or nothing; how many of each type.
 
     Raises `LeaseLost`, and nothing is written, unless `fence` holds. Called again for the same attempt it
     changes nothing.
@@ -54,8 +54,8 @@ def process_hook_records(
 ) -> dict[str, int]:
     """Give each record to the handler of its type; how many of each type were taken or merely stored.
 
-    What a handler raises is in `ctx.warnings` by the number of its line, and what it wrote is undone. It needs
-    a transaction that is open.
+    What a handler raises is in `ctx.warnings` by the number of its line, and what it wrote is undone. The
+    caller's transaction is open.
     """
     counts: Counter[str] = Counter()
     own = registered_types()
@@ -93,25 +93,22 @@ def _numbered(records: Iterable[HookLine | Mapping[str, Any]]) -> Iterator[tuple
 
 
 def _to_store(output: HookOutput) -> Iterator[StoredLine]:
-    if output.files or output.left_out:
-        listing = {
-            "type": FILES,
-            "files": [found.as_json() for found in output.files],
-            "left_out": list(output.left_out),
-        }
-        text = json.dumps(listing, ensure_ascii=False).replace("\\u0000", "")
-        yield StoredLine(FILES_LINE, FILES, text)
+    files = [found.as_json() for found in output.files]
+    listing = {"type": FILES, "files": files, "left_out": list(output.left_out)}
+    yield StoredLine(FILES_LINE, FILES, json.dumps(listing, ensure_ascii=False))
     for line in output.lines:
         yield StoredLine(line.line_no, line.type, line.payload_json, line.warning or "")
 
 
-def _check_result(record: dict[str, Any], ctx: RecordContext) -> None:
+def _check_result(record: dict[str, Any], _ctx: RecordContext) -> None:
     """A result is what its row says; one with an unknown status would be taken for a success by nobody."""
     if record.get("status") not in RESULT_STATUSES:
-        raise ValueError(f"status must be one of {', '.join(RESULT_STATUSES)}, not {record.get('status')!r:.80}")
+        raise ValueError(
+            f"status must be one of {', '.join(RESULT_STATUSES)}, not {record.get('status')!r:.80}"
+        )
 
 
-def _check_tag(record: dict[str, Any], ctx: RecordContext) -> None:
+def _check_tag(record: dict[str, Any], _ctx: RecordContext) -> None:
     if not isinstance(record.get("name"), str) or not record["name"].strip():
         raise ValueError("a tag has a name")
 
@@ -125,7 +122,5 @@ BUILT_IN: Final = RecordTypes(
         "Snapshot": RecordType(start_discovered),
         "Machine": RecordType(report_machine),
         "Binary": RecordType(report_binary),
-        # The line that says what is wrong with a line is nobody's record.
-        WARNING: RecordType(lambda record, ctx: None, writes=False),
     }
 )

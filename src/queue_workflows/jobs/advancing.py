@@ -173,6 +173,7 @@ class Advancing:
             return CancelNode(node_id, reason)
         if self._cancel_reason is None:
             self._cancel_reason = reason or ""
+            self._unsent.append(partial(self._desk.runs.send_cancel_found, self._run.id, reason))
         return CancelRun(reason)
 
     # The loop: each turn tells the planner what it made of its last step.

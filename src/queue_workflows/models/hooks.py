@@ -66,11 +66,23 @@ class Binary(Base):
     provider: Mapped[str | None]
     overrides: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     error: Mapped[str | None]
+    # Who may install it, in order; NULL is whoever can.
+    bin_providers: Mapped[str | None]
+    # The fence of whoever installs it, as jobs have one.
+    attempt: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    claimed_by: Mapped[str | None]
+    lease_expires_at: Mapped[datetime | None]
+    failures: Mapped[int] = mapped_column(Integer, server_default=text("0"))
+    retry_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
     __table_args__ = (
         CheckConstraint(one_of("status", BinaryStatus), name="status"),
         CheckConstraint("status <> 'installed' OR abspath IS NOT NULL", name="installed_has_path"),
+        CheckConstraint(
+            "(status = 'running') = (claimed_by IS NOT NULL AND lease_expires_at IS NOT NULL)",
+            name="running_is_claimed",
+        ),
         UniqueConstraint("machine_id", "name"),
     )

@@ -1,7 +1,7 @@
 """What hooks said: stored by whoever holds the job's attempt, once however often it is read, and read back.
 
-A job's rows are those of all its attempts. Who asks for a run's records gets each job's last attempt alone, so
-a retry's records take the place of what a failed attempt had to say, and nothing is there twice.
+A job's rows are those of all its attempts. Who asks for a run's records gets each job's last attempt alone,
+so a retry's records take the place of what a failed attempt had to say, and nothing is there twice.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WHERE record.node_job_id = %(id)s::bigint AND record.attempt = %(attempt)s::inte
     AND record.line_no = given.line_no
 RETURNING record.line_no
 """
-# Of each job the last attempt that said anything, which a retry replaces as a whole.
+# Of each job the last attempt that was read, which a retry replaces as a whole.
 _CURRENT: Final = """attempt = (
     SELECT max(last.attempt) FROM hook_records AS last WHERE last.node_job_id = hook_records.node_job_id
 )"""
@@ -78,7 +78,7 @@ class HookOfJob(NamedTuple):
 
 
 class HookRecordRepository(Repository[HookRecord]):
-    """Records on the caller's connection; what is stored is one transaction with what the caller does next."""
+    """Records on the caller's connection; what is stored commits with what the caller does next."""
 
     _table = _TABLE
 
@@ -118,24 +118,24 @@ class HookRecordRepository(Repository[HookRecord]):
 
     def counts(self, run_id: uuid.UUID) -> dict[str, int]:
         """How many records of each type the hooks of a run emitted, by their last attempts."""
-        return {kind: count for kind, count in self._sql.rows(COUNTS, {"run_id": run_id})}
+        return {row[0]: row[1] for row in self._sql.rows(COUNTS, {"run_id": run_id})}
 
     # Last, because its name hides the builtin from the annotations below it.
     def list(
         self,
         run_id: uuid.UUID,
         *,
-        type: str | None = None,
+        kind: str | None = None,
         plugin: str | None = None,
         node_job_id: int | None = None,
         all_attempts: bool = False,
         limit: int = 1_000,
         after: int | None = None,
     ) -> list[HookRecord]:
-        """Records in the order in which they were stored; of each job the last attempt's, or those of all."""
+        """Records by age, of one type if `kind` is given; of each job the last attempt's, or those of all."""
         filters = Filters()
         filters.add("run_id = %(run_id)s::uuid", run_id=run_id)
-        filters.add("type = %(type)s::text", type=check.text_or_none("type", type))
+        filters.add("type = %(kind)s::text", kind=check.text_or_none("kind", kind))
         filters.add("plugin = %(plugin)s::text", plugin=plugin)
         filters.add("node_job_id = %(node_job_id)s::bigint", node_job_id=node_job_id)
         if not all_attempts:

@@ -65,6 +65,14 @@ WHERE workflow_name = %(workflow_name)s::text AND dedupe_key = %(dedupe_key)s::t
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM workflow_runs WHERE id = %(id)s::uuid")
 # For who asks again and again: the document of a run may be large, and never changes.
 FETCH_AGAIN: Final = FETCH.replace("workflow_runs.spec::text AS spec", "NULL AS spec")
+# Runs that were found on the way, for which no node of this one waits; told by their own outbox, because who
+# holds one run never waits for another.
+CANCEL_FOUND: Final = """
+INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, payload)
+SELECT id, 1, 0, 'cancel', jsonb_build_object('reason', %(reason)s::text) FROM workflow_runs
+WHERE parent_run_id = %(run_id)s::uuid AND parent_node_job_id IS NULL AND status IN ('queued', 'running')
+RETURNING run_id
+"""
 # How a run ended, without its document, which may be large.
 FINISHED: Final = """
 SELECT id, workflow_name, status, inputs::text, outputs::text, error::text, labels::text, parcel_id,
@@ -94,10 +102,13 @@ class StartedRun(NamedTuple):
 
 
 class ParentNode(NamedTuple):
-    """The node job that a child run belongs to, and how deep that is; a root run has depth 0."""
+    """The node job that a child run belongs to, and how deep that is; a root run has depth 0.
+
+    Without a node job nobody waits for the child: it was found on the way.
+    """
 
     run_id: uuid.UUID
-    node_job_id: int
+    node_job_id: int | None
     depth: int
 
 
@@ -270,6 +281,10 @@ class RunRepository(Repository[WorkflowRun]):
             *rest,
         )
         return _as_it_was(now, earlier) if earlier else now
+
+    def send_cancel_found(self, run_id: uuid.UUID, reason: str | None) -> None:
+        """Have the runs cancelled that a run has found on its way; in a pipeline nobody waits for it."""
+        self._sql.send(CANCEL_FOUND, {"run_id": run_id, "reason": reason})
 
     def counts(self) -> dict[str, dict[str, int]]:
         """How many runs there are, by workflow and status."""

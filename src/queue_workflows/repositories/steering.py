@@ -65,9 +65,11 @@ LEFT JOIN workflow_node_jobs AS job
     ON job.run_id = run.id AND job.node_id = %(node_id)s::text AND job.map_index = -1
 WHERE run.id = %(run_id)s::uuid
 """
-# With its document, so a large answer; a retry needs all of it.
+# With its document, so a large answer; a retry needs all of it. A run that was found on the way is its own.
 LOOK: Final = """
-SELECT status, mode, parent_run_id, spec_hash, spec::text, error ->> 'kind' FROM workflow_runs
+SELECT status, mode, CASE WHEN parent_node_job_id IS NOT NULL THEN parent_run_id END, spec_hash, spec::text,
+    error ->> 'kind'
+FROM workflow_runs
 WHERE id = %(run_id)s::uuid
 """
 LOCK: Final = f"{LOOK} FOR NO KEY UPDATE"

@@ -1,0 +1,67 @@
+"""What hooks report of their machine: facts about it, and programs that they found or installed on it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+from queue_workflows.hooks.files import digest_of
+from queue_workflows.hooks.record_types import RecordContext
+from queue_workflows.repositories.binaries import BinaryRepository, Installed
+from queue_workflows.repositories.machines import MachineRepository
+from queue_workflows.repositories.node_jobs import NodeJobRepository
+
+# The reason of a hold, with `{host}/{name}` as its key.
+BINARY_MISSING: Final = "binary_missing"
+HOOKS_QUEUE: Final = "hooks"
+
+
+def report_machine(record: dict[str, Any], ctx: RecordContext) -> None:
+    """Facts about the machine that the hook ran on, whatever label the record has."""
+    facts = record.get("facts", {})
+    if not isinstance(facts, dict):
+        raise ValueError("`facts` is an object")
+    MachineRepository(ctx.conn).seen(ctx.host_label, facts)
+
+
+def report_binary(record: dict[str, Any], ctx: RecordContext) -> None:
+    """A program of this machine; jobs that waited for it go on."""
+    found = installed_of(record)
+    machine_id = MachineRepository(ctx.conn).seen(ctx.host_label)
+    BinaryRepository(ctx.conn).report(machine_id, found)
+    promote_waiting(NodeJobRepository(ctx.conn), ctx.host_label, found.name)
+
+
+def promote_waiting(jobs: NodeJobRepository, host_label: str, name: str) -> None:
+    """Let the hooks go on that waited for a program on a machine."""
+    jobs.promote_held(BINARY_MISSING, [hold_key(host_label, name)], queue=HOOKS_QUEUE)
+
+
+def hold_key(host_label: str, name: str) -> str:
+    """What a hook waits for, as its row says it."""
+    return f"{host_label}/{name}"
+
+
+def installed_of(record: dict[str, Any], *, name: str | None = None) -> Installed:
+    """A record as the program that it names, which is there and can be run; the checksum is our own."""
+    said, abspath = record.get("name"), record.get("abspath")
+    if not isinstance(said, str) or not said or (name is not None and said != name):
+        raise ValueError(f"`name` is {said!r:.80}" + (f", not {name!r}" if name else ", which is no name"))
+    if not isinstance(abspath, str) or not os.path.isabs(abspath):
+        raise ValueError(f"`abspath` is {abspath!r:.200}, which is no absolute path")
+    if not is_program(abspath):
+        raise ValueError(f"{abspath} is no file that this user can run")
+    version, provider = record.get("version"), record.get("provider")
+    return Installed(
+        name=said,
+        abspath=abspath,
+        version=version[:100] if isinstance(version, str) and version else None,
+        sha256=digest_of(Path(abspath)),
+        provider=provider if isinstance(provider, str) and provider else None,
+    )
+
+
+def is_program(abspath: str) -> bool:
+    """Whether it is a file that this user can run."""
+    return os.path.isfile(abspath) and os.access(abspath, os.X_OK)

@@ -1,0 +1,258 @@
+"""What a hook said is kept once, whole, and by nobody but the holder of the attempt that ran it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support.jobs import CLEAR
+from support.runs import dispatcher, settle
+
+from queue_workflows import cancel_run, register_record_type, retry_run
+from queue_workflows.errors import LeaseLost
+from queue_workflows.hooks.files import FoundFile
+from queue_workflows.hooks.output import HookLine, HookOutput, read_output
+from queue_workflows.hooks.record_types import RecordContext
+from queue_workflows.hooks.records import process_hook_records, store_and_process
+from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
+from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.hook_records import HookRecordRepository
+from queue_workflows.states import JobStatus
+from queue_workflows.workflow.spec import load_document
+
+CRAWL = load_document(
+    {
+        "name": "Snapshot",
+        "inputs": {
+            "url": {"type": "string"},
+            "max_depth": {"type": "integer", "default": 0},
+            "url_allow": {"type": "array", "default": []},
+            "url_deny": {"type": "array", "default": []},
+        },
+        "nodes": [{"id": "title", "module": "on_Snapshot__10_title.sh", "plugin": "title", "queue": "hooks"}],
+    }
+)
+URL = "http://site.test/"
+
+
+@pytest.fixture
+def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
+    """Empty tables; each statement is seen at once."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR)
+        yield connection
+
+
+def held(conn: psycopg.Connection, **inputs: Any) -> ClaimedNodeJob:
+    """A hook's job as its worker holds it, in a run over a page."""
+    run = RunRepository(conn).insert(
+        CRAWL.name,
+        spec=CRAWL.snapshot(),
+        spec_hash=CRAWL.hash,
+        inputs=CRAWL.checked_inputs({"url": URL, **inputs}),
+        labels={"team": "red"},
+    )
+    job = NewNodeJob(
+        run_id=run.id, node_id="title", node_module="on_Snapshot__10_title.sh", plugin="title", queue="hooks"
+    )
+    NodeJobRepository(conn).insert_many([job])
+    return claimed(conn)
+
+
+def claimed(conn: psycopg.Connection, worker: str = "w1") -> ClaimedNodeJob:
+    (job,) = NodeJobRepository(conn).claim("hooks", worker_id=worker, lease_s=30, limit=1)
+    return job
+
+
+def output(*records: dict[str, Any], files: tuple[FoundFile, ...] = ()) -> HookOutput:
+    lines = [HookLine(n, record["type"], record, json.dumps(record)) for n, record in enumerate(records, 1)]
+    return HookOutput(tuple(lines), files)
+
+
+def rows(conn: psycopg.Connection) -> list[tuple[Any, ...]]:
+    found = conn.execute(
+        "SELECT attempt, plugin, hook, line_no, type, warning FROM hook_records ORDER BY attempt, line_no"
+    )
+    return found.fetchall()
+
+
+def store(conn: psycopg.Connection, job: ClaimedNodeJob, what: HookOutput) -> dict[str, int]:
+    return store_and_process(conn, job.fence, what, host_label="here")
+
+
+HOOK = ("title", "on_Snapshot__10_title.sh")
+
+
+def test_reading_an_output_again_stores_it_once(conn: psycopg.Connection, tmp_path: Path) -> None:
+    """From the bytes to the rows: records, warnings with their numbers, files; twice is once."""
+    job = held(conn)
+    (tmp_path / "title").mkdir()
+    (tmp_path / "title" / "a.txt").write_text("x")
+    (tmp_path / "out").write_bytes(b'{"type":"Tag","name":"x"}\n\xff\x00\n{"type":"Zebra","n":1}\n')
+    for _ in range(2):
+        read = read_output(tmp_path / "title", tmp_path / "out", beneath=tmp_path)
+        assert store(conn, job, read) == {"Tag": 1, "Zebra": 1}
+    assert rows(conn) == [
+        (1, *HOOK, 0, "Files", None),
+        (1, *HOOK, 1, "Tag", None),
+        (1, *HOOK, 2, "Warning", "not UTF-8: \\xff\\x00"),
+        (1, *HOOK, 3, "Zebra", None),
+    ]
+    listing = HookRecordRepository(conn).list(job.run_id, kind="Files")[0].payload
+    assert [found["path"] for found in listing["files"]] == ["a.txt"]
+
+
+def test_a_retry_takes_the_place_of_what_a_failed_attempt_said(conn: psycopg.Connection) -> None:
+    """Partial records are kept; who asks for a run's records gets those of each job's last attempt."""
+    job = held(conn)
+    store(conn, job, output({"type": "Tag", "name": "one"}, {"type": "Tag", "name": "two"}))
+    NodeJobRepository(conn).end_many([Ending(job.fence, JobStatus.QUEUED)])
+    again = claimed(conn)
+    store(conn, again, output())
+    records = HookRecordRepository(conn)
+    assert records.counts(job.run_id) == {"Files": 1}
+    assert [each.type for each in records.list(job.run_id, all_attempts=True)] == [
+        *("Files", "Tag", "Tag"),
+        "Files",
+    ]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_who_lost_the_lease_writes_nothing(conn: psycopg.Connection, ended: bool) -> None:
+    """Neither after the attempt has ended, nor when another worker has the job."""
+    job = held(conn, max_depth=1)
+    NodeJobRepository(conn).end_many([Ending(job.fence, JobStatus.FAILED if ended else JobStatus.QUEUED)])
+    if not ended:
+        claimed(conn, "w2")
+    with pytest.raises(LeaseLost):
+        store(conn, job, output({"type": "Run", "url": f"{URL}a"}))
+    assert rows(conn) == []
+    assert RunRepository(conn).counts() == {"Snapshot": {"queued": 1}}
+
+
+def test_a_death_before_the_commit_leaves_nothing(conn: psycopg.Connection, qwf_dsn: str) -> None:
+    """Records and what they started are one transaction: a worker that dies in it has said nothing."""
+
+    @register_record_type("Death")
+    def die(_record: dict[str, Any], ctx: RecordContext) -> None:
+        ctx.conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    job = held(conn, max_depth=1)
+    child = {"type": "Run", "url": f"{URL}a"}
+    with psycopg.connect(qwf_dsn, autocommit=True) as dying, pytest.raises(psycopg.OperationalError):
+        store(dying, job, output(child, {"type": "Death"}))
+    assert rows(conn) == []
+    assert RunRepository(conn).counts() == {"Snapshot": {"queued": 1}}
+    store(conn, job, output(child))
+    assert RunRepository(conn).counts() == {"Snapshot": {"queued": 2}}
+
+
+def test_a_handler_that_raises_costs_its_own_record(conn: psycopg.Connection) -> None:
+    """What it wrote is undone, its record says why, and the records around it count."""
+
+    @register_record_type("Price")
+    def keep(record: dict[str, Any], ctx: RecordContext) -> None:
+        ctx.conn.execute("UPDATE workflow_runs SET parcel_id = %s WHERE id = %s", [record["of"], ctx.run_id])
+        if record["of"] == "wrong":
+            ctx.conn.execute("SELECT 1 / 0")
+
+    job = held(conn)
+    prices = [{"type": "Price", "of": of} for of in ("right", "wrong")]
+    assert store(conn, job, output(*prices, {"type": "Tag", "name": "x"}, {"type": "Tag"})) == {
+        "Price": 1,
+        "Tag": 1,
+    }
+    assert [row[3:] for row in rows(conn)] == [
+        (0, "Files", None),
+        (1, "Price", None),
+        (2, "Price", "Price: division by zero"),
+        (3, "Tag", None),
+        (4, "Tag", "Tag: a tag has a name"),
+    ]
+    run = RunRepository(conn).fetch(job.run_id)
+    assert run is not None
+    assert run.parcel_id == "right"
+
+
+def test_a_class_is_registered_by_its_from_jsonl(conn: psycopg.Connection) -> None:
+    """Records need not come from a hook: whoever has a transaction and a context may process them."""
+
+    @register_record_type("Song")
+    class Song:
+        taken: list[str] = []
+
+        @classmethod
+        def from_jsonl(cls, record: dict[str, Any], ctx: RecordContext) -> None:
+            cls.taken.append(f"{ctx.line_no} {record['title']}")
+
+    job = held(conn)
+    ctx = RecordContext(conn, job.run_id, job.id, job.attempt, *HOOK, "here")
+    with conn.transaction():
+        counts = process_hook_records(
+            [{"type": "Song", "title": "a"}, {"type": "Other"}, {"type": "Song", "title": "b"}], ctx
+        )
+    assert (counts, Song.taken) == ({"Other": 1, "Song": 2}, ["1 a", "3 b"])
+
+
+# A crawl.
+
+
+def children(conn: psycopg.Connection, job: ClaimedNodeJob) -> list[tuple[str, Any, int]]:
+    found = RunRepository(conn).list(parent_run_id=job.run_id, newest_first=False)
+    assert all(run.labels["crawl"] == str(job.run_id) and run.labels["team"] == "red" for run in found)
+    return [(run.inputs["url"], run.labels["crawl_depth"], run.depth) for run in found]
+
+
+def found_links(*urls: str) -> HookOutput:
+    return output(*({"type": "Snapshot", "url": url} for url in urls))
+
+
+def test_a_crawl_starts_each_page_once(conn: psycopg.Connection) -> None:
+    """However it is written, however many name it, and however often it is tried; but for the first page."""
+    job = held(conn, max_depth=1)
+    links = found_links("a", "HTTP://Site.test:80/a#top", "b?x=1", "/", URL, "#here", "mailto:me@x.test")
+    for _ in range(2):
+        assert store(conn, job, links) == {"Snapshot": 7}
+    assert children(conn, job) == [(f"{URL}a", 1, 1), (f"{URL}b?x=1", 1, 1)]
+    NodeJobRepository(conn).end_many([Ending(job.fence, JobStatus.QUEUED)])
+    again = claimed(conn)
+    store(conn, again, links)
+    assert len(children(conn, job)) == 2
+
+
+def test_a_cancel_takes_the_crawl_with_it(conn: psycopg.Connection) -> None:
+    """The runs that a cancelled run has found are cancelled, and each can be retried."""
+    job = held(conn, max_depth=2)
+    store(conn, job, found_links("a"))
+    cancel_run(job.run_id, conn=conn, reason="enough")
+    NodeJobRepository(conn).end_many([Ending(job.fence, JobStatus.COMPLETED)])
+    settle(dispatcher(conn))
+    (child,) = RunRepository(conn).list(parent_run_id=job.run_id)
+    assert (child.status, child.cancel_reason) == ("cancelled", "enough")
+    retry_run(child.id, conn=conn)
+    again = RunRepository(conn).fetch(child.id)
+    assert again is not None
+    assert again.status == "running"
+
+
+def test_a_crawl_goes_so_deep_and_where_it_may(conn: psycopg.Connection) -> None:
+    """`max_depth` 0 goes nowhere; the lists of the crawl's inputs say where else, whatever a page says."""
+    nowhere = held(conn)
+    store(conn, nowhere, found_links("a"))
+    assert children(conn, nowhere) == []
+    job = held(conn, max_depth=1, url_allow=["^http://site"], url_deny=["private"])
+    links = [{"type": "Run", "url": url, "inputs": {"max_depth": 9}} for url in ("a", "private/b")]
+    store(conn, job, output(*links, {"type": "Run", "url": "http://other.test/"}))
+    assert children(conn, job) == [(f"{URL}a", 1, 1)]
+    (child,) = RunRepository(conn).list(parent_run_id=job.run_id)
+    assert child.inputs["max_depth"] == 1
+    wrong = held(conn, max_depth=1, url_allow=["("])
+    assert store(conn, wrong, found_links("a")) == {}
+    warned = HookRecordRepository(conn).list(wrong.run_id, kind="Snapshot")[0].warning
+    assert warned is not None
+    assert "no list of regular expressions" in warned
