@@ -390,7 +390,8 @@ def test_what_cannot_be_retried_says_why(stage: Stage) -> None:
         stage.retry(uuid.uuid4())
     child = start(stage.connection, FILM)
     stage.connection.execute(
-        "UPDATE workflow_runs SET parent_run_id = %s, parent_node_job_id = 1, status = 'failed', finished_at = now() WHERE id = %s",
+        """UPDATE workflow_runs SET parent_run_id = %s, parent_node_job_id = 1, status = 'failed',
+           finished_at = now() WHERE id = %s""",
         [run_id, child],
     )
     with pytest.raises(RunRefused, match=f"qwf run retry {run_id}"):
