@@ -24,10 +24,8 @@ moves to a session of its own, as the keeper of the embedded server does.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
@@ -37,10 +35,10 @@ from typing import Final
 import psutil
 
 from queue_workflows.errors import Orphaned
+from queue_workflows.host.kernel import IS_LINUX, PR_SET_PDEATHSIG, prctl
 from queue_workflows.host.pid1 import LAUNCHER_PID
 
 MARK: Final = "_QWF_TREE"
-_PR_SET_PDEATHSIG: Final = 1
 _TICK_S: Final = 0.02
 _KILL_PATIENCE_S: Final = 5.0  # a process in uninterruptible sleep dies when the kernel lets it
 _FREEZE_PATIENCE_S: Final = 1.0
@@ -64,21 +62,12 @@ def die_with_parent(launcher_pid: int | None, *, with_signal: signal.Signals = s
     """
     if launcher_pid is None:
         return False
-    promised = sys.platform.startswith("linux")
-    if promised:
-        _prctl(_PR_SET_PDEATHSIG, with_signal)
+    if IS_LINUX:
+        prctl(PR_SET_PDEATHSIG, with_signal)
     parent = os.getppid()
     if parent != launcher_pid:
         raise Orphaned(launcher_pid, parent)
-    return promised
-
-
-def _prctl(option: int, value: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    unsigned = ctypes.c_ulong
-    if libc.prctl(ctypes.c_int(option), unsigned(value), unsigned(0), unsigned(0), unsigned(0)):
-        code = ctypes.get_errno()
-        raise OSError(code, f"prctl({option}): {os.strerror(code)}")
+    return IS_LINUX
 
 
 @dataclass(frozen=True)

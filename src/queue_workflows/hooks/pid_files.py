@@ -1,0 +1,93 @@
+"""The `.pid` files that a script leaves for daemons of its own, which something else may have started for it.
+
+What a script starts itself ends with it (see `host.spawner`). A daemon that it had another program start,
+such as a service manager, is nobody's child here, so its pid file is all that names it. Numbers are used
+again, and scripts copy each other's files: a process is ended only if all that is known of it says that it is
+the script's own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from queue_workflows.host.lifetime import MARK, kill_trees
+
+_SLACK_S: Final = 2.0  # a process's start is known to a hundredth, a file's time to a tick of the clock
+_MOST_FILES: Final = 100
+
+
+def sweep_pid_files(directory: Path, *, mark: str, since: float, grace_s: float) -> tuple[int, ...]:
+    """End whom the directory's pid files name, if it is the script's own; the pids that were ended.
+
+    `since` is when the script was started, in seconds since the epoch, and `mark` what its processes have in
+    their environment. Files that name nobody any more are removed.
+    """
+    ours: list[int] = []
+    stale: list[Path] = []
+    for path, pid, written in _pid_files(directory):
+        if written < since - _SLACK_S:
+            continue
+        found = _is_own(pid, mark, since, written)
+        if found is not False:
+            stale.append(path)
+        if found:
+            ours.append(pid)
+    if ours:
+        kill_trees(ours, grace_s=grace_s)
+    for path in stale:
+        with suppress(OSError):
+            path.unlink()
+    return tuple(sorted(set(ours)))
+
+
+def _is_own(pid: int, mark: str, since: float, written: float) -> bool | None:
+    """Whether a process is the script's own; None if there is none.
+
+    It has the script's mark; or it has none at all, was started while the script ran and before the file was
+    written, by our user, and is not below this process, where other scripts have theirs.
+    """
+    try:
+        process = psutil.Process(pid)
+        started = process.create_time()
+        if process.status() == psutil.STATUS_ZOMBIE or started > written + _SLACK_S:
+            return None
+        above = {parent.pid for parent in process.parents()}
+        if pid == os.getpid() or os.getpid() in above or pid in _above_us():
+            return False
+        borne = process.environ().get(MARK, "")
+        if borne:
+            return borne.startswith(mark)
+        return started >= since - _SLACK_S and process.uids().real == os.getuid()
+    except psutil.NoSuchProcess:
+        return None
+    except (psutil.Error, OSError):  # another user's
+        return False
+
+
+def _above_us() -> set[int]:
+    return {parent.pid for parent in psutil.Process().parents()}
+
+
+def _pid_files(directory: Path) -> Iterator[tuple[Path, int, float]]:
+    """Each regular file `*.pid` of the directory itself with the number in it and the time of its writing."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(directory) if entry.name.endswith(".pid"))
+    except OSError:
+        return
+    for name in names[:_MOST_FILES]:
+        path = directory / name
+        with suppress(OSError):
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            with os.fdopen(descriptor, "rb") as file:
+                seen = os.fstat(file.fileno())
+                number = re.match(rb"\s*([0-9]{1,9})\s", file.read(64) + b"\n")
+                if stat.S_ISREG(seen.st_mode) and number and int(number[1]) > 1:
+                    yield path, int(number[1]), seen.st_mtime

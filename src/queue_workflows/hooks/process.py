@@ -1,0 +1,59 @@
+"""One hook as a process: from its command line to how it ended.
+
+The command, its output files, its time and the end of its whole tree are `host.spawner`'s affair, which knows
+nothing of hooks; here is added what only a hook has.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Final
+
+from queue_workflows.hooks.pid_files import sweep_pid_files
+from queue_workflows.host.spawner import Command as HookCommand
+from queue_workflows.host.spawner import Ended, Spawner
+from queue_workflows.host.spawner import Stop as HookStop
+from queue_workflows.jobs.redaction import Redactor
+
+__all__ = ["HookCommand", "HookExit", "HookStop", "run_hook"]
+
+_LONGEST_TAIL: Final = 8_000
+_READ_FOR_TAIL: Final = 65_536
+_NO_SECRETS: Final = Redactor()
+
+
+@dataclass(frozen=True, slots=True)
+class HookExit(Ended):
+    """How a hook ended; `stderr_tail` is fit to be stored, `swept` are daemons that were ended after it."""
+
+    stderr_tail: str = ""
+    swept: tuple[int, ...] = ()
+
+
+def run_hook(
+    command: HookCommand, *, spawner: Spawner, stop: HookStop | None = None, redactor: Redactor = _NO_SECRETS
+) -> HookExit:
+    """Run a hook until nothing of it is left, at most for its timeout and grace, or until it is told to stop.
+
+    It blocks its thread, asleep. `SpawnRefused` says that the hook cannot be started here, `ProcessLost` that
+    what saw to it was killed: then the hook is gone too, and how it ended nobody knows.
+    """
+    since = time.time()
+    ended = spawner.run(command, stop=stop)
+    swept = sweep_pid_files(Path(command.cwd), mark=ended.mark, since=since, grace_s=command.grace_s)
+    known = {field.name: getattr(ended, field.name) for field in fields(ended)}
+    return HookExit(**known, stderr_tail=_tail_of(command.stderr_path, redactor), swept=swept)
+
+
+def _tail_of(path: Path, redactor: Redactor) -> str:
+    """The end of what it said, without secrets and without what Postgres cannot store."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(size - _READ_FOR_TAIL, 0))
+            return redactor.tail(file.read(_READ_FOR_TAIL).decode("utf-8", "replace"), _LONGEST_TAIL)
+    except OSError:
+        return ""

@@ -1,0 +1,357 @@
+"""One command from its start to the end of all that it started: output, time, stop, tree. See `shim`.
+
+    running ──time is up, or told to stop──> ending: SIGTERM to all ──grace──> SIGKILL to all
+       │                                       ^
+       └─ the command ended, others of it live ┘ (after a moment in which they may end by themselves)
+       └─ nobody is left ──> what the pipes still hold, then the report
+
+What the command prints goes to files here, so that neither the worker's memory nor its interpreter lock has
+a part in it: up to a cap, and beyond it the bytes are counted and thrown away.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from queue_workflows.host import trees
+from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from queue_workflows.host.sinks import Capped, HeadAndTail, Sink
+
+LENGTH: Final = struct.Struct("!I")
+STOP: Final = struct.Struct("!d")  # how much grace is left
+NEWS: Final = struct.Struct("!cI")  # from a keeper to the spawner: busy or free, and its pid
+_COMMANDS: Final = 1000
+_IDLE_S: Final = 10.0
+_LINGER_S: Final = 0.5
+_PATIENCE_S: Final = 5.0
+_BUSY_TRIES: Final = 20
+_RESET: Final = (
+    *(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM),
+    *(signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2),
+)
+
+
+class Keeper:
+    """Sees to one command after another, each to the end of all that it started."""
+
+    def __init__(self, control: socket.socket, tell: int, spawner: int) -> None:
+        self._control, self._tell, self._spawner = control, tell, spawner
+        self._woken, wake = os.pipe()
+        for descriptor in (self._woken, wake):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        if IS_LINUX:
+            prctl(PR_SET_CHILD_SUBREAPER, 1)
+            prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        self._ready = select.poll()
+        self._ready.register(control, select.POLLIN)
+        self._ready.register(self._woken, select.POLLIN)
+
+    def run(self) -> None:
+        """Until the worker or the spawner is gone, or there is nothing to do for so many keepers."""
+        served = 0
+        while served < _COMMANDS and (worker := self._next(None if served == 0 else _IDLE_S)):
+            os.write(self._tell, NEWS.pack(b"+", os.getpid()))
+            with worker:
+                if not self._serve(worker):
+                    os._exit(1)
+            os.chdir("/")
+            os.write(self._tell, NEWS.pack(b"-", os.getpid()))
+            served += 1
+
+    def _next(self, patience_s: float | None) -> socket.socket | None:
+        """The worker's socket for the next command; None when none will come."""
+        until = None if patience_s is None else time.monotonic() + patience_s
+        while not self._is_orphaned():
+            left = None if until is None else max(until - time.monotonic(), 0.0) * 1000
+            events = self._ready.poll(left)
+            if not events:
+                return None
+            if (self._woken, select.POLLIN) in events:
+                os.read(self._woken, 4096)
+                continue
+            try:
+                said, descriptors, _, _ = socket.recv_fds(self._control, 1, 1, socket.MSG_DONTWAIT)
+            except BlockingIOError:  # another one took it
+                continue
+            if not said:
+                return None
+            if descriptors:
+                os.set_inheritable(descriptors[0], False)
+                return socket.socket(fileno=descriptors[0])
+        return None
+
+    def _serve(self, worker: socket.socket) -> bool:
+        """One command to its end, and the report of it; whether nothing is left of it."""
+        command = _received(worker)
+        if command is None:
+            return True
+        try:
+            run = Run(worker, command, self._woken, self._is_orphaned)
+        except OSError as wrong:
+            report: dict[str, Any] | None = {"refused": [wrong.errno, str(wrong.filename or "")]}
+        else:
+            report = run.to_its_end()
+        if report is None:
+            return False
+        with suppress(OSError):
+            worker.sendall(json.dumps(report).encode())
+        return not report.get("survivors")
+
+    def _is_orphaned(self) -> bool:
+        return os.getppid() != self._spawner
+
+
+def _received(worker: socket.socket) -> dict[str, Any] | None:
+    """The command, or None when the worker is gone."""
+    head = _exactly(worker, LENGTH.size)
+    body = head and _exactly(worker, LENGTH.unpack(head)[0])
+    return json.loads(body) if body else None
+
+
+def _exactly(worker: socket.socket, size: int) -> bytes | None:
+    parts = bytearray()
+    while len(parts) < size:
+        part = worker.recv(min(size - len(parts), 1 << 20))
+        if not part:
+            return None
+        parts += part
+    return bytes(parts)
+
+
+class Run:
+    """A started command; made, it runs, or OSError says why it cannot."""
+
+    def __init__(
+        self, worker: socket.socket, command: dict[str, Any], woken: int, is_orphaned: Callable[[], bool]
+    ) -> None:
+        self._worker, self._woken, self._is_orphaned = worker, woken, is_orphaned
+        self._grace_s = float(command["grace_s"])
+        self._poll = select.poll()
+        self._pipes: dict[int, Sink] = {}
+        self._status: int | None = None
+        self._seconds = 0.0
+        self._timed_out = self._stopped = self._ending = self._alone = False
+        self._told: set[tuple[int, int]] = set()
+        os.chdir(command["cwd"])
+        self._out = Capped(command["stdout"], command["stdout_cap"])
+        try:
+            self._err = HeadAndTail(command["stderr"], command["stderr_cap"])
+        except OSError:
+            self._out.close()
+            raise
+        self._start(command)
+        limit = command["timeout_s"]
+        self._until: float | None = None if limit is None else self._began + float(limit)
+        self._poll.register(worker, select.POLLIN)
+        self._poll.register(woken, select.POLLIN)
+
+    def _start(self, command: dict[str, Any]) -> None:
+        theirs = [self._pipe_to(self._out), self._pipe_to(self._err)]
+        self._began = time.monotonic()
+        try:
+            self._pid = _spawned(command["argv"], command["env"], *theirs)
+        except OSError:
+            for sink in (self._out, self._err):
+                sink.close()
+            for descriptor in self._pipes:
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+
+    def _pipe_to(self, sink: Sink) -> int:
+        ours, theirs = os.pipe()
+        os.set_blocking(ours, False)
+        self._pipes[ours] = sink
+        self._poll.register(ours, select.POLLIN)
+        return theirs
+
+    def to_its_end(self) -> dict[str, Any] | None:
+        """What became of it, or None if there is nobody to be told."""
+        survivors: list[int] = []
+        while not self._alone and not survivors:
+            gone = self._wait()
+            self._reap()
+            if gone or self._is_orphaned():
+                self._kill()
+                return None
+            if self._alone or self._until is None or time.monotonic() < self._until:
+                continue
+            if self._ending:
+                survivors = self._kill()
+            elif self._status is not None:
+                self._end(self._grace_s)
+            else:
+                self._timed_out = True
+                self._end(self._grace_s)
+        for descriptor in list(self._pipes):
+            self._last(descriptor)
+        return self._report(survivors)
+
+    def _wait(self) -> bool:
+        """Until something happens, or it is time; whether the worker is gone."""
+        left = None if self._until is None else max(self._until - time.monotonic(), 0.0)
+        for descriptor, _ in self._poll.poll(None if left is None else left * 1000 + 1):
+            if descriptor in self._pipes:
+                self._read(descriptor)
+            elif descriptor == self._woken:
+                with suppress(BlockingIOError):
+                    os.read(self._woken, 4096)
+            elif not self._heard():
+                return True
+        return False
+
+    def _heard(self) -> bool:
+        """Heed the worker's word, or say that it is gone."""
+        try:
+            said = _exactly(self._worker, STOP.size)
+        except OSError:
+            return False
+        if said is None:
+            return False
+        grace = float(STOP.unpack(said)[0])
+        self._stopped = self._stopped or self._status is None
+        if self._ending and self._until is not None:
+            self._until = min(self._until, time.monotonic() + grace)
+        else:
+            self._end(grace)
+        return True
+
+    def _end(self, grace_s: float) -> None:
+        """SIGTERM to all; whoever is stopped is not woken for it, as it would go on with its work."""
+        self._ending = True
+        self._until = time.monotonic() + grace_s
+        if grace_s <= 0:
+            return
+        if not IS_LINUX:
+            self._signal_group(signal.SIGTERM)
+        self._tell_to_end()
+
+    def _tell_to_end(self) -> None:
+        """SIGTERM, once to each: also to those that came into being while others were told."""
+        fresh = [
+            member for member in trees.below(os.getpid()) if (member.pid, member.started) not in self._told
+        ]
+        trees.send(signal.SIGTERM, fresh)
+        self._told |= {(member.pid, member.started) for member in fresh}
+
+    def _kill(self) -> list[int]:
+        """SIGKILL to all; those that live all the same, as in uninterruptible sleep."""
+        if not IS_LINUX:
+            self._signal_group(signal.SIGKILL)
+        survivors = trees.kill_all(lambda: trees.below(os.getpid()), self._reap, patience_s=_PATIENCE_S)
+        if self._status is None and not survivors:
+            with suppress(ChildProcessError):
+                self._note(os.waitpid(self._pid, 0)[1])
+        return survivors
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        """Where there are no subreapers: the command's group, which a daemon may have left."""
+        with suppress(OSError):
+            os.killpg(self._pid, number)
+
+    def _reap(self) -> None:
+        """Wait for all that have ended; when the command is among them, the rest has a moment."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._alone = True
+                return
+            if pid == 0:
+                return
+            if pid == self._pid:
+                self._note(status)
+            if self._told and self._status is not None:
+                self._tell_to_end()
+
+    def _note(self, status: int) -> None:
+        self._status = status
+        self._seconds = time.monotonic() - self._began
+        if not self._ending:
+            self._until = time.monotonic() + min(_LINGER_S, self._grace_s)
+
+    def _read(self, descriptor: int) -> bool:
+        """Take what a pipe has; whether it may have more."""
+        try:
+            more = self._pipes[descriptor].take(descriptor)
+        except BlockingIOError:
+            return False
+        if not more:
+            self._poll.unregister(descriptor)
+            os.close(descriptor)
+            del self._pipes[descriptor]
+        return more
+
+    def _last(self, descriptor: int) -> None:
+        """What a pipe holds when nobody below is left; a stranger who got hold of it is not waited for."""
+        for _ in range(64):
+            if not self._read(descriptor):
+                return
+
+    def _report(self, survivors: list[int]) -> dict[str, Any]:
+        wrong = self._out.close() or self._err.close()
+        return {
+            "status": self._status,
+            "timed_out": self._timed_out,
+            "stopped": self._stopped,
+            "seconds": self._seconds or time.monotonic() - self._began,
+            "stdout": [self._out.size, self._out.is_cut],
+            "stderr": [self._err.size, self._err.is_cut],
+            "wrong": wrong,
+            "survivors": survivors,
+        }
+
+
+def _spawned(argv: list[str], environment: dict[str, str], out: int, err: int) -> int:
+    """The pid of the command, in a session of its own, with the three streams and no other descriptor.
+
+    Tried again while somebody is still writing the program's file.
+    """
+    program = _found(argv[0], environment.get("PATH", os.defpath))
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, out, 1),
+        (os.POSIX_SPAWN_DUP2, err, 2),
+    ]
+    for tries in range(_BUSY_TRIES):
+        try:
+            return os.posix_spawn(
+                *(program, argv, environment),
+                file_actions=actions,
+                setsid=True,
+                setsigmask=(),
+                setsigdef=_RESET,
+            )
+        except FileNotFoundError as wrong:
+            if os.path.exists(program):
+                wrong.filename = f"{program}, or what its first line names"
+            raise
+        except OSError as wrong:
+            if wrong.errno != errno.ETXTBSY or tries == _BUSY_TRIES - 1:
+                raise
+            time.sleep(0.01)
+    raise AssertionError("unreachable")
+
+
+def _found(program: str, path: str) -> str:
+    """Where a program is: as it is named, or for a bare name the first of that name in the PATH."""
+    if "/" in program:
+        return program
+    for directory in path.split(os.pathsep):
+        candidate = os.path.join(directory or ".", program)
+        if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
+            return candidate
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), program)

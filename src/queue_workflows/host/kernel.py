@@ -1,0 +1,21 @@
+"""Calls to the kernel that Python does not have; standard library only, as our smallest process has them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from typing import Final
+
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_CHILD_SUBREAPER: Final = 36
+IS_LINUX: Final = sys.platform.startswith("linux")
+_libc: Final = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, value: int) -> None:
+    """Ask the kernel for something about this process; Linux only."""
+    unsigned = ctypes.c_ulong
+    if _libc.prctl(ctypes.c_int(option), unsigned(value), unsigned(0), unsigned(0), unsigned(0)):
+        code = ctypes.get_errno()
+        raise OSError(code, f"prctl({option}): {os.strerror(code)}")

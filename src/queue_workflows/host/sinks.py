@@ -1,0 +1,106 @@
+"""Where a command's output goes: a file that never grows beyond its cap, whatever is printed."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import suppress
+from typing import Final
+
+_CHUNK: Final = 65_536
+_DISCARDED_AT_ONCE: Final = 1 << 20
+
+
+class Sink:
+    """A new file and a count; `wrong` is the errno of a write that failed, after which nothing is kept."""
+
+    def __init__(self, path: str, cap: int) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(path)  # also a link or a FIFO that somebody put there
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        self._room = cap
+        self.size = 0
+        self.is_cut = False
+        self.wrong: int | None = None
+
+    def take(self, pipe: int) -> bool:
+        """Read once; False at the end of the pipe, BlockingIOError when it is empty."""
+        raise NotImplementedError
+
+    def close(self) -> int | None:
+        """Finish the file; what was wrong with it, if anything."""
+        os.close(self._file)
+        return self.wrong
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and self.wrong is None:
+            try:
+                view = view[os.write(self._file, view) :]
+            except OSError as wrong:
+                self.wrong, self._room = wrong.errno, 0
+
+
+class Capped(Sink):
+    """Keeps the beginning; what comes after the cap is not even copied, where the kernel can do without."""
+
+    def __init__(self, path: str, cap: int) -> None:
+        super().__init__(path, cap)
+        self._nowhere: int | None = None
+
+    def take(self, pipe: int) -> bool:
+        if self._room <= 0:
+            return self._discard(pipe)
+        data = os.read(pipe, min(_CHUNK, self._room))
+        self.size += len(data)
+        self._room -= len(data)
+        self._write(data)
+        return bool(data)
+
+    def _discard(self, pipe: int) -> bool:
+        if self._nowhere is None:
+            self._nowhere = os.open(os.devnull, os.O_WRONLY)
+        if hasattr(os, "splice"):
+            gone = os.splice(pipe, self._nowhere, _DISCARDED_AT_ONCE)
+        else:
+            gone = len(os.read(pipe, _CHUNK))
+        self.size += gone
+        self.is_cut = self.is_cut or gone > 0
+        return gone > 0
+
+
+class HeadAndTail(Sink):
+    """Keeps the beginning and the end, half of the cap each: errors tend to stand at either."""
+
+    def __init__(self, path: str, cap: int) -> None:
+        super().__init__(path, cap // 2)
+        self._longest_tail = cap - cap // 2
+        self._tail: deque[bytes] = deque()
+        self._in_tail = 0
+
+    def take(self, pipe: int) -> bool:
+        data = os.read(pipe, _CHUNK)
+        self.size += len(data)
+        head, rest = data[: self._room], data[self._room :]
+        self._room -= len(head)
+        self._write(head)
+        if rest:
+            self._keep(rest)
+        return bool(data)
+
+    def _keep(self, data: bytes) -> None:
+        self._tail.append(data)
+        self._in_tail += len(data)
+        while self._tail and self._in_tail - len(self._tail[0]) >= self._longest_tail:
+            self._in_tail -= len(self._tail.popleft())
+            self.is_cut = True
+
+    def close(self) -> int | None:
+        tail = b"".join(self._tail)
+        if len(tail) > self._longest_tail:
+            tail, self.is_cut = tail[-self._longest_tail :], True
+        if self.is_cut:
+            kept = os.fstat(self._file).st_size + len(tail)
+            self._write(f"\n… {self.size - kept:,} bytes left out …\n".encode())
+        self._write(tail)
+        return super().close()

@@ -1,0 +1,160 @@
+"""What a hook has beyond any other command: its last words, fit to be stored, and its daemons' pid files."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+from support.commands_kept import shell
+from support.processes import gone, linux_only
+from support.workers import until
+
+from queue_workflows.hooks.pid_files import sweep_pid_files
+from queue_workflows.hooks.process import run_hook
+from queue_workflows.host.spawner import Spawner
+from queue_workflows.jobs.redaction import Redactor
+
+pytestmark = linux_only
+
+# Starts a daemon that is nobody's child here, and says its pid.
+ELSEWHERE = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if (pid := os.fork()) == 0:
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2): os.dup2(null, stream)
+        time.sleep(1000)
+    print(pid, flush=True)
+    os._exit(0)
+"""
+
+
+@pytest.fixture
+def spawner() -> Iterator[Spawner]:
+    with Spawner() as spawner:
+        yield spawner
+
+
+@pytest.fixture
+def started() -> Iterator[list[int]]:
+    """The pids of daemons, which do not outlive the test."""
+    pids: list[int] = []
+    yield pids
+    for pid in pids:
+        if not gone(pid):
+            os.kill(pid, 9)
+
+
+def start_elsewhere(started: list[int], env: dict[str, str] | None = None) -> int:
+    said = subprocess.run([sys.executable, "-S", "-c", ELSEWHERE], capture_output=True, text=True, env=env)
+    started.append(int(said.stdout))
+    return int(said.stdout)
+
+
+def test_the_last_words_of_a_hook_are_fit_to_be_stored(spawner: Spawner, tmp_path: Path) -> None:
+    """The end of its stderr, without secrets, NUL, or what is no text; and all the rest of how it ended."""
+    words = r"first\nkey\000 is hunter2\377\npassword=secret99\n"
+    script = f"""echo '{{"type": "Result"}}'; printf '{words}' >&2; exit 3"""
+    ended = run_hook(shell(tmp_path, script), spawner=spawner, redactor=Redactor(["hunter2"]))
+    assert (ended.code, ended.signal, ended.timed_out, ended.stopped, ended.swept) == (
+        3,
+        None,
+        False,
+        None,
+        (),
+    )
+    assert ended.stderr_tail == "first\nkey is ***\ufffd\npassword=***\n"
+    assert ended.stdout_bytes == len('{"type": "Result"}\n')
+
+
+def test_a_long_story_ends_with_its_end(spawner: Spawner, tmp_path: Path) -> None:
+    """What is stored is bounded; errors stand at the end."""
+    script = "i=0; while [ $i -lt 3000 ]; do echo line $i; i=$((i+1)); done >&2; echo the end >&2; exit 1"
+    ended = run_hook(shell(tmp_path, script), spawner=spawner)
+    assert ended.stderr_tail.startswith("…\nline ")
+    assert ended.stderr_tail.endswith("line 2999\nthe end\n")
+    assert len(ended.stderr_tail) <= 8000
+
+
+def test_a_daemon_that_only_its_pid_file_names_is_ended(
+    spawner: Spawner, tmp_path: Path, started: list[int]
+) -> None:
+    """It was started for the hook by somebody else, while the hook ran; its file goes too."""
+    with ThreadPoolExecutor(1) as pool:
+        hook = pool.submit(
+            run_hook, shell(tmp_path, "touch up; until [ -s d.pid ]; do sleep 0.05; done"), spawner=spawner
+        )
+        until((tmp_path / "work" / "up").exists)
+        pid = start_elsewhere(started)
+        (tmp_path / "work" / "d.new").write_text(f"{pid}\n")
+        (tmp_path / "work" / "d.new").rename(tmp_path / "work" / "d.pid")
+        assert hook.result(60).swept == (pid,)
+    assert gone(pid)
+    assert not (tmp_path / "work" / "d.pid").exists()
+
+
+@pytest.mark.slow
+def test_a_strangers_process_is_left_alone(spawner: Spawner, tmp_path: Path, started: list[int]) -> None:
+    """One older than the hook, one of another hook, one of another mark, ourselves, init: all live on."""
+    older = start_elsewhere(started)
+    until(lambda: time.time() > psutil.Process(older).create_time() + 2.5)
+    with ThreadPoolExecutor(1) as pool:
+        other = tmp_path / "other"
+        other.mkdir()
+        (other / "work").mkdir()
+        running = pool.submit(
+            run_hook,
+            shell(other, "echo $$ > new; mv new own.pid; until [ -e go ]; do sleep 0.05; done"),
+            spawner=spawner,
+        )
+        neighbour = int(
+            until(lambda: (other / "work/own.pid").exists() and (other / "work/own.pid").read_text())
+        )
+        marked = start_elsewhere(started, {"_QWF_TREE": "0" * 32})
+        pids = {"older": older, "neighbour": neighbour, "marked": marked, "we": os.getpid(), "init": 1}
+        writes = "; ".join(f"echo {pid} > {name}.pid" for name, pid in pids.items())
+        ended = run_hook(shell(tmp_path, writes), spawner=spawner)
+        assert (ended.code, ended.swept) == (0, ())
+        assert not [name for name, pid in pids.items() if gone(pid)]
+        (other / "work" / "go").touch()
+        assert running.result(60).code == 0
+
+
+def test_a_number_that_was_used_again_is_nobodys(tmp_path: Path, started: list[int]) -> None:
+    """A process younger than the file that names it is another one; the file is stale, and goes."""
+    pid = start_elsewhere(started)
+    born = psutil.Process(pid).create_time()
+    (tmp_path / "d.pid").write_text(str(pid))
+    os.utime(tmp_path / "d.pid", (born - 50, born - 50))
+    assert sweep_pid_files(tmp_path, mark="0" * 32, since=born - 100, grace_s=0) == ()
+    assert not gone(pid)
+    assert not (tmp_path / "d.pid").exists()
+
+
+def test_odd_pid_files_are_no_trouble(tmp_path: Path) -> None:
+    """A link out of the directory, a FIFO, a directory, no number, a huge one, one of nobody."""
+    (tmp_path / "outside").write_text("1")
+    (tmp_path / "link.pid").symlink_to(tmp_path / "outside")
+    os.mkfifo(tmp_path / "fifo.pid")
+    (tmp_path / "directory.pid").mkdir()
+    for name, text in [
+        ("words", "chrome"),
+        ("empty", ""),
+        ("huge", "9" * 60),
+        ("minus", "-1"),
+        ("zero", "0"),
+    ]:
+        (tmp_path / f"{name}.pid").write_text(text)
+    (tmp_path / "nobody.pid").write_text("999999999")
+    assert sweep_pid_files(tmp_path, mark="0" * 32, since=time.time() - 10, grace_s=0) == ()
+    assert not (tmp_path / "nobody.pid").exists()
+    assert len(list(tmp_path.glob("*.pid"))) == 8
+    assert sweep_pid_files(tmp_path / "nowhere", mark="0" * 32, since=0, grace_s=0) == ()

@@ -1,0 +1,394 @@
+"""A command runs as asked for, tells how it ended, and leaves nothing behind, whatever it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+from support.commands_kept import DAEMON, bearing, command, python, shell
+from support.processes import UNSHARE, Running, linux_only, pid_namespace, program, run
+from support.workers import until
+
+from queue_workflows.errors import ExitCode, ProcessLost, SpawnRefused
+from queue_workflows.host.spawner import Command, Ended, Spawner, Stop
+
+pytestmark = linux_only
+
+LOOKS_AROUND = """
+import json, os, signal, sys
+print(json.dumps({
+    "env": dict(os.environ), "cwd": os.getcwd(), "argv": sys.argv[1:], "stdin": sys.stdin.read(),
+    "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")),
+    "leads": os.getsid(0) == os.getpid(), "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+    # Without those that are the C library's own.
+    "ignored": [hex(int(line.split()[1], 16) & 0x7fffffff) for line in open("/proc/self/status")
+        if line.startswith("SigIgn")][0],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def spawner() -> Iterator[Spawner]:
+    with Spawner() as spawner:
+        yield spawner
+
+
+def keepers_of(spawner: Spawner) -> list[psutil.Process]:
+    """The processes of commands, as soon as there is a spawner."""
+    child = until(lambda: spawner._child)
+    return psutil.Process(child.pid).children()
+
+
+class Underway:
+    """A command on a thread of its own."""
+
+    def __init__(self, spawner: Spawner, command: Command) -> None:
+        self.stop = Stop()
+        self._pool = ThreadPoolExecutor(1)
+        self._ended = self._pool.submit(spawner.run, command, stop=self.stop)
+        self._pool.shutdown(wait=False)
+
+    def ended(self) -> Ended:
+        return self._ended.result(60)
+
+
+def test_a_command_gets_what_was_asked_for_and_nothing_else(spawner: Spawner, tmp_path: Path) -> None:
+    """Arguments untouched by any shell, its environment, its directory, three streams, no signal amiss."""
+    odd = ["$HOME; `id` *", "", "two\nlines", "ünï"]
+    ended = spawner.run(python(tmp_path, LOOKS_AROUND, *odd, env={"PATH": "/bin", "GREETING": "a b=c"}))
+    seen = json.loads((tmp_path / "out").read_text())
+    assert (ended.code, ended.signal) == (0, None)
+    assert seen["env"].pop("_QWF_TREE") == ended.mark
+    seen["env"].pop("LC_CTYPE", None)  # Python's own doing, where no locale is set
+    assert seen == {
+        "env": {"PATH": "/bin", "GREETING": "a b=c"},
+        "cwd": str(tmp_path / "work"),
+        "argv": odd,
+        "stdin": "",
+        "fds": [0, 1, 2],
+        "leads": True,
+        "blocked": [],
+        "ignored": hex(1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)),  # by Python itself
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "killed_by"),
+    [("exit 0", 0, None), ("exit 7", 7, None), ("exit 137", 137, None), ("kill -9 $$", None, signal.SIGKILL)],
+)
+def test_a_code_and_a_signal_are_told_apart(
+    spawner: Spawner, tmp_path: Path, script: str, code: int | None, killed_by: int | None
+) -> None:
+    """137 said by the command itself is no SIGKILL."""
+    ended = spawner.run(shell(tmp_path, script))
+    assert (ended.code, ended.signal, ended.timed_out, ended.stopped) == (code, killed_by, False, None)
+
+
+def test_what_cannot_be_started_is_refused(spawner: Spawner, tmp_path: Path) -> None:
+    """The message says what is missing: a program, its interpreter, a right, a directory."""
+    for name, text, mode in [
+        ("plain", "x", 0o755),
+        ("odd", "#!/no/such/thing\n", 0o755),
+        ("shut", "", 0o644),
+    ]:
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(mode)
+    refused = {
+        "no-such-program": "no-such-program: No such file",
+        str(tmp_path / "plain"): "without a first line",
+        str(tmp_path / "odd"): "or what its first line names: No such file",
+        str(tmp_path / "shut"): "Permission denied",
+    }
+    for program_, said in refused.items():
+        with pytest.raises(SpawnRefused, match=said) as wrong:
+            spawner.run(command(tmp_path, program_))
+        assert wrong.value.exit_code is ExitCode.CONFIGURATION
+    fits = shell(tmp_path, "exit 0")
+    (tmp_path / "work").rmdir()
+    with pytest.raises(SpawnRefused, match="work: No such file"):
+        spawner.run(fits)
+
+
+def test_who_heeds_sigterm_ends_in_its_own_way(spawner: Spawner, tmp_path: Path) -> None:
+    """The command tidies up within its grace, and its code counts."""
+    script = "trap 'echo tidied; exit 5' TERM; touch up; while :; do sleep 0.05; done"
+    under = Underway(spawner, shell(tmp_path, script, grace_s=1000))
+    until((tmp_path / "work" / "up").exists)
+    under.stop.request("enough")
+    ended = under.ended()
+    assert (ended.code, ended.stopped, (tmp_path / "out").read_text()) == (5, "enough", "tidied\n")
+
+
+def test_who_ignores_sigterm_is_killed(spawner: Spawner, tmp_path: Path) -> None:
+    """After its grace, with all below it, a daemon of its own included."""
+    script = "import signal; signal.signal(15, 1)\n" + DAEMON + "\ntime.sleep(1000)"
+    under = Underway(spawner, python(tmp_path, script, str(tmp_path / "d"), grace_s=0.2))
+    until((tmp_path / "d.up").exists)
+    under.stop.request("enough")
+    ended = under.ended()
+    assert (ended.code, ended.signal, ended.survivors) == (None, signal.SIGKILL, ())
+    assert bearing(str(tmp_path / "d")) == []
+
+
+def test_a_command_whose_time_is_up_is_ended(spawner: Spawner, tmp_path: Path) -> None:
+    """By SIGTERM first, which most heed."""
+    ended = spawner.run(shell(tmp_path, "exec sleep 1000", timeout_s=0.2, grace_s=1000))
+    assert (ended.signal, ended.timed_out, ended.stopped) == (signal.SIGTERM, True, None)
+
+
+def test_a_stopped_command_is_killed(spawner: Spawner, tmp_path: Path) -> None:
+    """It cannot hear SIGTERM, and is not woken for it."""
+    ended = spawner.run(shell(tmp_path, "kill -STOP $$; exit 0", timeout_s=0.5, grace_s=0.2))
+    assert (ended.signal, ended.timed_out) == (signal.SIGKILL, True)
+
+
+def test_a_daemon_ends_with_its_command(spawner: Spawner, tmp_path: Path) -> None:
+    """Forked twice, in its own session, without our mark, deaf to SIGTERM; a neighbour's is untouched."""
+    neighbour = Underway(spawner, python(tmp_path, DAEMON + "\ntime.sleep(1000)", str(tmp_path / "n")))
+    until((tmp_path / "n.up").exists)
+    other = tmp_path / "other"
+    other.mkdir()
+    ended = spawner.run(python(other, DAEMON, str(tmp_path / "d"), grace_s=0.2))
+    assert (ended.code, ended.survivors) == (0, ())
+    assert bearing(str(tmp_path / "d")) == []
+    assert len(bearing(str(tmp_path / "n"))) == 2
+    neighbour.stop.request("enough", grace_s=0)
+    assert neighbour.ended().stopped == "enough"
+    assert bearing(str(tmp_path / "n")) == []
+
+
+def test_a_command_can_be_stopped_at_any_time(spawner: Spawner, tmp_path: Path) -> None:
+    """Before it starts, while it runs, and again with less patience."""
+    early = Stop()
+    early.request("cancelled")
+    ended = spawner.run(shell(tmp_path, "sleep 1000; :", grace_s=1000), stop=early)
+    assert (ended.stopped, ended.signal, ended.timed_out) == ("cancelled", signal.SIGTERM, False)
+
+    under = Underway(spawner, shell(tmp_path, "trap '' TERM; echo up; while :; do sleep 1; done"))
+    until(lambda: (tmp_path / "out").read_text() == "up\n")
+    under.stop.request("paused", grace_s=1000)
+    under.stop.request("lost", grace_s=0.1)
+    ended = under.ended()
+    assert (ended.stopped, ended.signal) == ("paused", signal.SIGKILL)
+
+
+def test_a_stop_after_the_end_is_no_stop(spawner: Spawner, tmp_path: Path) -> None:
+    """Nor does it do any harm."""
+    stop = Stop()
+    ended = spawner.run(shell(tmp_path, "exit 3"), stop=stop)
+    stop.request("late")
+    assert (ended.code, ended.stopped) == (3, None)
+
+
+@pytest.mark.slow
+def test_output_costs_no_more_than_its_cap() -> None:
+    """200 MB on both streams: counted, cut on disk, and never in anybody's memory."""
+    status, said = run(
+        """
+import resource, tempfile
+from pathlib import Path
+from queue_workflows.host.spawner import Command, Spawner
+place = Path(tempfile.mkdtemp())
+script = "echo begin >&2; head -c 200000000 /dev/urandom | tee /dev/stderr; echo end >&2"
+with Spawner() as spawner:
+    ended = spawner.run(Command(["/bin/sh", "-c", script], {"PATH": "/bin:/usr/bin"}, place, place / "out",
+        place / "err", stdout_cap=10_000, stderr_cap=10_000))
+say(ended.code, ended.stdout_bytes, ended.stdout_truncated, ended.stderr_bytes, ended.stderr_truncated)
+say((place / "out").stat().st_size)
+err = (place / "err").read_bytes()
+say(err.startswith(b"begin\\n"), b" bytes left out " in err, err.endswith(b"end\\n"), len(err) < 11_000)
+say(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 100_000)
+""",
+        timeout_s=110,
+    )
+    assert (status, said) == (
+        0,
+        ["0 200000000 True 200000010 True", "10000", "True True True True", "True"],
+    )
+
+
+def test_output_of_bytes_is_kept_as_it_is(spawner: Spawner, tmp_path: Path) -> None:
+    """Whatever bytes they are; and what fits is not touched."""
+    garbage = bytes(range(256)) * 4
+    (tmp_path / "garbage").write_bytes(garbage)
+    ended = spawner.run(shell(tmp_path, 'cat "$0"; cat "$0" >&2'.replace("$0", str(tmp_path / "garbage"))))
+    assert (ended.stdout_bytes, ended.stdout_truncated, ended.stderr_truncated) == (1024, False, False)
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "err").read_bytes() == garbage
+
+
+def test_output_goes_nowhere_else(spawner: Spawner, tmp_path: Path) -> None:
+    """A link, or a FIFO, that stands where the output is to go is replaced, and not followed."""
+    (tmp_path / "precious").write_text("precious")
+    (tmp_path / "out").symlink_to(tmp_path / "precious")
+    os.mkfifo(tmp_path / "err")
+    spawner.run(shell(tmp_path, "echo out; echo err >&2"))
+    said = [(tmp_path / name).read_text() for name in ("precious", "out", "err")]
+    assert said == ["precious", "out\n", "err\n"]
+
+
+def test_output_that_is_closed_early_is_no_end(spawner: Spawner, tmp_path: Path) -> None:
+    """The command is waited for, not its streams."""
+    ended = spawner.run(shell(tmp_path, "echo first; exec >&- 2>&-; sleep 0.2; exit 4"))
+    assert (ended.code, ended.stdout_bytes) == (4, 6)
+
+
+def test_output_that_a_stranger_holds_open_is_not_waited_for(spawner: Spawner, tmp_path: Path) -> None:
+    """Somebody who is not below the command, and has got hold of its stream, does not block its end."""
+    under = Underway(spawner, shell(tmp_path, "echo $$; while [ ! -e go ]; do sleep 0.05; done; echo last"))
+    pid = int(until(lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text().strip()))
+    with open(f"/proc/{pid}/fd/1", "wb"):
+        (tmp_path / "work" / "go").touch()
+        assert under.ended().stdout_bytes == len(f"{pid}\nlast\n")
+
+
+@pytest.mark.parametrize("who", ["keeper", "spawner"])
+def test_whoever_is_killed_the_command_ends(who: str, tmp_path: Path) -> None:
+    """Its daemon too; the caller hears that it is lost, and the next command runs."""
+    with Spawner() as spawner:
+        under = Underway(spawner, python(tmp_path, DAEMON + "\ntime.sleep(1000)", str(tmp_path / "d")))
+        until((tmp_path / "d.up").exists)
+        (keeper,) = (one for one in keepers_of(spawner) if one.children())
+        victim = keeper if who == "keeper" else psutil.Process(keeper.ppid())
+        victim.kill()
+        with pytest.raises(ProcessLost):
+            under.ended()
+        until(lambda: not bearing(str(tmp_path / "d")))
+        until(lambda: who == "keeper" or not psutil.pid_exists(victim.pid) or spawner._child is None)
+        assert spawner.run(shell(tmp_path, "exit 6")).code == 6
+
+
+@pytest.mark.slow
+def test_both_killed_at_once_leave_nothing_either(tmp_path: Path) -> None:
+    """Then whoever asked for the command finds what is left of it, by its mark."""
+    with Spawner() as spawner:
+        under = Underway(spawner, shell(tmp_path, "setsid sleep 1000 & touch up; sleep 1000"))
+        until((tmp_path / "work" / "up").exists)
+        keepers = keepers_of(spawner)
+        below = [one for keeper in keepers for one in keeper.children(recursive=True)]
+        assert spawner._child
+        for one in (psutil.Process(spawner._child.pid), *keepers):
+            one.suspend()
+        for one in (psutil.Process(spawner._child.pid), *keepers):
+            one.kill()
+        with pytest.raises(ProcessLost):
+            under.ended()
+        until(lambda: spawner._child is None or spawner._child.poll() is not None)
+        assert spawner.run(shell(tmp_path, "exit 6")).code == 6
+        until(lambda: not any(one.is_running() for one in below))
+
+
+HOST = """
+from pathlib import Path
+from queue_workflows.host.spawner import Command, Spawner
+place = Path(sys.argv[1])
+spawner = Spawner()
+def start(number):
+    argv = [sys.executable, "-S", "-c", DAEMON + "\\ntime.sleep(1000)", str(place / str(number))]
+    spawner.run(Command(argv, {"PATH": "/bin"}, place, place / f"out{number}", place / f"err{number}"))
+for number in range(10):
+    threading.Thread(target=start, args=(number,), daemon=True).start()
+while len(list(place.glob("*.up"))) < 10: time.sleep(0.01)
+if os.fork() == 0: time.sleep(1000)  # somebody who has inherited every socket
+say("up")
+time.sleep(1000)
+"""
+
+
+def test_a_killed_worker_leaves_no_process(tmp_path: Path) -> None:
+    """kill -9 with ten commands running, each with a daemon that cast off everything: none survives."""
+    with Running([*program(f"DAEMON = {DAEMON!r}\n" + HOST), str(tmp_path)]) as host:
+        assert host.line() == "up"
+        below = psutil.Process(host.pid).children(recursive=True)
+        assert len(bearing(str(tmp_path / "9"))) == 2
+        host.process.kill()
+        forked = 1  # which is not ours
+        until(lambda: sum(one.is_running() for one in below) <= forked)
+        assert len(bearing(str(tmp_path))) == forked
+
+
+@pytest.mark.slow
+@pid_namespace
+def test_in_a_pid_namespace_too(tmp_path: Path) -> None:
+    """The same where the worker is the first process, as in a container."""
+    script = HOST.replace('say("up")', 'say("up"); os.kill(spawner._child.pid, signal.SIGTERM)')
+    host_and_check = f"DAEMON = {DAEMON!r}\n" + script.replace(
+        "time.sleep(1000)\n",
+        "spawner.close(); say(sorted(pid for pid in map(int, filter(str.isdigit, os.listdir('/proc')))))\n",
+    )
+    with Running([*UNSHARE, *program(host_and_check), str(tmp_path)]) as host:
+        assert host.line() == "up"
+        assert len(json.loads(host.line())) == 2  # itself, and the one that it forked bare
+
+
+def test_nothing_leaks(tmp_path: Path) -> None:
+    """Neither descriptors nor zombies, in the worker, the spawner or its keepers; and closing ends all."""
+    with Spawner() as spawner:
+        ours = psutil.Process()
+        spawner.run(shell(tmp_path, "exit 0"))
+        assert spawner._child
+        theirs = psutil.Process(spawner._child.pid)
+        before = (ours.num_fds(), theirs.num_fds())
+        (keeper,) = keepers_of(spawner)[:1]
+        at_keeper = keeper.num_fds()
+        for number in range(30):
+            spawner.run(shell(tmp_path, "exit 0" if number % 2 else "setsid true & exit 1"))
+            with pytest.raises(SpawnRefused):
+                spawner.run(command(tmp_path, "no-such-program"))
+        assert (ours.num_fds(), theirs.num_fds()) == before
+        assert {one.num_fds() for one in keepers_of(spawner)} == {at_keeper}
+        assert all(one.status() != psutil.STATUS_ZOMBIE for one in theirs.children(recursive=True))
+        under = Underway(spawner, shell(tmp_path, "trap '' TERM; touch up; sleep 1000"))
+        until((tmp_path / "work" / "up").exists)
+        below = theirs.children(recursive=True)
+    with pytest.raises(ProcessLost):
+        under.ended()
+    assert not any(one.is_running() for one in (theirs, *below))
+    with pytest.raises(ProcessLost):
+        spawner.run(shell(tmp_path, "exit 0"))
+
+
+@pytest.mark.slow
+def test_sixty_at_once_sleep(tmp_path: Path) -> None:
+    """Many that run for long cost nothing while they do: nobody polls."""
+    with Spawner() as spawner, ThreadPoolExecutor(60) as pool:
+        stop = Stop()
+        places = [tmp_path / str(number) for number in range(60)]
+        for place in places:
+            place.mkdir()
+        stops = [Stop() for _ in places]
+        ended = [
+            pool.submit(spawner.run, shell(place, "touch up; exec sleep 1000"), stop=stop)
+            for place, stop in zip(places, stops, strict=True)
+        ]
+        until(lambda: all((place / "work" / "up").exists() for place in places))
+        assert spawner._child
+        watched = [psutil.Process(spawner._child.pid), *keepers_of(spawner)]
+        until(lambda: all(one.status() == psutil.STATUS_SLEEPING for one in watched))
+        before = [one.num_ctx_switches().voluntary for one in watched]
+        time.sleep(1)
+        assert [one.num_ctx_switches().voluntary for one in watched] == before
+        for stop in stops:
+            stop.request("sealed")
+        assert {(one.result(60).stopped, one.result(60).signal) for one in ended} == {
+            ("sealed", signal.SIGTERM)
+        }
+
+
+def test_threads_may_come_and_go(tmp_path: Path) -> None:
+    """The thread that ran the first command ends, and what it started lives on."""
+    with Spawner() as spawner:
+        first = threading.Thread(target=spawner.run, args=(shell(tmp_path, "exit 0"),))
+        first.start()
+        first.join(60)
+        assert spawner._child
+        pid = spawner._child.pid
+        assert spawner.run(shell(tmp_path, "exit 2")).code == 2
+        assert spawner._child.pid == pid
