@@ -1,0 +1,190 @@
+"""Installs one program on this machine: asks its providers in order, and the first that succeeds wins.
+
+A provider is a hook, `on_Binary__install_using_{provider}_provider`, the user's own or one of those that come
+along. It prints a `Binary` record with the path of what it found or installed; that is believed once the file
+is there and can be run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.errors import LeaseLost, QwfError
+from queue_workflows.hooks.arguments import hook_arguments
+from queue_workflows.hooks.discovery import Hook, discover_hooks
+from queue_workflows.hooks.environment import hook_environment
+from queue_workflows.hooks.needs import Need
+from queue_workflows.hooks.output import HookOutput, read_output
+from queue_workflows.hooks.plugin_config import load_plugin_config
+from queue_workflows.hooks.process import HookCommand, HookExit, HookStop, run_hook
+from queue_workflows.hooks.reported import installed_of, promote_waiting
+from queue_workflows.host.spawner import Spawner
+from queue_workflows.repositories.binaries import BinaryFence, BinaryRepository, Installed
+from queue_workflows.repositories.node_jobs import NodeJobRepository
+
+EVENT: Final = "Binary"
+BUILT_IN: Final = Path(__file__).parent / "providers"
+_NAME: Final = "install_using_{}_provider"
+_TIMEOUT_S: Final = 600.0
+_GRACE_S: Final = 5.0
+_SAID: Final = 400
+
+Connect = Callable[[], psycopg.Connection[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What installing takes: the database (autocommit), this machine, its directories, and who starts programs.
+
+    `claimed_by` is who claims, `lease_s` for how long without a renewal.
+    """
+
+    connect: Connect
+    host_label: str
+    machine_id: int
+    hook_dirs: tuple[Path, ...]
+    data_dir: Path
+    spawner: Spawner
+    claimed_by: str
+    lease_s: float = 30.0
+
+
+class InstallationStopped(QwfError):
+    """An installation was told to stop; its program is queued again."""
+
+
+class Installation:
+    """A claimed program; see `lifecycle`."""
+
+    def __init__(self, need: Need, fence: BinaryFence, workshop: Workshop, stop: HookStop) -> None:
+        self._need = need
+        self._fence = fence
+        self._shop = workshop
+        self._stop = stop
+        self._over = threading.Event()
+        self._renewing = threading.Thread(target=self._renew, name=f"install {need.name}", daemon=True)
+
+    def run(self) -> Installed | None:
+        """The program, and its row says so; None if no provider could, and its row says why."""
+        self._renewing.start()
+        refused: list[str] = []
+        for provider in self._need.providers:
+            try:
+                found = self._ask(provider)
+            except (QwfError, ValueError, OSError) as wrong:
+                if self._stop.reason is not None:
+                    raise InstallationStopped(self._stop.reason) from wrong
+                refused.append(f"{provider}: {wrong}"[:_SAID])
+                continue
+            with self._writing() as (binaries, jobs):
+                binaries.installed(self._fence, found)
+                promote_waiting(jobs, self._shop.host_label, self._need.name)
+            return found
+        with self._writing() as (binaries, _):
+            binaries.failed(self._fence, "; ".join(refused))
+        return None
+
+    def update_and_requeue(self) -> None:
+        """Queue it again at once, as nothing is known of it."""
+        # Whoever has taken it over, or has ended it, knows better.
+        with suppress(LeaseLost, psycopg.Error), self._writing() as (binaries, jobs):
+            binaries.released(self._fence)
+            promote_waiting(jobs, self._shop.host_label, self._need.name)
+
+    def cleanup(self) -> None:
+        """End the renewals."""
+        self._over.set()
+        if self._renewing.is_alive():
+            self._renewing.join()
+
+    @contextmanager
+    def _writing(self) -> Iterator[tuple[BinaryRepository, NodeJobRepository]]:
+        """The row and those who wait for it, in one transaction."""
+        with self._shop.connect() as connection, connection.transaction():
+            yield BinaryRepository(connection), NodeJobRepository(connection)
+
+    def _renew(self) -> None:
+        while not self._over.wait(self._shop.lease_s / 3):
+            try:
+                with self._shop.connect() as connection:
+                    BinaryRepository(connection).renew(self._fence, self._shop.lease_s)
+            except LeaseLost as lost:
+                self._stop.request(str(lost))
+                return
+            except psycopg.Error:
+                # The fence has the last word; the next renewal may get through.
+                continue
+
+    def _ask(self, provider: str) -> Installed:
+        hook = provider_hook(provider, self._shop.hook_dirs)
+        directory = self._shop.data_dir.absolute() / "binaries"
+        place = directory / self._need.name
+        printed = directory / ".output" / self._need.name / f"{provider}.{self._fence.attempt}"
+        for made in (place, printed.parent):
+            made.mkdir(parents=True, exist_ok=True)
+        command = self._command(hook, provider, place, printed)
+        ended = run_hook(command, spawner=self._shop.spawner, stop=self._stop)
+        output = read_output(place / ".none", command.stdout_path, beneath=directory)
+        return self._found(provider, ended, output)
+
+    def _command(self, hook: Hook, provider: str, place: Path, printed: Path) -> HookCommand:
+        config = load_plugin_config(hook.path.parent)
+        values = config.resolve({})
+        if values.disabled_by is not None:
+            raise QwfError(values.disabled_by)
+        overrides = self._need.overrides
+        inputs = {
+            "name": self._need.name,
+            "bin_providers": provider,
+            "overrides": overrides,
+            "machine_id": self._shop.machine_id,
+            "binary_id": self._fence.id,
+        }
+        return HookCommand(
+            argv=[*hook.interpreter, str(hook.path), *hook_arguments(inputs)],
+            env=hook_environment(config, values, engine={}),
+            cwd=place,
+            stdout_path=printed.with_name(f"{printed.name}.stdout.jsonl"),
+            stderr_path=printed.with_name(f"{printed.name}.stderr.log"),
+            timeout_s=values.timeout_s or _TIMEOUT_S,
+            grace_s=_GRACE_S,
+        )
+
+    def _found(self, provider: str, ended: HookExit, output: HookOutput) -> Installed:
+        if ended.stopped is not None or ended.timed_out or ended.code != 0:
+            raise QwfError(_why(ended))
+        for record in output.records:
+            if record.type == EVENT:
+                found = installed_of(record.payload, name=self._need.name)
+                return found if found.provider else found._replace(provider=provider)
+        raise QwfError("it printed no Binary record")
+
+
+def provider_hook(provider: str, dirs: Iterable[Path]) -> Hook:
+    """The hook of a provider: the user's own before the one that comes along."""
+    wanted = _NAME.format(provider)
+    for hook in _hooks(dirs):
+        if hook.path.name.split(".")[0] == f"on_{EVENT}__{wanted}":
+            return hook
+    raise QwfError(f"there is no hook on_{EVENT}__{wanted}")
+
+
+def _hooks(dirs: Iterable[Path]) -> Iterator[Hook]:
+    for place in (*dirs, BUILT_IN):
+        yield from discover_hooks(EVENT, [place])
+
+
+def _why(ended: HookExit) -> str:
+    said = ended.stderr_tail.strip().splitlines()
+    if ended.timed_out:
+        how = f"ended after {ended.seconds:.0f} s, its timeout"
+    else:
+        how = f"exit {ended.code}" if ended.code is not None else f"killed by signal {ended.signal}"
+    return f"{said[-1]} ({how})" if said else how

@@ -1,0 +1,113 @@
+"""The programs that a plugin needs, as its `binaries.jsonl` (or `dependencies.jsonl`) says, one a line.
+
+    {"name": "wget", "bin_providers": "env,apt,brew", "overrides": {"apt": {"packages": ["wget"]}}}
+    {"name": "chromium", "bin_providers": ["env"], "if_missing": "skip"}
+
+Its hooks wait for a program that is missing; with `"if_missing": "skip"` they are skipped for as long.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from queue_workflows.errors import PluginConfigError
+
+FILES: Final = ("binaries.jsonl", "dependencies.jsonl")
+USUAL_PROVIDERS: Final = ("env", "pip", "npm", "apt", "brew")
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
+_PROVIDER: Final = re.compile(r"[a-z][a-z0-9_]{0,49}")
+_LONGEST_FILE: Final = 1_048_576
+_FIELDS: Final = frozenset({"type", "name", "bin_name", "bin_providers", "overrides", "if_missing"})
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A program, who may install it, in order, and what each is told of it."""
+
+    name: str
+    providers: tuple[str, ...]
+    overrides: dict[str, Any]
+    is_skipped_without: bool = False
+
+    @property
+    def variable(self) -> str:
+        """The variable in which hooks find its path, as in `WGET_BINARY`."""
+        return f"{re.sub('[^A-Za-z0-9]', '_', self.name).upper()}_BINARY"
+
+
+def needs_of(plugin: Path) -> tuple[Need, ...]:
+    """What a plugin's directory says that it needs; `PluginConfigError` names a line that is wrong."""
+    for name in FILES:
+        try:
+            with (plugin / name).open("rb") as file:
+                content = file.read(_LONGEST_FILE + 1)
+        except FileNotFoundError:
+            continue
+        except OSError as wrong:
+            raise PluginConfigError(plugin.name, f"{name} cannot be read: {wrong.strerror}") from None
+        if len(content) > _LONGEST_FILE:
+            raise PluginConfigError(plugin.name, f"{name} has more than {_LONGEST_FILE:,} bytes")
+        return tuple(_needs_in(plugin.name, name, content))
+    return ()
+
+
+def need_of(name: str, providers: object = None, overrides: object = None) -> Need:
+    """A program by itself, from whoever can install it unless that is said; `ValueError` if it is wrong."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r:.120} is no name of a program")
+    given = overrides if overrides is not None else {}
+    if not isinstance(given, dict):
+        raise ValueError("`overrides` is an object, by the names of providers")
+    return Need(name, _providers(providers), given)
+
+
+def _needs_in(plugin: str, file: str, content: bytes) -> Iterator[Need]:
+    seen: set[str] = set()
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            need = _parsed(json.loads(line))
+            if need.name in seen:
+                raise ValueError(f"{need.name!r} is there twice")
+        except (ValueError, RecursionError) as wrong:
+            raise PluginConfigError(
+                plugin,
+                f"{file}, line {number}: {wrong}",
+                advice='as in {"name": "wget", "bin_providers": "env,apt"}',
+            ) from None
+        seen.add(need.name)
+        yield need
+
+
+def _parsed(line: Any) -> Need:
+    if not isinstance(line, dict):
+        raise ValueError("it is no object")
+    if unknown := sorted(set(line) - _FIELDS):
+        raise ValueError(f"nobody knows {', '.join(unknown)}")
+    name = line.get("name", line.get("bin_name"))
+    if not isinstance(name, str):
+        raise ValueError("it has no `name`")
+    if_missing = line.get("if_missing", "wait")
+    if if_missing not in ("wait", "skip"):
+        raise ValueError('`if_missing` is "wait" or "skip"')
+    need = need_of(name, line.get("bin_providers"), line.get("overrides"))
+    return Need(need.name, need.providers, need.overrides, if_missing == "skip")
+
+
+def _providers(given: object) -> tuple[str, ...]:
+    if given is None or given == "*":
+        return USUAL_PROVIDERS
+    names = given.split(",") if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("`bin_providers` is a list, or names with commas between them")
+    providers = tuple(name.strip() for name in names)
+    for provider in providers:
+        if not _PROVIDER.fullmatch(provider):
+            raise ValueError(f"{provider!r:.60} is no provider")
+    return providers or USUAL_PROVIDERS

@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Installs a program with Homebrew.
+
+`overrides` may name what to install: `{"brew": {"packages": [...]}}`; else it is the name itself.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+
+def main() -> int:
+    """Print the program's record, or say why there is none."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--overrides", type=json.loads, default={})
+    asked, _ = parser.parse_known_args()
+    packages = asked.overrides.get("brew", {}).get("packages", [asked.name])
+    if shutil.which("brew") is None:
+        print("brew is not installed on this machine", file=sys.stderr)
+        return 1
+    install = ["brew", "install", "--quiet", *packages]
+    done = subprocess.run(install, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+    program = shutil.which(asked.name)
+    if done.returncode or program is None or not os.access(program, os.X_OK):
+        print(
+            f"{' '.join(packages)} brought no {asked.name}: brew ended with {done.returncode}",
+            file=sys.stderr,
+        )
+        return 1
+    record = {"type": "Binary", "name": asked.name, "abspath": os.path.abspath(program), "provider": "brew"}
+    print(json.dumps(record))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+#!/usr/bin/env python3
+"""Installs a program with npm, below the working directory.
+
+`overrides` may name what to install: `{"npm": {"packages": [...]}}`; else it is the name itself.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+
+def main() -> int:
+    """Print the program's record, or say why there is none."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--overrides", type=json.loads, default={})
+    asked, _ = parser.parse_known_args()
+    packages = asked.overrides.get("npm", {}).get("packages", [asked.name])
+    if shutil.which("npm") is None:
+        print("npm is not installed on this machine", file=sys.stderr)
+        return 1
+    install = ["npm", "install", "--prefix", "npm", "--no-fund", "--no-audit", *packages]
+    done = subprocess.run(install, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
+    program = os.path.join("npm", "node_modules", ".bin", asked.name)
+    if done.returncode or program is None or not os.access(program, os.X_OK):
+        print(
+            f"{' '.join(packages)} brought no {asked.name}: npm ended with {done.returncode}", file=sys.stderr
+        )
+        return 1
+    record = {"type": "Binary", "name": asked.name, "abspath": os.path.abspath(program), "provider": "npm"}
+    print(json.dumps(record))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
