@@ -27,7 +27,7 @@ LOOK_AGAIN_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Whether a hook can run, with `env`; if not, what it is put on hold for, or why it is skipped instead."""
+    """Whether a hook can run, with `env`; if not, what it is put on hold for, or why it is skipped."""
 
     env: dict[str, str] = field(default_factory=dict)
     hold_key: str | None = None

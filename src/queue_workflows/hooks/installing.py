@@ -41,7 +41,7 @@ Connect = Callable[[], psycopg.Connection[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """What installing takes: the database (autocommit), this machine, its directories, and who starts programs.
+    """What installing takes: the database (autocommit), this machine, directories, and who starts programs.
 
     `claimed_by` is who claims, `lease_s` for how long without a renewal.
     """

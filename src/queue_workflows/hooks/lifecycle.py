@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-T = TypeVar("T", covariant=True)
+T_co = TypeVar("T_co", covariant=True)
 
 
-class Claimed(Protocol[T]):
+class Claimed(Protocol[T_co]):
     """Something that this process has claimed, and nobody else works on as long as its lease holds."""
 
-    def run(self) -> T:
+    def run(self) -> T_co:
         """Do it, and write how it ended."""
 
     def update_and_requeue(self) -> None:
@@ -28,7 +28,7 @@ class Claimed(Protocol[T]):
         """Leave nothing behind; called on every way out."""
 
 
-def bring_to_its_end(claimed: Claimed[T]) -> T:
+def bring_to_its_end(claimed: Claimed[T_co]) -> T_co:
     """Run it; if that is broken off, it is queued again."""
     try:
         return claimed.run()

@@ -1,0 +1,222 @@
+"""Programs of plugins: found or installed once on each machine, by the first provider that succeeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from queue_workflows.hooks.process import HookStop
+from queue_workflows.host.spawner import Spawner
+from support.jobs import CLEAR
+
+from queue_workflows.errors import PluginConfigError
+from queue_workflows.hooks.binaries import ensure, prepare
+from queue_workflows.hooks.installing import Workshop
+from queue_workflows.hooks.needs import Need, need_of, needs_of
+from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
+from queue_workflows.repositories.binaries import BinaryRepository
+from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.machines import MachineRepository
+from queue_workflows.states import JobStatus
+
+
+@pytest.fixture
+def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
+    """Empty tables; each statement is seen at once."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR)
+        connection.execute("TRUNCATE machines, binaries CASCADE")
+        yield connection
+
+
+@pytest.fixture
+def spawner() -> Iterator[Spawner]:
+    """Who starts programs, for one test."""
+    with Spawner() as each:
+        yield each
+
+
+@pytest.fixture
+def shop(conn: psycopg.Connection, qwf_dsn: str, spawner: Spawner, tmp_path: Path) -> Workshop:
+    """A machine called `here`, whose providers are below `hooks`."""
+    (tmp_path / "hooks").mkdir()
+    return Workshop(
+        connect=lambda: psycopg.connect(qwf_dsn, autocommit=True),
+        host_label="here",
+        machine_id=MachineRepository(conn).seen("here"),
+        hook_dirs=(tmp_path / "hooks",),
+        data_dir=tmp_path / "data",
+        spawner=spawner,
+        claimed_by="w1",
+    )
+
+
+def provider(shop: Workshop, name: str, script: str) -> None:
+    """A provider of the user's own."""
+    place = shop.hook_dirs[0] / name
+    place.mkdir(exist_ok=True)
+    hook = place / f"on_Binary__install_using_{name}_provider.sh"
+    hook.write_text(f"#!/bin/sh\n{script}\n")
+    hook.chmod(0o755)
+
+
+def making(shop: Workshop, log: Path) -> str:
+    """A script that makes the program `tool` in its directory, and writes that it was called."""
+    return f"""echo "$@" >> {log}
+printf '#!/bin/sh\\n' > tool; chmod +x tool
+echo '{{"type": "Binary", "name": "tool", "abspath": "'$PWD'/tool", "version": "1.2"}}'"""
+
+
+def rows(conn: psycopg.Connection) -> list[tuple[str | None, ...]]:
+    found = conn.execute(
+        "SELECT name, status, provider, version, claimed_by, error FROM binaries ORDER BY name"
+    )
+    return found.fetchall()
+
+
+TOOL = Need("tool", ("first", "second"), {"second": {"x": 1}})
+
+
+def test_the_first_provider_that_succeeds_wins(
+    conn: psycopg.Connection, shop: Workshop, tmp_path: Path
+) -> None:
+    """Each is asked in order, with its arguments; what was found once is not looked for again."""
+    log = tmp_path / "log"
+    provider(shop, "first", f"echo first >> {log}; echo 'not for me' >&2; exit 3")
+    provider(shop, "second", making(shop, log))
+    for _ in range(2):
+        ready = ensure([TOOL], shop)
+        assert ready.env == {"TOOL_BINARY": str(shop.data_dir / "binaries" / "tool" / "tool")}
+    (machine_id, binary_id) = conn.execute("SELECT machine_id, id FROM binaries").fetchone() or ()
+    assert log.read_text().splitlines() == [
+        "first",
+        (
+            '--name=tool --bin-providers=second --overrides={"second":{"x":1}}'
+            f" --machine-id={machine_id} --binary-id={binary_id}"
+        ),
+    ]
+    assert rows(conn) == [("tool", "installed", "second", "1.2", None, None)]
+    (sha256,) = conn.execute("SELECT sha256 FROM binaries").fetchone() or ()
+    assert len(sha256) == 64
+
+
+def test_a_program_that_is_gone_is_installed_again(
+    conn: psycopg.Connection, shop: Workshop, tmp_path: Path
+) -> None:
+    """The row is believed as long as the file is there and can be run."""
+    log = tmp_path / "log"
+    provider(shop, "second", making(shop, log))
+    ensure([TOOL], shop)
+    os.unlink(shop.data_dir / "binaries" / "tool" / "tool")
+    assert ensure([TOOL], shop).is_ready
+    assert len(log.read_text().splitlines()) == 2
+
+
+def test_a_provider_is_believed_when_the_file_is_there(conn: psycopg.Connection, shop: Workshop) -> None:
+    """Who prints a path that is no program, or another name, or nothing, has not succeeded; all say why."""
+    provider(shop, "first", """echo '{"type": "Binary", "name": "tool", "abspath": "/nowhere/tool"}'""")
+    provider(shop, "second", "true")
+    third = Need("tool", ("first", "second", "none"), {})
+    ready = ensure([third], shop)
+    assert (ready.hold_key, ready.hold_reason, ready.skip) == ("here/tool", "binary_missing", None)
+    assert rows(conn) == [
+        (
+            *("tool", "failed", None, None, None),
+            (
+                "first: /nowhere/tool is no file that this user can run; "
+                "second: it printed no Binary record; "
+                "none: there is no hook on_Binary__install_using_none_provider"
+            ),
+        )
+    ]
+    again = ensure([Need("tool", ("first",), {}, is_skipped_without=True)], shop)
+    assert again.skip is not None
+    assert again.skip.startswith("tool is missing on here: first: /nowhere/tool")
+
+
+def test_two_workers_of_a_machine_install_once(
+    conn: psycopg.Connection, shop: Workshop, tmp_path: Path
+) -> None:
+    """While one installs, the other waits on hold, and goes on when it is there; its own machine each."""
+    fifo, log = tmp_path / "fifo", tmp_path / "log"
+    os.mkfifo(fifo)
+    provider(shop, "second", f"read line < {fifo}\n{making(shop, log)}")
+    run = RunRepository(conn).insert("Snapshot", spec={}, spec_hash="h").id
+    waiting = NewNodeJob(run_id=run, node_id="n", node_module="m", plugin="p", queue="hooks")
+    jobs = NodeJobRepository(conn)
+    jobs.insert_many([waiting])
+    (job,) = jobs.claim("hooks", worker_id="w2", lease_s=30, limit=1)
+    installing = threading.Thread(target=ensure, args=([TOOL], shop))
+    installing.start()
+    with fifo.open("w") as go:  # opens when the provider reads
+        other = ensure([TOOL], shop)
+        assert (other.hold_key, rows(conn)[0][1], rows(conn)[0][4]) == ("here/tool", "running", "w1")
+        held = Ending(
+            job.fence,
+            JobStatus.SCHEDULED,
+            delay_s=3600.0,
+            hold_reason=other.hold_reason,
+            hold_key=other.hold_key,
+        )
+        jobs.end_many([held])
+        go.write("go\n")
+    installing.join()
+    assert conn.execute("SELECT status FROM workflow_node_jobs").fetchall() == [("queued",)]
+    assert len(log.read_text().splitlines()) == 1
+    assert ensure([TOOL], shop).is_ready
+
+
+def test_who_dies_while_installing_leaves_it_to_the_next(conn: psycopg.Connection, shop: Workshop) -> None:
+    """A claim lapses; one that is told to stop queues the program again."""
+    binaries = BinaryRepository(conn)
+    binaries.want(shop.machine_id, "tool", bin_providers="second", overrides={})
+    row = binaries.named(shop.machine_id, ["tool"])["tool"]
+    dead = binaries.claim(row.id, claimed_by="dead", lease_s=0.0)
+    assert dead is not None
+    stop = HookStop()
+    stop.request("the worker ends")
+    provider(shop, "second", "sleep 600")
+    with pytest.raises(Exception, match="the worker ends"):
+        ensure([TOOL], shop, stop=stop)
+    assert rows(conn)[0][:2] == ("tool", "queued")
+    assert conn.execute("SELECT attempt FROM binaries").fetchone() == (2,)
+
+
+def test_a_plugins_needs_are_read_from_its_file(tmp_path: Path) -> None:
+    """One program a line; a wrong line is named."""
+    plugin = tmp_path / "media"
+    plugin.mkdir()
+    assert needs_of(plugin) == ()
+    lines = [{"name": "yt-dlp", "bin_providers": "env, pip"}, {"bin_name": "wget", "if_missing": "skip"}]
+    (plugin / "dependencies.jsonl").write_text("\n".join(json.dumps(line) for line in lines))
+    first, second = needs_of(plugin)
+    assert (first.name, first.providers, first.variable) == ("yt-dlp", ("env", "pip"), "YT_DLP_BINARY")
+    assert (second.is_skipped_without, second.providers[0]) == (True, "env")
+    (plugin / "binaries.jsonl").write_text('{"name": "wget"}\n{"name": "../wget"}\n')
+    with pytest.raises(PluginConfigError, match=r"media: binaries.jsonl, line 2: '../wget' is no name"):
+        needs_of(plugin)
+
+
+def test_the_providers_that_come_along_say_what_they_lack(
+    conn: psycopg.Connection, shop: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """`env` finds what is on PATH; the others say that their tool is absent."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name, target in (("python3", sys.executable), ("qwf-tool", "/bin/true")):
+        (tools / name).symlink_to(target)
+    monkeypatch.setenv("PATH", str(tools))
+    plugin = tmp_path / "plugin"
+    plugin.mkdir()
+    (plugin / "binaries.jsonl").write_text('{"name": "qwf-tool", "bin_providers": "env"}')
+    assert prepare(plugin, shop).env == {"QWF_TOOL_BINARY": str(tools / "qwf-tool")}
+    assert not ensure([need_of("no-such-tool", "env,npm,brew,apt")], shop).is_ready
+    (error,) = conn.execute("SELECT error FROM binaries WHERE status = 'failed'").fetchone() or ()
+    for said in ("no-such-tool is not on PATH", "npm is not installed", "brew is not", "apt-get is not"):
+        assert said in error
