@@ -11,14 +11,15 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from queue_workflows.hooks.process import HookStop
-from queue_workflows.host.spawner import Spawner
 from support.jobs import CLEAR
+from support.workers import until
 
 from queue_workflows.errors import PluginConfigError
 from queue_workflows.hooks.binaries import ensure, prepare
 from queue_workflows.hooks.installing import Workshop
 from queue_workflows.hooks.needs import Need, need_of, needs_of
+from queue_workflows.hooks.process import HookStop
+from queue_workflows.host.spawner import Spawner
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
 from queue_workflows.repositories.binaries import BinaryRepository
 from queue_workflows.repositories.ending import Ending
@@ -140,6 +141,14 @@ def test_a_provider_is_believed_when_the_file_is_there(conn: psycopg.Connection,
     assert again.skip.startswith("tool is missing on here: first: /nowhere/tool")
 
 
+def writing_end(fifo: Path) -> int | None:
+    """An open FIFO, as soon as somebody reads it."""
+    try:
+        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
 def test_two_workers_of_a_machine_install_once(
     conn: psycopg.Connection, shop: Workshop, tmp_path: Path
 ) -> None:
@@ -154,7 +163,7 @@ def test_two_workers_of_a_machine_install_once(
     (job,) = jobs.claim("hooks", worker_id="w2", lease_s=30, limit=1)
     installing = threading.Thread(target=ensure, args=([TOOL], shop))
     installing.start()
-    with fifo.open("w") as go:  # opens when the provider reads
+    with os.fdopen(until(lambda: writing_end(fifo)), "w") as go:
         other = ensure([TOOL], shop)
         assert (other.hold_key, rows(conn)[0][1], rows(conn)[0][4]) == ("here/tool", "running", "w1")
         held = Ending(
