@@ -9,6 +9,7 @@ is one transaction.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +18,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from queue_workflows.config import ENGINE_VERSION_TABLE
-from queue_workflows.db.migrations.catalog import compare_catalogs, read_catalog
+from queue_workflows.db.migrations.catalog import Catalog, compare_catalogs, read_catalog
 from queue_workflows.db.migrations.chains import LEGACY_LEDGER, Chain, engine_chain
 from queue_workflows.db.migrations.failures import translated
 from queue_workflows.db.migrations.misfits import refuse_misfit
@@ -91,7 +92,7 @@ def _adopt(session: MigrationSession, chain: Chain, script: ScriptDirectory) -> 
         )
     connection.execute(LOCK_LEDGER)
     revision = claimed_revision(list(connection.execute(LEDGER).scalars()))
-    expected = _build(session, chain, script, revision)
+    (expected,) = _built(session, chain, script, [revision])
     found = compare_catalogs(expected, read_catalog(connection, schema))
     if found:
         raise SchemaDrift(
@@ -109,14 +110,14 @@ def _record(session: MigrationSession, chain: Chain, script: ScriptDirectory) ->
     connection = session.connection
     actual = read_catalog(connection, _need_rights(connection))
     there = {name for kind, name in actual if kind == "table"} & engine_tables()
-    differences: dict[str, list[str]] = {}
-    for one in script.walk_revisions():
-        if not there <= tables_at(one.revision):
-            continue
-        found = compare_catalogs(_build(session, chain, script, one.revision), actual)
+    possible = [one.revision for one in script.walk_revisions() if there <= tables_at(one.revision)]
+    made = _built(session, chain, script, possible[::-1])
+    differences = {
+        one: compare_catalogs(expected, actual) for one, expected in zip(possible, made[::-1], strict=True)
+    }
+    for one, found in differences.items():
         if not found:
-            return _stamp(connection, chain, script, one.revision)
-        differences[one.revision] = found
+            return _stamp(connection, chain, script, one)
     nearest = min(differences, key=lambda one: len(differences[one]))
     raise SchemaDrift(
         f"the tables are at no revision of this code; from {nearest} they differ least: "
@@ -165,18 +166,26 @@ def _need_rights(connection: sa.Connection) -> str:
     return str(schema)
 
 
-def _build(
-    session: MigrationSession, chain: Chain, script: ScriptDirectory, revision: str
-) -> dict[tuple[str, str], str]:
-    """What `revision` makes in an empty schema; the savepoint takes the schema away again."""
+def _built(
+    session: MigrationSession, chain: Chain, script: ScriptDirectory, revisions: Sequence[str]
+) -> list[Catalog]:
+    """What each of these revisions, oldest first, makes of the one before, the first of an empty schema.
+
+    The savepoint takes the schema away again.
+    """
     connection = session.connection
+    made = []
     savepoint = connection.begin_nested()
     try:
         connection.execute(sa.text(f"CREATE SCHEMA {SCRATCH}"))
         connection.execute(sa.text("SELECT set_config('search_path', :path, true)"), {"path": SCRATCH})
-        run_steps(session, chain, Plan(script, "upgrade", revision))
-        made = read_catalog(connection, SCRATCH)
+        for revision in revisions:
+            run_steps(session, chain, Plan(script, "upgrade", revision))
+            made.append(read_catalog(connection, SCRATCH))
     finally:
         savepoint.rollback()
     session.watch.begin("the adoption")
-    return {key: text for key, text in made.items() if key[1].partition(".")[0] != ENGINE_VERSION_TABLE}
+    return [
+        {key: text for key, text in one.items() if key[1].partition(".")[0] != ENGINE_VERSION_TABLE}
+        for one in made
+    ]
