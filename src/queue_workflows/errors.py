@@ -59,6 +59,15 @@ class ConfigurationError(QwfError):
     exit_code = ExitCode.CONFIGURATION
 
 
+class NoDevices(QwfError):
+    """No GPU can be given to a worker; what only a changed machine or command mends ends with 78, else 1."""
+
+    def __init__(self, message: str, *, advice: str, is_lasting: bool = False) -> None:
+        super().__init__(message, advice=advice)
+        if is_lasting:
+            self.exit_code = ExitCode.CONFIGURATION
+
+
 class PayloadError(QwfError, ValueError):
     """A JSON payload that Postgres or another reader could not take; `path` names the offending place."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import click
@@ -15,13 +17,15 @@ from queue_workflows.cli.seconds import Seconds
 from queue_workflows.cli.worker import worker
 from queue_workflows.config import check_known_queue, effective_settings
 from queue_workflows.errors import ConfigurationError, ExitCode
+from queue_workflows.gpu.devices import find_devices
 from queue_workflows.host.launcher import own_command, run_as_child_if_pid1
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
-from queue_workflows.roles.slots import ORCHESTRATOR, SCHEDULER, RoleSpec, Spec, WorkerSpec
+from queue_workflows.roles.slots import GPU, ORCHESTRATOR, SCHEDULER, EachDevice, RoleSpec, Spec, WorkerSpec
 from queue_workflows.roles.supervisor import supervise
 from queue_workflows.settings import Settings, check_queue_name
 
 MOST_WORKERS: Final = 1000
+EACH: Final = f"{GPU}:each"
 # What the supervisor has to know itself.
 OUR_OWN: Final = ("--queue", "--host-label", "--grace")
 ONE_EACH: Final = ("--health", "--health-file")
@@ -33,7 +37,7 @@ def parse_workers(text: str) -> list[WorkerSpec]:
     queue, colon, count = name.partition(":")
     check_queue_name(queue)
     if colon and not (re.fullmatch("[0-9]{1,4}", count) and 1 <= int(count) <= MOST_WORKERS):
-        raise ValueError(f"the number after the colon must be from 1 to {MOST_WORKERS}")
+        raise ValueError(f"after the colon comes a number from 1 to {MOST_WORKERS}, or it is {EACH}")
     if not {"--help", "-h"}.isdisjoint(options):
         raise ValueError("its options are listed by `qwf worker --help`")
     for option in options:
@@ -46,16 +50,38 @@ def parse_workers(text: str) -> list[WorkerSpec]:
     return [WorkerSpec(queue, tuple(options))] * int(count or 1)
 
 
-def workers_option(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> list[WorkerSpec]:
+def parse_each(text: str) -> EachDevice | None:
+    """What asks for a worker on each GPU; None for what asks for a number."""
+    name, *options = shlex.split(text) or [""]
+    if name != EACH:
+        return None
+    # However many they will be: what two of them could not share is refused.
+    return EachDevice(parse_workers(shlex.join([f"{GPU}:2", *options]))[0])
+
+
+@dataclass(frozen=True)
+class Workers:
+    """What several `--worker` ask for together."""
+
+    specs: list[WorkerSpec]
+    each: EachDevice | None = None
+
+
+def workers_option(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> Workers:
     """The workers that several `--worker` ask for."""
     specs: list[WorkerSpec] = []
+    each: list[EachDevice] = []
     for value in values:
         try:
-            specs += parse_workers(value)
+            on_each = parse_each(value)
+            specs += [] if on_each else parse_workers(value)
         except (ConfigurationError, ValueError) as exc:
             raise click.BadParameter(f"{value!r}: {exc}") from exc
+        each += [on_each] if on_each else []
+    if len(each) > 1 or (each and any(spec.queue == GPU for spec in specs)):
+        raise click.BadParameter(f"{EACH} gives every device its worker: others would share them")
     _check_not_shared(specs)
-    return specs
+    return Workers(specs, next(iter(each), None))
 
 
 def _check_not_shared(specs: Sequence[WorkerSpec]) -> None:
@@ -80,6 +106,7 @@ def _check_not_shared(specs: Sequence[WorkerSpec]) -> None:
     metavar="QUEUE[:N]",
     multiple=True,
     help="N workers (one unless said) of this queue; may be given several times, for several queues."
+    " gpu:each is a worker on each GPU of this machine, that sees no other."
     " Options of `qwf worker` may follow in the same word: --worker 'fetch:2 --recycle-mb 500'.",
 )
 @click.option(
@@ -109,7 +136,7 @@ def _check_not_shared(specs: Sequence[WorkerSpec]) -> None:
 def supervisor(
     invocation: Invocation,
     *,
-    workers: list[WorkerSpec],
+    workers: Workers,
     orchestrator: bool,
     scheduler: bool,
     host_label: str | None,
@@ -122,7 +149,7 @@ def supervisor(
     stops them at once. What a worker held that died is queued again at once.
     """
     beside = [*([ORCHESTRATOR] if orchestrator else []), *([SCHEDULER] if scheduler else [])]
-    if not workers and not beside:
+    if not workers.specs and not workers.each and not beside:
         raise click.UsageError(
             "nothing to run: say --worker QUEUE[:N], --orchestrator, --scheduler, or several"
         )
@@ -130,15 +157,23 @@ def supervisor(
     die_with_parent(take_launcher_pid())
     log_to_stderr(debug=invocation.debug)
     settings = effective_settings({"host_label": host_label, "grace_s": grace})
-    for spec in workers:
+    for spec in workers.specs:
         check_known_queue(spec.queue)
     return supervise(
-        [*workers, *beside],
+        [*workers.specs, *beside],
+        each=_on_devices(workers.each, settings),
         command_for=commands(invocation, settings, grace),
         settings=settings,
         db_url=invocation.db_url,
         with_spares=spare,
     )
+
+
+def _on_devices(each: EachDevice | None, settings: Settings) -> EachDevice | None:
+    """With the devices that are there now; to have none is not what whoever asked for them meant."""
+    if each is None:
+        return None
+    return replace(each, devices=tuple(find_devices(settings.hw_tool_timeout_s, os.environ)))
 
 
 def commands(

@@ -15,7 +15,7 @@ import click
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.logs import log_to_stderr
 from queue_workflows.cli.operating import say
-from queue_workflows.cli.supervisor import commands, workers_option
+from queue_workflows.cli.supervisor import Workers, commands, workers_option
 from queue_workflows.cli.terminal import Terminal, padded, stdout_terminal
 from queue_workflows.config import check_known_queue, current_config, effective_settings
 from queue_workflows.db import bootstrap
@@ -50,7 +50,7 @@ _COLOURS: Final = (
     help="Workers as for `qwf supervisor`; else one each for cpu, gpu and the app's ingest queues.",
 )
 @click.pass_obj
-def up(invocation: Invocation, *, workers: list[WorkerSpec]) -> ExitCode:
+def up(invocation: Invocation, *, workers: Workers) -> ExitCode:
     """Migrate the database, then run an orchestrator, a scheduler and workers until Ctrl-C; for development.
 
     Without a database of yours an embedded one is started in .qwf/. The log of all goes to stdout, each line
@@ -59,10 +59,12 @@ def up(invocation: Invocation, *, workers: list[WorkerSpec]) -> ExitCode:
     run_as_child_if_pid1()
     die_with_parent(take_launcher_pid())
     settings = effective_settings()
-    workers = workers or _usual_workers()
-    for spec in workers:
+    if workers.each is not None:
+        raise click.UsageError("gpu:each is for `qwf supervisor`; here --worker gpu:N")
+    asked = workers.specs or _usual_workers()
+    for spec in asked:
         check_known_queue(spec.queue)
-    specs: list[Spec] = [ORCHESTRATOR, SCHEDULER, *workers]
+    specs: list[Spec] = [ORCHESTRATOR, SCHEDULER, *asked]
     names = [slot.name for slot in slots_of(specs, 0.0)]
     with Database.open(invocation.db_url, role="up", settings=settings) as database:
         applied = bootstrap(invocation.db_url)

@@ -1,6 +1,7 @@
 """The engine's tables, one family a file; importing this package fills `Base.metadata`."""
 
 from queue_workflows.models.base import Base, uuid7
+from queue_workflows.models.hardware import HostHardware
 from queue_workflows.models.hooks import Binary, HookRecord, Machine
 from queue_workflows.models.ingest_jobs import IngestJob
 from queue_workflows.models.limits import ConcurrencyLimit, LimitSlot, RateLimit
@@ -15,6 +16,7 @@ __all__ = [
     "Binary",
     "ConcurrencyLimit",
     "HookRecord",
+    "HostHardware",
     "IngestJob",
     "LimitSlot",
     "Machine",

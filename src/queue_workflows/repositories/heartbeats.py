@@ -62,12 +62,13 @@ RETURNING {columns}
     .replace("{is_holding}", _IS_HOLDING)
     .replace("{at_once}", _AT_ONCE)
 )
-# gone: who holds nothing either, so that nobody needs the row to take anything back.
+# gone: who holds nothing either, so that nobody needs the row to take anything back. A quarantine is an
+# operator's to end, however long its supervisor is away.
 FORGET: Final = """
 WITH gone AS MATERIALIZED (
     SELECT worker_id FROM worker_heartbeats AS worker
     WHERE last_seen < statement_timestamp() - make_interval(secs => %(older_than_s)s::float8)
-        AND NOT {is_holding}
+        AND state <> 'quarantined' AND NOT {is_holding}
     {at_once}
 )
 DELETE FROM worker_heartbeats WHERE worker_id = ANY (ARRAY(SELECT worker_id FROM gone))

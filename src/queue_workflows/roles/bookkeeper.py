@@ -77,7 +77,10 @@ class Pace:
 
 
 class Bookkeeper(threading.Thread):
-    """Buries and looks; `connect` gives an autocommit connection, `tell` is called after each round."""
+    """Buries and looks; `connect` gives an autocommit connection, `tell` is called after each round.
+
+    `errand` is what somebody else has to do at the database in each of them.
+    """
 
     def __init__(
         self,
@@ -86,6 +89,7 @@ class Bookkeeper(threading.Thread):
         host_label: str,
         max_crashes: int,
         tell: Callable[[], None],
+        errand: Callable[[psycopg.Connection[Any]], None] = lambda _: None,
         pace: Pace | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -94,6 +98,7 @@ class Bookkeeper(threading.Thread):
         self._host_label = host_label
         self._max_crashes = max_crashes
         self._tell = tell
+        self._errand = errand
         self._pace = pace or Pace()
         self._now = now
         self._wake = threading.Event()
@@ -150,6 +155,8 @@ class Bookkeeper(threading.Thread):
                 self._reach()
             left = self._bury_all()
             self._look()
+            with self._line.asking() as connection:
+                self._errand(connection)
         except DATABASE_FAILED as exc:
             return self._lost(exc)
         self._failures = self._failures + 1 if left else 0

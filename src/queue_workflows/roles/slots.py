@@ -12,12 +12,17 @@ from queue_workflows.host.launcher import Child
 from queue_workflows.roles.lifeline import Lifeline
 from queue_workflows.roles.loop import Urgency
 from queue_workflows.roles.sweep import Sweep
+from queue_workflows.telemetry.hw.device import Device
 
 # Who is to do one job has had it when its own watchdog ends it.
 _LAST_ENDS: Final = {
     "--drain": frozenset({ExitCode.DONE}),
     "--once": frozenset({ExitCode.DONE, ExitCode.WALL_CLOCK, ExitCode.STALL}),
 }
+
+
+# The one queue whose workers have devices.
+GPU: Final = "gpu"
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,14 @@ class RoleSpec:
         """It is no worker."""
 
 
+@dataclass(frozen=True)
+class EachDevice:
+    """One such worker on each GPU of this machine; `devices` are those that are there at the start."""
+
+    worker: WorkerSpec
+    devices: tuple[Device, ...] = ()
+
+
 ORCHESTRATOR: Final = RoleSpec("orchestrator")
 SCHEDULER: Final = RoleSpec("scheduler")
 Spec = WorkerSpec | RoleSpec
@@ -79,7 +92,8 @@ class Life:
 class Slot:
     """The place of one process; `start_at` None and no life: done, or parked.
 
-    `urgent` says that a worker died and is to be replaced at once, which is what spares are for.
+    `urgent` says that a worker died and is to be replaced at once, which is what spares are for. `device` is
+    the GPU that whoever runs here has to itself.
     """
 
     name: str
@@ -88,6 +102,7 @@ class Slot:
     deaths: int = 0
     parked_at: float | None = None
     urgent: bool = False
+    device: str | None = None
     life: Life | None = field(default=None, repr=False)
 
     @property
@@ -109,5 +124,5 @@ def slots_of(specs: Sequence[Spec], now: float) -> list[Slot]:
 def worth_a_spare(specs: Sequence[Spec]) -> list[Spec]:
     """Not those that are never replaced, and not where a second process would be in the way."""
     return [
-        spec for spec in specs if isinstance(spec, WorkerSpec) and not spec.last_ends and spec.queue != "gpu"
+        spec for spec in specs if isinstance(spec, WorkerSpec) and not spec.last_ends and spec.queue != GPU
     ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from queue_workflows.host.launcher import Child, spawn
 from queue_workflows.roles.identity import INCARNATION
 from queue_workflows.roles.lifeline import PIPE, Lifeline
+from queue_workflows.roles.placement import Handover
 from queue_workflows.roles.slots import RoleSpec, Spec
 from queue_workflows.settings import Settings
 
@@ -22,14 +22,16 @@ def started(
     incarnation: str,
     *,
     output: AbstractContextManager[int | None],
+    given: Handover,
     settings: Settings,
     now: float,
 ) -> tuple[Child, Lifeline | None]:
     """The child, and the lifeline of one that sends no heartbeat."""
-    env = {**os.environ, INCARNATION: incarnation}
+    env = {**given.environ, INCARNATION: incarnation}
     with output as stream:
         if not isinstance(spec, RoleSpec):
-            return spawn(command, env=env, stdout=stream, stderr=stream), None
+            held = given.descriptors
+            return spawn(command, env=env, stdout=stream, stderr=stream, pass_fds=held), None
         lifeline = Lifeline(now, stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
         env[PIPE] = str(lifeline.fd)
         try:

@@ -38,8 +38,9 @@ from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles import loop
 from queue_workflows.roles.bookkeeper import Bookkeeper, Burial, Pace, Wanted
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
+from queue_workflows.roles.placement import Placement
 from queue_workflows.roles.restarts import HOPELESS, Next, Restarts, crashed, describe
-from queue_workflows.roles.slots import Life, Slot, Spec, slots_of, worth_a_spare
+from queue_workflows.roles.slots import EachDevice, Life, Slot, Spec, slots_of, worth_a_spare
 from queue_workflows.roles.spares import Spares
 from queue_workflows.roles.starting import Outlet, started
 from queue_workflows.roles.sweep import Sweep
@@ -61,6 +62,7 @@ def supervise(
     command_for: Callable[[Spec], Sequence[str]],
     settings: Settings,
     db_url: str | None = None,
+    each: EachDevice | None = None,
     pace: Pace | None = None,
     with_spares: bool = False,
     outlet: Outlet | None = None,
@@ -68,16 +70,19 @@ def supervise(
 ) -> ExitCode:
     """Supervise in this process, from its main thread, until a signal says otherwise or all have finished.
 
-    `with_spares` is for commands that are `qwf worker`, which knows how to stand by.
+    `each` asks for a worker on every device. `with_spares` is for commands that are `qwf worker`, which knows
+    how to stand by.
     """
     manager = ServiceManager.from_environment()
     with Waiter() as waiter, Database.open(db_url, role="supervisor", settings=settings) as database:
         halt = Halt(waiter.ring)
+        placement = Placement.of(settings, each, waiter.ring)
         bookkeeper = Bookkeeper(
             lambda: database.connect(autocommit=True),
             host_label=settings.host_label,
             max_crashes=settings.max_crashes,
             tell=waiter.ring,
+            errand=placement.errand,
             pace=pace,
         )
         with halt.on_signals():
@@ -86,6 +91,7 @@ def supervise(
                 command_for=command_for,
                 settings=settings,
                 bookkeeper=bookkeeper,
+                placement=placement,
                 waiter=waiter,
                 halt=halt,
                 manager=manager,
@@ -112,6 +118,7 @@ class Supervisor:
         waiter: Waiter,
         halt: Halt,
         spares: Spares[Spec],
+        placement: Placement | None = None,
         outlet: Outlet | None = None,
         manager: ServiceManager | None = None,
         restarts: Restarts | None = None,
@@ -121,6 +128,7 @@ class Supervisor:
         self._command_for = command_for
         self._settings = settings
         self._bookkeeper = bookkeeper
+        self._placement = placement or Placement(None)
         self._waiter = waiter
         self._halt = halt
         self._spares = spares
@@ -130,7 +138,7 @@ class Supervisor:
         self._now = now
         self._chance = chance
         self._vigil = Vigil(stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
-        self._slots = slots_of(specs, now())
+        self._slots = [*slots_of(specs, now()), *self._placement.first_slots()]
         self._obeyed = Urgency.NONE
         self._kill_at: float | None = None
         self._judged = Signs()
@@ -140,10 +148,12 @@ class Supervisor:
         """From the first start to the last burial; a failure if the latter could not be seen to."""
         _log.info("supervising %s", ", ".join(slot.name for slot in self._slots))
         self._bookkeeper.start()
+        self._placement.start()
         self._start_due()
         self._manager.tell("READY=1", f"STATUS=workers: {len(self._slots)}")
         loop.run(self._tick, self._waiter.wait)
         self._spares.dismiss_all()
+        self._placement.close()
         patience_s = _LAST_BURIALS_S if self._obeyed < Urgency.AT_ONCE else _AT_ONCE_S
         until = self._now() + patience_s
         self._bookkeeper.close(within_s=patience_s)
@@ -159,6 +169,8 @@ class Supervisor:
                 self._see_to_the_end(slot, slot.life)
         self._judge()
         self._unpark()
+        fresh = self._placement.tend()
+        self._slots += [] if self._obeyed else fresh
         self._start_due()
         self._spares.tend(self._now())
         self._tell_bookkeeper()
@@ -168,7 +180,12 @@ class Supervisor:
         return None if all(slot.done for slot in self._slots) else self._delay()
 
     def _delay(self) -> float:
-        due = [slot.start_at for slot in self._slots if slot.start_at is not None]
+        # Who waits for a device is woken by the look that sees it free.
+        due = [
+            slot.start_at
+            for slot in self._slots
+            if slot.start_at is not None and self._placement.admits(slot)
+        ]
         due += [self._kill_at] if self._kill_at is not None else []
         return min(
             [_LOOK_EVERY_S, self._manager.watchdog_s or _LOOK_EVERY_S, *(at - self._now() for at in due)]
@@ -178,12 +195,14 @@ class Supervisor:
 
     def _start_due(self) -> None:
         for slot in self._slots:
-            if slot.start_at is not None and slot.start_at <= self._now():
+            is_due = slot.start_at is not None and slot.start_at <= self._now()
+            if is_due and self._placement.admits(slot):
                 slot.start_at = None
                 self._start(slot)
 
     def _start(self, slot: Slot) -> None:
         incarnation = secrets.token_hex(6)
+        worker_id = slot.spec.worker_id(self._settings.host_label, incarnation)
         started_at = self._now()
         self._spares.started(started_at)
         try:
@@ -194,13 +213,14 @@ class Supervisor:
                     self._command_for(slot.spec),
                     incarnation,
                     output=self._outlet(slot.name),
+                    given=self._placement.hand_over(slot, worker_id),
                     settings=self._settings,
                     now=started_at,
                 )
         except OSError as exc:
+            self._placement.vacated(slot)
             self._follow(slot, _log.error, f"could not be started: {exc}", ExitCode.FAILED, 0)
             return
-        worker_id = slot.spec.worker_id(self._settings.host_label, incarnation)
         slot.life = Life(worker_id, child, None, started_at, lifeline=lifeline)
         try:
             slot.life.fd = fd = watch(child)
@@ -253,6 +273,7 @@ class Supervisor:
         if life.sweep.left:
             _log.warning("%s: left behind, and not to be killed: %s", slot.name, life.sweep.left)
         slot.life = None
+        self._placement.vacated(slot)
         if life.lifeline is not None:
             life.lifeline.close()
         if life.worker_id is not None:

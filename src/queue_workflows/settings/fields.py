@@ -248,6 +248,22 @@ class Settings(BaseSettings):
         1800, 0.1, DAY_S, "How long loading a model may take; then the worker ends, and the job counts it."
     )
 
+    hw_sample_s: float = _seconds(
+        5, 0.1, 3600, "How often a supervisor looks at its machine's processors, memory and GPUs."
+    )
+    hw_tool_timeout_s: float = _seconds(
+        10, 0.1, 600, "How long `nvidia-smi`, `amd-smi` or `rocm-smi` may take for an answer."
+    )
+    gpu_release_s: float = _seconds(
+        30, 0, DAY_S, "How long a GPU may take to be free after its worker; then it is quarantined."
+    )
+    gpu_release_tolerance_mb: int = _whole(
+        256,
+        0,
+        10_000_000,
+        "How much more of a GPU's memory than before its worker may be in use then, in MB.",
+    )
+
     payload_max_bytes: int = _whole(
         16_777_216, 1024, 134_217_728, "Largest JSON payload of one row, in UTF-8 bytes."
     )
