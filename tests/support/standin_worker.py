@@ -111,6 +111,8 @@ def main() -> int:
         signal.signal(signal.SIGTERM, lambda *_: say("heard", worker.identity.worker_id))
     else:
         signal.signal(signal.SIGTERM, lambda *_: worker.stop.set())
+    if seen := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        say(worker.identity.worker_id, "sees", seen)
     if "NOTIFY_SOCKET" in os.environ:
         say("has the socket")
     die_with_parent(take_launcher_pid())

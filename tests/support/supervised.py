@@ -195,17 +195,22 @@ def over_stand_ins(dsn: str, *workers: str, env: Mapping[str, str] | None = None
 def main(workers: Sequence[str]) -> int:
     from queue_workflows.cli.logs import log_to_stderr
     from queue_workflows.config import effective_settings
+    from queue_workflows.gpu.devices import find_devices
     from queue_workflows.roles.bookkeeper import Pace
-    from queue_workflows.roles.slots import RoleSpec, Spec, WorkerSpec
+    from queue_workflows.roles.slots import EachDevice, RoleSpec, Spec, WorkerSpec
     from queue_workflows.roles.supervisor import supervise
 
     log_to_stderr()
     specs: list[Spec] = []
+    each = None
     for worker in workers:
         if worker == "orchestrator":
             specs.append(RoleSpec("orchestrator"))
             continue
         name, *options = worker.split()
+        if name == "gpu:each":
+            each = EachDevice(WorkerSpec("gpu", tuple(options)), tuple(find_devices(60.0, os.environ)))
+            continue
         queue_name, _, count = name.partition(":")
         specs += [WorkerSpec(queue_name, tuple(options))] * int(count or 1)
     settings = effective_settings()
@@ -218,6 +223,7 @@ def main(workers: Sequence[str]) -> int:
 
     return supervise(
         specs,
+        each=each,
         command_for=command_for,
         settings=settings,
         pace=Pace(look_every=0.2, answer_within=1.0),

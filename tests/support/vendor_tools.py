@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 HEAD = (
     "index, uuid, name, utilization.gpu [%], memory.total [MiB], memory.used [MiB], temperature.gpu,"
     " power.draw [W], power.limit [W], mig.mode.current"
 )
+USUAL = ("sh", "cat", "basename", "sleep", "mv", "yes")
 # By the first word of what it is asked: an answer and a status in files, which a test may change at any time.
 SCRIPT = """#!/bin/sh
 here="${0%/*}/$(basename "$0").answers"
@@ -36,12 +38,17 @@ class VendorTools:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        directory.mkdir(parents=True, exist_ok=True)
+        self._usual = directory / "usual"
+        self._usual.mkdir(parents=True, exist_ok=True)
+        for name in USUAL:
+            there = shutil.which(name)
+            if there is not None:
+                (self._usual / name).symlink_to(there)
 
     @property
     def path(self) -> str:
-        """A PATH on which no other tool of a vendor stands before these."""
-        return f"{self.directory}{os.pathsep}{os.environ['PATH']}"
+        """A PATH on which there are these tools, what their scripts need, and no vendor's own."""
+        return f"{self.directory}{os.pathsep}{self._usual}"
 
     def says(self, tool: str, key: str, text: str, status: int = 0) -> None:
         """From now on the tool answers so to what begins with this word."""

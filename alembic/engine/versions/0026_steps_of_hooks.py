@@ -13,7 +13,8 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column(
-        "workflow_nodes", sa.Column("jobs_attempted", sa.Integer(), server_default=sa.text("0"), nullable=False)
+        "workflow_nodes",
+        sa.Column("jobs_attempted", sa.Integer(), server_default=sa.text("0"), nullable=False),
     )
     op.execute("""
         CREATE INDEX ix_workflow_node_jobs_hooks

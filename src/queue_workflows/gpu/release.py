@@ -6,7 +6,8 @@
 
 A dead process may leave memory behind: in a driver that lost track of it, in a child that nobody could end. A
 worker started there would fail for want of memory, job after job. So a device counts as free only on the
-evidence of a look that began after the worker's whole tree had ended. Silence of the tool is no evidence.
+evidence of a look that began after the worker's whole tree had ended. Silence of the tool is no evidence, and
+a look that never ends is waited for only so long.
 
 A device whose memory was never told has none to prove: there the end of the tree has to do.
 """
@@ -67,6 +68,8 @@ class Bounds:
     tolerance_mb: int
 
 
+# However slow the machine is, one look at least decides; it may ask several tools, several times.
+LOOK_WITHIN_S: Final = 120.0
 NO_BOUNDS: Final = Bounds(0.0, 0)
 
 
@@ -79,7 +82,8 @@ def prove(
     if is_fresh and seen is not None and _is_back(seen, left_by, bounds):
         return Proof.FREE, ""
     reason = _reason(device, seen, left_by, sight, is_fresh=is_fresh, bounds=bounds)
-    return (Proof.STUCK if now - since >= bounds.patience_s else Proof.OPEN), reason
+    patience_s = bounds.patience_s if is_fresh else bounds.patience_s + LOOK_WITHIN_S
+    return (Proof.STUCK if now - since >= patience_s else Proof.OPEN), reason
 
 
 def _is_back(seen: Device, left_by: Occupancy, bounds: Bounds) -> bool:
@@ -94,7 +98,7 @@ def _reason(
     after = f"{bounds.patience_s:g} s after {left_by.worker_id} had ended"
     trouble = sight.troubles.get(device.vendor)
     if not is_fresh:
-        return f"no tool has answered {after}, so nobody knows whether its memory is free"
+        return f"nobody has looked {after}, so nobody knows whether its memory is free"
     if seen is None:
         return f"{trouble or 'it is not listed any more'}, {after}"
     if seen.memory_used_mb is None:
