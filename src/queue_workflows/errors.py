@@ -293,6 +293,14 @@ class PluginConfigError(HookError):
         self.plugin, self.key = plugin, key
 
 
+class HookFailed(QwfError):
+    """A hook's attempt failed so that it is to be tried again; `said` is the last line that it printed."""
+
+    def __init__(self, hook: str, how: str, said: str) -> None:
+        super().__init__(f"{hook}: {how}{f': {said}' if said else ''}")
+        self.hook, self.how, self.said = hook, how, said
+
+
 class UnknownWorkflow(QwfError):
     """Nobody has a workflow of this name."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 
@@ -22,17 +22,17 @@ from queue_workflows.workflow.paths import Path
 from queue_workflows.workflow.refs import HostRefs, paths_in, resolve_inputs
 
 
-def on_resolved_inputs(
-    work: Work,
-    job: ClaimedNodeJob,
-    connected: Callable[[], psycopg.Connection[Any]],
-    host: HostRefs | None,
-) -> Work:
+# Puts a question to the database, on a connection that is the asking thread's for so long.
+Ask: TypeAlias = Callable[[Callable[[psycopg.Connection[Any]], Any]], Any]
+
+
+def on_resolved_inputs(work: Work, job: ClaimedNodeJob, ask: Ask, host: HostRefs | None) -> Work:
     """The work, to be called with a job whose references are resolved; reads only if they need rows."""
     if not job.inputs:
         return work
     index = None if job.map_index < 0 else job.map_index
-    scope = load_scope(connected(), job.run_id, _paths(job), item=job.item, index=index)
+    paths = _paths(job)
+    scope = ask(lambda connection: load_scope(connection, job.run_id, paths, item=job.item, index=index))
     where = f"{job.node_id}{'' if index is None else f'[{index}]'}.inputs"
 
     def call(claimed: Any, ctx: JobContext) -> Any:

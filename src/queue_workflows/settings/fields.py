@@ -6,6 +6,7 @@ This is the one table of the engine's defaults; the table in docs/configuration.
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import socket
 from collections.abc import Iterable, Mapping
@@ -131,6 +132,11 @@ class Settings(BaseSettings):
     )
 
     data_dir: Path = Field(Path(".qwf"), description="Where the embedded server and our own files live.")
+    hook_dirs: Annotated[tuple[Path, ...], NoDecode] = Field(
+        (),
+        description="Directories of hook plugins; of two plugins of one name, that of the first counts.",
+        json_schema_extra={"allowed": "paths, with `:` between them", "default": "none"},
+    )
     pg_bindir: Path | None = Field(
         None, description="The Postgres programs that the embedded server runs. Unset: those of the wheel."
     )
@@ -311,6 +317,14 @@ class Settings(BaseSettings):
         if isinstance(value, Mapping) and any(isinstance(lease, bool) for lease in value.values()):
             raise ValueError("a truth value")
         return value
+
+    @field_validator("hook_dirs", mode="before")
+    @classmethod
+    def _split_paths(cls, value: Any) -> Any:
+        """A variable says `plugins:/srv/plugins`; a file has a list."""
+        if isinstance(value, str):
+            return tuple(path for path in value.split(os.pathsep) if path)
+        return (value,) if isinstance(value, Path) else value
 
     @field_validator("lease_s_by_queue")
     @classmethod

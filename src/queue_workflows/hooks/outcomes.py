@@ -1,0 +1,62 @@
+"""How a hook's attempt ended, from its exit and its output: the one place that decides it.
+
+    exit                                  what its last result says         the job
+    ────                                  ─────────────────────────         ───────
+    status 0                              succeeded, or nothing             completed
+    status 0                              failed                            failed, for good
+    status 0                              skipped                           skipped
+    another status, a signal, a timeout   anything                          tried again, at last failed
+    told to end with its run's last step  as with status 0, whatever its exit
+    a background hook's own timeout       as with status 0: it had its time
+
+What it has printed until then is kept in every case.
+"""
+
+from __future__ import annotations
+
+import signal
+from typing import Any, Final
+
+from queue_workflows.errors import HookFailed
+from queue_workflows.hooks.output import HookOutput
+from queue_workflows.hooks.process import HookExit
+from queue_workflows.jobs.outcomes import Discard, Skip
+
+# What a background hook is told whose run has come to its last step's end.
+SEALED: Final = "the run is sealed"
+_LONGEST: Final = 1_000
+
+
+def result_of(label: str, ended: HookExit, output: HookOutput, *, is_background: bool) -> dict[str, Any]:
+    """What the job returns; raises `Skip`, `Discard` for what is final, and `HookFailed` for another try."""
+    had_its_time = ended.stopped == SEALED or (is_background and ended.timed_out)
+    if ended.code != 0 and not had_its_time:
+        raise HookFailed(label, _how(ended), _last_line(ended.stderr_tail))
+    result = output.result()
+    said = str(result.get("output_str") or "")[:_LONGEST]
+    match result.get("status"):
+        case "failed":
+            raise Discard(f"{label} says that it failed{f': {said}' if said else ''}")
+        case "skipped":
+            raise Skip(said or f"{label} says that there is nothing to do")
+    return result
+
+
+def _how(ended: HookExit) -> str:
+    if ended.timed_out:
+        return f"it took longer than it may, and was ended after {ended.seconds:.1f} s"
+    if ended.signal is not None:
+        return f"it was ended by {_signal_name(ended.signal)}"
+    return f"exit status {ended.code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:_LONGEST] if lines else ""

@@ -1,0 +1,155 @@
+"""Runs the hooks of a worker: from a claimed job to what it returns.
+
+    find it ─> its plugin's config ─> off? skip ─> run the process ─> read its output ─> store it ─> its outcome
+
+All of it happens in the job's own thread. A hook is looked up by the words of its row among what the
+configured directories have; its output is stored under the job's fence before the job ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from queue_workflows.errors import HookError, QwfError
+from queue_workflows.hooks.arguments import hook_arguments
+from queue_workflows.hooks.discovery import Hook, find_hook
+from queue_workflows.hooks.environment import hook_environment
+from queue_workflows.hooks.outcomes import SEALED, result_of
+from queue_workflows.hooks.output import read_output
+from queue_workflows.hooks.places import HookPlaces, places_of
+from queue_workflows.hooks.plugin_config import PluginConfig, load_plugin_config
+from queue_workflows.hooks.process import HookCommand, HookStop, run_hook
+from queue_workflows.hooks.records import store_and_process
+from queue_workflows.host.spawner import Spawner
+from queue_workflows.jobs.context import JobContext
+from queue_workflows.jobs.outcomes import Skip
+from queue_workflows.jobs.redaction import Redactor
+from queue_workflows.jobs.work import Work
+from queue_workflows.repositories.claimed import ClaimedNodeJob
+
+# Puts a question to the database for a job, for as long as that is held.
+AskFor = Callable[[ClaimedNodeJob, Callable[[psycopg.Connection[Any]], Any]], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class HookTerms:
+    """What holds for all hooks of one worker."""
+
+    dirs: tuple[Path, ...]
+    data_dir: Path
+    host_label: str
+    environ: Mapping[str, str]
+    grace_s: float
+    dsns: tuple[str, ...] = ()
+
+
+class HookRunner:
+    """Runs hooks in their jobs' threads, on one spawner; `close` ends what is left of them."""
+
+    def __init__(self, terms: HookTerms, ask: AskFor, *, redactor: Redactor) -> None:
+        self._terms = terms
+        self._ask = ask
+        self._redactor = redactor
+        self._spawner = Spawner()
+        self._lock = threading.Lock()
+        # Background hooks that end when their run is sealed, by their jobs.
+        self._ending_at_seal: dict[int, HookStop] = {}
+
+    def close(self) -> None:
+        """End every hook."""
+        self._spawner.close()
+
+    def find(self, plugin: str | None, name: str | None) -> Work | None:
+        """What to call for a job of this hook; None if no directory has it."""
+        label = f"{plugin}/{name}"
+        try:
+            hook = find_hook(plugin or "", name or "", self._terms.dirs)
+        except HookError as broken:
+            return Work(label, _raiser(broken), is_async=False, returns_dict=True)
+        if hook is None:
+            return None
+
+        def call(job: ClaimedNodeJob, ctx: JobContext) -> dict[str, Any]:
+            return self._run(hook, job, ctx)
+
+        return Work(f"hook {label}", call, is_async=False, returns_dict=True)
+
+    def ending_at_seal(self) -> list[int]:
+        """The jobs whose runs are to be looked at."""
+        with self._lock:
+            return list(self._ending_at_seal)
+
+    def end_at_seal(self, jobs: Iterable[int]) -> None:
+        """End the hooks of these jobs, whose runs are sealed."""
+        with self._lock:
+            stops = [stop for job_id in jobs if (stop := self._ending_at_seal.get(job_id)) is not None]
+        for stop in stops:
+            stop.request(SEALED)
+
+    def _run(self, hook: Hook, job: ClaimedNodeJob, ctx: JobContext) -> dict[str, Any]:
+        terms = self._terms
+        config = load_plugin_config(hook.path.parent)
+        given = dict(job.inputs.get("args") or {})
+        values = config.resolve(given.pop("config", None) or {}, terms.environ)
+        if values.disabled_by is not None:
+            raise Skip(values.disabled_by)
+        places = places_of(terms.data_dir, job.run_id, hook, job.attempt)
+        places.make()
+        command = HookCommand(
+            argv=[*hook.interpreter, str(hook.path), *hook_arguments(given)],
+            env=hook_environment(
+                config, values, engine=_of_the_run(job, hook, places), environ=terms.environ, dsns=terms.dsns
+            ),
+            cwd=places.directory,
+            stdout_path=places.stdout,
+            stderr_path=places.stderr,
+            timeout_s=values.timeout_s,
+            grace_s=terms.grace_s,
+        )
+        with self._stoppable(job, config, ctx) as stop:
+            ended = run_hook(command, stop=stop, spawner=self._spawner, redactor=self._redactor)
+        output = read_output(places.directory, places.stdout, beneath=places.run)
+        self._ask(
+            job, lambda conn: store_and_process(conn, job.fence, output, host_label=terms.host_label)
+        )
+        return result_of(hook.label, ended, output, is_background=job.background)
+
+    @contextmanager
+    def _stoppable(self, job: ClaimedNodeJob, config: PluginConfig, ctx: JobContext) -> Iterator[HookStop]:
+        """What ends the process: a cancel, a guard or a stop of the worker, and the seal of its run."""
+        stop = HookStop()
+        with ctx.interrupted_by(lambda: stop.request(ctx.stop_reason or "stopped")):
+            if job.background and config.bg_at_seal == "kill":
+                with self._lock:
+                    self._ending_at_seal[job.id] = stop
+            try:
+                yield stop
+            finally:
+                with self._lock:
+                    self._ending_at_seal.pop(job.id, None)
+
+
+def _of_the_run(job: ClaimedNodeJob, hook: Hook, places: HookPlaces) -> dict[str, str]:
+    """What a hook is told of its run, beside its arguments."""
+    return {
+        "QWF_RUN_ID": str(job.run_id),
+        "QWF_RUN_DIR": str(places.run),
+        "QWF_PLUGIN": hook.plugin,
+        "QWF_HOOK": hook.name,
+        "QWF_STEP": str(hook.step),
+        "QWF_ATTEMPT": str(job.attempt),
+    }
+
+
+def _raiser(broken: QwfError) -> Callable[[Any, JobContext], Any]:
+    def call(_job: Any, _ctx: JobContext) -> Any:
+        raise broken
+
+    return call
