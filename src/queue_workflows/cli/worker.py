@@ -14,6 +14,7 @@ from queue_workflows.errors import ExitCode
 
 MOST_AT_ONCE: Final = 1_000
 _AT_ONCE: Final = 8
+_BACKGROUND: Final = 64
 
 
 def _checked(ctx: click.Context, _option: click.Parameter, concurrency: int | None) -> int:
@@ -21,7 +22,7 @@ def _checked(ctx: click.Context, _option: click.Parameter, concurrency: int | No
     from queue_workflows.config import RESERVED_QUEUES
 
     queue = ctx.params.get("queue")
-    if queue not in RESERVED_QUEUES:
+    if queue not in RESERVED_QUEUES or queue == "hooks":
         return _AT_ONCE if concurrency is None else concurrency
     if concurrency not in (None, 1):
         raise click.BadParameter(
@@ -29,6 +30,15 @@ def _checked(ctx: click.Context, _option: click.Parameter, concurrency: int | No
             f" --worker {queue}:{concurrency}` does"
         )
     return 1
+
+
+def _checked_background(ctx: click.Context, _option: click.Parameter, most: int | None) -> int:
+    """How many background hooks a worker of this queue runs beside its other jobs."""
+    if ctx.params.get("queue") == "hooks":
+        return _BACKGROUND if most is None else most
+    if most:
+        raise click.BadParameter("only the queue hooks has background jobs: leave it out")
+    return 0
 
 
 @click.command()
@@ -39,7 +49,13 @@ def _checked(ctx: click.Context, _option: click.Parameter, concurrency: int | No
     "--concurrency",
     type=click.IntRange(1, MOST_AT_ONCE),
     callback=_checked,
-    help="How many jobs at once; 8 for ingest queues, always 1 for nodes.",
+    help="How many jobs at once; 8 for hooks and ingest queues, always 1 for other nodes.",
+)
+@click.option(
+    "--max-background",
+    type=click.IntRange(0, MOST_AT_ONCE),
+    callback=_checked_background,
+    help="How many background hooks beside those; 64 unless said, for the queue hooks alone.",
 )
 @click.option("--drain", is_flag=True, help="End when there is nothing left to claim.")
 @click.option("--once", is_flag=True, help="End after one job, or when there is none.")
@@ -57,6 +73,7 @@ def worker(
     *,
     queue: str,
     concurrency: int,
+    max_background: int,
     drain: bool,
     once: bool,
     max_jobs: int | None,
@@ -69,7 +86,7 @@ def worker(
     health_file: Path | None,
     exit_when_off: bool,
 ) -> ExitCode:
-    """Claim jobs of a queue and run them until told to stop: several at once from an ingest queue.
+    """Claim jobs of a queue and run them until told to stop: hooks and ingest jobs several at once.
 
     The first SIGTERM or Ctrl-C lets the current jobs finish within the grace, else gives them back uncounted;
     a second one gives them back at once.
@@ -87,6 +104,7 @@ def worker(
     options = WorkerOptions(
         queue=check_known_queue(queue),
         concurrency=concurrency,
+        max_background=max_background,
         drain=drain or once,
         max_jobs=1 if once else max_jobs,
         grace_s=grace,

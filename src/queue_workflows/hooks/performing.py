@@ -1,6 +1,6 @@
 """Runs the hooks of a worker: from a claimed job to what it returns.
 
-    find it ─> its plugin's config ─> off? skip ─> run the process ─> read its output ─> store it ─> its outcome
+    find it ─> its plugin's config ─> off? skip ─> run it ─> read its output ─> store that ─> its outcome
 
 All of it happens in the job's own thread. A hook is looked up by the words of its row among what the
 configured directories have; its output is stored under the job's fence before the job ends.
@@ -116,9 +116,7 @@ class HookRunner:
         with self._stoppable(job, config, ctx) as stop:
             ended = run_hook(command, stop=stop, spawner=self._spawner, redactor=self._redactor)
         output = read_output(places.directory, places.stdout, beneath=places.run)
-        self._ask(
-            job, lambda conn: store_and_process(conn, job.fence, output, host_label=terms.host_label)
-        )
+        self._ask(job, lambda conn: store_and_process(conn, job.fence, output, host_label=terms.host_label))
         return result_of(hook.label, ended, output, is_background=job.background)
 
     @contextmanager

@@ -21,7 +21,6 @@ from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.workflow.paths import Path
 from queue_workflows.workflow.refs import HostRefs, paths_in, resolve_inputs
 
-
 # Puts a question to the database, on a connection that is the asking thread's for so long.
 Ask: TypeAlias = Callable[[Callable[[psycopg.Connection[Any]], Any]], Any]
 

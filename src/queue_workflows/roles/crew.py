@@ -118,13 +118,20 @@ class Crew:
             self._exchange(limit, alone)
         elif self._unwritten:
             self._write()
-        elif self._options.drain and self._is_empty_alone and not self._holdings.count():
+        elif self._options.drain and self._is_drained():
             return ExitCode.DONE
         else:
             self._wait(now)
         return None
 
     # What to do next.
+
+    def _is_drained(self) -> bool:
+        return self._is_empty_alone and not self._holdings.count()
+
+    def _in_hand(self) -> int:
+        """How many jobs are held that take a place."""
+        return self._holdings.count()
 
     def _gather(self, now: float) -> None:
         """What has ended, and what has waited for too long."""
@@ -146,7 +153,7 @@ class Crew:
 
     def _wanted(self, now: float) -> tuple[int, bool]:
         """How many jobs to claim now, and whether alone."""
-        in_hand = self._holdings.count()
+        in_hand = self._in_hand()
         if not in_hand and (self._solitude.is_wanted or self._is_empty):
             # Whatever there is beside this worker's own jobs has been looked at: the head, whoever it is.
             return (0, False) if self._is_empty_alone and now < self._look_at else (1, True)

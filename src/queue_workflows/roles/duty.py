@@ -41,6 +41,7 @@ class WorkerOptions:
 
     queue: str
     concurrency: int = 1
+    max_background: int = 0
     drain: bool = False
     max_jobs: int | None = None
     grace_s: float | None = None

@@ -34,6 +34,7 @@ from queue_workflows.repositories.claimed import ClaimedJob, Fence
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.ending import Ended, Ending
 from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository, counted
 from queue_workflows.repositories.slots import Slot, SlotRepository, Want
 from queue_workflows.repositories.sweeping import RECLAIMED_AT_ONCE
@@ -101,6 +102,13 @@ class Intake:
         )
         marks.claimed(jobs, limit)
         return self._begun(jobs)
+
+    def claim_background(self, limit: int) -> list[ClaimedJob]:
+        """The next background hooks, at most `limit`; for a worker of hooks."""
+        terms, repository = self._terms, self.repository
+        assert isinstance(repository, HookJobRepository)  # noqa: S101 - nobody else has background jobs
+        jobs = repository.claim_background(worker_id=terms.worker_id, lease_s=terms.lease_s, limit=limit)
+        return self._begun(list[ClaimedJob](jobs))
 
     def end(self, endings: Sequence[Ending], *, is_counted: bool = False) -> Ended:
         """End a batch; those whose lease is lost are named and change nothing."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from random import Random
-from typing import Self
+from typing import TYPE_CHECKING, Final, Self
 
 from queue_workflows.db.dsn import secrets_of
 from queue_workflows.db.engine import Database
@@ -16,6 +17,7 @@ from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.windows import Windows
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.families import Family
+from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.roles.aside import Aside
 from queue_workflows.roles.duty import Duty, WorkerOptions, family_of
 from queue_workflows.roles.guardian import Guardian
@@ -23,6 +25,12 @@ from queue_workflows.roles.performing import Performer
 from queue_workflows.roles.touch import Touch
 from queue_workflows.settings import Settings
 from queue_workflows.states import JobFamily
+
+if TYPE_CHECKING:
+    from queue_workflows.hooks.performing import HookRunner
+
+# How long a hook may take to end once it is told to.
+_GRACE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,7 @@ class Outfit:
     touch: Touch
     performer: Performer
     duty: Duty
+    hooks: HookRunner | None
 
     @classmethod
     def of(
@@ -67,6 +76,7 @@ class Outfit:
             rng=rng,
             pooled=database.pooled,
         )
+        hooks = _hooks_of(settings, guardian, aside, redactor)
         performer = Performer(
             settings,
             connected=touch.connected,
@@ -75,6 +85,8 @@ class Outfit:
             redactor=redactor,
             rng=rng,
             models=guardian.terms.models,
+            hooks=hooks,
+            ask=None if hooks is None else aside.ask,
         )
         return cls(
             settings=settings,
@@ -91,4 +103,23 @@ class Outfit:
             touch=touch,
             performer=performer,
             duty=Duty(options, guardian=guardian, listener=listener, performer=performer, touch=touch),
+            hooks=hooks,
         )
+
+
+def _hooks_of(settings: Settings, guardian: Guardian, aside: Aside, redactor: Redactor) -> HookRunner | None:
+    """What runs the hooks of a worker of theirs; imported for it alone, as others start often."""
+    if guardian.identity.queue != HOOKS_QUEUE:
+        return None
+    from queue_workflows.hooks.performing import HookRunner, HookTerms
+
+    terms = HookTerms(
+        dirs=tuple(path.expanduser().absolute() for path in settings.hook_dirs),
+        data_dir=settings.data_dir,
+        host_label=guardian.identity.host_label,
+        environ=dict(os.environ),
+        # It is over before its job would be ended together with its worker.
+        grace_s=min(_GRACE_S, settings.cancel_grace_s / 2),
+        dsns=tuple(dsn for dsn in (settings.db_url, settings.direct_db_url) if dsn),
+    )
+    return HookRunner(terms, aside.ask, redactor=redactor)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 
@@ -29,6 +30,9 @@ from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.runs import RunRepository
 from queue_workflows.settings import Settings
 from queue_workflows.states import JobStatus
+
+if TYPE_CHECKING:
+    from queue_workflows.hooks.performing import HookRunner
 
 # How long a job waits that this process does not know how to run; who knows it fetches it within a minute. A
 # short one would have workers that do not know a million of them put them aside again all the time.
@@ -55,14 +59,21 @@ class Performer:
         redactor: Redactor,
         rng: Random,
         models: ModelCache | None = None,
+        hooks: HookRunner | None = None,
+        ask: Callable[[ClaimedJob, Callable[[psycopg.Connection[Any]], Any]], Any] | None = None,
     ) -> None:
-        """`models` are those of a worker that keeps some: one of the queue `gpu`."""
+        """`models` are kept by a worker of the queue `gpu`, `hooks` runs what one of the queue `hooks` claims.
+
+        `ask` puts a question for a node job whose thread is not the one that `connected` belongs to.
+        """
         self._connected = connected
         self._loop = loop
         self._limits = limits
         self._redactor = redactor
         self._rng = rng
         self._models = models
+        self._hooks = hooks
+        self._ask = ask or (lambda _job, question: question(connected()))
         self._load_timeout_s = settings.model_load_timeout_s
         self._backoff = backoff_of(settings)
         self._modules = ModuleResolver.of(current_config())
@@ -83,7 +94,7 @@ class Performer:
         self.has_loaded = True
         run = self._run_of(job)
         if isinstance(job, ClaimedNodeJob):
-            work = on_resolved_inputs(work, job, self._connected, self._host_refs)
+            work = on_resolved_inputs(work, job, partial(self._ask, job), self._host_refs)
             if (model := job.required_model) is not None and (models := self._models) is not None:
                 if not models.can_load(model):
                     return Performed(_aside(job, UNKNOWN_MODEL, model), counts=False)
@@ -122,6 +133,8 @@ class Performer:
     def knows_module(self, module: str) -> bool:
         """Whether this process can run such a node; to find out is to import it."""
         self.has_loaded = True
+        if self._hooks is not None:
+            return self._hooks.find(*module.partition("/")[::2]) is not None
         return self._modules.find(module) is not None
 
     def loadable_models(self) -> list[str]:
@@ -147,13 +160,17 @@ class Performer:
         if isinstance(job, ClaimedIngestJob):
             return self._tasks.find(job.task_name), UNKNOWN_TASK, job.task_name
         assert isinstance(job, ClaimedNodeJob)  # noqa: S101 - there are two families
+        if self._hooks is not None:
+            key = f"{job.plugin}/{job.node_module}"
+            return self._hooks.find(job.plugin, job.node_module), UNKNOWN_MODULE, key
         return self._modules.find(job.node_module), UNKNOWN_MODULE, job.node_module
 
     def _run_of(self, job: ClaimedJob) -> WorkflowRun | None:
         """The run of a node job, for a host app that puts a context around its jobs."""
         if self._invoke_context is None or not isinstance(job, ClaimedNodeJob):
             return None
-        self._last_run = RunRepository(self._connected()).fetch(job.run_id, known=self._last_run)
+        run_id, known = job.run_id, self._last_run
+        self._last_run = self._ask(job, lambda conn: RunRepository(conn).fetch(run_id, known=known))
         return self._last_run
 
 

@@ -6,7 +6,7 @@ import logging
 import time
 from contextlib import closing
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from queue_workflows import db
 from queue_workflows.config import GPU_QUEUE, current_config
@@ -18,10 +18,14 @@ from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.host.deadman import DeadMan
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.jobs.executor import EventLoop
+from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.families import NODE
+from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.roles.aside import Aside
+from queue_workflows.roles.background import HookCrew
 from queue_workflows.roles.crew import Crew
 from queue_workflows.roles.duty import WorkerOptions, family_of
 from queue_workflows.roles.guardian import Guardian
@@ -74,6 +78,12 @@ def _wait_for_schema(database: Database, options: WorkerOptions, *, known: bool)
     db.wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
 
 
+def _repository_for(queue: str, host_label: str) -> type[ClaimableRepository[Any, Any]]:
+    if queue == HOOKS_QUEUE:
+        return HookJobRepository.at(host_label)
+    return NodeJobRepository if family_of(queue) is NODE else IngestJobRepository
+
+
 def _models_of(queue: str, settings: Settings) -> ModelCache | None:
     """What a worker of the queue `gpu` keeps loaded; the others load nothing."""
     if queue != GPU_QUEUE:
@@ -87,6 +97,12 @@ def _models_of(queue: str, settings: Settings) -> ModelCache | None:
     )
 
 
+def _worker_of(outfit: Outfit, *, is_crew: bool) -> Crew | Worker:
+    if outfit.hooks is not None:
+        return HookCrew(outfit, outfit.hooks)
+    return Crew(outfit) if is_crew else Worker(outfit)
+
+
 def _work(
     database: Database,
     settings: Settings,
@@ -96,7 +112,7 @@ def _work(
     identity: Identity,
     launcher_pid: int | None,
 ) -> ExitCode:
-    family, is_crew = family_of(options.queue), options.concurrency > 1
+    family, is_crew = family_of(options.queue), options.concurrency > 1 or options.queue == HOOKS_QUEUE
     with (
         DeadMan(enabled=settings.deadman) as deadman,
         Listener.on(database, [family.channel], payloads=[options.queue]) as listener,
@@ -107,7 +123,7 @@ def _work(
         guardian = Guardian(
             identity,
             settings,
-            repository=NodeJobRepository if family is NODE else IngestJobRepository,
+            repository=_repository_for(options.queue, identity.host_label),
             connect=lambda: database.connect(autocommit=True, hot=True),
             deadman=deadman,
             on_news=listener.interrupt,
@@ -133,9 +149,11 @@ def _work(
         )
         status = ExitCode.FAILED
         try:
-            worker = Crew(outfit) if is_crew else Worker(outfit)
+            worker = _worker_of(outfit, is_crew=is_crew)
             status = worker.run()
         finally:
+            if outfit.hooks is not None:
+                outfit.hooks.close()
             guardian.close()
             aside.close()
             with leaving_after(_LOOP_ENDS_WITHIN_S, status):

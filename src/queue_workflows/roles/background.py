@@ -1,0 +1,143 @@
+"""The background hooks of a crew: claimed apart from its other jobs, each with a thread of its own.
+
+They may last as long as their runs, so they take none of the crew's places. Their claim comes between two
+rounds of the main thread, when some may have come; their leases are renewed and their ends are written with
+those of all others. Once a second it is seen which of their runs are sealed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.errors import ExitCode
+from queue_workflows.jobs.guards import HeldJob
+from queue_workflows.repositories.claimed import ClaimedJob
+from queue_workflows.repositories.hook_jobs import HookJobRepository
+from queue_workflows.roles.crew import Crew
+from queue_workflows.roles.hands import Hands
+from queue_workflows.roles.outfit import Outfit
+
+if TYPE_CHECKING:
+    from queue_workflows.hooks.performing import HookRunner
+
+_SEALED_EVERY_S: Final = 1.0
+
+
+class Background:
+    """What the main thread of a crew asks between two rounds; nothing here is of another thread."""
+
+    def __init__(
+        self,
+        outfit: Outfit,
+        runner: HookRunner,
+        *,
+        perform: Callable[[HeldJob], None],
+        held: Callable[[list[ClaimedJob], float], list[HeldJob]],
+        lost: Callable[[Exception], None],
+    ) -> None:
+        """`held` makes a crew's jobs of what was claimed, `lost` is told of a statement without an answer."""
+        self._most = outfit.options.max_background
+        self._poll_s = outfit.settings.poll_s
+        self._touch = outfit.touch
+        self._guardian = outfit.guardian
+        self._runner = runner
+        self._held = held
+        self._lost = lost
+        self._look_at = self._seal_at = 0.0
+        self.is_empty = False
+        self.hands = Hands(self._most, perform=perform, ring=outfit.listener.interrupt)
+
+    def count(self) -> int:
+        """How many are held."""
+        return sum(_is_background(held) for held in self._guardian.holdings.all())
+
+    def look_now(self) -> None:
+        """Somebody has said that there is work."""
+        self._look_at, self.is_empty = 0.0, False
+
+    def turn(self, now: float) -> None:
+        """Claim if it is time to look, and end what is sealed."""
+        try:
+            if now >= self._look_at:
+                self._claim(now)
+            if now >= self._seal_at:
+                self._end_sealed(now)
+        except DATABASE_AWAY as exc:
+            self._lost(exc)
+
+    def next_at(self) -> float:
+        """When `turn` has something to do again, if nobody wakes us."""
+        return min(self._look_at, self._seal_at) if self._runner.ending_at_seal() else self._look_at
+
+    def _claim(self, now: float) -> None:
+        in_hand = self.count()
+        room = self._most - in_hand
+        if room < 1:
+            self._look_at = now + self._poll_s
+            return
+        guardian, intake = self._guardian, self._touch.intake()
+        with guardian.claiming, guardian.holdings.bounded(self._touch.meanwhile) as reading:
+            claimed = self._held(intake.claim_background(room), reading)
+            guardian.exchange(claimed, [])
+        self.is_empty = not claimed
+        self._look_at = now + self._poll_s if len(claimed) < room else now
+        self.hands.put(claimed, in_hand + len(claimed))
+
+    def _end_sealed(self, now: float) -> None:
+        self._seal_at = now + _SEALED_EVERY_S
+        repository, jobs = self._touch.repository(), self._runner.ending_at_seal()
+        if jobs and isinstance(repository, HookJobRepository):
+            with self._guardian.holdings.bounded():
+                sealed = repository.sealed(jobs)
+            self._runner.end_at_seal(sealed)
+
+
+def _is_background(held: HeldJob) -> bool:
+    return bool(getattr(held.job, "background", False))
+
+
+class HookCrew(Crew):
+    """A crew whose background jobs stand beside it."""
+
+    def __init__(self, outfit: Outfit, runner: HookRunner) -> None:
+        super().__init__(outfit)
+        self._background = Background(
+            outfit,
+            runner,
+            perform=self._perform,
+            held=self._held,
+            lost=lambda exc: self._lost(exc, []),
+        )
+
+    def run(self) -> ExitCode:
+        """Claim and work until there is a reason to stop."""
+        status = super().run()
+        self._background.hands.close()
+        return status
+
+    def _is_drained(self) -> bool:
+        return self._background.is_empty and super()._is_drained()
+
+    def _in_hand(self) -> int:
+        return super()._in_hand() - self._background.count()
+
+    def _gather(self, now: float) -> None:
+        super()._gather(now)
+        self._unwritten += self._background.hands.ended()
+
+    def _wanted(self, now: float) -> tuple[int, bool]:
+        self._background.turn(now)
+        return super()._wanted(now)
+
+    def _await(self, timeout: float) -> None:
+        hands, left = self._background.hands, self._background.next_at() - time.monotonic()
+        hands.awaited(lambda: super(HookCrew, self)._await(min(timeout, left)))
+
+    def _listen(self, timeout: float) -> None:
+        was_empty = self._is_empty
+        super()._listen(timeout)
+        if was_empty and not self._is_empty:
+            self._background.look_now()
