@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,20 +67,24 @@ class HookRunner:
         """End every hook."""
         self._spawner.close()
 
-    def find(self, plugin: str | None, name: str | None) -> Work | None:
-        """What to call for a job of this hook; None if no directory has it."""
-        label = f"{plugin}/{name}"
+    def knows(self, label: str) -> bool:
+        """Whether a directory has the hook that is called so, whatever is wrong with it."""
+        plugin, _, name = label.partition("/")
         try:
-            hook = find_hook(plugin or "", name or "", self._terms.dirs)
+            return find_hook(plugin, name, self._terms.dirs) is not None
+        except HookError:
+            return True
+
+    def work(self, job: ClaimedNodeJob) -> Work | None:
+        """What to call for a job; None if no directory has its hook."""
+        label = f"{job.plugin}/{job.node_module}"
+        try:
+            hook = find_hook(job.plugin or "", job.node_module or "", self._terms.dirs)
         except HookError as broken:
             return Work(label, _raiser(broken), is_async=False, returns_dict=True)
         if hook is None:
             return None
-
-        def call(job: ClaimedNodeJob, ctx: JobContext) -> dict[str, Any]:
-            return self._run(hook, job, ctx)
-
-        return Work(f"hook {label}", call, is_async=False, returns_dict=True)
+        return Work(label, partial(self._run, hook, job), is_async=False, returns_dict=True)
 
     def ending_at_seal(self) -> list[int]:
         """The jobs whose runs are to be looked at."""
@@ -93,10 +98,13 @@ class HookRunner:
         for stop in stops:
             stop.request(SEALED)
 
-    def _run(self, hook: Hook, job: ClaimedNodeJob, ctx: JobContext) -> dict[str, Any]:
+    def _run(
+        self, hook: Hook, job: ClaimedNodeJob, resolved: ClaimedNodeJob, ctx: JobContext
+    ) -> dict[str, Any]:
+        """The `job` as it is held, and with its inputs `resolved`."""
         terms = self._terms
         config = load_plugin_config(hook.path.parent)
-        given = dict(job.inputs.get("args") or {})
+        given = dict(resolved.inputs.get("args") or {})
         values = config.resolve(given.pop("config", None) or {}, terms.environ)
         if values.disabled_by is not None:
             raise Skip(values.disabled_by)

@@ -62,7 +62,7 @@ class Performer:
         hooks: HookRunner | None = None,
         ask: Callable[[ClaimedJob, Callable[[psycopg.Connection[Any]], Any]], Any] | None = None,
     ) -> None:
-        """`models` are kept by a worker of the queue `gpu`, `hooks` runs what one of the queue `hooks` claims.
+        """`models` are kept by a worker of the queue `gpu`, `hooks` runs those of one of `hooks`.
 
         `ask` puts a question for a node job whose thread is not the one that `connected` belongs to.
         """
@@ -134,7 +134,7 @@ class Performer:
         """Whether this process can run such a node; to find out is to import it."""
         self.has_loaded = True
         if self._hooks is not None:
-            return self._hooks.find(*module.partition("/")[::2]) is not None
+            return self._hooks.knows(module)
         return self._modules.find(module) is not None
 
     def loadable_models(self) -> list[str]:
@@ -161,8 +161,7 @@ class Performer:
             return self._tasks.find(job.task_name), UNKNOWN_TASK, job.task_name
         assert isinstance(job, ClaimedNodeJob)  # noqa: S101 - there are two families
         if self._hooks is not None:
-            key = f"{job.plugin}/{job.node_module}"
-            return self._hooks.find(job.plugin, job.node_module), UNKNOWN_MODULE, key
+            return self._hooks.work(job), UNKNOWN_MODULE, f"{job.plugin}/{job.node_module}"
         return self._modules.find(job.node_module), UNKNOWN_MODULE, job.node_module
 
     def _run_of(self, job: ClaimedJob) -> WorkflowRun | None:
