@@ -32,6 +32,7 @@ GOOD = {
     "app": "films.wiring",
     "host_label": "gpu-7",
     "container_prefix": "films-",
+    "hook_dirs": "plugins:/srv/plugins",
     "lock_dir": "/run/films",
     "host_priority_first": "low",
     "lease_s_by_queue": "fetch=60",

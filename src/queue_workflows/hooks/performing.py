@@ -20,8 +20,11 @@ import psycopg
 
 from queue_workflows.errors import HookError, QwfError
 from queue_workflows.hooks.arguments import hook_arguments
+from queue_workflows.hooks.binaries import prepare
 from queue_workflows.hooks.discovery import Hook, find_hook
 from queue_workflows.hooks.environment import hook_environment
+from queue_workflows.hooks.installing import Workshop
+from queue_workflows.hooks.needs import needs_of
 from queue_workflows.hooks.outcomes import SEALED, result_of
 from queue_workflows.hooks.output import read_output
 from queue_workflows.hooks.places import HookPlaces, places_of
@@ -30,10 +33,11 @@ from queue_workflows.hooks.process import HookCommand, HookStop, run_hook
 from queue_workflows.hooks.records import store_and_process
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.outcomes import Skip
+from queue_workflows.jobs.outcomes import PutAside, Skip
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.work import Work
 from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.machines import MachineRepository
 
 # Puts a question to the database for a job, for as long as that is held.
 AskFor = Callable[[ClaimedNodeJob, Callable[[psycopg.Connection[Any]], Any]], Any]
@@ -48,7 +52,10 @@ class HookTerms:
     host_label: str
     environ: Mapping[str, str]
     grace_s: float
-    dsns: tuple[str, ...] = ()
+    dsns: tuple[str, ...]
+    worker_id: str
+    lease_s: float
+    connect: Callable[[], psycopg.Connection[Any]]
 
 
 class HookRunner:
@@ -60,6 +67,7 @@ class HookRunner:
         self._redactor = redactor
         self._spawner = Spawner()
         self._lock = threading.Lock()
+        self._workshop: Workshop | None = None
         # Background hooks that end when their run is sealed, by their jobs.
         self._ending_at_seal: dict[int, HookStop] = {}
 
@@ -110,22 +118,49 @@ class HookRunner:
             raise Skip(values.disabled_by)
         places = places_of(terms.data_dir, job.run_id, hook, job.attempt)
         places.make()
-        command = HookCommand(
-            argv=[*hook.interpreter, str(hook.path), *hook_arguments(given)],
-            env=hook_environment(
-                config, values, engine=_of_the_run(job, hook, places), environ=terms.environ, dsns=terms.dsns
-            ),
-            cwd=places.directory,
-            stdout_path=places.stdout,
-            stderr_path=places.stderr,
-            timeout_s=values.timeout_s,
-            grace_s=terms.grace_s,
-        )
         with self._stoppable(job, config, ctx) as stop:
+            told = self._programs(hook, job, stop) | _of_the_run(job, hook, places)
+            command = HookCommand(
+                argv=[*hook.interpreter, str(hook.path), *hook_arguments(given)],
+                env=hook_environment(config, values, engine=told, environ=terms.environ, dsns=terms.dsns),
+                cwd=places.directory,
+                stdout_path=places.stdout,
+                stderr_path=places.stderr,
+                timeout_s=values.timeout_s,
+                grace_s=terms.grace_s,
+            )
             ended = run_hook(command, stop=stop, spawner=self._spawner, redactor=self._redactor)
         output = read_output(places.directory, places.stdout, beneath=places.run)
         self._ask(job, lambda conn: store_and_process(conn, job.fence, output, host_label=terms.host_label))
         return result_of(hook.label, ended, output, is_background=job.background)
+
+    def _programs(self, hook: Hook, job: ClaimedNodeJob, stop: HookStop) -> dict[str, str]:
+        """Where the programs of its plugin are; without one the hook waits for it, or is skipped."""
+        if not needs_of(hook.path.parent):
+            return {}
+        prepared = prepare(hook.path.parent, self._shop(job), stop=stop)
+        if prepared.skip is not None:
+            raise Skip(prepared.skip)
+        if prepared.hold_key is not None:
+            raise PutAside(prepared.hold_reason, prepared.hold_key, prepared.delay_s)
+        return dict(prepared.env)
+
+    def _shop(self, job: ClaimedNodeJob) -> Workshop:
+        """What installing takes here; this machine is told of once."""
+        if self._workshop is None:
+            terms = self._terms
+            machine_id = self._ask(job, lambda conn: MachineRepository(conn).seen(terms.host_label))
+            self._workshop = Workshop(
+                connect=terms.connect,
+                host_label=terms.host_label,
+                machine_id=machine_id,
+                hook_dirs=terms.dirs,
+                data_dir=terms.data_dir,
+                spawner=self._spawner,
+                claimed_by=terms.worker_id,
+                lease_s=terms.lease_s,
+            )
+        return self._workshop
 
     @contextmanager
     def _stoppable(self, job: ClaimedNodeJob, config: PluginConfig, ctx: JobContext) -> Iterator[HookStop]:

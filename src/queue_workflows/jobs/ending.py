@@ -17,6 +17,7 @@ from queue_workflows.jobs.outcomes import (
     CancelledOutcome,
     Completed,
     Failed,
+    OnHold,
     Outcome,
     Released,
     RetryLater,
@@ -44,6 +45,8 @@ def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float
         case RetryLater():
             error = _note("retry_after", outcome.reason)
             ending = Ending(fence, JobStatus.SCHEDULED, error=error, delay_s=outcome.delay_s)
+        case OnHold(delay_s, reason, key):
+            ending = Ending(fence, JobStatus.SCHEDULED, delay_s=delay_s, hold_reason=reason, hold_key=key)
         case CancelledOutcome():
             error = outcome.error or _note("cancelled", outcome.reason)
             ending = Ending(fence, JobStatus.CANCELLED, error=error)

@@ -38,7 +38,9 @@ from queue_workflows.jobs.outcomes import (
     Completed,
     Discard,
     Failed,
+    OnHold,
     Outcome,
+    PutAside,
     Released,
     RetryAfter,
     RetryLater,
@@ -245,6 +247,8 @@ def _outcome_of(exc: BaseException, job: ClaimedJob, ctx: JobContext, redactor: 
             return Skipped(redactor.head(str(verdict.reason), ERROR_TEXT))
         case RetryAfter():
             return RetryLater(verdict.delay_s, redactor.head(str(verdict.reason), ERROR_TEXT))
+        case PutAside():
+            return OnHold(verdict.delay_s, verdict.reason, verdict.key)
         case Cancelled():
             return CancelledOutcome(redactor.head(str(verdict), ERROR_TEXT))
         case asyncio.CancelledError() if ctx.stopping is not None:

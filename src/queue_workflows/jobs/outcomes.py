@@ -82,6 +82,14 @@ def _delay_of(value: str, now: datetime) -> float | None:
     return ((then if then.tzinfo else then.replace(tzinfo=UTC)) - now).total_seconds()
 
 
+class PutAside(Exception):
+    """The job cannot run here and now: it is put on hold for what `reason` and `key` say, uncounted."""
+
+    def __init__(self, reason: str, key: str | None, delay_s: float) -> None:
+        super().__init__(reason, key)
+        self.reason, self.key, self.delay_s = reason, key, delay_s
+
+
 class Cancelled(BaseException):
     """Raised by `ctx.raise_if_cancelled()` and `ctx.sleep()` when this attempt has to stop.
 
@@ -131,6 +139,15 @@ class RetryLater:
 
 
 @dataclass(frozen=True, slots=True)
+class OnHold:
+    """The job waits for something, at most for so long; uncounted."""
+
+    delay_s: float
+    reason: str
+    key: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class CancelledOutcome:
     """The attempt stopped because its job was cancelled; `error` if it went down with one of its own."""
 
@@ -151,4 +168,6 @@ class Abandoned:
     """The lease is lost, so another attempt owns the job: there is nothing to write."""
 
 
-Outcome: TypeAlias = Completed | Skipped | Failed | RetryLater | CancelledOutcome | Released | Abandoned
+Outcome: TypeAlias = (
+    Completed | Skipped | Failed | RetryLater | OnHold | CancelledOutcome | Released | Abandoned
+)

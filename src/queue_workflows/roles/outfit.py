@@ -76,7 +76,7 @@ class Outfit:
             rng=rng,
             pooled=database.pooled,
         )
-        hooks = _hooks_of(settings, guardian, aside, redactor)
+        hooks = _hooks_of(database, settings, guardian, aside, redactor)
         performer = Performer(
             settings,
             connected=touch.connected,
@@ -107,7 +107,9 @@ class Outfit:
         )
 
 
-def _hooks_of(settings: Settings, guardian: Guardian, aside: Aside, redactor: Redactor) -> HookRunner | None:
+def _hooks_of(
+    database: Database, settings: Settings, guardian: Guardian, aside: Aside, redactor: Redactor
+) -> HookRunner | None:
     """What runs the hooks of a worker of theirs; imported for it alone, as others start often."""
     if guardian.identity.queue != HOOKS_QUEUE:
         return None
@@ -121,5 +123,8 @@ def _hooks_of(settings: Settings, guardian: Guardian, aside: Aside, redactor: Re
         # It is over before its job would be ended together with its worker.
         grace_s=min(_GRACE_S, settings.cancel_grace_s / 2),
         dsns=tuple(dsn for dsn in (settings.db_url, settings.direct_db_url) if dsn),
+        worker_id=guardian.identity.worker_id,
+        lease_s=guardian.holdings.lease_s,
+        connect=lambda: database.connect(autocommit=True),
     )
     return HookRunner(terms, aside.ask, redactor=redactor)

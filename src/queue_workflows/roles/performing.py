@@ -18,7 +18,7 @@ from queue_workflows.jobs.ending import ending_of
 from queue_workflows.jobs.executor import Loop, execute
 from queue_workflows.jobs.late_inputs import on_resolved_inputs
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
-from queue_workflows.jobs.outcomes import Outcome, Released
+from queue_workflows.jobs.outcomes import OnHold, Outcome, Released
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.tasks import UNKNOWN_TASK, backoff_of, current_tasks
 from queue_workflows.jobs.warming import UNKNOWN_MODEL, on_loaded_model
@@ -115,7 +115,7 @@ class Performer:
             # What the function leaves of its context must not keep a model that is unloaded.
             ctx.model = None
             self._models.used()
-        return Performed(self._ending_of(outcome, job), counts=not isinstance(outcome, Released))
+        return Performed(self._ending_of(outcome, job), counts=not isinstance(outcome, Released | OnHold))
 
     def unknown(self, job: ClaimedIngestJob) -> Ending | None:
         """How a job ends whose task this process does not know; None if it does."""
