@@ -13,13 +13,30 @@ def parsed(*arguments: str) -> int:
     return int(worker.make_context("qwf worker", list(arguments)).params["concurrency"])
 
 
+def background(*arguments: str) -> tuple[int, int]:
+    told = worker.make_context("qwf worker", list(arguments)).params
+    return told["concurrency"], told["max_background"]
+
+
 def test_an_ingest_worker_runs_eight_unless_told_otherwise() -> None:
     """Wherever the queue stands on the command line."""
     assert parsed("--queue", "fetch") == 8
     assert parsed("--concurrency", "3", "--queue", "fetch") == 3
 
 
-@pytest.mark.parametrize("queue", ["cpu", "gpu", "hooks"])
+def test_a_worker_of_hooks_runs_eight_and_those_in_the_background() -> None:
+    """Both can be said, also to a supervisor; no other queue has background jobs."""
+    assert background("--queue", "hooks") == (8, 64)
+    assert background("--queue", "hooks", "--concurrency", "2", "--max-background", "0") == (2, 0)
+    (spec,) = parse_workers("hooks --concurrency 4 --max-background 60")
+    assert spec.options == ("--concurrency", "4", "--max-background", "60")
+    for queue in ("fetch", "cpu"):
+        assert background("--queue", queue)[1] == 0
+        with pytest.raises(BadParameter, match="only the queue hooks"):
+            background("--queue", queue, "--max-background", "3")
+
+
+@pytest.mark.parametrize("queue", ["cpu", "gpu"])
 def test_a_node_worker_runs_one(queue: str) -> None:
     """More are more workers, and the refusal says how to start them."""
     assert parsed("--queue", queue) == parsed("--queue", queue, "--concurrency", "1") == 1
