@@ -64,15 +64,7 @@ class Stage:
             settle(self.dispatcher)
             return look()
 
-        try:
-            until(seen)
-        except AssertionError:
-            print(
-                self.connection.execute(
-                    "SELECT node_module, status, attempt, hold_reason, hold_key, pinned_host, errors FROM workflow_node_jobs"
-                ).fetchall()
-            )
-            raise
+        until(seen)
 
     def status(self, run_id: Any) -> str:
         run = RunRepository(self.connection).fetch(run_id)
