@@ -18,6 +18,7 @@ RUN = "0190b5d4-0000-7000-8000-000000000007"
 DOCUMENT = load_document({"name": "film", "nodes": [{"id": "approve", "type": "input"}]})
 LOOKS = (
     ("workers", "list"),
+    ("hw",),
     ("schedule", "list"),
     ("queue", "stats"),
     ("job", "list"),

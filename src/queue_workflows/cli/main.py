@@ -48,6 +48,7 @@ ENTRIES: Final = {
     "job": Entry("queue_workflows.cli.job:job", "List, show, cancel and retry jobs; group what failed."),
     "run": Entry("queue_workflows.cli.run:run", "Workflow documents and their runs."),
     "explain": Entry("queue_workflows.cli.explain:explain", "Say why a job does not run, or how it ended."),
+    "hw": Entry("queue_workflows.cli.hw:hw", "Show what the machines and their GPUs are at."),
     "workers": Entry("queue_workflows.cli.workers:workers", "See the workers; pause them, stop them, go on."),
     "limits": Entry(
         "queue_workflows.cli.limits:limits", "Caps of limit keys: see who holds them, change them."

@@ -13,6 +13,7 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.operating import (
     audit_options,
     json_option,
+    on_one_line,
     operators_connection,
     print_json,
     print_table,
@@ -25,6 +26,7 @@ from queue_workflows.errors import ExitCode
 from queue_workflows.models import WorkerControl
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.holding import Control
+from queue_workflows.repositories.quarantine import QuarantineRepository
 from queue_workflows.repositories.standing import Obedience, Standing
 from queue_workflows.repositories.worker_control import WorkerControlRepository
 from queue_workflows.roles.obeying import Awaited, await_obedience
@@ -86,6 +88,15 @@ def list_(invocation: Invocation, *, host: str, queue: str, everyone: bool, as_j
         )
     for wish in wishes:
         click.echo(told_of(wish))
+    for one in shown:
+        if one.is_quarantined:
+            click.echo(on_one_line(_put_aside(one)))
+
+
+def _put_aside(one: Standing) -> str:
+    """What keeps workers from a device, and how that ends."""
+    how = f"`qwf workers on {one.host_label} {one.queue}` has it tried again"
+    return f"{one.load.get('device')} of {one.host_label} is quarantined: {one.state_reason} — {how}"
 
 
 def _line(one: Standing, stale_s: float) -> list[str]:
@@ -105,6 +116,8 @@ def _line(one: Standing, stale_s: float) -> list[str]:
 
 
 def _wanted(one: Standing) -> str:
+    if one.is_quarantined:
+        return "-"
     if one.control is None:
         return "on" if one.obedience() is Obedience.OBEYED else "on (not back yet)"
     return _asked(one.control) + _AHEAD[one.obedience()]
@@ -225,7 +238,10 @@ def off(invocation: Invocation, /, **asked: Any) -> ExitCode:
 @_wishing
 @click.pass_obj
 def on(invocation: Invocation, /, **asked: Any) -> ExitCode:
-    """Take back what was asked of HOST and QUEUE, and say what still keeps workers there from working."""
+    """Take back what was asked of HOST and QUEUE, and say what still keeps workers there from working.
+
+    Devices that are quarantined there are tried again.
+    """
     return ask(invocation, DesiredState.ON, lasting=None, **asked)
 
 
@@ -248,7 +264,13 @@ def ask(
         if desired is DesiredState.ON:
             cleared = control.clear(host, queue, actor=actor, reason=reason)
             version = cleared.version if cleared else control.version()
-            click.echo(f"{place} is on" if cleared else f"{place}: nothing was asked of it")
+            retried = QuarantineRepository(connection).clear(host, queue, actor=actor, reason=reason)
+            if cleared or not retried:
+                click.echo(f"{place} is on" if cleared else f"{place}: nothing was asked of it")
+            for one in retried:
+                click.echo(
+                    on_one_line(f"{one.device} of {one.host_label} is tried again; it was: {one.reason}")
+                )
         else:
             changed = control.set(host, queue, desired, actor=actor, reason=reason, expires_in=lasting)
             version = changed.version

@@ -215,9 +215,10 @@ def _nobody_may(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         queues = ", ".join(sorted(RESERVED_QUEUES))
         text = f"workers of {there.job.queue} take ingest jobs; node jobs are claimed from {queues}"
         yield Reason("wrong_queue", text)
-    live = [one for one in there.workers if one.age_s <= known.stale_s]
+    live = [one for one in there.workers if one.age_s <= known.stale_s and not one.is_quarantined]
     free = [one for one in live if one.state in _WORKING and _is_on(one.control)]
     yield from map(_blocking, there.wishes)
+    yield from map(_put_aside, (one for one in there.workers if one.is_quarantined))
     if not live:
         yield _no_worker(there)
     elif not free:
@@ -244,8 +245,8 @@ def _has_a_job(worker: Standing, there: Circumstances) -> bool:
 
 def _no_worker(there: Circumstances) -> Reason:
     queue = there.job.queue
-    if there.workers:
-        last = min(there.workers, key=lambda one: one.age_s)
+    if workers := [one for one in there.workers if not one.is_quarantined]:
+        last = min(workers, key=lambda one: one.age_s)
         seen = f"; {last.worker_id} was seen last, {last.age_s:.0f} s ago"
     else:
         seen = ""
@@ -277,6 +278,15 @@ def _blocking(wish: WorkerControl) -> Reason:
     )
     data = {"host_label": wish.host_label, "queue": wish.queue, "actor": wish.actor, "reason": wish.reason}
     return Reason(f"queue_{desired}", text, data | {"expires_at": wish.expires_at})
+
+
+def _put_aside(device: Standing) -> Reason:
+    name = device.load.get("device")
+    text = (
+        f"no worker is started on {name} of {device.host_label}, which is quarantined: {device.state_reason}"
+        f" — `qwf workers on {device.host_label} {device.queue}` has it tried again"
+    )
+    return Reason("device_quarantined", text, {"host_label": device.host_label, "device": name})
 
 
 def _is_on(control: Control | None) -> bool:

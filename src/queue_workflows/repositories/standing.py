@@ -86,6 +86,11 @@ class Standing:
         """The job that it is at, as commands take it."""
         return None if self.current_job_id is None else f"{self.current_job_family}:{self.current_job_id}"
 
+    @property
+    def is_quarantined(self) -> bool:
+        """Whether this is a device on which no worker is started, and no worker at all."""
+        return self.state is WorkerState.QUARANTINED
+
     def obedience(self, version: int = 0) -> Obedience:
         """How far it is with what holds now; `version` is that of a change that it has to know as well."""
         if self.control_version < max(version, self.control.version if self.control else 0):

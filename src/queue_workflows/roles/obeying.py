@@ -44,7 +44,9 @@ def await_obedience(
 
 
 def _behind(workers: Sequence[Standing], version: int, stale_s: float) -> Awaited:
-    behind = [one for one in workers if one.obedience(version) is not Obedience.OBEYED]
+    behind = [
+        one for one in workers if not one.is_quarantined and one.obedience(version) is not Obedience.OBEYED
+    ]
     return Awaited(
         tuple(one for one in behind if one.age_s <= stale_s),
         tuple(one for one in behind if one.age_s > stale_s),

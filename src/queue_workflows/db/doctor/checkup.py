@@ -65,6 +65,10 @@ SETTINGS: Final = """
 SELECT name, current_setting(name) AS value, source, pending_restart FROM pg_settings
 WHERE name = ANY (%s) OR pending_restart ORDER BY name
 """
+QUARANTINED: Final = """
+SELECT host_label, queue, load ->> 'device' AS device, state_reason AS reason FROM worker_heartbeats
+WHERE state = 'quarantined' ORDER BY host_label, device
+"""
 CLOCK: Final = "SELECT extract(epoch FROM clock_timestamp())::float8 AS server"
 
 SESSION_SETTINGS: Final = (
@@ -338,6 +342,23 @@ def _check_pending(patient: Patient) -> Check:
     )
 
 
+def _check_devices(patient: Patient) -> Check:
+    if patient.row("SELECT to_regclass('worker_heartbeats') IS NULL AS is_missing")["is_missing"]:
+        return Check("devices", Status.SKIP, "needs the schema")
+    found = patient.rows(QUARANTINED)
+    if not found:
+        return Check("devices", Status.OK, "none is quarantined", data={"quarantined": []})
+    first = found[0]
+    more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return Check(
+        "devices",
+        Status.WARN,
+        f"{first['device']} of {first['host_label']} is quarantined: {first['reason']}{more}",
+        f"see what holds its memory, then `qwf workers on {first['host_label']} {first['queue']}`",
+        data={"quarantined": found},
+    )
+
+
 CHECKS: Final[Mapping[str, Callable[[Patient], Check]]] = {
     "server": _check_server,
     "schema": _check_schema,
@@ -351,4 +372,5 @@ CHECKS: Final[Mapping[str, Callable[[Patient], Check]]] = {
     "session": _check_session,
     "durability": _check_durability,
     "pending restart": _check_pending,
+    "devices": _check_devices,
 }

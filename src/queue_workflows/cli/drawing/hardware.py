@@ -1,0 +1,105 @@
+"""Machines as lines: a bar for what there is a whole of, words for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from queue_workflows.cli.operating import on_one_line
+from queue_workflows.cli.spans import say_span
+from queue_workflows.cli.terminal import Terminal, padded
+
+_BAR: Final = 20
+_NAME: Final = 12
+# From here on a bar is coloured.
+_HIGH, _FULL = 0.75, 0.95
+
+
+def drawn(hosts: Sequence[Mapping[str, Any]], terminal: Terminal) -> Iterator[str]:
+    """The lines of `qwf hw`, for readings with their host, age, staleness and quarantines."""
+    for number, host in enumerate(hosts):
+        if number:
+            yield ""
+        yield _headline(host, terminal)
+        yield from _machine(host, terminal)
+        for device in host["devices"]:
+            yield from _device(device, terminal)
+        for trouble in host["troubles"]:
+            yield terminal.paint(f"  ! {on_one_line(trouble)}", fg="red")
+
+
+def _headline(host: Mapping[str, Any], terminal: Terminal) -> str:
+    name = terminal.paint(on_one_line(host["host_label"]), bold=True)
+    ago = say_span(host["sampled_s_ago"])
+    if host["stale"]:
+        return f"{name}  {terminal.paint(f'stale: nothing was heard for {ago}', fg='yellow')}"
+    return f"{name}  {ago} ago"
+
+
+def _machine(host: Mapping[str, Any], terminal: Terminal) -> Iterator[str]:
+    machine, containers = host["machine"], host["containers"]
+    load = machine["load"]
+    cpu = [f"of {machine['cores']} cores"]
+    cpu += [f"load {' '.join(f'{one:.1f}' for one in load)}"] if load else []
+    memory = []
+    if containers is not None:
+        ours, rest = containers["ours"], containers["rest"]
+        cpu.append(f"ours {_percent(ours['cpu_percent'])}, the rest {_percent(rest['cpu_percent'])}")
+        count = ours["containers"]
+        memory.append(
+            f"ours {_gb(ours['memory_mb'])} GB in {count} {'container' if count == 1 else 'containers'},"
+            f" the rest {_gb(rest['memory_mb'])} GB"
+        )
+    share = None if machine["cpu_percent"] is None else machine["cpu_percent"] / 100
+    yield _line("cpu", [_bar(share, terminal), _percent(machine["cpu_percent"]), *cpu])
+    yield _line("memory", [*_of(machine["memory_used_mb"], machine["memory_total_mb"], terminal), *memory])
+
+
+def _device(device: Mapping[str, Any], terminal: Terminal) -> Iterator[str]:
+    used, total = device.get("memory_used_mb"), device.get("memory_total_mb")
+    busy = device.get("utilisation_percent")
+    about = []
+    if (heat := device.get("temperature_c")) is not None:
+        about.append(f"{heat:.0f} C")
+    if (power := device.get("power_w")) is not None:
+        limit = device.get("power_limit_w")
+        about.append(f"{power:.0f} of {limit:.0f} W" if limit else f"{power:.0f} W")
+    about.append(on_one_line(device.get("name", device["vendor"])))
+    worker = device.get("worker")
+    if worker is not None:
+        about.append(f"worker {on_one_line(worker)}")
+    name = device["id"][:_NAME] if device.get("number") is None else f"{device['vendor']}{device['number']}"
+    if device.get("is_split"):
+        yield _line(name, ["split into slices", *about])
+    else:
+        parts = [*_of(used, total, terminal), f"busy {_percent(busy)}", *about]
+        yield _line(name, parts)
+    if (why := device.get("quarantined")) is not None:
+        yield terminal.paint(f"  ! {device['id']} is quarantined: {on_one_line(why)}", fg="red")
+
+
+def _line(name: str, parts: Sequence[str]) -> str:
+    return f"  {padded(on_one_line(name), _NAME)}  {'   '.join(part for part in parts if part)}"
+
+
+def _of(used: int | None, total: int | None, terminal: Terminal) -> list[str]:
+    share = None if used is None or not total else used / total
+    whole = "" if total is None else f" of {_gb(total)}"
+    return [_bar(share, terminal), f"{'?' if used is None else _gb(used)}{whole} GB"]
+
+
+def _bar(share: float | None, terminal: Terminal) -> str:
+    """A share of the whole, 0 to 1; nothing is known of None."""
+    filled = round(_BAR * min(1.0, max(0.0, share or 0.0)))
+    text = terminal.glyphs("█" * filled + "░" * (_BAR - filled))
+    if share is None or share < _HIGH:
+        return text
+    return terminal.paint(text, fg="red" if share >= _FULL else "yellow")
+
+
+def _percent(value: float | None) -> str:
+    return "   ?" if value is None else f"{value:3.0f}%"
+
+
+def _gb(mb: int) -> str:
+    return f"{mb / 1024:.1f}"
