@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -31,6 +32,15 @@ from queue_workflows.models.claimable import (
 from queue_workflows.states import NODE_STATUSES
 
 NODE_POSITION = Sequence("workflow_node_jobs_position_seq", metadata=Base.metadata)
+
+
+def _warm_indexes() -> Iterator[Index]:
+    """The order of workers that keep models loaded, from either end of `host_priority`."""
+    here = text("status = 'queued' AND queue = 'gpu'")
+    for name, host_priority in (("high", text("host_priority DESC")), ("low", text("host_priority"))):
+        order = (text("priority DESC"), host_priority, "position")
+        yield Index(f"ix_workflow_node_jobs_any_{name}", *order, postgresql_where=here)
+        yield Index(f"ix_workflow_node_jobs_model_{name}", "required_model", *order, postgresql_where=here)
 
 
 class WorkflowNodeJob(Claimable, Base):
@@ -80,6 +90,7 @@ class WorkflowNodeJob(Claimable, Base):
             "position",
             postgresql_where=text("status = 'queued' AND queue = 'hooks'"),
         ),
+        *_warm_indexes(),
         # Who waits for an answer, and whose time is up.
         Index(
             "ix_workflow_node_jobs_awaiting",

@@ -33,6 +33,7 @@ _MEMORY_EVERY_S: Final = 1.0
 # How soon to fetch again what waits for who knows it: others may have put it aside since.
 _FETCH_EVERY_S: Final = 60.0
 _FETCH_MORE_S: Final = 1.0
+_LOOK_AGAIN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ class Duty:
         self._memory_at = 0.0
         self._is_large = False
         self._fetch_at = math.inf
+        # What was left to another worker is looked at again, also where nobody polls.
+        self._look_again_s = math.inf if guardian.terms.affinity is None else _LOOK_AGAIN_S
 
     def may_claim(self) -> bool:
         """Whether there is nothing against another job."""
@@ -155,7 +158,7 @@ class Duty:
 
     def tidy(self) -> float:
         """Between two looks of an idle worker: in how many seconds it has to come again."""
-        return max(self._performer.unload_idle(), 0.0)
+        return min(max(self._performer.unload_idle(), 0.0), self._look_again_s)
 
     def fetch_again(self) -> None:
         """Now and then: what a worker that does not know its task has put aside is not left to its delay."""

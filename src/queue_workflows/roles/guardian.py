@@ -32,6 +32,7 @@ import psycopg
 from queue_workflows.db.failures import DATABASE_FAILED
 from queue_workflows.db.line import Line
 from queue_workflows.errors import ExitCode, QwfError
+from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.host.deadman import DeadMan, boottime
 from queue_workflows.jobs.guards import HeldJob, next_verdict_at
@@ -93,6 +94,7 @@ class Guardian:
         launcher_pid: int | None = None,
         is_barred: Callable[[HeldJob], bool] | None = None,
         models: ModelCache | None = None,
+        affinity: Affinity | None = None,
     ) -> None:
         """`on_news` is called, from this thread, when the main loop should look at `wish` and `stopping`.
 
@@ -105,7 +107,7 @@ class Guardian:
         """
         self.identity = identity
         self.settings = settings
-        self.terms = Terms.of(identity, settings, repository, models)
+        self.terms = Terms.of(identity, settings, repository, models, affinity)
         self.holdings = Holdings(deadman, self.terms.lease_s)
         self.claiming = threading.Lock()
         self.is_claiming = False

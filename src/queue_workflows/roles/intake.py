@@ -24,6 +24,7 @@ from typing import Any, Self
 
 import psycopg
 
+from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.jobs.kept_slots import KeptSlots
@@ -57,6 +58,7 @@ class Terms:
     limits: PayloadLimits
     kept: KeptSlots = field(default_factory=KeptSlots)
     models: ModelCache | None = None
+    affinity: Affinity | None = None
 
     @classmethod
     def of(
@@ -65,6 +67,7 @@ class Terms:
         settings: Settings,
         repository: type[ClaimableRepository[Any, Any]],
         models: ModelCache | None = None,
+        affinity: Affinity | None = None,
     ) -> Self:
         """Those of one worker."""
         return cls(
@@ -74,6 +77,7 @@ class Terms:
             settings.lease_for(identity.queue),
             PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth),
             models=models,
+            affinity=affinity,
         )
 
 

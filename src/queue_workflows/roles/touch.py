@@ -25,6 +25,7 @@ from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.intake import Intake
+from queue_workflows.roles.warm_intake import intake_on
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ class Touch:
     def intake(self) -> Intake:
         """The jobs of this worker's queue, on the connection of the moment."""
         if self._intake is None:
-            self._intake = Intake(self._guardian.terms, self._line.connected())
+            self._intake = intake_on(self._guardian.terms, self._line.connected())
         return self._intake
 
     def repository(self) -> ClaimableRepository[Any, Any]:

@@ -13,6 +13,7 @@ from queue_workflows.config import GPU_QUEUE, current_config
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import DatabaseUnreachable, ExitCode
+from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.host.deadman import DeadMan
@@ -103,6 +104,20 @@ def _worker_of(outfit: Outfit, *, is_crew: bool) -> Crew | Worker:
     return Crew(outfit) if is_crew else Worker(outfit)
 
 
+def _affinity_of(models: ModelCache, settings: Settings, options: WorkerOptions) -> Affinity | None:
+    """What it prefers; nothing where no job may pass another."""
+    if settings.affinity_max_wait_s == 0:
+        return None
+    return Affinity(
+        models,
+        max_wait_s=settings.affinity_max_wait_s,
+        # Who drains a queue leaves nothing to anybody: what it leaves would be there when it ends.
+        yield_s=0.0 if options.drain else settings.affinity_yield_s,
+        fresh_s=settings.stale_heartbeat_s,
+        first="low" if settings.host_priority_first == "low" else "high",
+    )
+
+
 def _work(
     database: Database,
     settings: Settings,
@@ -113,6 +128,7 @@ def _work(
     launcher_pid: int | None,
 ) -> ExitCode:
     family, is_crew = family_of(options.queue), options.concurrency > 1 or options.queue == HOOKS_QUEUE
+    models = _models_of(options.queue, settings)
     with (
         DeadMan(enabled=settings.deadman) as deadman,
         Listener.on(database, [family.channel], payloads=[options.queue]) as listener,
@@ -131,7 +147,8 @@ def _work(
             absorb=lambda withdraw: listener.absorb(withdraw=withdraw and not is_crew),
             grace_s=settings.grace_s if options.grace_s is None else options.grace_s,
             launcher_pid=launcher_pid,
-            models=_models_of(options.queue, settings),
+            models=models,
+            affinity=None if models is None else _affinity_of(models, settings, options),
             is_barred=loop.is_barred if isinstance(loop, SharedLoop) else None,
         )
         aside = Aside(lambda: database.connect(autocommit=True, hot=True), guardian.holdings.holds)

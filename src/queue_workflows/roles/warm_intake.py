@@ -1,0 +1,70 @@
+"""The intake of a worker that keeps models loaded: it claims as `repositories.affinity` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import psycopg
+
+from queue_workflows.gpu.affinity import Affinity
+from queue_workflows.jobs.observing import count_ended
+from queue_workflows.repositories.affinity import AffinityRepository
+from queue_workflows.repositories.claimed import ClaimedJob
+from queue_workflows.repositories.claiming import Marks
+from queue_workflows.repositories.ending import Ended, Ending
+from queue_workflows.repositories.two_commits import in_one_round_trip
+from queue_workflows.roles.intake import Intake, Terms
+
+
+def intake_on(terms: Terms, connection: psycopg.Connection[Any]) -> Intake:
+    """The intake that a worker on these terms has."""
+    if terms.affinity is None:
+        return Intake(terms, connection)
+    return WarmIntake(terms, terms.affinity, connection)
+
+
+class WarmIntake(Intake):
+    """Ends and claims are two statements in one round trip, so that there is one claim and not four."""
+
+    def __init__(self, terms: Terms, affinity: Affinity, connection: psycopg.Connection[Any]) -> None:
+        super().__init__(terms, connection)
+        self._preferred = affinity
+        self._warm = AffinityRepository(connection)
+
+    def claim(self, marks: Marks, now: float, *, limit: int = 1, alone: bool = False) -> list[ClaimedJob]:
+        """One job whatever the limit, as who keeps models has one at a time."""
+        del limit, alone
+        return self._begun(self._ask(marks, now)())
+
+    def end_and_claim(
+        self, endings: Sequence[Ending], marks: Marks, now: float, *, limit: int = 1, alone: bool = False
+    ) -> tuple[Ended, list[ClaimedJob]]:
+        """The claim sees what the end left, which is committed before it."""
+        if self._kept:
+            return self.end(endings), self.claim(marks, now, limit=limit, alone=alone)
+        with in_one_round_trip(self._connection) as commit:
+            end_answer = self.repository.ask_end(endings)
+            commit()
+            claim_answer = self._ask(marks, now)
+        ended, jobs = end_answer(), claim_answer()
+        count_ended(self._terms.queue, endings, ended.statuses)
+        return ended, self._begun(jobs)
+
+    def _ask(self, marks: Marks, now: float) -> Callable[[], list[ClaimedJob]]:
+        # It looks at everything each time, so that one that finds nothing proves that there is nothing.
+        marks.unsure()
+        marks.positions(now)
+        terms, affinity = self._terms, self._preferred
+        answer = self._warm.ask(
+            terms.queue, affinity.preference(now), worker_id=terms.worker_id, lease_s=terms.lease_s
+        )
+
+        def claimed() -> list[ClaimedJob]:
+            job, has_passed = answer()
+            affinity.claimed(now, has_passed=has_passed)
+            jobs: list[ClaimedJob] = [] if job is None else [job]
+            marks.claimed(jobs, 1)
+            return jobs
+
+        return claimed
