@@ -34,7 +34,7 @@ def workers_of(command: list[str]) -> list[tuple[str, tuple[str, ...]]]:
     context = supervisor.make_context("supervisor", arguments)
     assert context.params["orchestrator"]
     assert context.params["scheduler"]
-    return [(spec.queue, spec.options) for spec in context.params["workers"]]
+    return [(spec.queue, spec.options) for spec in context.params["workers"].specs]
 
 
 ASKED_FOR = [("cpu", ())] * 2 + [("fetch", ("--recycle-mb", "500"))] * 4
