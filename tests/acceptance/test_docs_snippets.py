@@ -51,7 +51,15 @@ def environment(home: Path, dsn: str) -> dict[str, str]:
 
 
 # Pages that start servers and workers, and wait for what these do.
-LONG = ("how-to-limit", "how-to-operate", "how-to-operate-runs", "how-to-schedule", "migrations", "tutorial")
+LONG = (
+    "how-to-limit",
+    "how-to-operate",
+    "how-to-operate-runs",
+    "how-to-run-gpu-workers",
+    "how-to-schedule",
+    "migrations",
+    "tutorial",
+)
 
 
 @pytest.mark.timeout(PAGE_TIMEOUT_S + 60)
@@ -88,6 +96,7 @@ EXEMPT = [one for page in PAGES for one in snippets_of(page) if one.not_run is n
 EXEMPT_PAGES = [
     "README.md",
     "docs/benchmarks.md",
+    "docs/how-to-run-gpu-workers.md",
     "docs/how-to-run-workers.md",
     "docs/how-to-run-workflows.md",
     "docs/least-privilege.md",
