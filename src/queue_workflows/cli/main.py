@@ -53,6 +53,9 @@ ENTRIES: Final = {
     "limits": Entry(
         "queue_workflows.cli.limits:limits", "Caps of limit keys: see who holds them, change them."
     ),
+    "binaries": Entry(
+        "queue_workflows.cli.binaries:binaries", "Programs that plugins need: see them, have them here."
+    ),
     "orchestrator": Entry(
         "queue_workflows.cli.orchestrator:orchestrator", "Advance workflow runs; any number at once."
     ),

@@ -16,9 +16,9 @@ from queue_workflows.hooks.installing import Installation, Workshop
 from queue_workflows.hooks.lifecycle import bring_to_its_end
 from queue_workflows.hooks.needs import Need, needs_of
 from queue_workflows.hooks.process import HookStop
-from queue_workflows.hooks.reported import BINARY_MISSING, hold_key, is_program
+from queue_workflows.hooks.reported import is_program
 from queue_workflows.models import Binary
-from queue_workflows.repositories.binaries import BinaryRepository
+from queue_workflows.repositories.binaries import BINARY_MISSING, BinaryRepository, hold_key
 from queue_workflows.states import BinaryStatus
 
 # When a hook that waits is looked at again, if nobody promotes it before.

@@ -8,12 +8,10 @@ from typing import Any, Final
 
 from queue_workflows.hooks.files import digest_of
 from queue_workflows.hooks.record_types import RecordContext
-from queue_workflows.repositories.binaries import BinaryRepository, Installed
+from queue_workflows.repositories.binaries import BINARY_MISSING, BinaryRepository, Installed, hold_key
 from queue_workflows.repositories.machines import MachineRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 
-# The reason of a hold, with `{host}/{name}` as its key.
-BINARY_MISSING: Final = "binary_missing"
 HOOKS_QUEUE: Final = "hooks"
 
 
@@ -36,11 +34,6 @@ def report_binary(record: dict[str, Any], ctx: RecordContext) -> None:
 def promote_waiting(jobs: NodeJobRepository, host_label: str, name: str) -> None:
     """Let the hooks go on that waited for a program on a machine."""
     jobs.promote_held(BINARY_MISSING, [hold_key(host_label, name)], queue=HOOKS_QUEUE)
-
-
-def hold_key(host_label: str, name: str) -> str:
-    """What a hook waits for, as its row says it."""
-    return f"{host_label}/{name}"
 
 
 def installed_of(record: dict[str, Any], *, name: str | None = None) -> Installed:

@@ -27,6 +27,7 @@ from queue_workflows.jobs.recounting import (
 )
 from queue_workflows.jobs.tasks import UNKNOWN_TASK
 from queue_workflows.models import IngestJob, WorkerControl, WorkflowNodeJob
+from queue_workflows.repositories.binaries import BINARY_MISSING, waited_for
 from queue_workflows.repositories.explaining import COUNTED_AHEAD, Circumstances, Limit
 from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.holding import Control
@@ -154,7 +155,22 @@ def _held(there: Circumstances) -> Reason:
         return Reason(reason, text, data)
     if reason == LIMIT_FULL and there.limit is not None and key == job.limit_key:
         return _in_lane(there.limit, str(key), data)
+    if reason == BINARY_MISSING:
+        return _without_binary(there, str(key), data)
     return Reason(reason, f"it is on hold: {held_for(reason, key)}; looked at again {_when(there)}", data)
+
+
+def _without_binary(there: Circumstances, key: str, data: dict[str, Any]) -> Reason:
+    """It goes on when its program is there; who installs it, or why nobody could."""
+    (host_label, name), binary = waited_for(key), there.binary
+    why = "nobody has installed it yet"
+    if binary is not None:
+        why = f"{binary.claimed_by} installs it" if binary.claimed_by else binary.error or why
+    text = (
+        f"its plugin needs {name}, which is missing on {host_label}: {why}; it goes on when it is there, "
+        f"looked at again {_when(there)} — `qwf binaries ensure {name}` on {host_label}"
+    )
+    return Reason(BINARY_MISSING, text, data | {"binary": name, "host_label": host_label})
 
 
 def _in_lane(limit: Limit, key: str, data: dict[str, Any]) -> Reason:

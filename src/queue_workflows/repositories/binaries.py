@@ -21,6 +21,8 @@ from queue_workflows.repositories.table import Filters, Repository, Table
 from queue_workflows.states import BinaryStatus
 
 _TABLE: Final = Table(Binary)
+# The reason of a hold; its key is that of `hold_key`.
+BINARY_MISSING: Final = "binary_missing"
 # A failed installation is tried again after a minute, later after longer.
 BACKOFF_S: Final = 60.0
 LONGEST_BACKOFF_S: Final = 3600.0
@@ -109,6 +111,23 @@ RETURNING id
 """
 
 
+OF_KEY: Final = _TABLE.sql("""
+SELECT {columns} FROM binaries JOIN machines ON machines.id = binaries.machine_id
+WHERE machines.host_label = %(host_label)s::text AND binaries.name = %(name)s::text
+""")
+
+
+def hold_key(host_label: str, name: str) -> str:
+    """What a hook waits for, as its row says it; no program's name has a slash."""
+    return f"{host_label}/{name}"
+
+
+def waited_for(key: str) -> tuple[str, str]:
+    """The host and the program of such a key."""
+    host_label, _, name = key.rpartition("/")
+    return host_label, name
+
+
 class BinaryFence(NamedTuple):
     """Who may write for a binary that is being installed."""
 
@@ -148,6 +167,11 @@ class BinaryRepository(Repository[Binary]):
         """Some of a machine's programs, by their names."""
         found = self._all(NAMED, {"machine_id": machine_id, "names": texts(names)})
         return {binary.name: binary for binary in found}
+
+    def waited_for(self, key: str) -> Binary | None:
+        """The program that the key of a hold names."""
+        host_label, name = waited_for(key)
+        return self._first(OF_KEY, {"host_label": host_label, "name": name})
 
     def claim(
         self, binary_id: int, *, claimed_by: str, lease_s: float, at_once: bool = False

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeAlias
 
 from queue_workflows.models import (
     AuditLog,
+    Binary,
     ConcurrencyLimit,
     IngestJob,
     LimitSlot,
@@ -20,6 +21,7 @@ from queue_workflows.models import (
     WorkflowRun,
 )
 from queue_workflows.repositories.audit_log import AuditRepository
+from queue_workflows.repositories.binaries import BINARY_MISSING, BinaryRepository
 from queue_workflows.repositories.claiming import CLAIMABLE, PRIORITIES
 from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.families import INGEST, NODE, Family, per_family
@@ -106,6 +108,7 @@ class Circumstances:
     wishes: list[WorkerControl]
     run: WorkflowRun | None
     limit: Limit | None
+    binary: Binary | None
     done_to_it: list[AuditLog]
     asked_before: list[AuditLog]
     asked_of_queue: list[AuditLog]
@@ -150,6 +153,7 @@ class ExplainingRepository:
             wishes=WorkerControlRepository(self._conn).blocking("*", job.queue),
             run=self._run(job),
             limit=self._limit(family, job),
+            binary=self._binary(job),
             done_to_it=audit.of(family.title, str(job_id)),
             asked_before=audit.of_queue_last(job.queue, before=job.created_at),
             asked_of_queue=audit.of_queue(job.queue, since=job.created_at, until=waited_until(job)),
@@ -182,6 +186,12 @@ class ExplainingRepository:
 
     def _run(self, job: Job) -> WorkflowRun | None:
         return RunRepository(self._conn).fetch(job.run_id) if isinstance(job, WorkflowNodeJob) else None
+
+    def _binary(self, job: Job) -> Binary | None:
+        """The program that a hook waits for."""
+        if job.hold_reason != BINARY_MISSING or job.hold_key is None:
+            return None
+        return BinaryRepository(self._conn).waited_for(job.hold_key)
 
     def _limit(self, family: Family, job: Job) -> Limit | None:
         key = job.limit_key
