@@ -72,7 +72,7 @@ class Archive:
                 QWF_HOST_LABEL=host,
                 QWF_HOOK_DIRS=dirs,
                 QWF_DATA_DIR=str(self.directory / host),
-                QWF_LEASE_S="5",
+                QWF_LEASE_S="3",
             )
         )
 
