@@ -68,7 +68,7 @@ def ensure_(
     providers: str | None,
     host_label: str | None,
     as_json: bool,
-) -> None:
+) -> ExitCode:
     """Find or install programs on this machine: each NAME, or all that the plugins need.
 
     What is there stays as it is. Exits with 1 if one cannot be had; the others are tried all the same.
@@ -110,7 +110,7 @@ def ensure_(
         say("no plugin needs a program")
     if missing:
         say(f"missing: {', '.join(missing)}")
-        raise SystemExit(ExitCode.FAILED)
+    return ExitCode.FAILED if missing else ExitCode.DONE
 
 
 def _needs(names: tuple[str, ...], dirs: tuple[Path, ...], providers: str | None) -> list[Any]:
