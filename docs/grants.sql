@@ -59,7 +59,7 @@ GRANT SELECT, UPDATE (
 GRANT SELECT, UPDATE (
     status, hold_reason, hold_key, past_holds, run_at, position, attempt, failures, crash_count, suspect,
     claimed_by, lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at,
-    expires_at, context_delta
+    expires_at, context_delta, pinned_host
 ) ON workflow_node_jobs TO qwf_worker;
 -- A retry that is due goes to the end of its priority.
 GRANT USAGE ON SEQUENCE ingest_jobs_position_seq, workflow_node_jobs_position_seq TO qwf_worker;

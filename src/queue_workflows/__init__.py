@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         CostAboveBurst,
         DatabaseError,
         DocumentError,
+        HookError,
         JobCancelled,
         JobFailed,
         JobNotCompleted,
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
         WindowOrder,
     )
     from queue_workflows.gpu.models import ModelSpec
+    from queue_workflows.hooks.compiling import compile_hooks
+    from queue_workflows.hooks.discovery import Hook, discover_hooks
     from queue_workflows.hooks.record_types import RecordContext, register_record_type
     from queue_workflows.hooks.records import process_hook_records
     from queue_workflows.jobs.context import JobContext
@@ -97,6 +100,8 @@ __all__ = [
     "Enqueued",
     "FinishedRun",
     "HeartbeatRepository",
+    "Hook",
+    "HookError",
     "HostMigrations",
     "IngestJobRepository",
     "IngestSchedule",
@@ -144,8 +149,10 @@ __all__ = [
     "cancel_node",
     "cancel_run",
     "cancel_runs",
+    "compile_hooks",
     "configure",
     "db",
+    "discover_hooks",
     "enqueue_ingest_job",
     "enqueue_many",
     "host_key",
@@ -188,6 +195,7 @@ _HOMES: Final = {
         "CostAboveBurst",
         "DatabaseError",
         "DocumentError",
+        "HookError",
         "JobCancelled",
         "JobFailed",
         "JobNotCompleted",
@@ -211,6 +219,8 @@ _HOMES: Final = {
         "WindowOrder",
     ),
     "gpu.models": ("ModelSpec",),
+    "hooks.compiling": ("compile_hooks",),
+    "hooks.discovery": ("Hook", "discover_hooks"),
     "hooks.record_types": ("RecordContext", "register_record_type"),
     "hooks.records": ("process_hook_records",),
     "jobs.context": ("JobContext",),

@@ -40,6 +40,7 @@ from queue_workflows.errors import AccessRefused
 from queue_workflows.jobs.declaring import Declaring
 from queue_workflows.jobs.schedules import DeclaredSchedules
 from queue_workflows.repositories import Ending, NewNodeJob, RateRepository, error_entry
+from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.rates import Rule
 from queue_workflows.repositories.schedules import checked_words
 from queue_workflows.roles.figures import read_figures
@@ -306,6 +307,26 @@ def test_a_worker_works_on_node_jobs(roles):
             " VALUES ('k', 0, 'node', 1, 1, 'w', now())"
         )
         assert worker.execute("DELETE FROM limit_slots WHERE limit_key = 'k'").rowcount == 1
+
+
+def test_a_worker_of_hooks_pins_the_run_and_an_operator_frees_it(roles):
+    """The claim writes where a run belongs, in the worker's role, and `run unpin` takes it back."""
+    with roles.connect("orchestrator") as orchestrator, roles.connect("worker") as worker:
+        run = RunRepository(orchestrator).insert("film", **SPEC).id
+        NodeJobRepository(orchestrator).insert_many(
+            NewNodeJob(run_id=run, node_id=f"n{n}", queue="hooks", background=n > 1) for n in range(4)
+        )
+        jobs = HookJobRepository.at("here")(worker)
+        first, second = (
+            jobs.claim("hooks", worker_id="hooks", lease_s=30, limit=1)[0],
+            jobs.claim_background(worker_id="hooks", lease_s=30, limit=1)[0],
+        )
+        ending = Ending(first.fence, JobStatus.COMPLETED)
+        assert len(jobs.end_and_claim([ending], "hooks", worker_id="hooks", lease_s=30)[1]) == 1
+        assert jobs.sealed([second.id]) == set()
+        jobs.end_many([Ending(second.fence, JobStatus.COMPLETED)])
+        assert len(jobs.reclaim_worker("hooks", max_crashes=3)) == 1
+        assert HookJobRepository(orchestrator).unpin(run, actor="ann") == ("here", 4)
 
 
 @pytest.mark.parametrize("family", ["node", "ingest"])

@@ -63,6 +63,7 @@ ENTRIES: Final = {
         "queue_workflows.cli.scheduler:scheduler",
         "Enqueue jobs at the times of schedules; any number at once.",
     ),
+    "hooks": Entry("queue_workflows.cli.hooks:hooks", "See hook scripts, and run them as a workflow."),
     "schedule": Entry("queue_workflows.cli.schedule:schedule", "See, preview, pause and trigger schedules."),
     "metrics": Entry("queue_workflows.cli.metrics:metrics", "Serve figures for Prometheus."),
     "completion": Entry(

@@ -17,6 +17,7 @@ ENTRIES: Final = {
     "retry": Entry("queue_workflows.cli.run_deciding:retry", "Run again what failed or follows a node."),
     "submit-input": Entry("queue_workflows.cli.run_answering:submit", "Answer a node that waits for input."),
     "unpoison": Entry("queue_workflows.cli.run_deciding:unpoison", "Try events again that were given up."),
+    "unpin": Entry("queue_workflows.cli.run_deciding:unpin", "Free runs of hooks from their host."),
     "check": Entry("queue_workflows.cli.run_documents:check", "Say what is wrong with workflow documents."),
     "schema": Entry("queue_workflows.cli.run_documents:schema", "Print the JSON Schema of documents."),
 }

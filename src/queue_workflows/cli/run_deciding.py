@@ -1,4 +1,4 @@
-"""`qwf run cancel`, `retry` and `unpoison`: one run, or all that match."""
+"""`qwf run cancel`, `retry`, `unpoison` and `unpin`: one run, or all that match."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from queue_workflows.jobs.deciding_runs import Refusal, cancel_matching, cancel_
 from queue_workflows.jobs.retrying import RunRetry
 from queue_workflows.jobs.runs import cancel_node
 from queue_workflows.repositories.dispatch_events import DispatchEventRepository
+from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.overviews import OverviewRepository
 from queue_workflows.repositories.run_lines import RunFilter, RunLinesRepository
 from queue_workflows.states import RUN_TERMINAL, RunStatus
@@ -229,6 +230,37 @@ def unpoison(
     else:
         _tell_each(answers, as_json=False)
     return ExitCode.DONE if len(freed) == len(runs) else ExitCode.FAILED
+
+
+@click.command()
+@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@json_option
+@audit_options
+@click.pass_obj
+def unpin(
+    invocation: Invocation, *, names: Sequence[str], as_json: bool, actor: str, reason: str | None
+) -> ExitCode:
+    """Let RUNs of hooks go on at another host than the one that they began at.
+
+    For a host that is gone, with the files of their hooks: what is tried again begins in empty directories.
+    """
+    with operators_connection(invocation) as connection:
+        runs = runs_named(connection, names)
+        jobs = HookJobRepository(connection)
+        freed = {run_id: jobs.unpin(run_id, actor=actor, reason=reason) for run_id in runs}
+    for run_id, found in freed.items():
+        if found is None:
+            raise UnknownRun(run_id)
+    hosts = {str(run_id): found[0] for run_id, found in freed.items() if found is not None}
+    if as_json:
+        print_json(hosts)
+    else:
+        _tell_each({name: _freed(host) for name, host in hosts.items()}, as_json=False)
+    return ExitCode.DONE if all(hosts.values()) else ExitCode.FAILED
+
+
+def _freed(host: str | None) -> str:
+    return f"no longer {host}'s: the next worker that claims from it has it" if host else "was no host's"
 
 
 def _events(count: int) -> str:

@@ -130,7 +130,7 @@ class HookRunner:
                 grace_s=terms.grace_s,
             )
             ended = run_hook(command, stop=stop, spawner=self._spawner, redactor=self._redactor)
-        output = read_output(places.directory, places.stdout, beneath=places.run)
+        output = read_output(places.directory, places.stdout, beneath=places.run.parent)
         self._ask(job, lambda conn: store_and_process(conn, job.fence, output, host_label=terms.host_label))
         return result_of(hook.label, ended, output, is_background=job.background)
 

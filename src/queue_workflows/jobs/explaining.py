@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.jobs.asking import Wait
+from queue_workflows.jobs.explaining_hosts import host_gone, host_of, of_its_host
 from queue_workflows.jobs.modules import UNKNOWN_MODULE
 from queue_workflows.jobs.recounting import (
     Event,
@@ -31,6 +32,7 @@ from queue_workflows.repositories.binaries import BINARY_MISSING, waited_for
 from queue_workflows.repositories.explaining import COUNTED_AHEAD, Circumstances, Limit
 from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.holding import Control
+from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.lanes import LIMIT_FULL
 from queue_workflows.repositories.standing import Standing
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, DesiredState, JobStatus, WorkerState
@@ -95,7 +97,7 @@ def _headline(there: Circumstances, status: JobStatus) -> str:
 def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
     found = [*_nobody_may(there, known)]
     yield from found
-    if there.job.suspect:
+    if there.job.suspect and there.job.queue != HOOKS_QUEUE:
         text = "its worker died while it held several jobs: it is claimed alone from now on"
         yield Reason("suspect", text, {"crash_count": there.job.crash_count})
     yield from _cold_model(there, known)
@@ -231,12 +233,12 @@ def _nobody_may(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
         queues = ", ".join(sorted(RESERVED_QUEUES))
         text = f"workers of {there.job.queue} take ingest jobs; node jobs are claimed from {queues}"
         yield Reason("wrong_queue", text)
-    live = [one for one in there.workers if one.age_s <= known.stale_s and not one.is_quarantined]
+    live = [one for one in of_its_host(there) if one.age_s <= known.stale_s and not one.is_quarantined]
     free = [one for one in live if one.state in _WORKING and _is_on(one.control)]
     yield from map(_blocking, there.wishes)
     yield from map(_put_aside, (one for one in there.workers if one.is_quarantined))
     if not live:
-        yield _no_worker(there)
+        yield _no_worker(there) if (host := host_of(there)) is None else host_gone(there, host)
     elif not free:
         states = ", ".join(sorted({_state_of(one) for one in live}))
         nobody = (

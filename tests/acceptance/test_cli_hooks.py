@@ -1,0 +1,152 @@
+"""`qwf hooks` and `qwf run unpin`: what they say, start and refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support.commands import Said, qwf_here
+from support.jobs import CLEAR
+from support.runs import dispatcher, settle
+
+from queue_workflows.repositories import HeartbeatRepository, RunRepository
+from queue_workflows.repositories.hook_jobs import HookJobRepository
+
+
+@pytest.fixture
+def conn(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        yield connection
+
+
+@pytest.fixture
+def qwf(qwf_dsn: str) -> Callable[..., Said]:
+    def run(*arguments: object, status: int = 0) -> Said:
+        return qwf_here("--db", qwf_dsn, *map(str, arguments), status=status)
+
+    return run
+
+
+@pytest.fixture
+def plugins(tmp_path: Path) -> Path:
+    """Two plugins of the event Page, one of which is switched off."""
+    for file in ("title/on_Page__30_title.sh", "listen/on_Page__00_listen.bg.sh", "title/on_PageEnd__sum.sh"):
+        path = tmp_path / "plugins" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("#!/bin/sh\n", encoding="utf-8")
+        path.chmod(0o755)
+    off = {"properties": {"SAVE_LISTEN": {"type": "boolean", "default": False}}}
+    (tmp_path / "plugins" / "listen" / "config.json").write_text(json.dumps(off))
+    return tmp_path / "plugins"
+
+
+def test_hooks_are_listed_in_their_order(qwf: Callable[..., Said], plugins: Path) -> None:
+    """With what is off and why, and a warning for what has no number."""
+    said = qwf("hooks", "list", "Page", "--dir", plugins)
+    hooks = [line.split() for line in said.stdout.splitlines()[1:]]
+    assert [(words[0], words[1]) for words in hooks] == [("0", "Page"), ("3", "Page"), ("9", "PageEnd")]
+    assert "listen/on_Page__00_listen.bg.sh  off: SAVE_LISTEN is false" in said.stdout
+    assert said.stderr == "warning: title/on_PageEnd__sum.sh has no number, so it runs in step 9\n"
+
+
+def test_hooks_as_data(qwf: Callable[..., Said], plugins: Path) -> None:
+    """For whoever draws them."""
+    first, second, last = json.loads(qwf("hooks", "list", "Page", "--dir", plugins, "--json").stdout)
+    assert (first["plugin"], first["background"], first["step"]) == ("listen", True, 0)
+    assert second == {
+        "event": "Page",
+        "step": 3,
+        "order": 0,
+        "plugin": "title",
+        "name": "on_Page__30_title.sh",
+        "path": str(plugins / "title" / "on_Page__30_title.sh"),
+        "interpreter": [],
+        "background": False,
+        "state": "on",
+        "warning": None,
+    }
+    assert last["event"] == "PageEnd"
+
+
+def test_a_run_of_hooks_is_an_ordinary_run(
+    qwf: Callable[..., Said], plugins: Path, conn: psycopg.Connection[Any]
+) -> None:
+    """Shown, explained, cancelled and retried as any other."""
+    said = qwf("hooks", "run", "Page", "--dir", plugins, "--input", "url=http://x/", "--plugins", "title")
+    run_id = said.stdout.strip()
+    run = RunRepository(conn).fetch(run_id)
+    assert run is not None
+    assert (run.workflow_name, run.inputs) == ("Page", {"url": "http://x/"})
+    assert [node["id"] for node in run.spec["nodes"]] == ["title__30_title_sh", "title__end_sum_sh"]
+    settle(dispatcher(conn))
+    assert "title__30_title_sh" in qwf("run", "show", run_id).stdout
+    qwf("run", "cancel", run_id)
+    settle(dispatcher(conn))
+    assert "cancelled" in qwf("run", "list").stdout
+    qwf("run", "retry", run_id)
+
+
+def test_a_host_that_is_gone_is_named_and_given_up(
+    qwf: Callable[..., Said], plugins: Path, conn: psycopg.Connection[Any]
+) -> None:
+    """`explain` says where the run's files are, and `unpin` lets it go on elsewhere."""
+    run_id = qwf("hooks", "run", "Page", "--dir", plugins).stdout.strip()
+    settle(dispatcher(conn))
+    HookJobRepository.at("far")(conn).claim("hooks", worker_id="far:w", lease_s=60, limit=1)
+    ((job_id,),) = conn.execute("SELECT id FROM workflow_node_jobs WHERE background").fetchall()
+    HeartbeatRepository(conn).beat("near:w", host_label="near", queue="hooks", pid=7, state="idle")
+    told = json.loads(qwf("explain", f"node:{job_id}", "--json").stdout)
+    (gone,) = [reason for reason in told["reasons"] if reason["code"] == "host_gone"]
+    assert gone["text"] == (
+        "its run began on far, where its files are, and no worker of hooks lives there: start one, or"
+        f" `qwf run unpin {run_id}` lets it go on elsewhere"
+    )
+    said = qwf("run", "unpin", run_id, "--actor", "ann", "--reason", "the disk is gone")
+    assert said.stdout == f"{run_id}: no longer far's: the next worker that claims from it has it\n"
+    told = json.loads(qwf("explain", f"node:{job_id}", "--json").stdout)
+    assert "host_gone" not in [reason["code"] for reason in told["reasons"]]
+    assert qwf("run", "unpin", run_id, status=1).stdout == f"{run_id}: was no host's\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["run", "Page"], 2, "where are the plugins?"),
+        (["list", "Page", "--dir", "nowhere"], 78, "nowhere: No such file or directory"),
+        (["run", "Nothing", "--dir", "PLUGINS"], 78, "there are no hooks of Nothing below"),
+        (["run", "../x", "--dir", "PLUGINS"], 78, "is no event"),
+        (
+            ["run", "Page", "--dir", "PLUGINS", "--plugins", "titel"],
+            2,
+            "no plugin titel; there are listen, title",
+        ),
+        (["run", "Page", "--dir", "PLUGINS", "--sequential", "12"], 2, "steps are from 0 to 9"),
+        (["run", "Page", "--dir", "PLUGINS", "--input", "url"], 2, "write name=text"),
+    ],
+)
+def test_bad_input_is_one_line(
+    qwf: Callable[..., Said], plugins: Path, arguments: list[str], status: int, words: str
+) -> None:
+    """With what to do, and the exit code of its kind."""
+    given = [str(plugins) if word == "PLUGINS" else word for word in arguments]
+    said = qwf("hooks", *given, status=status)
+    (line,) = [line for line in said.stderr.splitlines() if words in line]
+    assert not said.stdout
+    assert "Traceback" not in said.stderr
+    assert line
+
+
+def test_a_hook_that_cannot_be_run_is_told_before_anything_starts(
+    qwf: Callable[..., Said], plugins: Path, conn: psycopg.Connection[Any]
+) -> None:
+    """And nothing is started."""
+    (plugins / "title" / "on_Page__40_odd.xyz").write_text("")
+    said = qwf("hooks", "run", "Page", "--dir", plugins, status=78)
+    assert "on_Page__40_odd.xyz is not executable, and .xyz names no interpreter" in said.stderr
+    assert said.stderr.count("\n") == 1
+    assert conn.execute("SELECT count(*) FROM workflow_runs").fetchone() == (0,)
