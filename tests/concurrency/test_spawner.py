@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from support.commands_kept import DAEMON, bearing, command, python, shell
-from support.processes import UNSHARE, Running, linux_only, pid_namespace, program, run
+from support.embedded_users import SITE_PACKAGES, ordinary_user, passable_directory
+from support.processes import SOURCE, UNSHARE, Running, linux_only, pid_namespace, program, run
 from support.workers import until
 
 from queue_workflows.errors import ExitCode, ProcessLost, SpawnRefused
@@ -195,6 +198,7 @@ def test_output_costs_no_more_than_its_cap() -> None:
         """
 import resource, tempfile
 from pathlib import Path
+from typing import Any
 from queue_workflows.host.spawner import Command, Spawner
 place = Path(tempfile.mkdtemp())
 script = "echo begin >&2; head -c 200000000 /dev/urandom | tee /dev/stderr; echo end >&2"
@@ -287,6 +291,7 @@ def test_both_killed_at_once_leave_nothing_either(tmp_path: Path) -> None:
 
 HOST = """
 from pathlib import Path
+from typing import Any
 from queue_workflows.host.spawner import Command, Spawner
 place = Path(sys.argv[1])
 spawner = Spawner()
@@ -304,7 +309,23 @@ time.sleep(1000)
 
 def test_a_killed_worker_leaves_no_process(tmp_path: Path) -> None:
     """kill -9 with ten commands running, each with a daemon that cast off everything: none survives."""
-    with Running([*program(f"DAEMON = {DAEMON!r}\n" + HOST), str(tmp_path)]) as host:
+    killed_leaves_nothing(tmp_path, sys.executable)
+
+
+@pytest.mark.slow
+def test_nor_does_that_of_an_ordinary_user() -> None:
+    """No right is needed for it."""
+    uid, interpreter = ordinary_user()
+    with passable_directory() as place:
+        place.chmod(0o777)
+        env = {"PYTHONPATH": f"{SOURCE}:{SITE_PACKAGES}"}
+        killed_leaves_nothing(place, interpreter, env=env, user=uid, cwd="/")
+
+
+def killed_leaves_nothing(tmp_path: Path, interpreter: str, **options: Any) -> None:
+    """Kill a worker with ten commands running, and wait for all that was below it to end."""
+    command = [interpreter, *program(f"DAEMON = {DAEMON!r}\n" + HOST)[1:], str(tmp_path)]
+    with Running(command, **options) as host:
         assert host.line() == "up"
         below = psutil.Process(host.pid).children(recursive=True)
         assert len(bearing(str(tmp_path / "9"))) == 2

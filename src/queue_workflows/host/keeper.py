@@ -264,6 +264,7 @@ class Run:
 
     def _reap(self) -> None:
         """Wait for all that have ended; when the command is among them, the rest has a moment."""
+        orphans: object = False
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -271,11 +272,12 @@ class Run:
                 self._alone = True
                 return
             if pid == 0:
-                return
+                break
             if pid == self._pid:
                 self._note(status)
-            if self._told and self._status is not None:
-                self._tell_to_end()
+            orphans = self._told and self._status is not None
+        if orphans:
+            self._tell_to_end()
 
     def _note(self, status: int) -> None:
         self._status = status

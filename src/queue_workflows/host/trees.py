@@ -42,9 +42,12 @@ class Member(NamedTuple):
 def seen(pid: int) -> Member | None:
     """A process as it is, or None if there is none of this number."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
+        stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+        try:
             # The name stands in brackets and may hold anything, brackets too.
-            fields = stat.read().rpartition(b") ")[2].split()
+            fields = os.read(stat, 4096).rpartition(b") ")[2].split(None, 20)
+        finally:
+            os.close(stat)
         return Member(pid, int(fields[1]), int(fields[19]), fields[0].decode())
     except (OSError, IndexError, ValueError):
         return None
