@@ -251,6 +251,8 @@ def test_output_that_a_stranger_holds_open_is_not_waited_for(spawner: Spawner, t
     with open(f"/proc/{pid}/fd/1", "wb"):
         (tmp_path / "work" / "go").touch()
         assert under.ended().stdout_bytes == len(f"{pid}\nlast\n")
+    # Nor does it keep the pipe open.
+    until(lambda: len({one.num_fds() for one in keepers_of(spawner)}) == 1)
 
 
 @pytest.mark.parametrize("who", ["keeper", "spawner"])

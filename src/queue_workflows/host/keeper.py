@@ -301,7 +301,9 @@ class Run:
         """What a pipe holds when nobody below is left; a stranger who got hold of it is not waited for."""
         for _ in range(64):
             if not self._read(descriptor):
-                return
+                break
+        if self._pipes.pop(descriptor, None) is not None:
+            os.close(descriptor)
 
     def _report(self, survivors: list[int]) -> dict[str, Any]:
         wrong = self._out.close() or self._err.close()
