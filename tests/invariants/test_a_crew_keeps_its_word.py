@@ -145,6 +145,22 @@ def test_one_that_is_stuck_releases_the_others(
         )
 
 
+@pytest.mark.slow
+def test_one_that_is_stuck_among_thousands_leaves_none_behind(
+    qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path
+) -> None:
+    """While the worker asks for the next batch before it looks at the last: all it was given goes back."""
+    (stuck,) = enqueue(jobs, "deaf", timeout_s=0.5, priority=9)
+    flood = enqueue(jobs, "noop", 10_000) + enqueue(jobs, "noop", 10_000)
+    with running_worker(qwf_dsn, QWF_CANCEL_GRACE_S="0.2", **CREW) as worker:
+        assert worker.wait(120) == 75
+    assert jobs.fetch(stuck).errors[-1]["kind"] == "wall_clock"
+    assert jobs.list(status="running") == []
+    kinds = "SELECT DISTINCT status, failures, crash_count FROM ingest_jobs WHERE id = ANY (%s)"
+    seen = set(jobs._sql._handle.execute(kinds, [flood]).fetchall())
+    assert seen <= {("completed", 0, 0), ("queued", 0, 0)}
+
+
 @pytest.mark.parametrize("task", ["wait", "async patient"])
 def test_one_that_hears_its_end_ends_alone(
     qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path, task: str

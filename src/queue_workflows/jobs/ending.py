@@ -31,6 +31,8 @@ from queue_workflows.states import JobStatus
 
 # How long a job waits whose end was refused for a reason that is not in the job.
 _REFUSED_DELAY_S: Final = 60.0
+# An enum's members are dear to look up on a class, and this one is wanted for nearly every job.
+_COMPLETED: Final = JobStatus.COMPLETED
 
 
 def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float) -> Ending | None:
@@ -39,7 +41,7 @@ def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float
     ending: Ending | None
     match outcome:
         case Completed():
-            ending = Ending(fence, JobStatus.COMPLETED, result=outcome.result_json)
+            ending = Ending(fence, _COMPLETED, outcome.result_json)
         case Skipped():
             ending = Ending(fence, JobStatus.SKIPPED, error=_note("skipped", outcome.reason))
         case RetryLater():

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from queue_workflows.errors import IllegalTransition, LeaseLost, PayloadError
 from queue_workflows.models.base import Base
@@ -17,6 +17,8 @@ from queue_workflows.repositories.claiming import UNMARKED
 from queue_workflows.repositories.ending import (
     Ended,
     Ending,
+    Unread,
+    accepted_of,
     end_one_params,
     end_params,
     error_entry,
@@ -121,7 +123,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
     def ask_end(self, endings: Sequence[Ending]) -> Callable[[], Ended]:
         """The same, for one or more; in a pipeline it is on its way until the answer is called for."""
         rows = self._sql.ask(ending.END[self._family.name], end_params(self._family, endings))
-        return lambda: _ended(endings, rows())
+        return lambda: accepted_of(endings, rows())
 
     def end_and_claim(
         self,
@@ -135,20 +137,47 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         alone: bool = False,
     ) -> tuple[Ended, list[C]]:
         """End a batch and claim the next jobs in one statement; what it gives back it does not take again."""
+        return self.ask_end_and_claim(
+            endings,
+            queue,
+            worker_id=worker_id,
+            lease_s=lease_s,
+            limit=limit,
+            positions=positions,
+            alone=alone,
+        ).load()
+
+    def ask_end_and_claim(
+        self,
+        endings: Sequence[Ending],
+        queue: str,
+        *,
+        worker_id: str,
+        lease_s: float,
+        limit: int,
+        positions: Sequence[int],
+        alone: bool,
+    ) -> Unread[C]:
+        """The same, done and not read yet, so that the next can be asked before its jobs are looked at."""
         params = _claim_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
         )
         params |= self._beside
         if len(endings) == 1:
             params |= end_one_params(self._family, endings[0])
-            rows = self._sql.rows(self._claims.end_one_and_claim, params)
+            answer = self._sql.ask(self._claims.end_one_and_claim, params)
         else:
             params |= end_params(self._family, endings)
-            rows = self._sql.rows(self._claims.end_and_claim, params)
-        accepted = zip(rows[0][0] or (), rows[0][1] or (), strict=True)
-        # Without a next job the one row has nothing but what was accepted.
-        jobs = loaded(self._claimed, [row[2:] for row in rows if row[2] is not None])
-        return _ended(endings, list(accepted)), jobs
+            answer = self._sql.ask(self._claims.end_and_claim, params)
+
+        def load() -> tuple[Ended, list[C]]:
+            rows = answer()
+            accepted = zip(rows[0][0] or (), rows[0][1] or (), strict=True)
+            # Without a next job the one row has nothing but what was accepted.
+            jobs = loaded(self._claimed, [row[2:] for row in rows if row[2] is not None])
+            return accepted_of(endings, accepted), jobs
+
+        return Unread(answer.number(), load)
 
     def complete(self, job: C, result: Any = None) -> JobStatus:
         """End a held job with what it returned, or raise `LeaseLost` and change nothing."""
@@ -391,15 +420,6 @@ def _standing(queue: str, worker_id: str, lease_s: float, limit: int, alone: boo
 def _in_order(fences: Sequence[Fence]) -> dict[str, Any]:
     """By id, so that two statements with the same rows do not deadlock."""
     return fence_params(sorted(fences))
-
-
-# To look up an enum's member by its value is dear, and this is done for every job.
-_STATUSES: Final = {status.value: status for status in JobStatus}
-
-
-def _ended(endings: Sequence[Ending], rows: Any) -> Ended:
-    statuses = {job_id: _STATUSES[status] for job_id, status in rows}
-    return Ended(statuses, [each.fence for each in endings if each.fence.job_id not in statuses])
 
 
 def _reclaimed(rows: Any) -> list[Reclaimed]:

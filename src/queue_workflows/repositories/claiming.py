@@ -108,14 +108,17 @@ class Marks:
         self._looked_at = None
 
     def claimed(self, jobs: Sequence[ClaimedJob], wanted: int) -> None:
-        """Learn from the answer to the last claim, which asked for `wanted` jobs.
+        """Learn from the answer to a claim, which asked for `wanted` jobs; they come in their order.
 
         A claim without marks that found a straggler sets the mark back to it, so that its neighbours follow.
         """
-        highest: dict[int, int] = {}
-        for job in jobs:
-            highest[job.priority] = max(job.position, highest.get(job.priority, 0))
-        self._marks.update(highest)
+        if jobs and jobs[0].priority == jobs[-1].priority:
+            self._marks[jobs[-1].priority] = jobs[-1].position
+        else:
+            highest: dict[int, int] = {}
+            for job in jobs:
+                highest[job.priority] = max(job.position, highest.get(job.priority, 0))
+            self._marks.update(highest)
         short = len(jobs) < wanted
         self.full = not short
         self.empty = short and self._asked_all

@@ -9,7 +9,7 @@ caller's retry logic must see a unique violation, a serialization failure or a l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg.pq import PipelineStatus, TransactionStatus
@@ -24,7 +24,6 @@ from queue_workflows.models import Base
 Handle: TypeAlias = "Session | scoped_session[Any] | Connection | psycopg.Connection[Any]"
 Params: TypeAlias = Mapping[str, Any]
 Rows: TypeAlias = Sequence[Sequence[Any]]
-Asker: TypeAlias = Callable[[str, Params], Callable[[], Rows]]
 
 # psycopg_async is the same driver below an AsyncSession's `run_sync`.
 _DRIVERS: Final = ("psycopg", "psycopg_async")
@@ -37,6 +36,19 @@ _IDLE: Final = TransactionStatus.IDLE
 _NO_PIPELINE: Final = PipelineStatus.OFF
 # A caller may stream: a server-side cursor takes no INSERT.
 _AT_ONCE: Final = {"stream_results": False, "yield_per": None}
+
+
+class Answer(NamedTuple):
+    """What a statement brought: its rows, for who calls for them, and how many they are."""
+
+    rows: Callable[[], Rows]
+    number: Callable[[], int]
+
+    def __call__(self) -> Rows:
+        return self.rows()
+
+
+Asker: TypeAlias = Callable[[str, Params], Answer]
 
 
 class Statements:
@@ -68,8 +80,12 @@ class Statements:
         """
         return self._ask(sql, params)()
 
-    def ask(self, sql: str, params: Params) -> Callable[[], Rows]:
-        """What gives the rows; in a psycopg pipeline the statement is on its way until that is called."""
+    def ask(self, sql: str, params: Params) -> Answer:
+        """What gives the rows; in a psycopg pipeline the statement is on its way until that is called.
+
+        Elsewhere it has been answered, and its rows are read when they are called for, whatever is asked
+        meanwhile.
+        """
         return self._ask(sql, params)
 
     def send(self, sql: str, params: Params) -> None:
@@ -109,12 +125,12 @@ def _on_session(session: Session, model: type[Base]) -> Asker:
         ) from unbound
     _check_driver(session, bind.dialect)
 
-    def ask(sql: str, params: Params) -> Callable[[], Rows]:
+    def ask(sql: str, params: Params) -> Answer:
         if session.autoflush and not session._flushing:
             session.flush()
         connection = session.connection(bind_arguments={"mapper": model})
         rows = connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
-        return lambda: rows
+        return Answer(lambda: rows, lambda: len(rows))
 
     return ask
 
@@ -123,10 +139,10 @@ def _on_connection(connection: Connection) -> Asker:
     _check_driver(connection, connection.dialect)
     _check_open(connection)
 
-    def ask(sql: str, params: Params) -> Callable[[], Rows]:
+    def ask(sql: str, params: Params) -> Answer:
         _check_open(connection)
         rows = connection.exec_driver_sql(sql, dict(params), execution_options=_AT_ONCE).all()
-        return lambda: rows
+        return Answer(lambda: rows, lambda: len(rows))
 
     return ask
 
@@ -135,7 +151,7 @@ def _on_psycopg(connection: psycopg.Connection[Any]) -> Asker:
     _check_open(connection)
     kept: dict[str, tuple[psycopg.Cursor[tuple[Any, ...]], bytes]] = {}
 
-    def ask(sql: str, params: Params) -> Callable[[], Rows]:
+    def ask(sql: str, params: Params) -> Answer:
         _check_open(connection)
         # A cursor that is given the very same bytes again knows the types of parameters and columns already:
         # half of what a statement costs here. It is taken out while in use, so no two threads share one.
@@ -148,7 +164,7 @@ def _on_psycopg(connection: psycopg.Connection[Any]) -> Asker:
             kept[sql] = cursor, query
             return found
 
-        return rows
+        return Answer(rows, lambda: cursor.rowcount)
 
     return ask
 

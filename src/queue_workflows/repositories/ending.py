@@ -12,13 +12,14 @@ to cancel never waits again, it ends as cancelled. A node's row and its dispatch
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, Generic, NamedTuple
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories import fields as check
-from queue_workflows.repositories.claimed import Fence
+from queue_workflows.repositories.claimed import C, Fence
 from queue_workflows.repositories.claiming import CLAIMING, NEXT, with_claimed
 from queue_workflows.repositories.families import LARGEST_ID, Family, per_family
 from queue_workflows.states import MOVES, JobStatus
@@ -122,12 +123,36 @@ class Ending(NamedTuple):
         return self._replace(progress=progress)
 
 
+_FENCE, _JOB_ID = itemgetter(0), itemgetter(0)
+_BARE: Final = Ending(Fence(0, 0, ""), JobStatus.COMPLETED)[2:]
+_NO_WORDS: Final = dict.fromkeys(("results", "failures", "delays", "reasons", "keys", "progress"), _NOTHING)
+
+
 @dataclass(frozen=True, slots=True)
 class Ended:
     """What became of a batch: the statuses of those that were accepted, and the fences that do not hold."""
 
     statuses: dict[int, JobStatus] = field(default_factory=dict)
     lost: list[Fence] = field(default_factory=list)
+
+
+class Unread(NamedTuple, Generic[C]):
+    """The answer to an end and a claim: its rows, one at least, and what reads them, which asks nothing."""
+
+    rows: int
+    load: Callable[[], tuple[Ended, list[C]]]
+
+
+# To look up an enum's member by its value is dear, and this is done for every job.
+_STATUSES: Final = {status.value: status for status in JobStatus}
+
+
+def accepted_of(endings: Sequence[Ending], rows: Iterable[Sequence[Any]]) -> Ended:
+    """What the server says of a batch: the ids and statuses of those that it accepted."""
+    statuses = {job_id: _STATUSES[status] for job_id, status in rows}
+    if len(statuses) == len(endings):
+        return Ended(statuses)
+    return Ended(statuses, [each.fence for each in endings if each.fence.job_id not in statuses])
 
 
 def error_entry(
@@ -164,14 +189,20 @@ def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
 
     Where no ending has a value an empty array stands for a column of NULL: most columns of most batches.
     """
-    for ending in endings:
-        _check(family, ending)
-    ordered = sorted(endings, key=_job_id)
-    params = fence_params([ending.fence for ending in ordered])
-    if len({ending.fence.job_id for ending in ordered}) < len(ordered):
+    ordered = sorted(endings, key=_FENCE)
+    fences, size = [ending.fence for ending in ordered], len(ordered)
+    params = fence_params(fences)
+    if len(set(map(_JOB_ID, fences))) < size:
         raise PayloadError("a job has two endings in one batch", path="endings", advice="a job ends once")
-    delays = [ending.delay_s for ending in ordered]
     params["statuses"] = array([ending.status for ending in ordered])
+    if [ending[2:] for ending in ordered].count(_BARE) == size:
+        # Nothing but a status, as most have it: one of each is looked at.
+        for ending in {ending.status: ending for ending in ordered}.values():
+            _check(family, ending)
+        return params | _NO_WORDS | {"counted": array(["f"] * size)}
+    for ending in ordered:
+        _check(family, ending)
+    delays = [ending.delay_s for ending in ordered]
     params["results"] = _column([ending.result for ending in ordered])
     params["failures"] = _column([ending.error for ending in ordered])
     params["counted"] = array(["t" if ending.counts else "f" for ending in ordered])
@@ -184,10 +215,6 @@ def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
     params["keys"] = _column([ending.hold_key for ending in ordered])
     params["progress"] = _column([ending.progress for ending in ordered])
     return params
-
-
-def _job_id(ending: Ending) -> int:
-    return ending.fence.job_id
 
 
 def _column(values: list[str | None]) -> str:

@@ -108,8 +108,8 @@ class HookCrew(Crew):
             outfit,
             runner,
             perform=self._perform,
-            held=self._held,
-            lost=lambda exc: self._lost(exc, []),
+            held=self.held,
+            lost=self._exchange.lost,
         )
 
     def run(self) -> ExitCode:
@@ -117,6 +117,10 @@ class HookCrew(Crew):
         status = super().run()
         self._background.hands.close()
         return status
+
+    def _has_another_question(self, now: float) -> bool:
+        # Its own claims come in between, and hooks are not so short that one would hurry.
+        return True
 
     def _is_drained(self) -> bool:
         return self._background.is_empty and super()._is_drained()
@@ -126,7 +130,7 @@ class HookCrew(Crew):
 
     def _gather(self, now: float) -> None:
         super()._gather(now)
-        self._unwritten += self._background.hands.ended()
+        self._exchange.unwritten += self._background.hands.ended()
 
     def _wanted(self, now: float) -> tuple[int, bool]:
         self._background.turn(now)

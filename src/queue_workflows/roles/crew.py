@@ -28,20 +28,18 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import psycopg
 
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import ExitCode, LeaseLost, QwfError
-from queue_workflows.host.deadman import boottime
-from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.ending import ending_instead
 from queue_workflows.jobs.guards import HeldJob, budget_for
 from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob
-from queue_workflows.repositories.ending import Ended, Ending
+from queue_workflows.repositories.ending import Ending
+from queue_workflows.roles.exchange import Exchange
 from queue_workflows.roles.hands import Hands
 from queue_workflows.roles.outfit import Outfit
 from queue_workflows.roles.putting_aside import PuttingAside
@@ -81,8 +79,7 @@ class Crew:
         self._room = Room(outfit.options.concurrency)
         self._solitude = Solitude(outfit.settings.poll_s)
         self._unknown = PuttingAside(outfit.options.queue)
-        # Ended, or not to be begun, and not written yet.
-        self._unwritten: list[HeldJob] = []
+        self._exchange = Exchange(outfit, self)
         # What the last claims have shown: nothing for who has others beside it, nothing for who is alone.
         self._is_empty = self._is_empty_alone = False
         self._look_at = 0.0
@@ -108,16 +105,22 @@ class Crew:
         """One round: at most one statement, or a wait."""
         self._guardian.main_at = now = time.monotonic()
         self._gather(now)
-        if not self._duty.may_claim():
+        may_claim = self._duty.may_claim()
+        if self._exchange.must_read or not may_claim or self._has_another_question(now):
+            self._exchange.read()
+        if not may_claim:
             return self._wind_down()
-        self._duty.fetch_again()
-        if self._unknown.is_due:
-            self._unknown.put_aside(self._touch)
+        if not self._exchange.unread:
+            self._duty.fetch_again(now)
+            if self._unknown.is_due:
+                self._unknown.put_aside(self._touch)
         limit, alone = self._wanted(now)
         if limit:
-            self._exchange(limit, alone)
-        elif self._unwritten:
-            self._write()
+            self._exchange.exchange(limit, alone)
+        elif self._exchange.unread:
+            self._exchange.read()
+        elif self._exchange.unwritten:
+            self._exchange.write()
         elif self._options.drain and self._is_drained():
             return ExitCode.DONE
         else:
@@ -133,12 +136,22 @@ class Crew:
         """How many jobs are held that take a place."""
         return self._holdings.count()
 
+    def _has_another_question(self, now: float) -> bool:
+        """Whether the database is to be asked something else than to end and to claim."""
+        solitude = self._solitude
+        return (
+            self._unknown.is_due
+            or solitude.is_wanted
+            or solitude.must_look(now)
+            or self._duty.must_fetch(now)
+        )
+
     def _gather(self, now: float) -> None:
         """What has ended, and what has waited for too long."""
         ended = self.hands.ended()
         if ended:
             self._room.ended(len(ended), sum([held.ended - held.started for held in ended]))
-            self._unwritten += ended
+            self._exchange.unwritten += ended
         give_back_at = self._room.give_back_at(self.hands.waiting)
         if give_back_at is not None and now >= give_back_at:
             self._take_back()
@@ -149,11 +162,11 @@ class Crew:
         self._room.taken_back(len(back))
         for held in back:
             held.ending, held.is_ending = Ending(held.job.fence, JobStatus.QUEUED), True
-        self._unwritten += back
+        self._exchange.unwritten += back
 
     def _wanted(self, now: float) -> tuple[int, bool]:
         """How many jobs to claim now, and whether alone."""
-        in_hand = self._in_hand()
+        in_hand, unread = self._in_hand(), self._exchange.unread
         if not in_hand and (self._solitude.is_wanted or self._is_empty):
             # Whatever there is beside this worker's own jobs has been looked at: the head, whoever it is.
             return (0, False) if self._is_empty_alone and now < self._look_at else (1, True)
@@ -162,8 +175,9 @@ class Crew:
         if self._is_empty and now < self._look_at:
             return 0, False
         waiting = self.hands.waiting
-        free = self._room.free(in_hand - waiting - len(self._unwritten), waiting, now)
-        return int(max(0, min(free, self._duty.left() - in_hand))), False
+        running = in_hand - waiting - len(self._exchange.unwritten) - self._exchange.ending
+        free = self._room.free(running, waiting, now, unread=unread)
+        return int(max(0, min(free, self._duty.left() - in_hand - unread))), False
 
     def _is_being_alone(self, in_hand: int, now: float) -> bool:
         """Whether a suspect is in hand, or the hands are being emptied for one."""
@@ -180,15 +194,15 @@ class Crew:
         try:
             return self._touch.repository().head_is_suspect(self._queue)
         except DATABASE_AWAY as exc:
-            self._lost(exc, [])
+            self._exchange.lost(exc)
             return False
 
     def _wind_down(self) -> ExitCode | None:
         """Nothing more is claimed; with empty hands this ends, parks, or starts the worker afresh."""
         if self.hands.waiting:
             self._take_back()
-        if self._unwritten:
-            self._write()
+        if self._exchange.unwritten:
+            self._exchange.write()
         elif self._holdings.count():
             self._await(self._settings.poll_s)
         elif (status := self._duty.reason_to_stop()) is not None:
@@ -200,13 +214,14 @@ class Crew:
 
     def _let_go_of_all(self) -> None:
         """What runs goes back before a failure ends the worker: no job is to blame for it."""
+        self._exchange.read()
         self._guardian.release_all("its worker failed", time.monotonic() + _FAILING_GRACE_S)
         while self._holdings.count():
             self._guardian.main_at = now = time.monotonic()
             self._gather(now)
             self._take_back()
-            if self._unwritten:
-                self._write()
+            if self._exchange.unwritten:
+                self._exchange.write()
             else:
                 self._await(self._settings.poll_s)
 
@@ -217,7 +232,7 @@ class Crew:
             timeout = self._idle_for(now)
         else:
             # There is no room, also for what may have come: whose end makes some rings.
-            self._is_empty = self._is_empty_alone = False
+            self.unsure()
             self._duty.leave_idle()
         give_back_at = self._room.give_back_at(self.hands.waiting)
         if give_back_at is not None:
@@ -246,120 +261,30 @@ class Crew:
             self._pause = _FIRST_LOOK_S
             self._is_empty = self._is_empty_alone = False
 
-    # What the database is asked.
-
-    def _exchange(self, limit: int, alone: bool) -> None:
-        """Claim, and with it end what has ended."""
-        ended, self._unwritten = self._unwritten, []
-        if alone:
-            # Suspects kept their places, which are below all marks.
-            self._marks.unsure()
-        try:
-            claimed = self._end_and_claim(ended, limit, alone) if ended else self._claim(limit, alone)
-        except DATABASE_AWAY as exc:
-            self._lost(exc, ended)
-            return
-        except (psycopg.Error, QwfError) as exc:
-            if not ended:
-                raise
-            self._refused(exc, ended)
-            return
-        self._learn(alone)
-        if any(held.ending is not None and held.ending.status is JobStatus.QUEUED for held in ended):
-            # The claim beside it did not see what was given back.
-            self._is_empty = self._is_empty_alone = False
-        self._hand_over(claimed)
-        self._abandon(ended)
-
-    def _claim(self, limit: int, alone: bool) -> list[HeldJob]:
-        intake = self._touch.intake()
-        with self._guardian.claiming, self._holdings.bounded(self._touch.meanwhile) as reading:
-            jobs = intake.claim(self._marks, time.monotonic(), limit=limit, alone=alone)
-            claimed = self._held(jobs, reading)
-            self._guardian.exchange(claimed, [])
-        return claimed
-
-    def _end_and_claim(self, ended: list[HeldJob], limit: int, alone: bool) -> list[HeldJob]:
-        endings = _endings_of(ended)
-        intake = self._touch.intake()
-        with self._guardian.claiming:
-            reading = boottime()
-            accepted, jobs = intake.end_and_claim(
-                endings, self._marks, time.monotonic(), limit=limit, alone=alone
-            )
-            claimed = self._held(jobs, reading)
-            self._guardian.exchange(claimed, ended)
-        self._count(ended, accepted)
-        return claimed
-
-    def _write(self) -> None:
-        """End what has ended, and claim nothing."""
-        ended, self._unwritten = self._unwritten, []
-        try:
-            endings = _endings_of(ended)
-            with self._guardian.claiming:
-                intake = self._touch.intake()
-                accepted = intake.end(endings)
-                self._guardian.exchange([], ended)
-        except DATABASE_AWAY as exc:
-            self._lost(exc, ended)
-        except (psycopg.Error, QwfError) as exc:
-            self._refused(exc, ended)
-        else:
-            self._count(ended, accepted)
-            self._abandon(ended)
-            if any(held.job.limit_key is not None for held in ended):
-                # Whose slot is free now has been let out of its lane.
-                self._is_empty = self._is_empty_alone = False
-
-    def _abandon(self, ended: list[HeldJob]) -> None:
-        """Give back the slots of those whose lease is lost; what fails here lapses by itself."""
-        fences = [held.job.fence for held in ended if held.ending is None]
-        if not fences:
-            return
-        try:
-            self._touch.intake().abandon(fences)
-        except DATABASE_AWAY as exc:
-            self._lost(exc, [])
-
-    def _count(self, ended: list[HeldJob], accepted: Ended) -> None:
-        self._guardian.jobs_done += sum([held.counts for held in ended])
-        for fence in accepted.lost:
-            _log.warning(
-                "job %d: attempt %d was over before its end could be stored", fence.job_id, fence.attempt
-            )
-
-    def _lost(self, exc: Exception, ended: list[HeldJob]) -> None:
-        """Nobody knows what was done: it is written again, and what was claimed unread is given back."""
-        self._is_empty = self._is_empty_alone = False
-        self._touch.lost(exc)
-        self._written_anew(ended, lambda: self._touch.recover(_endings_of(ended)))
-
-    def _refused(self, exc: Exception, ended: list[HeldJob]) -> None:
-        """One by one, so that the end that the server will not have spoils no other."""
-        _log.error("an end of %d was refused: %s", len(ended), " ".join(str(exc).split()))
-        self._touch.let_go()
-        for held in ended:
-            self._written_anew([held], lambda held=held: self._touch.recover(_endings_of([held])))  # type: ignore[misc]
-
-    def _written_anew(self, ended: list[HeldJob], write: Callable[[], None]) -> None:
-        try:
-            write()
-        except (psycopg.Error, QwfError) as exc:
-            if len(ended) > 1:
-                self._refused(exc, ended)
-                return
-            self._touch.let_go()
-            for held in ended:
-                _log.error("job %d: its end was refused: %s", held.job.id, " ".join(str(exc).split()))
-                held.ending = ending_instead(exc, held.job, captured(exc, self._redactor))
-                self._touch.recover([held.ending])
-            self._marks.unsure()
-        with self._guardian.claiming:
-            self._guardian.exchange([], ended)
-        self._guardian.jobs_done += sum([held.counts for held in ended])
-
     # What a claim brought.
+
+    def held(self, jobs: Sequence[ClaimedJob], reading: float) -> list[HeldJob]:
+        """Jobs that were claimed after this reading of the clock, as they are guarded."""
+        usual, until = self._budget, reading + self._holdings.lease_s
+        return [
+            HeldJob(
+                job,
+                self._context(job),
+                budget_for(job, usual) if job.timeout_s or job.stall_timeout_s else usual,
+                _NEVER,
+                until,
+            )
+            for job in jobs
+        ]
+
+    def taken(self, claimed: list[HeldJob], *, alone: bool) -> None:
+        """They are guarded, and may begin."""
+        self._learn(alone)
+        self._hand_over(claimed)
+
+    def unsure(self) -> None:
+        """There may be something to claim, whatever was seen before."""
+        self._is_empty = self._is_empty_alone = False
 
     def _learn(self, alone: bool) -> None:
         """Whether the queue is empty, and when to look again."""
@@ -375,25 +300,21 @@ class Crew:
             # Short, but it has not looked at everything.
             self._is_empty = self._is_empty_alone = False
 
-    def _held(self, jobs: list[ClaimedJob], reading: float) -> list[HeldJob]:
-        until = reading + self._holdings.lease_s
-        return [
-            HeldJob(job, self._context(job), budget_for(job, self._budget), _NEVER, until) for job in jobs
-        ]
-
     def _hand_over(self, claimed: list[HeldJob]) -> None:
-        known = []
-        for held in claimed:
-            if isinstance(held.job, ClaimedIngestJob):
-                unknown = self._performer.unknown(held.job)
-                if unknown is not None:
-                    held.ending, held.is_ending = unknown, True
-                    self._unwritten.append(held)
-                    self._unknown.met(held.job.task_name)
-                    continue
-            known.append(held)
-        self._room.handed(len(known), time.monotonic())
-        self.hands.put(known, self._holdings.count())
+        unknown = self._performer.unknown([held.job for held in claimed])
+        if unknown:
+            claimed = [held for held in claimed if not self._puts_aside(held, unknown)]
+        self._room.handed(len(claimed), time.monotonic())
+        self.hands.put(claimed, self._holdings.count())
+
+    def _puts_aside(self, held: HeldJob, unknown: Collection[str]) -> bool:
+        job = held.job
+        if not isinstance(job, ClaimedIngestJob) or job.task_name not in unknown:
+            return False
+        held.ending, held.is_ending = self._performer.aside(job), True
+        self._exchange.unwritten.append(held)
+        self._unknown.met(job.task_name)
+        return True
 
     def _context(self, job: ClaimedJob) -> JobContext:
         return JobContext(
@@ -425,15 +346,3 @@ class Crew:
             held.ending = self._performer.unperformed(held.job)
         else:
             held.ending, held.counts = performed
-
-
-def _endings_of(ended: list[HeldJob]) -> list[Ending]:
-    """What to write, with the jobs' last words; nothing for one whose lease is lost."""
-    endings = []
-    for held in ended:
-        if held.ending is not None:
-            words = held.ctx.take_progress(now=0.0, final=True)
-            if words is not None:
-                held.ending = held.ending.saying(words)
-            endings.append(held.ending)
-    return endings

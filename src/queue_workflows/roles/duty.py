@@ -160,9 +160,13 @@ class Duty:
         """Between two looks of an idle worker: in how many seconds it has to come again."""
         return min(max(self._performer.unload_idle(), 0.0), self._look_again_s)
 
-    def fetch_again(self) -> None:
+    def must_fetch(self, now: float) -> bool:
+        """Whether it is time to `fetch_again`."""
+        return now >= self._fetch_at
+
+    def fetch_again(self, now: float) -> None:
         """Now and then: what a worker that does not know its task has put aside is not left to its delay."""
-        if time.monotonic() < self._fetch_at:
+        if not self.must_fetch(now):
             return
         try:
             self.fetch_what_waited_for_us()

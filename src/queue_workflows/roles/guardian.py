@@ -50,6 +50,7 @@ from queue_workflows.roles.judging import FLUSH_S, MAIN_PATIENCE_S, Judge
 from queue_workflows.roles.leaving import end_children, execute_anew
 from queue_workflows.roles.leaving import leave as leave_process
 from queue_workflows.roles.telling import Telling
+from queue_workflows.roles.turns import Turns
 from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState, WorkerState
 from queue_workflows.telemetry.provider import flush
@@ -109,7 +110,7 @@ class Guardian:
         self.settings = settings
         self.terms = Terms.of(identity, settings, repository, models, affinity)
         self.holdings = Holdings(deadman, self.terms.lease_s)
-        self.claiming = threading.Lock()
+        self.claiming = Turns()
         self.is_claiming = False
         self.stopping: int | None = None
         self.wish: Control | None = None

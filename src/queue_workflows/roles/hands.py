@@ -14,7 +14,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 
@@ -39,7 +38,7 @@ class Hands:
         self._perform = perform
         self._ring = ring
         self._inbox: SimpleQueue[HeldJob | None] = SimpleQueue()
-        self._ended: deque[HeldJob] = deque()
+        self._ended: list[HeldJob] = []
         self._threads: list[threading.Thread] = []
         self._is_awaited = False
 
@@ -72,10 +71,10 @@ class Hands:
 
     def ended(self) -> list[HeldJob]:
         """Those that have ended since the last time."""
-        ended, seen = [], self._ended
+        seen = self._ended
         # As many as there are now: threads append meanwhile.
-        for _ in range(len(seen)):
-            ended.append(seen.popleft())
+        ended = seen[: len(seen)]
+        del seen[: len(ended)]
         return ended
 
     def awaited(self, wait: Callable[[], None]) -> None:

@@ -45,7 +45,10 @@ class Holdings:
             # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
             held.update([(one.job.id, one) for one in taken])
             for one in dropped:
-                self._forget(one)
+                # As `_forget` does it, without the call.
+                job_id = one.job.id
+                if held.get(job_id) is one:
+                    del held[job_id]
             self._arm()
 
     def _forget(self, held: HeldJob) -> None:

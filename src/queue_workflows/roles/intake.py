@@ -16,11 +16,11 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
-from typing import Any, Self
+from typing import Any, NamedTuple, Self, TypedDict
 
 import psycopg
 
@@ -81,6 +81,30 @@ class Terms:
         )
 
 
+class _Claiming(TypedDict):
+    """How a worker claims."""
+
+    worker_id: str
+    lease_s: float
+    limit: int
+    positions: Sequence[int]
+    alone: bool
+
+
+class Asked(NamedTuple):
+    """An end and a claim that are done, and not read.
+
+    `is_full` says that as many were claimed as were asked for, of several; where that had to be read to be
+    known, or jobs have keys, it is not said.
+    """
+
+    endings: Sequence[Ending]
+    marks: Marks
+    limit: int
+    load: Callable[[], tuple[Ended, list[ClaimedJob]]]
+    is_full: bool = False
+
+
 class Intake:
     """Claims and ends on one connection, by one thread; lives as long as the connection."""
 
@@ -105,14 +129,14 @@ class Intake:
             durable=False,
         )
         marks.claimed(jobs, limit)
-        return self._begun(jobs)
+        return self.begun(jobs)
 
     def claim_background(self, limit: int) -> list[ClaimedJob]:
         """The next background hooks, at most `limit`; for a worker of hooks."""
         terms, repository = self._terms, self.repository
         assert isinstance(repository, HookJobRepository)  # noqa: S101 - nobody else has background jobs
         jobs = repository.claim_background(worker_id=terms.worker_id, lease_s=terms.lease_s, limit=limit)
-        return self._begun(list[ClaimedJob](jobs))
+        return self.begun(list[ClaimedJob](jobs))
 
     def end(self, endings: Sequence[Ending], *, is_counted: bool = False) -> Ended:
         """End a batch; those whose lease is lost are named and change nothing."""
@@ -134,42 +158,48 @@ class Intake:
     def end_and_claim(
         self, endings: Sequence[Ending], marks: Marks, now: float, *, limit: int = 1, alone: bool = False
     ) -> tuple[Ended, list[ClaimedJob]]:
-        """Both, in one statement and one commit, where no job that ends has a key.
+        """Both, in one statement and one commit, where no job that ends has a key."""
+        answer = self.ask_end_and_claim(endings, marks, now, limit=limit, alone=alone)
+        ended, jobs = self.read(answer)
+        return ended, self.begun(jobs)
 
-        Else what they made room for comes out of the lanes in between: after the commit of the end, so that
-        either this sees who went into a lane meanwhile, or that one sees the free slot; in one round trip.
+    def ask_end_and_claim(
+        self, endings: Sequence[Ending], marks: Marks, now: float, *, limit: int = 1, alone: bool = False
+    ) -> Asked:
+        """The same, done and not read.
+
+        What jobs with a key made room for comes out of the lanes in between: after the commit of the end, so
+        that either this sees who went into a lane meanwhile, or that one sees the free slot; in one round
+        trip.
         """
         terms, positions = self._terms, marks.positions(now)
-        fences = [ending.fence for ending in endings]
-        if not self._kept or not (keys := self._kept.keys_of(fences)):
-            ended, jobs = self.repository.end_and_claim(
-                endings,
-                terms.queue,
-                worker_id=terms.worker_id,
-                lease_s=terms.lease_s,
-                limit=limit,
-                positions=positions,
-                alone=alone,
-            )
-        else:
-            with in_one_round_trip(self._connection) as commit:
-                self._slots.send_free(self._kept.of(fences))
-                end_answer = self.repository.ask_end(endings)
-                commit()
-                self._lanes.send_admit(keys)
-                claim_answer = self.repository.ask_claim(
-                    terms.queue,
-                    worker_id=terms.worker_id,
-                    lease_s=terms.lease_s,
-                    limit=limit,
-                    positions=positions,
-                    alone=alone,
-                )
-            ended, jobs = end_answer(), claim_answer()
-            self._kept.forget(fences)
-        marks.claimed(jobs, limit)
-        count_ended(terms.queue, endings, ended.statuses)
-        return ended, self._begun(jobs)
+        claiming: _Claiming = {
+            "worker_id": terms.worker_id,
+            "lease_s": terms.lease_s,
+            "limit": limit,
+            "positions": positions,
+            "alone": alone,
+        }
+        fences = [ending.fence for ending in endings] if self._kept else []
+        if not fences or not (keys := self._kept.keys_of(fences)):
+            answer = self.repository.ask_end_and_claim(endings, terms.queue, **claiming)
+            return Asked(endings, marks, limit, answer.load, is_full=1 < limit <= answer.rows)
+        with in_one_round_trip(self._connection) as commit:
+            self._slots.send_free(self._kept.of(fences))
+            end_answer = self.repository.ask_end(endings)
+            commit()
+            self._lanes.send_admit(keys)
+            claim_answer = self.repository.ask_claim(terms.queue, **claiming)
+        ended, jobs = end_answer(), claim_answer()
+        self._kept.forget(fences)
+        return Asked(endings, marks, limit, lambda: (ended, jobs))
+
+    def read(self, asked: Asked) -> tuple[Ended, list[ClaimedJob]]:
+        """What an end and a claim brought; asks nothing. Not all of those jobs may begin: see `begun`."""
+        ended, jobs = asked.load()
+        asked.marks.claimed(jobs, asked.limit)
+        count_ended(self._terms.queue, asked.endings, ended.statuses)
+        return ended, jobs
 
     def renew(self, held: Sequence[HeldJob]) -> dict[int, datetime | None]:
         """Extend leases: the jobs that are still held, and since when somebody wants each cancelled."""
@@ -201,8 +231,8 @@ class Intake:
         if freed := self._slots.free_left_by(worker_id):
             self._lanes.admit(freed)
 
-    def _begun(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
-        """Those of a claim that may run."""
+    def begun(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
+        """Those of a claim that may run; asks only if some have a key."""
         if self._kept.has_late:
             self._give_back(self._kept.pop_late())
         jobs = self._with_slots(claimed)

@@ -10,7 +10,6 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from threading import Lock
 from typing import Any, Final, NoReturn, Protocol
 
 import psycopg
@@ -27,6 +26,7 @@ from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.intake import Intake, Terms
 from queue_workflows.roles.leaving import end_children
 from queue_workflows.roles.loop import exit_code_of
+from queue_workflows.roles.turns import Turns
 from queue_workflows.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Guarding(Protocol):
     settings: Settings
     holdings: Holdings
     terms: Terms
-    claiming: Lock
+    claiming: Turns
     stopping: int | None
     jobs_done: int
 

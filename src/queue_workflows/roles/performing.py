@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 # How long a job waits that this process does not know how to run; who knows it fetches it within a minute. A
 # short one would have workers that do not know a million of them put them aside again all the time.
 UNKNOWN_DELAY_S: Final = 3600.0
+_TASK_NAME: Final = attrgetter("task_name")
 
 
 class Performed(NamedTuple):
@@ -117,10 +119,15 @@ class Performer:
             self._models.used()
         return Performed(self._ending_of(outcome, job), counts=not isinstance(outcome, Released | OnHold))
 
-    def unknown(self, job: ClaimedIngestJob) -> Ending | None:
-        """How a job ends whose task this process does not know; None if it does."""
-        name = job.task_name
-        return None if self._tasks.knows(name) else _aside(job, UNKNOWN_TASK, name)
+    def unknown(self, jobs: Sequence[ClaimedJob]) -> set[str]:
+        """The tasks of these jobs, of one family, that this process does not know."""
+        if not jobs or not isinstance(jobs[0], ClaimedIngestJob):
+            return set()
+        return {name for name in set(map(_TASK_NAME, jobs)) if not self._tasks.knows(name)}
+
+    def aside(self, job: ClaimedIngestJob) -> Ending:
+        """How a job ends whose task this process does not know."""
+        return _aside(job, UNKNOWN_TASK, job.task_name)
 
     def unperformed(self, job: ClaimedJob) -> Ending | None:
         """How a job ends whose function could not begin."""

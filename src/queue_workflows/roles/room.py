@@ -54,8 +54,8 @@ class Room:
             weight = jobs / (jobs + self._threads * _REMEMBERED)
             self._mean_s += (seconds / jobs - self._mean_s) * weight
 
-    def free(self, running: int, waiting: int, now: float) -> int:
-        """How many to claim, while so many run and so many wait for a thread."""
+    def free(self, running: int, waiting: int, now: float, *, unread: int = 0) -> int:
+        """How many to claim, while so many run, so many wait for a thread, and so many are to be handed."""
         begun = self._handed_in_all - waiting
         seen = self._begun
         while len(seen) > 1 and seen[1][0] <= now - AHEAD_S:
@@ -63,7 +63,7 @@ class Room:
         lately = begun - seen[0][1]
         seen.append((now, begun))
         able = int(self._threads * AHEAD_S / max(self._mean_s, 1e-6))
-        return max(0, self._threads - running - waiting + min(lately, able, AHEAD_MOST))
+        return max(0, self._threads - running - waiting - unread + min(lately, able, AHEAD_MOST))
 
     def give_back_at(self, waiting: int) -> float | None:
         """When the job that waits longest has waited long enough; None if none waits."""

@@ -35,7 +35,7 @@ class WarmIntake(Intake):
     def claim(self, marks: Marks, now: float, *, limit: int = 1, alone: bool = False) -> list[ClaimedJob]:
         """One job whatever the limit, as who keeps models has one at a time."""
         del limit, alone
-        return self._begun(self._ask(marks, now)())
+        return self.begun(self._ask(marks, now)())
 
     def end_and_claim(
         self, endings: Sequence[Ending], marks: Marks, now: float, *, limit: int = 1, alone: bool = False
@@ -49,7 +49,7 @@ class WarmIntake(Intake):
             claim_answer = self._ask(marks, now)
         ended, jobs = end_answer(), claim_answer()
         count_ended(self._terms.queue, endings, ended.statuses)
-        return ended, self._begun(jobs)
+        return ended, self.begun(jobs)
 
     def _ask(self, marks: Marks, now: float) -> Callable[[], list[ClaimedJob]]:
         # It looks at everything each time, so that one that finds nothing proves that there is nothing.

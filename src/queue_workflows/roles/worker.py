@@ -68,7 +68,7 @@ class Worker:
             if self._guardian.wish is not None:
                 self._duty.park(self._guardian.wish)
                 continue
-            self._duty.fetch_again()
+            self._duty.fetch_again(time.monotonic())
             job = self._claim()
             if job is None and not self._options.drain:
                 job = self._idle()
@@ -117,7 +117,7 @@ class Worker:
             self._listener.advertise(self._queue)
         pause = _FIRST_LOOK_S
         while self._duty.may_claim():
-            self._duty.fetch_again()
+            self._duty.fetch_again(time.monotonic())
             # A short claim with marks proves nothing: the next one looks at everything.
             job = self._claim()
             if job is not None:
