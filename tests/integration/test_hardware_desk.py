@@ -1,0 +1,135 @@
+"""What a supervisor tells the database of its devices, and hears of them there; and a real one that does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import psycopg
+import pytest
+from support.jobs import Jobs
+from support.supervised import HOST, over_stand_ins
+from support.vendor_tools import VendorTools, card, uuid_of
+from support.workers import until
+
+from queue_workflows.repositories import HeartbeatRepository
+from queue_workflows.repositories.hardware import HardwareRepository
+from queue_workflows.repositories.quarantine import QuarantineRepository
+from queue_workflows.roles.hardware_desk import HardwareDesk
+from queue_workflows.telemetry.cgroup import Share
+from queue_workflows.telemetry.hw.device import Device
+from queue_workflows.telemetry.hw.machine import Machine
+from queue_workflows.telemetry.hw.reading import Devices, Reading
+
+CARD = Device("nvidia", 0, "GPU-0a", memory_used_mb=3)
+READING = Reading(Machine(40.0, 8, None, 1000, 600), Devices((CARD,), {}), Share(2, 30.0, 200))
+
+
+@pytest.fixture
+def clean(conn: psycopg.Connection) -> psycopg.Connection:
+    conn.execute("TRUNCATE host_hardware, audit_log")
+    return conn
+
+
+def desk() -> HardwareDesk:
+    return HardwareDesk("h1", "gpu", every_s=5.0, wall=lambda: 7.0)
+
+
+def test_a_quarantine_is_written_kept_fresh_and_ends_when_somebody_deletes_it(clean) -> None:
+    """The next supervisor of the host knows it from its first round on."""
+    first = desk()
+    first.quarantine("GPU-0a", "full", CARD.plain())
+    assert first.is_quarantined("GPU-0a")
+    first.run(clean)
+    (row,) = HeartbeatRepository(clean).list()
+    assert (row.worker_id, row.state, row.state_reason, row.pid) == (
+        "h1:gpu:GPU-0a",
+        "quarantined",
+        "full",
+        os.getpid(),
+    )
+    assert row.load["device"] == "GPU-0a"
+    clean.execute("UPDATE worker_heartbeats SET last_seen = now() - interval '1 h'")
+
+    second = desk()
+    assert (second.is_open, second.is_quarantined("GPU-0a")) == (False, False)
+    second.run(clean)
+    assert (second.is_open, second.is_quarantined("GPU-0a")) == (True, True)
+    assert QuarantineRepository(clean).of()[0].age_s < 3600
+
+    QuarantineRepository(clean).clear("*", "gpu", actor="me")
+    for one in (first, second):
+        one.run(clean)
+        assert not one.is_quarantined("GPU-0a")
+    assert HeartbeatRepository(clean).list() == []
+
+
+def test_other_hosts_and_queues_are_not_ours(clean) -> None:
+    """Their rows are neither read nor kept."""
+    rows = QuarantineRepository(clean)
+    rows.put("h2", "gpu", "GPU-0a", reason="full", pid=7, told={})
+    rows.put("h1", "other", "GPU-0a", reason="full", pid=7, told={})
+    ours = desk()
+    ours.run(clean)
+    assert not ours.is_quarantined("GPU-0a")
+
+
+def test_a_reading_is_stored_with_what_the_containers_leave(clean) -> None:
+    """The rest is the machine's less ours; the message says the same."""
+    clean.execute("LISTEN hw_metrics")
+    ours = desk()
+    ours.publish(READING)
+    ours.run(clean)
+    ours.run(clean)
+    (stored,) = HardwareRepository(clean).readings()
+    assert stored.reading["containers"] == {
+        "ours": {"containers": 2, "cpu_percent": 30.0, "memory_mb": 200},
+        "rest": {"cpu_percent": 10.0, "memory_mb": 400},
+    }
+    (note,) = clean.notifies(timeout=30, stop_after=1)
+    head = {"host": "h1", "at": 7.0, "every_s": 5.0, "part": 1, "parts": 1}
+    assert json.loads(note.payload) == head | stored.reading
+
+
+def test_a_database_that_takes_no_readings_is_no_reason_to_do_without_the_rest(clean, caplog) -> None:
+    """As one that is not migrated yet: said once, tried again later; quarantines go on."""
+    ours = desk()
+    clean.execute("ALTER TABLE host_hardware RENAME TO elsewhere")
+    try:
+        for _ in range(2):
+            ours.publish(READING)
+            ours.quarantine("GPU-0a", "full", {})
+            ours.run(clean)
+    finally:
+        clean.execute("ALTER TABLE elsewhere RENAME TO host_hardware")
+    assert caplog.text.count("the hardware's figures are not stored") == 1
+    assert len(QuarantineRepository(clean).of("h1", "gpu")) == 1
+
+
+@pytest.mark.slow
+def test_a_real_supervisor_tells_of_its_machine(clean, qwf_dsn, tmp_path: Path) -> None:
+    """With its cards, with workers on them or not; a tool that hangs keeps nobody from burying the dead."""
+    tools = VendorTools(tmp_path / "bin")
+    tools.cards(*(card(number) for number in range(16)))
+    jobs = Jobs("ingest", clean)
+    (job,) = jobs.enqueue()
+    with psycopg.connect(qwf_dsn, autocommit=True) as ear:
+        ear.execute("LISTEN hw_metrics")
+        env = {"PATH": tools.path, "QWF_HW_SAMPLE_S": "0.2"}
+        with over_stand_ins(qwf_dsn, "fetch --hold", env=env) as supervisor:
+            (note,) = ear.notifies(timeout=60, stop_after=1)
+            told = json.loads(note.payload)
+            assert (told["host"], [one["uuid"] for one in told["devices"]]) == (
+                HOST,
+                [uuid_of(n) for n in range(16)],
+            )
+            (stored,) = HardwareRepository(clean).readings(HOST)
+            assert stored.reading["machine"]["cores"] == os.cpu_count()
+            tools.hangs("nvidia-smi")
+            asked = len(tools.asked("nvidia-smi"))
+            until(lambda: len(tools.asked("nvidia-smi")) > asked)
+            os.kill(int(supervisor.until(r"ready \S+ (\d+)")[1]), signal.SIGKILL)
+            supervisor.until(f"took ingest job {job}")
+            assert supervisor.stop() == 0

@@ -1,0 +1,214 @@
+"""Which devices a supervisor gives to its workers: decided from what was seen last, without waiting."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from queue_workflows.gpu.release import Bounds, Sight
+from queue_workflows.host.flock import try_lock
+from queue_workflows.roles.hardware_desk import HardwareDesk
+from queue_workflows.roles.placement import Placement
+from queue_workflows.roles.slots import EachDevice, Slot, WorkerSpec
+from queue_workflows.telemetry.hw.device import Device
+from queue_workflows.telemetry.hw.machine import Machine
+from queue_workflows.telemetry.hw.reading import Devices, Reading
+
+CARDS = [Device("nvidia", number, f"GPU-{number}a", memory_used_mb=3) for number in (0, 1)]
+
+
+class Looking:
+    """What stands for the thread that looks."""
+
+    def __init__(self) -> None:
+        self.sight = Sight()
+        self.is_hurried = False
+
+    def hurry(self, wanted: bool) -> None:
+        self.is_hurried = wanted
+
+    def sees(self, at: float, *devices: Device, **troubles: str) -> None:
+        self.sight = Sight(at, {one.id: one for one in devices}, troubles)
+
+
+class Bench:
+    """A placement of two cards, its clock, and what the database is told."""
+
+    def __init__(self, lock_dir: Path, devices: list[Device] = CARDS) -> None:
+        self.at = 0.0
+        self.looking = Looking()
+        self.desk = HardwareDesk("h1", "gpu", every_s=5.0)
+        each = EachDevice(WorkerSpec("gpu"), tuple(devices))
+        self.placement = Placement(
+            each,
+            self.desk,
+            self.looking,  # type: ignore[arg-type]
+            lock_dir=lock_dir,
+            bounds=Bounds(30.0, 256),
+            now=lambda: self.at,
+            environ={"A": "b"},
+        )
+        self.slots = self.placement.first_slots()
+
+    def tend(self, at: float) -> list[str]:
+        """The slots that may start then."""
+        self.at = at
+        self.slots += self.placement.tend()
+        return [slot.name for slot in self.slots if self.placement.admits(slot)]
+
+    def start(self, slot: Slot, worker: str) -> dict[str, str]:
+        return dict(self.placement.hand_over(slot, worker).environ)
+
+    def opened(self) -> list[str]:
+        """The quarantines are known, and both cards have been seen."""
+        self.desk.is_open = True
+        self.looking.sees(0.5, *CARDS)
+        return self.tend(1.0)
+
+    def close(self) -> None:
+        """As when its process ends."""
+        for place in self.placement._places.values():
+            if place.lock is not None:
+                os.close(place.lock)
+                place.lock = None
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.close()
+
+
+def test_nothing_starts_before_the_quarantines_are_known_and_the_device_was_seen(bench: Bench) -> None:
+    """A database that is away at the start keeps everybody from the cards; nobody could work anyway."""
+    bench.looking.sees(0.5, *CARDS)
+    assert bench.tend(1.0) == []
+    bench.desk.is_open = True
+    bench.looking.sight = Sight()
+    assert bench.tend(2.0) == []
+    bench.looking.sees(2.5, CARDS[1])
+    assert bench.tend(3.0) == ["gpu/nvidia1"]
+    bench.looking.sees(3.5, *CARDS)
+    assert bench.tend(4.0) == ["gpu/nvidia0", "gpu/nvidia1"]
+
+
+def test_a_device_that_is_given_away_is_not_given_again(bench: Bench) -> None:
+    """Until its worker has ended and a look that began after that has seen it free."""
+    assert bench.opened() == ["gpu/nvidia0", "gpu/nvidia1"]
+    environ = bench.start(bench.slots[0], "w1")
+    assert environ == {"A": "b", "CUDA_VISIBLE_DEVICES": "GPU-0a", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert bench.tend(2.0) == ["gpu/nvidia1"]
+    assert bench.desk.occupants == {"GPU-0a": "w1"}
+    assert not bench.looking.is_hurried
+    bench.placement.vacated(bench.slots[0])
+    assert bench.tend(3.0) == ["gpu/nvidia1"]
+    assert bench.looking.is_hurried
+    bench.looking.sees(3.5, *CARDS)
+    assert bench.tend(4.0) == ["gpu/nvidia0", "gpu/nvidia1"]
+    assert not bench.looking.is_hurried
+    assert bench.desk.occupants == {}
+
+
+def test_what_workers_leave_behind_adds_up(bench: Bench) -> None:
+    """Each is measured by the least that there ever was, not by what the one before it left."""
+    bench.opened()
+    for at, used in ((10.0, 203), (20.0, 258)):
+        bench.start(bench.slots[0], "w1")
+        bench.placement.vacated(bench.slots[0])
+        bench.looking.sees(at + 1, replace(CARDS[0], memory_used_mb=used))
+        assert bench.tend(at + 2) == ["gpu/nvidia0"]
+    bench.start(bench.slots[0], "w1")
+    bench.placement.vacated(bench.slots[0])
+    bench.looking.sees(61.0, replace(CARDS[0], memory_used_mb=300))
+    assert bench.tend(62.0) == []
+    assert bench.desk.is_quarantined("GPU-0a")
+
+
+def test_a_device_that_is_gone_waits_and_one_that_is_gone_with_its_worker_is_quarantined(
+    bench: Bench,
+) -> None:
+    """The one proves nothing wrong; of the other nobody knows what it still holds."""
+    bench.opened()
+    bench.start(bench.slots[0], "w1")
+    bench.looking.sees(2.0)
+    assert bench.tend(3.0) == []
+    bench.placement.vacated(bench.slots[0])
+    bench.looking.sees(33.5)
+    assert bench.tend(34.0) == []
+    assert bench.desk.is_quarantined("GPU-0a")
+    assert not bench.desk.is_quarantined("GPU-1a")
+    bench.looking.sees(35.0, *CARDS)
+    assert bench.tend(36.0) == ["gpu/nvidia1"]
+
+
+def test_a_device_that_appears_gets_a_slot(bench: Bench) -> None:
+    """A split card gets none, its slice does."""
+    bench.opened()
+    card = Device("nvidia", 2, "GPU-2a", is_split=True)
+    bench.looking.sees(2.0, *CARDS, card, Device("nvidia", uuid="MIG-0123456789", card="GPU-2a"))
+    assert bench.tend(3.0) == ["gpu/nvidia0", "gpu/nvidia1", "gpu/MIG-01234567"]
+    assert bench.tend(4.0) == ["gpu/nvidia0", "gpu/nvidia1", "gpu/MIG-01234567"]
+
+
+def test_who_is_told_by_the_file_must_be_proved_to_be_gone(tmp_path: Path, bench: Bench) -> None:
+    """The next supervisor reads it there; what is no word of ours is nobody's."""
+    bench.opened()
+    bench.start(bench.slots[0], "w1")
+    bench.close()
+    (tmp_path / "device-GPU-1a.lock").write_text("words")
+    following = Bench(tmp_path)
+    following.desk.is_open = True
+    following.looking.sees(0.5, replace(CARDS[0], memory_used_mb=30_000), CARDS[1])
+    assert following.tend(1.0) == ["gpu/nvidia1"]
+    following.looking.sees(32.0, replace(CARDS[0], memory_used_mb=30_000), CARDS[1])
+    assert following.tend(33.0) == ["gpu/nvidia1"]
+    assert following.desk.is_quarantined("GPU-0a")
+    following.close()
+
+
+def test_a_device_whose_lock_another_has_is_left_to_it(tmp_path: Path, bench: Bench, caplog) -> None:
+    """Said once; it is taken when the lock is free."""
+    lock = try_lock(tmp_path / "device-GPU-0a.lock")
+    assert lock is not None
+    assert bench.opened() == ["gpu/nvidia1"]
+    assert bench.tend(2.0) == ["gpu/nvidia1"]
+    assert caplog.text.count("is another supervisor's") == 1
+    os.close(lock)
+    assert bench.tend(3.0) == ["gpu/nvidia0", "gpu/nvidia1"]
+
+
+def test_a_lock_that_cannot_be_taken_is_an_error_of_that_device_alone(
+    tmp_path: Path, bench: Bench, caplog
+) -> None:
+    """As where another user's file lies."""
+    (tmp_path / "device-GPU-0a.lock").mkdir()
+    assert bench.opened() == ["gpu/nvidia1"]
+    assert "device GPU-0a is not used: its lock" in caplog.text
+
+
+def test_slots_without_a_device_are_none_of_its_business(tmp_path: Path) -> None:
+    """And a supervisor without devices has no locks."""
+    placement = Placement(None, lock_dir=tmp_path / "none")
+    slot = Slot("fetch/1", WorkerSpec("fetch"), 0.0)
+    assert placement.first_slots() == []
+    assert placement.tend() == []
+    assert placement.admits(slot)
+    assert placement.hand_over(slot, "w1").descriptors == ()
+    placement.vacated(slot)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_reading_names_who_has_a_device(bench: Bench) -> None:
+    """As `qwf hw` shows it."""
+    bench.opened()
+    bench.start(bench.slots[1], "w2")
+    bench.tend(2.0)
+    machine = Machine(None, 1, None, 1, 1)
+    bench.desk.publish(Reading(machine, Devices(tuple(CARDS), {}), None))
+    assert bench.desk._reading is not None
+    assert [one.get("worker") for one in bench.desk._reading["devices"]] == [None, "w2"]
