@@ -65,13 +65,16 @@ if TYPE_CHECKING:
     from queue_workflows.jobs.tasks import IngestTask, ingest_task, register_ingest_task
     from queue_workflows.jobs.waiting import wait_for
     from queue_workflows.repositories import (
+        BinaryRepository,
         DispatchEventRepository,
         Enqueued,
         FinishedRun,
         HeartbeatRepository,
+        HookRecordRepository,
         IngestJobRepository,
         InputSubmissionRepository,
         LimitRepository,
+        MachineRepository,
         NewIngestJob,
         NewNodeJob,
         NodeJobRepository,
@@ -89,6 +92,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "BinaryRepository",
     "Cancelled",
     "ConfigurationError",
     "CostAboveBurst",
@@ -102,6 +106,7 @@ __all__ = [
     "HeartbeatRepository",
     "Hook",
     "HookError",
+    "HookRecordRepository",
     "HostMigrations",
     "IngestJobRepository",
     "IngestSchedule",
@@ -113,6 +118,7 @@ __all__ = [
     "JobNotCompleted",
     "LeaseLost",
     "LimitRepository",
+    "MachineRepository",
     "ModelLoadFailed",
     "ModelSpec",
     "NewIngestJob",
@@ -233,13 +239,16 @@ _HOMES: Final = {
     "jobs.tasks": ("IngestTask", "ingest_task", "register_ingest_task"),
     "jobs.waiting": ("wait_for",),
     "repositories": (
+        "BinaryRepository",
         "DispatchEventRepository",
         "Enqueued",
         "FinishedRun",
         "HeartbeatRepository",
+        "HookRecordRepository",
         "IngestJobRepository",
         "InputSubmissionRepository",
         "LimitRepository",
+        "MachineRepository",
         "NewIngestJob",
         "NewNodeJob",
         "NodeJobRepository",
