@@ -15,9 +15,10 @@ if __name__ == "__main__":
 def main() -> int:
     """Run the measures that are wanted; 1 if a target is missed and that is to count."""
     from bench.commands import at_once, process
+    from bench.hook_runs import shipped
     from bench.reporting import report
 
-    return report("Measure what a hook costs.", {"process": process, "at-once": at_once})
+    return report("Measure what a hook costs.", {"process": process, "at-once": at_once, "shipped": shipped})
 
 
 if __name__ == "__main__":

@@ -99,7 +99,7 @@ def test_where_no_other_queue_is_installed_none_is_measured(
         *(("queue.py", name) for name in ("worker", "producers", "wakes", "memory", "restart")),
         *(("ingest.py", name) for name in ("drain", "head", "processes")),
         *(("ingest.py", name) for name in ("enqueue", "bulk", "start", "fairness")),
-        *(("hooks.py", name) for name in ("process", "at-once")),
+        *(("hooks.py", name) for name in ("process", "at-once", "shipped")),
         *(("dag.py", name) for name in ("chain", "fan-out", "for-each", "diamonds", "dispatch")),
     ],
 )
