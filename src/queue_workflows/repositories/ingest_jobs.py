@@ -10,6 +10,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+import psycopg
+
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.bulk import Enqueued, insert_many, insert_or_find, swallowed
@@ -24,10 +26,12 @@ from queue_workflows.repositories.ingest_rows import (
     KEYED_BULK,
     MAX_ATTEMPTS,
     NONE_GIVEN,
+    PLAIN,
     IngestRows,
     NewIngestJob,
 )
 from queue_workflows.repositories.lanes import FRONT, LANE_RUN_AT, LIMIT_FULL
+from queue_workflows.repositories.prepared import Prepared
 from queue_workflows.repositories.table import Filters, Table
 from queue_workflows.states import JobStatus
 
@@ -125,6 +129,7 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
     ) -> None:
         super().__init__(conn, payload_limits=payload_limits)
         self._rows = IngestRows(self._limits, max_attempts)
+        self._plain = Prepared(conn, ENQUEUE_PLAIN, PLAIN) if isinstance(conn, psycopg.Connection) else None
 
     def enqueue(
         self,
@@ -157,10 +162,15 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
             params = self._rows.values(task_name, queue, args, priority, options, run_at=run_at, delay=delay)
             insert = ENQUEUE if limit_key is None else ENQUEUE_KEYED
             return Enqueued(*insert_or_find(self._sql, insert, FIND, params))
-        rows = self._sql.rows(ENQUEUE_PLAIN, self._rows.plain(task_name, queue, args, priority))
-        if not rows:
+        ids: Sequence[Any] | None = None
+        if self._plain is not None and self._plain.is_usable():
+            ids = self._plain.column(self._rows.plain_texts(task_name, queue, args, priority))
+        if ids is None:
+            params = self._rows.plain(task_name, queue, args, priority)
+            ids = [job_id for (job_id,) in self._sql.rows(ENQUEUE_PLAIN, params)]
+        if not ids:
             raise swallowed()
-        return Enqueued(rows[0][0], True)
+        return Enqueued(int(ids[0]), True)
 
     def enqueue_many(self, jobs: Iterable[NewIngestJob]) -> list[Enqueued]:
         """Insert jobs in few statements; the answers are in the order of the jobs, which is also their place.

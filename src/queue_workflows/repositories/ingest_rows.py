@@ -89,6 +89,8 @@ _OPTIONS: Final[tuple[tuple[str, Callable[[str, Any], Any]], ...]] = (
     ("host_lock", check.text),
     ("traceparent", check.text),
 )
+# What every job says, and what is put in for it, in the order of `plain_texts`.
+PLAIN: Final = ("task_name", "queue", "args", "priority", "max_attempts")
 NONE_GIVEN: Final[tuple[Any, ...]] = (None,) * len(_OPTIONS)
 # What a job says beside its args.
 SAID: Final = ("task_name", "queue", "priority", *(name for name, _ in _OPTIONS), "run_at", "delay")
@@ -142,6 +144,11 @@ class IngestRows:
             "priority": partial(check.whole, at_least=0, at_most=9),
         }
         self._unsaid = dict.fromkeys(name for name, _ in _OPTIONS) | {"max_attempts": self._max_attempts}
+        self._last_texts: tuple[tuple[object, ...], tuple[bytes, ...], tuple[bytes, ...]] = (
+            (_NOTHING,) * 3,
+            (),
+            (),
+        )
         self._last: tuple[tuple[object, ...], check.Row] = ((_NOTHING,) * 3, ())
 
     def row(self, job: NewIngestJob) -> check.Row:
@@ -263,6 +270,17 @@ class IngestRows:
             "priority": check.whole("priority", priority, 0, 9),
             "max_attempts": self._max_attempts,
         }
+
+    def plain_texts(
+        self, task_name: str, queue: str, args: dict[str, Any] | None, priority: int
+    ) -> tuple[bytes, ...]:
+        """The same as the server reads them, in the order of `PLAIN`; see `_plain_row`."""
+        last, before, after = self._last_texts
+        if not (task_name is last[0] and queue is last[1] and priority is last[2]):
+            texts = [str(value).encode() for value in self.plain(task_name, queue, None, priority).values()]
+            before, after = tuple(texts[:2]), tuple(texts[3:])
+            self._last_texts = (task_name, queue, priority), before, after
+        return (*before, self._limits.json_object("args", args).encode(), *after)
 
     def values(
         self,
