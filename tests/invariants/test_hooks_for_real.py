@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 from support.jobs import CLEAR
 from support.runs import dispatcher, settle
 from support.workers import running_worker, until
 
+from queue_workflows import cancel_run
 from queue_workflows.hooks.compiling import compile_hooks
 from queue_workflows.repositories import RunRepository
 from queue_workflows.workflow.spec import load_document
+
+# Waits for a file, as other hooks make one.
+UNTIL = "while [ ! -e {} ]; do sleep 0.1; done"
 
 
 class Stage:
@@ -64,7 +70,10 @@ class Stage:
             settle(self.dispatcher)
             return look()
 
-        until(seen)
+        try:
+            until(seen)
+        except AssertionError:
+            raise AssertionError(self.jobs()) from None
 
     def status(self, run_id: Any) -> str:
         run = RunRepository(self.connection).fetch(run_id)
@@ -77,6 +86,24 @@ class Stage:
             "SELECT node_module, status, attempt FROM workflow_node_jobs ORDER BY id"
         )
         return {name: tuple(rest) for name, *rest in rows.fetchall()}
+
+    def gate(self, run_id: Any, name: str = "gate") -> Path:
+        """A pipe that whoever reads it waits at, without a turn of the processor, until somebody writes."""
+        path = self.file(run_id, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(path)
+        return path
+
+    def until_through(self, gate: Path, look: Any) -> None:
+        """The same, while everybody is let through a gate who comes to it."""
+
+        def seen() -> Any:
+            # Without a reader at this moment it cannot be opened.
+            with suppress(OSError):
+                os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+            return look()
+
+        self.until(seen)
 
     def file(self, run_id: Any, name: str) -> Path:
         return self.data / "runs" / str(run_id) / name
@@ -140,3 +167,105 @@ def test_every_way_in_which_a_hook_may_end(stage: Stage) -> None:
     assert stage.file(run_id, "a/args").read_text() == "--url=https://example.org/ x --tags=a,b --enable-js\n"
     assert "args" in stage.file(run_id, "z/seen").read_text()
     assert not stage.file(run_id, "f/ran").exists()
+
+
+def test_background_hooks_last_as_long_as_their_run(stage: Stage) -> None:
+    """Beside one other hook at a time: one is ended at the seal, one ends by itself; then all is tidied."""
+    stage.put(
+        "listen/on_Page__00_listen.bg.sh",
+        f"told() {{ {result('succeeded', 'heard')}; touch ended; exit 143; }}",
+        "trap told TERM",
+        "touch begun",
+        "while :; do sleep 0.2; done",
+        **{"x-bg-at-seal": "kill"},
+    )
+    stage.put("wait/on_Page__00_wait.bg.sh", UNTIL.format("../last/done"), "touch ended")
+    stage.put("first/on_Page__10_first.sh", UNTIL.format("../listen/begun"))
+    stage.put("last/on_Page__90_last.sh", "[ -e ../listen/ended ] && exit 1", "touch done")
+    stage.put("tidy/on_PageEnd__10_tidy.sh", "[ -e ../listen/ended ] && [ -e ../wait/ended ]")
+    run_id = stage.start()
+    with stage.worker("--concurrency", "1"):
+        stage.until(lambda: stage.status(run_id) != "running")
+    assert stage.jobs() == {
+        "on_Page__00_listen.bg.sh": ("completed", 1),
+        "on_Page__00_wait.bg.sh": ("completed", 1),
+        "on_Page__10_first.sh": ("completed", 1),
+        "on_Page__90_last.sh": ("completed", 1),
+        "on_PageEnd__10_tidy.sh": ("completed", 1),
+    }
+    assert stage.status(run_id) == "completed"
+    said = stage.connection.execute(
+        "SELECT context_delta ->> 'output_str' FROM workflow_node_jobs WHERE node_module LIKE '%listen%'"
+    )
+    assert said.fetchone() == ("heard",)
+
+
+@pytest.mark.slow
+def test_a_cancelled_run_ends_its_hooks(stage: Stage) -> None:
+    """Those of the foreground and of the background, and what they have started."""
+    for name in ("a/on_Page__10_a.sh", "b/on_Page__10_b.bg.sh"):
+        stage.put(name, "sleep 1000 &", "echo $! > child", "echo $$ > pid", "wait")
+    run_id = stage.start()
+    with stage.worker():
+        files = [stage.file(run_id, f"{plugin}/{name}") for plugin in "ab" for name in ("child", "pid")]
+        stage.until(lambda: all(file.exists() and file.read_text().strip() for file in files))
+        pids = [int(file.read_text()) for file in files]
+        assert cancel_run(run_id, conn=stage.connection)
+        stage.until(lambda: stage.status(run_id) == "cancelled")
+        assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.slow
+def test_sixty_background_hooks_run_on_one_worker_at_once(stage: Stage) -> None:
+    """Beside one of the foreground, which all of them wait for and which waits for none of them."""
+    for number in range(60):
+        stage.put(f"p{number}/on_Page__00_listen.bg.sh", "touch begun", "cat ../gate", result("succeeded"))
+    stage.put("z/on_Page__10_work.sh", "touch done")
+    run_id = stage.start()
+    gate = stage.gate(run_id)
+    with stage.worker("--concurrency", "1", "--max-background", "60"):
+        stage.until(lambda: all(stage.file(run_id, f"p{number}/begun").exists() for number in range(60)))
+        stage.until(lambda: stage.jobs()["on_Page__10_work.sh"] == ("completed", 1))
+        running = "SELECT count(*) FROM workflow_node_jobs WHERE status = 'running' AND background"
+        assert stage.connection.execute(running).fetchone() == (60,)
+        stage.until_through(gate, lambda: stage.status(run_id) == "completed")
+
+
+@pytest.mark.slow
+def test_a_killed_worker_takes_its_hooks_along_and_all_are_tried_again(stage: Stage) -> None:
+    """kill -9 within a step, beside ten background hooks: nothing survives it, and nothing is doubled."""
+    names = [f"b{number}/on_Page__00_listen.bg.sh" for number in range(10)] + ["f/on_Page__01_work.sh"]
+    for name in names:
+        tag, gate = json.dumps({"type": "Tag", "name": name}), "../gate.$QWF_ATTEMPT"
+        stage.put(
+            name,
+            f"echo '{tag}'",
+            "echo $$ > pid.$QWF_ATTEMPT",
+            f"cat {gate}",
+            result("succeeded"),
+        )
+    run_id = stage.start()
+    for attempt in (1, 2):
+        stage.gate(run_id, f"gate.{attempt}")
+
+    def pids(attempt: int) -> list[int]:
+        files = [stage.file(run_id, f"{name.partition('/')[0]}/pid.{attempt}") for name in names]
+        return [int(file.read_text() or 0) for file in files if file.exists()]
+
+    def all_begun(attempt: int) -> bool:
+        return len(pids(attempt)) == len(names) and all(pids(attempt))
+
+    with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=3") as victim:
+        stage.until(lambda: all_begun(1))
+        victim.kill()
+        victim.wait()
+        until(lambda: not any(psutil.pid_exists(pid) for pid in pids(1)))
+    with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=3"):
+        stage.until(lambda: all_begun(2))
+        stage.until_through(stage.file(run_id, "gate.2"), lambda: stage.status(run_id) == "completed")
+    rows = stage.connection.execute(
+        "SELECT plugin, type, count(*) FROM hook_records GROUP BY 1, 2 ORDER BY 1, 2"
+    )
+    found = [(plugin, kind, count) for plugin, kind, count in rows if kind != "Files"]
+    plugins = sorted(name.partition("/")[0] for name in names)
+    assert found == [(plugin, kind, 1) for plugin in plugins for kind in ("Result", "Tag")]
