@@ -46,6 +46,15 @@ def orchestrating(dsn: str, *options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
+def supervising(
+    dsn: str, *options: str, settings: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A supervisor and its workers for as long as the block lasts."""
+    with _serving(dsn, "supervisor", *options, settings=settings) as process:
+        yield process
+
+
+@contextmanager
 def _serving(
     dsn: str, *arguments: str, settings: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:

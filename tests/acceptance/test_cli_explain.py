@@ -465,15 +465,30 @@ def of_node(dsn: str, job_id: int) -> dict[str, Told]:
     return {reason["code"]: reason for reason in told["reasons"]}
 
 
-def test_a_cancelled_run_and_a_cold_model(nodes, qwf_dsn):
-    """What the run is, and what the node wants that no worker has."""
+def test_where_its_model_is(nodes, qwf_dsn):
+    """Loaded by nobody, by these; left for a moment to who has it and is idle; or nobody may load it."""
+    nodes.queue = "gpu"
     beat(nodes, cached_models=["other"])
     (job_id,) = nodes.enqueue(required_model="sdxl")
     told = of_node(qwf_dsn, job_id)
     assert list(told) == ["model_cold", "next"]
     assert "'sdxl'" in told["model_cold"]["text"]
-    beat(nodes, cached_models=["sdxl"])
-    assert list(of_node(qwf_dsn, job_id)) == ["next"]
+    beat(nodes, "w2", cached_models=["other", "sdxl"])
+    nodes.connection.execute("UPDATE workflow_node_jobs SET run_at = now() + interval '1 h'")
+    told = of_node(qwf_dsn, job_id)
+    assert list(told) == ["model_warm", "left_to_peer", "next"]
+    assert "is loaded by w2 (idle)" in told["model_warm"]["text"]
+    assert told["left_to_peer"]["data"] == {"worker_id": "w2", "yield_s": 0.5}
+    nodes.connection.execute("UPDATE workflow_node_jobs SET run_at = now() - interval '1 h'")
+    assert list(of_node(qwf_dsn, job_id)) == ["model_warm", "next"]
+    nodes.repository.hold(nodes.one(), "model_unknown", "sdxl", delay_s=600)
+    assert "can load the model 'sdxl'" in of_node(qwf_dsn, job_id)["model_unknown"]["text"]
+
+
+def test_a_cancelled_run(nodes, qwf_dsn):
+    """What the run is, for which a job is not begun any more."""
+    beat(nodes)
+    (job_id,) = nodes.enqueue()
     nodes.connection.execute("UPDATE workflow_runs SET cancel_requested_at = now(), cancel_reason = 'enough'")
     assert of_node(qwf_dsn, job_id)["run_cancelled"]["text"] == "its run is being cancelled: enough"
     run_id = nodes.row(job_id)["run_id"]

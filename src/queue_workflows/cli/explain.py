@@ -45,7 +45,12 @@ def explain(invocation: Invocation, *, what: str, node: str | None, as_json: boo
     """
     settings = effective_settings()
     with operators_connection(invocation) as connection:
-        known = Knowledge(settings.stale_heartbeat_s, settings.poll_s, schema_refusal(invocation))
+        known = Knowledge(
+            settings.stale_heartbeat_s,
+            settings.poll_s,
+            schema_refusal(invocation),
+            0.0 if settings.affinity_max_wait_s == 0 else settings.affinity_yield_s,
+        )
         with at_one_moment(connection):
             if may_be_run(what):
                 told, name = _of_run(connection, known, what, node)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.jobs.asking import Wait
 from queue_workflows.jobs.explaining_hosts import host_gone, host_of, of_its_host
+from queue_workflows.jobs.explaining_models import cannot_load, of_model
 from queue_workflows.jobs.modules import UNKNOWN_MODULE
 from queue_workflows.jobs.recounting import (
     Event,
@@ -27,6 +28,7 @@ from queue_workflows.jobs.recounting import (
     waits,
 )
 from queue_workflows.jobs.tasks import UNKNOWN_TASK
+from queue_workflows.jobs.warming import UNKNOWN_MODEL
 from queue_workflows.models import IngestJob, WorkerControl, WorkflowNodeJob
 from queue_workflows.repositories.binaries import BINARY_MISSING, waited_for
 from queue_workflows.repositories.explaining import COUNTED_AHEAD, Circumstances, Limit
@@ -61,6 +63,7 @@ class Knowledge:
     stale_s: float
     poll_s: float
     schema: str | None = None
+    yield_s: float = 0.0
 
 
 def explain(there: Circumstances, known: Knowledge) -> Explanation:
@@ -100,7 +103,7 @@ def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
     if there.job.suspect and there.job.queue != HOOKS_QUEUE:
         text = "its worker died while it held several jobs: it is claimed alone from now on"
         yield Reason("suspect", text, {"crash_count": there.job.crash_count})
-    yield from _cold_model(there, known)
+    yield from of_model(there, stale_s=known.stale_s, yield_s=known.yield_s)
     if there.ahead:
         yield Reason("behind", f"{_jobs(there.ahead)} of the queue before it", {"ahead": there.ahead})
     elif there.claimable and all(reason.code.startswith(_SOME_WORKERS) for reason in found):
@@ -155,6 +158,8 @@ def _held(there: Circumstances) -> Reason:
     if reason == UNKNOWN_MODULE:
         text = f"no worker that claimed it knows the node module {key!r}: start one that does"
         return Reason(reason, text, data)
+    if reason == UNKNOWN_MODEL:
+        return Reason(reason, cannot_load(key), data)
     if reason == LIMIT_FULL and there.limit is not None and key == job.limit_key:
         return _in_lane(there.limit, str(key), data)
     if reason == BINARY_MISSING:
@@ -309,14 +314,6 @@ def _put_aside(device: Standing) -> Reason:
 
 def _is_on(control: Control | None) -> bool:
     return control is None or control.desired is DesiredState.ON
-
-
-def _cold_model(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
-    model = getattr(there.job, "required_model", None)
-    live = [one for one in there.workers if one.age_s <= known.stale_s]
-    if model and live and not any(model in (one.current_model, *one.cached_models) for one in live):
-        text = f"it wants the model {model!r}, which no worker has loaded; any worker of the queue takes it"
-        yield Reason("model_cold", text, {"model": model})
 
 
 def _not_enforced(there: Circumstances) -> Iterator[Reason]:
