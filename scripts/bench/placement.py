@@ -59,7 +59,7 @@ class Outcome(NamedTuple):
 
 def affinity(bench: Bench) -> Sequence[Figure]:
     """Twenty models of Zipf's popularity over four workers, in both orders."""
-    count = bench.much(800, 120)
+    count = bench.much(600, 120)
     arrivals = _arrivals(count, RATE, seed=1)
     patience = {"QWF_AFFINITY_MAX_WAIT_S": str(MAX_WAIT_S / SCALE)}
     by_age = _worked_off(bench, arrivals, {"QWF_AFFINITY_MAX_WAIT_S": "0"})
@@ -89,7 +89,7 @@ def affinity(bench: Bench) -> Sequence[Figure]:
 
 def leaving(bench: Bench) -> Sequence[Figure]:
     """Four models, four workers, and time enough: whether it pays to leave a job to who has its model."""
-    count = bench.much(80, 24)
+    count = bench.much(80, 12)
     rng = random.Random(2)
     arrivals = [Arrival(number * 0.4, rng.randrange(WORKERS), 0.02) for number in range(count)]
     at_once = _worked_off(bench, arrivals, {"QWF_AFFINITY_YIELD_S": "0"})

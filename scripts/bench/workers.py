@@ -49,17 +49,17 @@ def orchestrating(dsn: str, *options: str) -> Iterator[subprocess.Popen[str]]:
 def supervising(
     dsn: str, *options: str, settings: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
-    """A supervisor and its workers for as long as the block lasts."""
-    with _serving(dsn, "supervisor", *options, settings=settings) as process:
+    """A supervisor and its workers for as long as the block lasts; nobody reads what so many of them say."""
+    with _serving(dsn, "supervisor", *options, settings=settings, heard=subprocess.DEVNULL) as process:
         yield process
 
 
 @contextmanager
 def _serving(
-    dsn: str, *arguments: str, settings: Mapping[str, str] | None = None
+    dsn: str, *arguments: str, settings: Mapping[str, str] | None = None, heard: int = subprocess.PIPE
 ) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "queue_workflows", *arguments]
-    process = subprocess.Popen(command, env=environment(dsn, settings), stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=environment(dsn, settings), stderr=heard, text=True)
     try:
         yield process
     finally:

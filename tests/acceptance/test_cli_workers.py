@@ -180,6 +180,20 @@ def test_the_table_says_how_far_a_worker_is(qwf_dsn, conn):
     assert asked("idle", version) == "on"
 
 
+def test_the_table_names_what_is_loaded(qwf_dsn, conn):
+    """A line for each worker that has models, none for the others; with --json the one in use too."""
+    beats = HeartbeatRepository(conn)
+    beats.beat("a", host_label="h", queue="fetch", pid=7, state="idle")
+    beats.beat(
+        "b", host_label="h", queue="gpu", pid=8, state="busy", current_model="x", cached_models=("x", "y")
+    )
+    assert workers(qwf_dsn, "list").stdout.splitlines()[3:] == ["b has loaded: x, y"]
+    assert [(one["current_model"], one["cached_models"]) for one in listed(qwf_dsn)] == [
+        (None, []),
+        ("x", ["x", "y"]),
+    ]
+
+
 def test_two_operators_at_once(qwf_dsn, conn):
     """Both wishes are written down, one of them holds, and its version is the last one."""
     both = [start_qwf("workers", verb, "here", "fetch", QWF_DB_URL=qwf_dsn) for verb in ("off", "pause")]

@@ -57,6 +57,7 @@ LONG = (
     "how-to-operate-runs",
     "how-to-run-gpu-workers",
     "how-to-schedule",
+    "how-to-use-models",
     "migrations",
     "tutorial",
 )

@@ -80,6 +80,9 @@ def list_(invocation: Invocation, *, host: str, queue: str, everyone: bool, as_j
         ["HOST", "QUEUE", "PID", "STATE", "JOB", "UP", "SEEN", "MB", "VERSION", "ASKED"],
         [_line(one, stale_s) for one in shown],
     )
+    for one in shown:
+        if one.cached_models:
+            click.echo(f"{one.worker_id} has loaded: {', '.join(map(str, one.cached_models))}")
     if not shown:
         say(
             "no worker was heard of"
