@@ -52,10 +52,12 @@ def environment(home: Path, dsn: str) -> dict[str, str]:
 
 # Pages that start servers and workers, and wait for what these do.
 LONG = (
+    "hook-records",
     "how-to-limit",
     "how-to-operate",
     "how-to-operate-runs",
     "how-to-run-gpu-workers",
+    "how-to-run-hooks",
     "how-to-schedule",
     "how-to-use-models",
     "migrations",
