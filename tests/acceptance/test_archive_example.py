@@ -29,6 +29,7 @@ WITH_RESULTS = ["checksum", "fetch", "index", "links", "listener", "text", "tidy
 # Waits at its first try in each run, to be killed there.
 GATE = """#!/bin/sh
 [ -e "seen-$QWF_STEP" ] && exit 0
+echo '{"type": "Tag", "name": "killed"}'
 touch "seen-$QWF_STEP"
 exec sleep 3600
 """
@@ -189,3 +190,7 @@ def test_a_kill_at_every_step_loses_and_doubles_nothing(archive: Archive, site: 
         assert sorted(results) == WITH_RESULTS
         assert [len(said) for said in results.values()] == [1] * len(WITH_RESULTS)
         assert not (tmp_path / "b" / "runs").exists()
+        records = HookRecordRepository(archive.conn)
+        assert records.list(run_id, plugin="gate", kind="Tag") == []
+        kept = records.list(run_id, plugin="gate", kind="Tag", all_attempts=True)
+        assert len({record.hook for record in kept}) == len(STEPS)

@@ -17,7 +17,11 @@ from queue_workflows.errors import LeaseLost
 from queue_workflows.hooks.files import FoundFile
 from queue_workflows.hooks.output import HookLine, HookOutput, read_output
 from queue_workflows.hooks.record_types import RecordContext
-from queue_workflows.hooks.records import process_hook_records, store_and_process
+from queue_workflows.hooks.records import (
+    keep_what_was_left,
+    process_hook_records,
+    store_and_process,
+)
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.ending import Ending
@@ -120,6 +124,22 @@ def test_a_retry_takes_the_place_of_what_a_failed_attempt_said(conn: psycopg.Con
         *("Files", "Tag", "Tag"),
         "Files",
     ]
+
+
+def test_what_a_killed_attempt_printed_is_kept_by_the_next(conn: psycopg.Connection) -> None:
+    """Once, without effect, and only by who holds the job; what was stored in time is left alone."""
+    job = held(conn, max_depth=1)
+    NodeJobRepository(conn).end_many([Ending(job.fence, JobStatus.QUEUED)])
+    again = claimed(conn)
+    printed = {1: lambda: output({"type": "Run", "url": f"{URL}a"})}
+    with pytest.raises(LeaseLost):
+        keep_what_was_left(conn, again.fence._replace(claimed_by="another"), printed)
+    for _ in range(2):
+        keep_what_was_left(conn, again.fence, printed)
+    assert [(row[0], row[4]) for row in rows(conn)] == [(1, "Files"), (1, "Run")]
+    assert RunRepository(conn).counts() == {"Snapshot": {"queued": 1}}
+    store(conn, again, output())
+    assert HookRecordRepository(conn).counts(job.run_id) == {"Files": 1}
 
 
 @pytest.mark.parametrize("ended", [True, False])

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import psycopg
 
@@ -30,7 +30,7 @@ from queue_workflows.hooks.output import read_output
 from queue_workflows.hooks.places import HookPlaces, places_of
 from queue_workflows.hooks.plugin_config import PluginConfig, load_plugin_config
 from queue_workflows.hooks.process import HookCommand, HookStop, run_hook
-from queue_workflows.hooks.records import store_and_process
+from queue_workflows.hooks.records import keep_what_was_left, store_and_process
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.outcomes import PutAside, Skip
@@ -41,6 +41,10 @@ from queue_workflows.repositories.machines import MachineRepository
 
 # Puts a question to the database for a job, for as long as that is held.
 AskFor = Callable[[ClaimedNodeJob, Callable[[psycopg.Connection[Any]], Any]], Any]
+
+
+# How many attempts that nobody read are looked for.
+_LOOKED_BACK: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,7 @@ class HookRunner:
             raise Skip(values.disabled_by)
         places = places_of(terms.data_dir, job.run_id, hook, job.attempt)
         places.make()
+        self._keep_what_was_left(hook, job)
         with self._stoppable(job, config, ctx) as stop:
             told = self._programs(hook, job, stop) | _of_the_run(job, hook, places)
             command = HookCommand(
@@ -133,6 +138,17 @@ class HookRunner:
         output = read_output(places.directory, places.stdout, beneath=places.run.parent)
         self._ask(job, lambda conn: store_and_process(conn, job.fence, output, host_label=terms.host_label))
         return result_of(hook.label, ended, output, is_background=job.background)
+
+    def _keep_what_was_left(self, hook: Hook, job: ClaimedNodeJob) -> None:
+        """What attempts before this one printed whose worker died before it was stored."""
+        printed = {}
+        for attempt in range(max(1, job.attempt - _LOOKED_BACK), job.attempt):
+            places = places_of(self._terms.data_dir, job.run_id, hook, attempt)
+            if places.stdout.exists():
+                nothing = places.stdout.parent / "nothing"
+                printed[attempt] = partial(read_output, nothing, places.stdout, beneath=places.run.parent)
+        if printed:
+            self._ask(job, lambda conn: keep_what_was_left(conn, job.fence, printed))
 
     def _programs(self, hook: Hook, job: ClaimedNodeJob, stop: HookStop) -> dict[str, str]:
         """Where the programs of its plugin are; without one the hook waits for it, or is skipped."""

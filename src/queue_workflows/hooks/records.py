@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import psycopg
@@ -35,8 +35,10 @@ def store_and_process(
     """Keep what a hook's attempt emitted and let it take effect, all or nothing; how many of each type.
 
     Raises `LeaseLost`, and nothing is written, unless `fence` holds. Called again for the same attempt it
-    changes nothing.
+    changes nothing. A first attempt without any output leaves nothing to keep.
     """
+    if output == HookOutput() and fence.attempt == 1:
+        return {}
     records = HookRecordRepository(conn)
     with conn.transaction():
         hook = records.hold(fence)
@@ -47,6 +49,22 @@ def store_and_process(
         counts = process_hook_records(output.records, ctx)
         records.warn(fence, ctx.warnings)
     return counts
+
+
+def keep_what_was_left(
+    conn: psycopg.Connection[Any], fence: Fence, printed: Mapping[int, Callable[[], HookOutput]]
+) -> None:
+    """Keep what earlier attempts printed whose worker died before it was stored; `printed` reads them.
+
+    It is there to be read and has no effect: the attempt that holds the job prints its own.
+    """
+    records = HookRecordRepository(conn)
+    if not printed.keys() - records.stored_before(fence):
+        return
+    with conn.transaction():
+        hook = records.hold(fence)
+        for attempt in sorted(printed.keys() - records.stored_before(fence)):
+            records.store(fence, hook, _to_store(printed[attempt]()), attempt=attempt)
 
 
 def process_hook_records(

@@ -23,9 +23,11 @@ ROWS_AT_ONCE: Final = 1_000
 BYTES_AT_ONCE: Final = 8 << 20
 
 # Held until the caller's transaction ends, so that nobody takes the job back between its records and their
-# effects. Looked up by id alone, whatever the planner believes.
+# effects. Looked up by id alone, whatever the planner believes. The commit need not be waited for: the end of
+# the job comes after it, and is; where both are lost, the hook runs again.
 HOLD: Final = """
-SELECT job.run_id, job.plugin, job.node_module FROM workflow_node_jobs AS job
+SELECT job.run_id, job.plugin, job.node_module, set_config('synchronous_commit', 'off', true)
+FROM workflow_node_jobs AS job
 WHERE job.id = %(id)s::bigint AND (job.attempt, job.claimed_by, job.status)
     IS NOT DISTINCT FROM (%(attempt)s::integer, %(claimed_by)s::text, 'running')
 FOR NO KEY UPDATE
@@ -40,6 +42,11 @@ FROM unnest(%(lines)s::integer[], %(types)s::text[], %(payloads)s::text[], %(war
 ORDER BY given.line_no
 ON CONFLICT (node_job_id, attempt, line_no) DO NOTHING
 RETURNING line_no
+"""
+STORED: Final = """
+SELECT attempt FROM hook_records
+WHERE node_job_id = %(id)s::bigint AND attempt < %(attempt)s::integer
+GROUP BY attempt
 """
 # given: what became of some records when they were processed; nothing takes back an earlier warning.
 WARN: Final = """
@@ -87,11 +94,13 @@ class HookRecordRepository(Repository[HookRecord]):
         rows = self._sql.rows(HOLD, fence._asdict() | {"id": fence.job_id})
         if not rows:
             raise LeaseLost(JobFamily.NODE.value, fence.job_id, fence.attempt)
-        run_id, plugin, hook = rows[0]
+        run_id, plugin, hook, _ = rows[0]
         return HookOfJob(run_id, plugin or "", hook or "")
 
-    def store(self, fence: Fence, hook: HookOfJob, lines: Iterable[StoredLine]) -> int:
-        """Store the lines of an attempt that is held; how many were new."""
+    def store(
+        self, fence: Fence, hook: HookOfJob, lines: Iterable[StoredLine], *, attempt: int | None = None
+    ) -> int:
+        """Store the lines of an attempt that is held, or of an earlier one of its job; how many were new."""
         return sum(
             len(
                 self._sql.rows(
@@ -99,7 +108,7 @@ class HookRecordRepository(Repository[HookRecord]):
                     {
                         **hook._asdict(),
                         "id": fence.job_id,
-                        "attempt": fence.attempt,
+                        "attempt": fence.attempt if attempt is None else attempt,
                         "lines": array(str(line.line_no) for line in part),
                         "types": texts(line.type for line in part),
                         "payloads": texts(line.payload_json for line in part),
@@ -109,6 +118,11 @@ class HookRecordRepository(Repository[HookRecord]):
             )
             for part in _in_parts(lines)
         )
+
+    def stored_before(self, fence: Fence) -> set[int]:
+        """The earlier attempts whose output was stored."""
+        params = {"id": fence.job_id, "attempt": fence.attempt}
+        return {row[0] for row in self._sql.rows(STORED, params)}
 
     def warn(self, fence: Fence, warnings: Mapping[int, str]) -> None:
         """Say what went wrong with some records of an attempt that is held, by the numbers of their lines."""
