@@ -136,7 +136,10 @@ class HookRunner:
             )
             ended = run_hook(command, stop=stop, spawner=self._spawner, redactor=self._redactor)
         output = read_output(places.directory, places.stdout, beneath=places.run.parent)
-        self._ask(job, lambda conn: store_and_process(conn, job.fence, output, host_label=terms.host_label))
+        if output.lines or output.files or output.left_out:
+            self._ask(
+                job, lambda conn: store_and_process(conn, job.fence, output, host_label=terms.host_label)
+            )
         return result_of(hook.label, ended, output, is_background=job.background)
 
     def _keep_what_was_left(self, hook: Hook, job: ClaimedNodeJob) -> None:
