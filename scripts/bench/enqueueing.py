@@ -61,7 +61,7 @@ def _producers(bench: Bench, size: int) -> Sequence[Figure]:
 
 def bulk(bench: Bench) -> Sequence[Figure]:
     """Many jobs in one transaction, with keys and without, and from a file."""
-    jobs, rounds = bench.much(100_000, 10_000), bench.much(7, 3)
+    jobs, rounds = bench.much(100_000, 10_000), bench.much(7, 1)
     with bench.database() as (dsn, connection), ExitStack() as stack:
         ours = stack.enter_context(library(dsn))
         others = {name: stack.enter_context(peer(bench, name)) for name in bench.peers if name != "dbos"}

@@ -25,7 +25,7 @@ LISTENERS: Final = """
 SELECT count(*) FROM pg_locks JOIN pg_database AS here ON here.oid = database AND datname = current_database()
 WHERE locktype = 'advisory' AND classid = qwf_wake_class() AND granted
 """
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 300.0
 
 # When the body of a job began, by its id, on the clock of this machine.
 Began = Callable[[int], int]

@@ -19,7 +19,6 @@ sys.path.append(str(SCRIPTS))
 from bench import peers  # noqa: E402
 from bench.accounts import account, watch_ends  # noqa: E402
 from bench.figures import Figure, table  # noqa: E402
-from bench.mutations import MUTANTS  # noqa: E402
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -111,22 +110,3 @@ def test_a_quick_look(qwf_dsn: str, script: str, name: str) -> None:
     figures = json.loads(ran.stdout)["figures"]
     assert [(figure["measure"], figure["value"] > 0) for figure in figures] == [(name, True)] * len(figures)
     assert figures
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", [mutant.name for mutant in MUTANTS])
-def test_a_mutant_is_killed(name: str) -> None:
-    """The test that guards a promise goes red when the promise is broken."""
-    ran = run("mutants.py", "--only", name)
-    assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["1 of 1 mutants killed"]), ran
-
-
-def test_every_mutant_applies() -> None:
-    """The places that are broken on purpose are still there, each once, and the tests exist."""
-    root = SCRIPTS.parent
-    for mutant in MUTANTS:
-        for edit in mutant.edits:
-            assert (root / "src" / "queue_workflows" / edit.module).read_text().count(edit.old) == 1, mutant
-        file, _, test = mutant.test.partition("::")
-        assert f"def {test}" in (root / file).read_text(), mutant
