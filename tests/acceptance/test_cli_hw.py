@@ -191,6 +191,7 @@ def test_a_quarantine_is_never_forgotten_with_the_silent(qwf_dsn, conn) -> None:
     put_aside(conn)
     conn.execute("UPDATE worker_heartbeats SET last_seen = now() - interval '30 days'")
     assert HeartbeatRepository(conn).forget(older_than_s=1.0) == 0
+    assert "silent, was quarantined" in qwf(qwf_dsn, "workers", "list").stdout
 
 
 def test_explain_and_doctor_name_the_device(qwf_dsn, conn) -> None:

@@ -10,6 +10,7 @@ from support.supervised import enqueue, holder, supervisor_of
 from support.workers import running_worker, until
 
 from queue_workflows import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
+from queue_workflows.repositories.hardware import HardwareRepository
 
 
 @pytest.mark.slow
@@ -45,7 +46,7 @@ def test_a_worker_does_all_it_has_to(roles):
 
 @pytest.mark.slow
 def test_a_supervisor_does_all_it_has_to(roles):
-    """Watches, takes back what a dead worker held, and starts another."""
+    """Watches, takes back what a dead worker held, starts another, and tells of its machine."""
     with roles.connect("orchestrator") as operator, roles.connect("producer") as producer:
         job = enqueue(IngestJobRepository(producer), "deaf")
         env = {"QWF_LEASE_S": "3600"}
@@ -54,6 +55,7 @@ def test_a_supervisor_does_all_it_has_to(roles):
             os.kill(pid, signal.SIGKILL)
             supervisor.until(f"took ingest job {job} of .*: queued, a crash counted")
             until(lambda: holder(operator, job) not in (None, pid))
+            until(lambda: HardwareRepository(operator).readings())
             supervisor.signal(signal.SIGTERM)
             supervisor.until("SIGTERM: stopping")
             supervisor.signal(signal.SIGTERM)

@@ -12,7 +12,7 @@ import pytest
 from support.processes import environment
 from support.vendor_tools import VendorTools, card
 
-from queue_workflows.errors import ExitCode, NoDevices
+from queue_workflows.errors import ConfigurationError, ExitCode, NoDevices
 from queue_workflows.gpu.devices import environment_for, find_devices, usable
 from queue_workflows.gpu.release import LOOK_WITHIN_S, Bounds, Occupancy, Proof, Sight, prove
 from queue_workflows.host.flock import lock_directory, try_lock
@@ -252,3 +252,8 @@ def test_where_locks_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert lock_directory(None, {}) == tmp_path / "shared"
     monkeypatch.setattr("queue_workflows.host.flock.SHARED", tmp_path / "none" / "shared")
     assert lock_directory(None, {"XDG_RUNTIME_DIR": str(tmp_path / "run")}) == tmp_path / "run" / "qwf"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        ConfigurationError, match=r"locks cannot live in .* — name a directory with QWF_LOCK_DIR"
+    ):
+        lock_directory(tmp_path / "file")

@@ -72,7 +72,7 @@ def list_(invocation: Invocation, *, host: str, queue: str, everyone: bool, as_j
     with operators_connection(invocation) as connection:
         found = HeartbeatRepository(connection).standing(host, queue)
         wishes = WorkerControlRepository(connection).blocking(host, queue)
-    shown = [one for one in found if everyone or one.age_s <= FORGOTTEN_S]
+    shown = [one for one in found if everyone or one.is_quarantined or one.age_s <= FORGOTTEN_S]
     if as_json:
         print_json({"workers": [_plain(one, stale_s) for one in shown], "control": list(map(_wish, wishes))})
         return

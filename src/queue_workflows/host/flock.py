@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from queue_workflows.errors import ConfigurationError
+
 SHARED: Final = Path("/run/lock/qwf")
 
 
@@ -28,7 +30,13 @@ def lock_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ)
         if os.access(place, os.W_OK):
             return place
     found = chosen or own
-    found.mkdir(parents=True, exist_ok=True)
+    try:
+        found.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigurationError(
+            f"locks cannot live in {found}: {exc.strerror or exc}",
+            advice="name a directory with QWF_LOCK_DIR",
+        ) from exc
     return found
 
 

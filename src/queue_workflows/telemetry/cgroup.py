@@ -6,7 +6,6 @@ and where either is missing there is nothing to tell.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
@@ -101,6 +100,10 @@ def engine_sockets(environ: Mapping[str, str]) -> list[Path]:
 
 def list_containers(path: Path) -> dict[str, list[str]] | None:
     """The names of the containers that run, by their ids; None if nobody answers there."""
+    if not path.is_socket():
+        return None
+    import http.client  # for those alone that have an engine
+
     try:
         answer = _get(path, "/containers/json")
     except (OSError, http.client.HTTPException, ValueError, RecursionError):
@@ -121,6 +124,8 @@ def _names(told: object) -> list[str]:
 
 def _get(path: Path, target: str) -> Any:
     """The JSON that the engine answers with, in no more time and no more bytes than it should take."""
+    import http.client
+
     until = time.monotonic() + _ANSWER_WITHIN_S
     connection = http.client.HTTPConnection("localhost", timeout=_ANSWER_WITHIN_S)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:

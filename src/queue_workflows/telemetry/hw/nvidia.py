@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
-from xml.etree import ElementTree
 
 from queue_workflows.telemetry.hw.commands import Asker, ToolFailed, not_understood
 from queue_workflows.telemetry.hw.device import Device, megabytes, number, whole, words
@@ -119,6 +118,8 @@ def slice_memory(text: str) -> dict[tuple[str, int], tuple[int | None, int | Non
     """How much memory each slice has and uses, by its card and its place there, from `nvidia-smi -q -x`."""
     if "<!ENTITY" in text:
         raise ToolFailed(f"{TOOL} -q -x said something that is no report")
+    from xml.etree import ElementTree  # for those alone that have slices
+
     try:
         log = ElementTree.fromstring(text)  # noqa: S314
     except ElementTree.ParseError as exc:
