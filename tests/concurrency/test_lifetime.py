@@ -473,3 +473,20 @@ def test_launcher_pid_is_read_from_the_real_environment(monkeypatch: pytest.Monk
     monkeypatch.setenv("QWF_LAUNCHER_PID", "4711")
     assert take_launcher_pid() == 4711
     assert "QWF_LAUNCHER_PID" not in os.environ
+
+
+def test_a_worker_that_is_executed_anew_keeps_no_zombie() -> None:
+    """What it comes back as has never heard of the children that it had, so it would never wait for them."""
+    status, said = run("""
+import psutil
+from queue_workflows.roles.leaving import execute_anew
+class Identity:
+    def hand_on(self, jobs_done): os.environ["AGAIN"] = "yes"
+if "AGAIN" in os.environ:
+    say(len(psutil.Process().children()), "children")
+else:
+    child = subprocess.Popen(["true"])
+    while psutil.Process(child.pid).status() != psutil.STATUS_ZOMBIE: time.sleep(0.01)
+    execute_anew(None, Identity(), 0)
+""")
+    assert (status, said) == (0, ["0 children"])

@@ -51,6 +51,7 @@ def execute_anew(launcher_pid: int | None, identity: Identity, jobs_done: int) -
     if launcher_pid is not None:
         os.environ[LAUNCHER_PID] = str(launcher_pid)
     identity.hand_on(jobs_done)
+    _reap()
     _flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
@@ -61,6 +62,13 @@ def end_children() -> None:
     if children:
         with suppress(psutil.Error, ValueError):
             kill_trees(children, grace_s=0)
+
+
+def _reap() -> None:
+    """Wait for children that have ended: what comes after us knows nothing of them."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _flush() -> None:
