@@ -97,6 +97,7 @@ def test_a_host_that_is_gone_is_named_and_given_up(
     """`explain` says where the run's files are, and `unpin` lets it go on elsewhere."""
     run_id = qwf("hooks", "run", "Page", "--dir", plugins).stdout.strip()
     settle(dispatcher(conn))
+    assert " seal" in qwf("run", "show", run_id).stdout
     HookJobRepository.at("far")(conn).claim("hooks", worker_id="far:w", lease_s=60, limit=1)
     ((job_id,),) = conn.execute("SELECT id FROM workflow_node_jobs WHERE background").fetchall()
     HeartbeatRepository(conn).beat("near:w", host_label="near", queue="hooks", pid=7, state="idle")

@@ -269,3 +269,23 @@ def test_a_killed_worker_takes_its_hooks_along_and_all_are_tried_again(stage: St
     found = [(plugin, kind, count) for plugin, kind, count in rows if kind != "Files"]
     plugins = sorted(name.partition("/")[0] for name in names)
     assert found == [(plugin, kind, 1) for plugin in plugins for kind in ("Result", "Tag")]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_stopped_gives_its_hooks_back(stage: Stage) -> None:
+    """Uncounted, with nothing left of them; the next worker of the host goes on."""
+    stage.put("a/on_Page__10_a.sh", "[ -e again ] && exit 0", "echo $$ > pid", "sleep 1000")
+    stage.put("b/on_Page__10_b.bg.sh", "[ -e ../a/again ] && exit 0", "echo $$ > pid", "sleep 1000")
+    run_id = stage.start()
+    files = [stage.file(run_id, f"{plugin}/pid") for plugin in "ab"]
+    with stage.worker("--grace", "0.1") as worker:
+        stage.until(lambda: all(file.exists() and file.read_text().strip() for file in files))
+        pids = [int(file.read_text()) for file in files]
+        worker.terminate()
+        worker.wait(60)
+        until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    rows = stage.connection.execute("SELECT status, attempt, failures, crash_count FROM workflow_node_jobs")
+    assert rows.fetchall() == [("queued", 1, 0, 0)] * 2
+    stage.file(run_id, "a/again").touch()
+    with stage.worker():
+        stage.until(lambda: stage.status(run_id) == "completed")

@@ -29,7 +29,9 @@ from queue_workflows.jobs.outcomes import (
     Completed,
     Discard,
     Failed,
+    OnHold,
     Outcome,
+    PutAside,
     Released,
     RetryAfter,
     RetryLater,
@@ -161,8 +163,11 @@ def test_what_nobody_would_run_is_no_result(value: Callable[[], Any], kind: str)
 
 @both
 def test_the_verdicts(raiser: Callable[[BaseException], Any]):
-    """Skip, Discard, RetryAfter and Cancelled end a job as what they say."""
+    """Skip, Discard, PutAside, RetryAfter and Cancelled end a job as what they say."""
     assert executed(raiser(Skip("seen"))) == Skipped("seen")
+    assert executed(raiser(PutAside("binary_missing", "wget", 60.0))) == OnHold(
+        60.0, "binary_missing", "wget"
+    )
     assert executed(raiser(RetryAfter(2.5, "429"))) == RetryLater(2.5, "429")
     assert executed(raiser(RetryAfter(timedelta(minutes=1)))) == RetryLater(60.0, "")
     assert executed(raiser(Cancelled("done with it"))) == CancelledOutcome("done with it")

@@ -1,0 +1,87 @@
+"""How a hook's attempt ended, from its exit and what it said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queue_workflows.errors import HookFailed
+from queue_workflows.hooks.outcomes import SEALED, result_of
+from queue_workflows.hooks.output import HookLine, HookOutput
+from queue_workflows.hooks.process import HookExit
+from queue_workflows.jobs.outcomes import Discard, Skip
+
+
+def ended(**how: Any) -> HookExit:
+    usual: dict[str, Any] = {
+        "code": 0,
+        "signal": None,
+        "timed_out": False,
+        "stopped": None,
+        "seconds": 1.5,
+        "stdout_bytes": 0,
+        "stdout_truncated": False,
+        "stderr_bytes": 0,
+        "stderr_truncated": False,
+    }
+    return HookExit(**usual | how)
+
+
+def saying(*statuses: str, text: str = "") -> HookOutput:
+    payloads = [{"type": "Result", "status": status, "output_str": text} for status in statuses]
+    return HookOutput(tuple(HookLine(at, "Result", "", said) for at, said in enumerate(payloads, 1)))
+
+
+def outcome(how: HookExit, said: HookOutput, *, is_background: bool = False) -> Any:
+    return result_of("title/on_Page__10_a.sh", how, said, is_background=is_background)
+
+
+def test_an_exit_of_zero_is_what_the_last_result_says() -> None:
+    """A result, or nothing at all, is a success; a failure or a skip is final."""
+    assert outcome(ended(), saying("failed", "succeeded", text="fine"))["output_str"] == "fine"
+    assert outcome(ended(), HookOutput())["status"] is None
+    with pytest.raises(Discard, match="title/on_Page__10_a.sh says that it failed: no title"):
+        outcome(ended(), saying("succeeded", "failed", text="no title"))
+    with pytest.raises(Skip, match="no need"):
+        outcome(ended(), saying("skipped", text="no need"))
+    with pytest.raises(Skip, match="nothing to do"):
+        outcome(ended(), saying("skipped"))
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"code": 3, "stderr_tail": "one\n  the cause \n\n"}, "exit status 3: the cause"),
+        ({"code": None, "signal": 9}, "it was ended by SIGKILL"),
+        ({"code": None, "signal": 250}, "it was ended by signal 250"),
+        (
+            {"code": None, "signal": 15, "timed_out": True},
+            "it took longer than it may, and was ended after 1.5 s",
+        ),
+        ({"code": None, "signal": 15, "stopped": "cancelled"}, "it was ended by SIGTERM"),
+    ],
+)
+def test_another_end_is_tried_again_whatever_was_said(how: dict[str, Any], words: str) -> None:
+    """By the plugin's policy; the error says how it ended, and the last thing that it printed."""
+    for said in (saying("succeeded"), saying("failed"), HookOutput()):
+        with pytest.raises(HookFailed) as failed:
+            outcome(ended(**how), said)
+        assert str(failed.value) == f"title/on_Page__10_a.sh: {words}"
+
+
+@pytest.mark.parametrize(
+    ("how", "is_background"),
+    [
+        ({"code": None, "signal": 9, "stopped": SEALED}, True),
+        ({"code": 143, "stopped": SEALED}, True),
+        ({"code": None, "signal": 15, "timed_out": True}, True),
+    ],
+)
+def test_a_background_hook_that_had_its_time_is_what_it_said(
+    how: dict[str, Any], is_background: bool
+) -> None:
+    """Its run's seal and its own timeout are how it is meant to end."""
+    assert outcome(ended(**how), HookOutput(), is_background=is_background)["status"] is None
+    with pytest.raises(Discard):
+        outcome(ended(**how), saying("failed"), is_background=is_background)
