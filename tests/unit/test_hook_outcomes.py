@@ -12,6 +12,8 @@ from queue_workflows.hooks.output import HookLine, HookOutput
 from queue_workflows.hooks.process import HookExit
 from queue_workflows.jobs.outcomes import Discard, Skip
 
+LATE = "it took longer than it may, and was ended after 1.5 s"
+
 
 def ended(**how: Any) -> HookExit:
     usual: dict[str, Any] = {
@@ -30,7 +32,7 @@ def ended(**how: Any) -> HookExit:
 
 def saying(*statuses: str, text: str = "") -> HookOutput:
     payloads = [{"type": "Result", "status": status, "output_str": text} for status in statuses]
-    return HookOutput(tuple(HookLine(at, "Result", "", said) for at, said in enumerate(payloads, 1)))
+    return HookOutput(tuple(HookLine(at, "Result", said) for at, said in enumerate(payloads, 1)))
 
 
 def outcome(how: HookExit, said: HookOutput, *, is_background: bool = False) -> Any:
@@ -41,7 +43,7 @@ def test_an_exit_of_zero_is_what_the_last_result_says() -> None:
     """A result, or nothing at all, is a success; a failure or a skip is final."""
     assert outcome(ended(), saying("failed", "succeeded", text="fine"))["output_str"] == "fine"
     assert outcome(ended(), HookOutput())["status"] is None
-    with pytest.raises(Discard, match="title/on_Page__10_a.sh says that it failed: no title"):
+    with pytest.raises(Discard, match=r"title/on_Page__10_a\.sh says that it failed: no title"):
         outcome(ended(), saying("succeeded", "failed", text="no title"))
     with pytest.raises(Skip, match="no need"):
         outcome(ended(), saying("skipped", text="no need"))
@@ -57,7 +59,7 @@ def test_an_exit_of_zero_is_what_the_last_result_says() -> None:
         ({"code": None, "signal": 250}, "it was ended by signal 250"),
         (
             {"code": None, "signal": 15, "timed_out": True},
-            "it took longer than it may, and was ended after 1.5 s",
+            LATE,
         ),
         ({"code": None, "signal": 15, "stopped": "cancelled"}, "it was ended by SIGTERM"),
     ],
