@@ -16,9 +16,7 @@ COLUMNS = ("retry_at", "failures", "lease_expires_at", "claimed_by", "attempt", 
 
 def upgrade() -> None:
     op.add_column("binaries", sa.Column("bin_providers", sa.Text(), nullable=True))
-    op.add_column(
-        "binaries", sa.Column("attempt", sa.Integer(), server_default=sa.text("0"), nullable=False)
-    )
+    op.add_column("binaries", sa.Column("attempt", sa.Integer(), server_default=sa.text("0"), nullable=False))
     op.add_column("binaries", sa.Column("claimed_by", sa.Text(), nullable=True))
     op.add_column("binaries", sa.Column("lease_expires_at", sa.DateTime(timezone=True), nullable=True))
     op.add_column(

@@ -127,7 +127,7 @@ class _Nodes:
         if hook.event.endswith("End"):
             short = f"end_{short}"
         base = re.sub(r"[^A-Za-z0-9_-]", "_", f"{hook.plugin}__{short}")[:_LONGEST_ID]
-        base = base if base[0].isalpha() or base[0] == "_" else f"_{base[:-1]}"
+        base = base if base[0].isalpha() or base[0] == "_" else f"_{base}"[:_LONGEST_ID]
         node_id, number = base, 2
         while node_id in self._ids:
             node_id, number = f"{base}_{number}", number + 1
