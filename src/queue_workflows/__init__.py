@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     )
     from queue_workflows.gpu.models import ModelSpec
     from queue_workflows.hooks.compiling import compile_hooks
-    from queue_workflows.hooks.discovery import Hook, discover_hooks
+    from queue_workflows.hooks.discovery import Hook, discover_hooks, extract_step, is_background_hook
     from queue_workflows.hooks.record_types import RecordContext, register_record_type
     from queue_workflows.hooks.records import process_hook_records
     from queue_workflows.jobs.context import JobContext
@@ -161,9 +161,11 @@ __all__ = [
     "discover_hooks",
     "enqueue_ingest_job",
     "enqueue_many",
+    "extract_step",
     "host_key",
     "ingest_snapshot",
     "ingest_task",
+    "is_background_hook",
     "load_document",
     "on_run_finished",
     "process_hook_records",
@@ -226,7 +228,7 @@ _HOMES: Final = {
     ),
     "gpu.models": ("ModelSpec",),
     "hooks.compiling": ("compile_hooks",),
-    "hooks.discovery": ("Hook", "discover_hooks"),
+    "hooks.discovery": ("Hook", "discover_hooks", "extract_step", "is_background_hook"),
     "hooks.record_types": ("RecordContext", "register_record_type"),
     "hooks.records": ("process_hook_records",),
     "jobs.context": ("JobContext",),
