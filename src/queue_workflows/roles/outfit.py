@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from random import Random
@@ -28,6 +29,8 @@ from queue_workflows.states import JobFamily
 
 if TYPE_CHECKING:
     from queue_workflows.hooks.performing import HookRunner
+
+_log = logging.getLogger(__name__)
 
 # How long a hook may take to end once it is told to.
 _GRACE_S: Final = 10.0
@@ -115,6 +118,8 @@ def _hooks_of(
         return None
     from queue_workflows.hooks.performing import HookRunner, HookTerms
 
+    if not settings.hook_dirs:
+        _log.warning("no directories of hooks: set QWF_HOOK_DIRS, or every hook will wait for another worker")
     terms = HookTerms(
         dirs=tuple(path.expanduser().absolute() for path in settings.hook_dirs),
         data_dir=settings.data_dir,
