@@ -142,13 +142,14 @@ def test_what_a_killed_attempt_printed_is_kept_by_the_next(conn: psycopg.Connect
     assert HookRecordRepository(conn).counts(job.run_id) == {"Files": 1}
 
 
-@pytest.mark.parametrize("ended", [True, False])
-def test_who_lost_the_lease_writes_nothing(conn: psycopg.Connection, ended: bool) -> None:
-    """Neither after the attempt has ended, nor when another worker has the job."""
+@pytest.mark.parametrize("by", ["nobody", "w1", "w2"])
+def test_who_lost_the_lease_writes_nothing(conn: psycopg.Connection, by: str) -> None:
+    """Neither after the job has ended, nor when another worker, or its own later attempt, has it."""
     job = held(conn, max_depth=1)
-    NodeJobRepository(conn).end_many([Ending(job.fence, JobStatus.FAILED if ended else JobStatus.QUEUED)])
-    if not ended:
-        claimed(conn, "w2")
+    status = JobStatus.FAILED if by == "nobody" else JobStatus.QUEUED
+    NodeJobRepository(conn).end_many([Ending(job.fence, status)])
+    if by != "nobody":
+        claimed(conn, by)
     with pytest.raises(LeaseLost):
         store(conn, job, output({"type": "Run", "url": f"{URL}a"}))
     assert rows(conn) == []
