@@ -8,14 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Final
 
 import psycopg
 
 from bench.figures import Figure, percentile
 from bench.measuring import Bench
-from bench.workers import environment, working
+from bench.workers import ONE_AT_A_TIME, environment, working
 from queue_workflows.db.listen import ADVERTISE
 from queue_workflows.repositories.claiming import CLAIM, UNMARKED, claim_params
 
@@ -34,28 +35,34 @@ Began = Callable[[int], int]
 def wakes(bench: Bench) -> Sequence[Figure]:
     """From the return of a commit to the first line of the body, beside a bare loop that does only that."""
     samples = bench.much(400, 40)
-    ours: list[float] = []
-    base: list[float] = []
-    with (
-        bench.database() as (dsn, connection),
-        bench.database() as (bare_dsn, bare),
-        working(dsn),
-        _bare_loop(bare_dsn) as began_bare,
-    ):
-        until(lambda: value(connection, LISTENERS))
-        until(lambda: value(bare, LISTENERS))
+    seen: dict[str, list[float]] = {"one job at a time": [], "eight threads": [], "bare": []}
+    with ExitStack() as stack:
+        began: dict[str, tuple[psycopg.Connection[Any], Began]] = {}
+        for name, options in (("one job at a time", ONE_AT_A_TIME), ("eight threads", ())):
+            dsn, connection = stack.enter_context(bench.database())
+            stack.enter_context(working(dsn, *options))
+            began[name] = connection, partial(result, connection)
+        bare_dsn, bare = stack.enter_context(bench.database())
+        began["bare"] = bare, stack.enter_context(_bare_loop(bare_dsn))
+        for connection, _ in began.values():
+            until(partial(value, connection, LISTENERS))
         for number in range(samples):
-            ours.append(sample(connection, lambda job: result(connection, job)))
-            base.append(sample(bare, began_bare))
+            for name, (connection, begun) in began.items():
+                seen[name].append(sample(connection, begun))
             if number % 100 == 99:
                 bench.say(f"{number + 1} of {samples} wakes")
     return [
-        Figure(
-            *("wakes", f"commit to body, {name}", percentile(ours, share), "ms", "bare LISTEN loop"),
-            *(percentile(base, share), percentile(ours, share) / percentile(base, share), target, True),
-        )
-        for name, share, target in (("median", 0.5, 1.5), ("99 %", 0.99, 3.0))
+        _figure(f"commit to body, {name}, {words}", seen[name], seen["bare"], share, target)
+        for name, targets in (("one job at a time", (1.5, 3.0)), ("eight threads", (None, None)))
+        for words, share, target in (("median", 0.5, targets[0]), ("99 %", 0.99, targets[1]))
     ]
+
+
+def _figure(
+    what: str, ours: Sequence[float], base: Sequence[float], share: float, target: float | None
+) -> Figure:
+    mine, theirs = percentile(ours, share), percentile(base, share)
+    return Figure("wakes", what, mine, "ms", "bare LISTEN loop", theirs, mine / theirs, target, at_most=True)
 
 
 def sample(connection: psycopg.Connection[Any], began: Began) -> float:
