@@ -144,6 +144,8 @@ class IngestRows:
             "priority": partial(check.whole, at_least=0, at_most=9),
         }
         self._unsaid = dict.fromkeys(name for name, _ in _OPTIONS) | {"max_attempts": self._max_attempts}
+        # Many lines of a file name the same task and queue.
+        self._last_names: dict[str, object] = {"task_name": None, "queue": None}
         self._last_texts: tuple[tuple[object, ...], tuple[bytes, ...], tuple[bytes, ...]] = (
             (_NOTHING,) * 3,
             (),
@@ -166,10 +168,14 @@ class IngestRows:
 
     def of(self, given: Mapping[str, Any]) -> check.Row:
         """The same by the names of its fields, a task and a queue among them: for who has a million."""
-        values = self._usual.copy()
+        values, last = self._usual.copy(), self._last_names
         for name, value in given.items():
-            if value is not None and name not in _DUE:
-                values[name] = self._checks[name](name, value)
+            if name in last and type(value) is str and last[name] == value:
+                values[name] = value
+            elif value is not None and name not in _DUE:
+                values[name] = checked = self._checks[name](name, value)
+                if name in last:
+                    last[name] = checked
         if not _DUE.isdisjoint(given):
             values["run_at"], values["delay_s"] = check.due(given.get("run_at"), given.get("delay"))
         return tuple(values.values())
