@@ -13,6 +13,9 @@ from support.studios import ModelStudio
 from support.workers import until
 
 from queue_workflows.repositories import WorkerControlRepository
+from queue_workflows.repositories.affinity import LOOKED_AT
+
+CLAIMS = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'WITH peers %')"
 
 
 @pytest.fixture
@@ -133,6 +136,39 @@ def test_a_worker_that_pauses_or_idles_keeps_no_model(studio: ModelStudio) -> No
     with studio.worker(QWF_MODEL_KEEP_S="0.2"):
         studio.until_in("completed", studio.enqueue("b"))
         studio.until_logged("unload b")
+
+
+@pytest.mark.slow
+def test_what_others_are_claiming_ends_no_drain(studio: ModelStudio, qwf_dsn: str) -> None:
+    """More rows than a claim looks at are locked: a worker that drains the queue is not done with it."""
+    jobs = [studio.enqueue("a") for _ in range(LOOKED_AT + 4)]
+    with psycopg.connect(qwf_dsn) as others:
+        others.execute("SELECT FROM workflow_node_jobs FOR UPDATE")
+        with studio.worker("--drain") as worker:
+            until(lambda: studio.connection.execute(CLAIMS).fetchone() == (True,))
+            others.rollback()
+            assert worker.wait(120) == 0
+    assert {studio.jobs.seen(job, "status") for job in jobs} == {("completed",)}
+
+
+@pytest.mark.slow
+def test_idle_workers_leave_a_job_to_who_has_its_model(studio: ModelStudio) -> None:
+    """All of them are woken, and it is the one that has it loaded that takes it."""
+    waiting = {"QWF_AFFINITY_YIELD_S": "60"}
+    with studio.worker(**waiting), studio.worker(**waiting):
+        until(lambda: [one.state for one in studio.beats()] == ["idle"] * 2)
+        jobs = []
+        for _ in range(4):
+            jobs.append(studio.enqueue("a"))
+            studio.until_in("completed", jobs[-1])
+            until(
+                lambda: (
+                    sorted((one.state, one.cached_models) for one in studio.beats())
+                    == [("idle", []), ("idle", ["a"])]
+                )
+            )
+    assert len({studio.jobs.seen(each, "context_delta")[0]["pid"] for each in jobs}) == 1
+    assert studio.log() == ["load a", *["run n0:a"] * 4]
 
 
 @pytest.mark.slow

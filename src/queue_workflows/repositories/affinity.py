@@ -29,7 +29,7 @@ from queue_workflows.repositories.families import NODE, per_family
 First: TypeAlias = Literal["high", "low"]
 
 # Of each turn so many are looked at: as many workers may claim at one moment before one finds nothing.
-LOOKED_AT: Final = 64
+LOOKED_AT: Final = 16
 # Only rows of this queue are in the indexes of this order.
 _HERE: Final = f"{CLAIMABLE} AND queue = 'gpu' AND priority = level.priority"
 # By the index of every claim, which is in the order of age: that the queue is `gpu` is kept from the planner,
@@ -124,6 +124,14 @@ RETURNING {passed}, {claimed}
     return sql[NODE.name]
 
 
+# Whether anybody could have claimed anything: what was not claimed may be in the hands of others.
+IS_QUEUED: Final = """
+SELECT EXISTS (
+    SELECT FROM workflow_node_jobs WHERE status = 'queued' AND queue = %(queue)s::text
+        AND (%(alone)s::boolean OR NOT suspect)
+)
+"""
+
 CLAIM_WARM: Final[Mapping[First, str]] = {"high": _in_direction("DESC"), "low": _in_direction("ASC")}
 
 
@@ -169,6 +177,10 @@ class AffinityRepository:
             return WarmClaim(loaded(ClaimedNodeJob, [row[1:]])[0], has_passed=row[0])
 
         return answer
+
+    def is_anything_queued(self, queue: str) -> bool:
+        """Whether a claim that brought nothing does not prove that there is nothing."""
+        return bool(self._sql.rows(IS_QUEUED, {"queue": queue, "alone": True})[0][0])
 
 
 def claim_params(queue: str, preference: Preference, worker_id: str, lease_s: float) -> dict[str, Any]:

@@ -52,19 +52,21 @@ class WarmIntake(Intake):
         return ended, self.begun(jobs)
 
     def _ask(self, marks: Marks, now: float) -> Callable[[], list[ClaimedJob]]:
-        # It looks at everything each time, so that one that finds nothing proves that there is nothing.
+        # There are no marks in this order: each claim looks at everything.
         marks.unsure()
         marks.positions(now)
         terms, affinity = self._terms, self._preferred
-        answer = self._warm.ask(
-            terms.queue, affinity.preference(now), worker_id=terms.worker_id, lease_s=terms.lease_s
-        )
+        preference = affinity.preference(now)
+        answer = self._warm.ask(terms.queue, preference, worker_id=terms.worker_id, lease_s=terms.lease_s)
 
         def claimed() -> list[ClaimedJob]:
             job, has_passed = answer()
             affinity.claimed(now, has_passed=has_passed)
             jobs: list[ClaimedJob] = [] if job is None else [job]
             marks.claimed(jobs, 1)
+            if job is None and not preference.yield_s and self._warm.is_anything_queued(terms.queue):
+                # Others are claiming what it looked at, and it leaves nothing to anybody: there may be more.
+                marks.unsure()
             return jobs
 
         return claimed
