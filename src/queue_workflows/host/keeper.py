@@ -20,10 +20,11 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Final
 
 from queue_workflows.host import trees
+from queue_workflows.host.cages import Cage, Cages
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from queue_workflows.host.sinks import Capped, HeadAndTail, Sink
 
@@ -44,8 +45,9 @@ _RESET: Final = (
 class Keeper:
     """Sees to one command after another, each to the end of all that it started."""
 
-    def __init__(self, control: socket.socket, tell: int, spawner: int) -> None:
+    def __init__(self, control: socket.socket, tell: int, spawner: int, cages: Cages | None) -> None:
         self._control, self._tell, self._spawner = control, tell, spawner
+        self._cage = None if cages is None else cages.cage(str(os.getpid()))
         self._woken, wake = os.pipe()
         for descriptor in (self._woken, wake):
             os.set_blocking(descriptor, False)
@@ -97,7 +99,7 @@ class Keeper:
         if command is None:
             return True
         try:
-            run = Run(worker, command, self._woken, self._is_orphaned)
+            run = Run(worker, command, self._woken, self._is_orphaned, self._cage)
         except OSError as wrong:
             report: dict[str, Any] | None = {"refused": [wrong.errno, str(wrong.filename or "")]}
         else:
@@ -133,9 +135,14 @@ class Run:
     """A started command; made, it runs, or OSError says why it cannot."""
 
     def __init__(
-        self, worker: socket.socket, command: dict[str, Any], woken: int, is_orphaned: Callable[[], bool]
+        self,
+        worker: socket.socket,
+        command: dict[str, Any],
+        woken: int,
+        is_orphaned: Callable[[], bool],
+        cage: Cage | None,
     ) -> None:
-        self._worker, self._woken, self._is_orphaned = worker, woken, is_orphaned
+        self._worker, self._woken, self._is_orphaned, self._cage = worker, woken, is_orphaned, cage
         self._grace_s = float(command["grace_s"])
         self._poll = select.poll()
         self._pipes: dict[int, Sink] = {}
@@ -160,7 +167,8 @@ class Run:
         theirs = [self._pipe_to(self._out), self._pipe_to(self._err)]
         self._began = time.monotonic()
         try:
-            self._pid = _spawned(command["argv"], command["env"], *theirs)
+            with self._cage.around() if self._cage else nullcontext():
+                self._pid = _spawned(command["argv"], command["env"], *theirs)
         except OSError:
             for sink in (self._out, self._err):
                 sink.close()
@@ -249,6 +257,8 @@ class Run:
 
     def _kill(self) -> list[int]:
         """SIGKILL to all; those that live all the same, as in uninterruptible sleep."""
+        if self._cage:
+            self._cage.kill()
         if not IS_LINUX:
             self._signal_group(signal.SIGKILL)
         survivors = trees.kill_all(lambda: trees.below(os.getpid()), self._reap, patience_s=_PATIENCE_S)

@@ -32,6 +32,7 @@ from contextlib import suppress
 from typing import Final, NoReturn
 
 from queue_workflows.host import trees
+from queue_workflows.host.cages import Cages
 from queue_workflows.host.keeper import NEWS, Keeper
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 
@@ -45,6 +46,7 @@ class Spawner:
 
     def __init__(self, control: socket.socket, worker: int) -> None:
         self._control, self._worker = control, worker
+        self._cages = Cages.open() if IS_LINUX else None
         self._keepers: dict[int, bool] = {}  # whether each has a command
         self._news, self._tell = os.pipe()
         self._woken, wake = os.pipe()
@@ -94,7 +96,7 @@ class Spawner:
         try:
             for descriptor in (self._news, self._woken):
                 os.close(descriptor)
-            Keeper(self._control, self._tell, spawner).run()
+            Keeper(self._control, self._tell, spawner, self._cages).run()
             os._exit(0)
         except BaseException as wrong:
             print(f"qwf keeper: {type(wrong).__name__}: {wrong}", file=sys.stderr, flush=True)
@@ -111,7 +113,8 @@ class Spawner:
             if pid == 0:
                 break
             lost = lost or status != 0 or pid not in self._keepers
-            self._keepers.pop(pid, None)
+            if self._keepers.pop(pid, None) is not None and self._cages:
+                self._cages.forget(str(pid))
         if lost:
             trees.kill_all(self._strays, _nobody, patience_s=_PATIENCE_S)
 
@@ -122,6 +125,8 @@ class Spawner:
         """End what is below, keepers and all; they may be doing so themselves."""
         self._control.close()
         trees.kill_all(lambda: trees.below(os.getpid()), _reap_all, patience_s=_PATIENCE_S)
+        if self._cages:
+            self._cages.close()
 
 
 def _nothing(*_: object) -> None:
