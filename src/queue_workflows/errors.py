@@ -294,11 +294,12 @@ class PluginConfigError(HookError):
 
 
 class HookFailed(QwfError):
-    """A hook's attempt failed so that it is to be tried again; `said` is the last line that it printed."""
+    """A hook's attempt failed so that it is to be tried again; `printed` is the end of what it said of it."""
 
-    def __init__(self, hook: str, how: str, said: str) -> None:
-        super().__init__(f"{hook}: {how}{f': {said}' if said else ''}")
-        self.hook, self.how, self.said = hook, how, said
+    def __init__(self, hook: str, how: str, printed: str) -> None:
+        lines = [line.strip() for line in printed.splitlines() if line.strip()]
+        super().__init__(f"{hook}: {how}{f': {lines[-1][:1000]}' if lines else ''}")
+        self.hook, self.how, self.printed = hook, how, printed
 
 
 class UnknownWorkflow(QwfError):

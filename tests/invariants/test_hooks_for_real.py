@@ -128,6 +128,7 @@ def test_every_way_in_which_a_hook_may_end(stage: Stage) -> None:
     stage.put(
         "d/on_Page__13_hard.sh",
         "echo partial > partial",
+        "echo why >&2",
         "echo broken >&2",
         "exit 3",
         **{"x-max-attempts": 2, "x-retry-s": 0},
@@ -164,6 +165,12 @@ def test_every_way_in_which_a_hook_may_end(stage: Stage) -> None:
         "on_Page__17_slow.sh": ("failed", 1),
         "on_Page__20_later.sh": ("completed", 1),
     }
+    (errors,) = stage.connection.execute(
+        "SELECT errors FROM workflow_node_jobs WHERE node_module LIKE '%hard%'"
+    ).fetchone()
+    assert [(one["message"], one["traceback"]) for one in errors] == [
+        ("d/on_Page__13_hard.sh: exit status 3: broken", "why\nbroken\n")
+    ] * 2
     assert stage.file(run_id, "a/args").read_text() == "--url=https://example.org/ x --tags=a,b --enable-js\n"
     assert "args" in stage.file(run_id, "z/seen").read_text()
     assert not stage.file(run_id, "f/ran").exists()
@@ -289,3 +296,14 @@ def test_a_worker_that_is_stopped_gives_its_hooks_back(stage: Stage) -> None:
     stage.file(run_id, "a/again").touch()
     with stage.worker():
         stage.until(lambda: stage.status(run_id) == "completed")
+
+
+@pytest.mark.slow
+def test_a_drained_worker_waits_for_its_background_hooks(stage: Stage) -> None:
+    """It ends when there is nothing left to claim, and nothing in its hands of either kind."""
+    stage.put("a/on_Page__10_a.sh", "touch done")
+    stage.put("b/on_Page__10_b.bg.sh", UNTIL.format("../a/done"), "sleep 1")
+    stage.start()
+    with stage.worker("--drain") as worker:
+        assert worker.wait(120) == 0
+    assert stage.jobs() == {"on_Page__10_a.sh": ("completed", 1), "on_Page__10_b.bg.sh": ("completed", 1)}

@@ -31,7 +31,7 @@ def result_of(label: str, ended: HookExit, output: HookOutput, *, is_background:
     """What the job returns; raises `Skip`, `Discard` for what is final, and `HookFailed` for another try."""
     had_its_time = ended.stopped == SEALED or (is_background and ended.timed_out)
     if ended.code != 0 and not had_its_time:
-        raise HookFailed(label, _how(ended), _last_line(ended.stderr_tail))
+        raise HookFailed(label, _how(ended), ended.stderr_tail)
     result = output.result()
     said = str(result.get("output_str") or "")[:_LONGEST]
     match result.get("status"):
@@ -55,8 +55,3 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def _last_line(text: str) -> str:
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:_LONGEST] if lines else ""

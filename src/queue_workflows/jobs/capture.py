@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from queue_workflows.errors import HookFailed
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.repositories.ending import ERROR_TEXT, ERROR_TRACE, error_entry
 
@@ -21,7 +22,10 @@ def captured(exc: BaseException, redactor: Redactor) -> str:
         "exception",
         redactor.head(_message_of(exc), ERROR_TEXT),
         error_type=redactor.head(_type_of(exc), _LONGEST_TYPE),
-        traceback=redactor.tail(_traceback_of(exc), ERROR_TRACE),
+        # Where a script fails our own frames say nothing, and what it printed does.
+        traceback=redactor.tail(
+            exc.printed if isinstance(exc, HookFailed) else _traceback_of(exc), ERROR_TRACE
+        ),
     )
 
 
