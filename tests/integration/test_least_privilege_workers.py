@@ -5,12 +5,24 @@ from __future__ import annotations
 import os
 import signal
 
+import psycopg
 import pytest
+from psycopg import sql
 from support.supervised import enqueue, holder, supervisor_of
 from support.workers import running_worker, until
 
-from queue_workflows import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
+from queue_workflows import (
+    HeartbeatRepository,
+    IngestJobRepository,
+    NewNodeJob,
+    NodeJobRepository,
+    RunRepository,
+    WorkerControlRepository,
+)
+from queue_workflows.hooks.output import HookLine, HookOutput
+from queue_workflows.hooks.records import store_and_process
 from queue_workflows.repositories.hardware import HardwareRepository
+from queue_workflows.workflow.spec import load_document
 
 
 @pytest.mark.slow
@@ -61,3 +73,31 @@ def test_a_supervisor_does_all_it_has_to(roles):
             supervisor.signal(signal.SIGTERM)
             supervisor.status()
             assert not any("permission denied" in line or "not watched" in line for line in supervisor.said)
+
+
+@pytest.mark.slow
+def test_a_worker_of_hooks_stores_what_they_say(roles):
+    """Records, machines and programs are its own to write; runs need the producer's rights too."""
+    document = load_document({"name": "Page", "nodes": [{"id": "n", "module": "m", "queue": "hooks"}]})
+    said = [
+        {"type": "Machine", "facts": {"cpus": 2}},
+        {"type": "Binary", "name": "sh", "abspath": "/bin/sh"},
+        {"type": "Tag"},
+        {"type": "Run", "url": "http://site.test/a"},
+    ]
+    output = HookOutput(tuple(HookLine(n, each["type"], each) for n, each in enumerate(said, 1)))
+    with roles.connect("orchestrator") as operator, roles.connect("worker") as worker:
+        run = RunRepository(operator).insert(
+            "Page", spec=document.snapshot(), spec_hash=document.hash, inputs={"url": "u", "max_depth": 1}
+        )
+        jobs = [NewNodeJob(run_id=run.id, node_id=f"n{n}", node_module="m", queue="hooks") for n in (1, 2)]
+        NodeJobRepository(operator).insert_many(jobs)
+        first, second = NodeJobRepository(worker).claim("hooks", worker_id="w", lease_s=60, limit=2)
+        alone = store_and_process(worker, first.fence, output, host_label="here")
+        assert alone == {"Binary": 1, "Machine": 1}
+        groups = [sql.Identifier(roles.name(role)) for role in ("producer", "worker")]
+        with psycopg.connect(roles.admin_dsn, autocommit=True) as admin:
+            admin.execute(sql.SQL("GRANT {} TO {}").format(*groups))
+            both = store_and_process(worker, second.fence, output, host_label="here")
+            admin.execute(sql.SQL("REVOKE {} FROM {}").format(*groups))
+        assert both == {"Binary": 1, "Machine": 1, "Run": 1}
