@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.claimed_jobs import context, node_job
+from support.telemetry import sdk_here
 
 from queue_workflows import ModelLoadFailed, ModelSpec
 from queue_workflows.errors import ConfigurationError
@@ -14,6 +15,7 @@ from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.jobs.warming import on_loaded_model
 from queue_workflows.jobs.work import Work
+from queue_workflows.telemetry import names
 
 
 class Shelf:
@@ -53,6 +55,20 @@ def test_a_model_is_loaded_once_and_then_found() -> None:
     assert shelf.cache.names == ("a", "b")
     assert shelf.cache.told == {"model_hits": 1, "model_misses": 2, "model_load_s": 2.0}
     assert shelf.done == []
+
+
+def test_an_sdk_counts_loads_and_hits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By how a load ended, and how long each took; without an SDK nothing is asked."""
+    with sdk_here(monkeypatch) as memory:
+        shelf = Shelf(("a", 10), ("broken", 10), budget_mb=20)
+        shelf.use("a", "a", "a")
+        with pytest.raises(ModelLoadFailed):
+            shelf.cache.obtain("broken", lambda: True)
+        points = memory.points()
+    queue = {names.QUEUE: "gpu"}
+    loaded, failed = ({**queue, names.OUTCOME: how} for how in ("loaded", "failed"))
+    assert points[names.MODEL_HITS] == [(queue, 2)]
+    assert points[names.MODEL_LOADS] == points[names.MODEL_LOAD_TIME] == [(loaded, 1), (failed, 1)]
 
 
 def test_the_least_recently_used_makes_room() -> None:
