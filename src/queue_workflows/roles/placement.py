@@ -114,10 +114,10 @@ class Placement:
         if self._sampler is not None:
             self._sampler.start()
 
-    def close(self) -> None:
-        """Look no more."""
+    def close(self, *, within_s: float) -> None:
+        """Look no more; a look that is under way may take so long to end."""
         if self._sampler is not None:
-            self._sampler.close()
+            self._sampler.close(within_s=within_s)
 
     def errand(self, connection: psycopg.Connection[Any]) -> None:
         """What the bookkeeper does for the devices in each of its rounds."""

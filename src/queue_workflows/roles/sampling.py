@@ -15,6 +15,7 @@ _log = logging.getLogger(__name__)
 
 # While somebody waits for a device, the next look begins so soon after the one before.
 HURRIED_S: Final = 0.5
+_LOOK_ENDS_WITHIN_S: Final = 1.0
 
 
 class Looks(Protocol):
@@ -55,10 +56,12 @@ class Sampler(threading.Thread):
         if is_new:
             self._wake.set()
 
-    def close(self) -> None:
-        """Look no more; a look that is under way ends by itself."""
+    def close(self, *, within_s: float) -> None:
+        """Look no more; a look that hangs is not waited for any longer than that."""
         self._closing = True
         self._wake.set()
+        if self.is_alive():
+            self.join(min(_LOOK_ENDS_WITHIN_S, max(0.0, within_s)))
 
     def run(self) -> None:
         """Looks, until `close`."""

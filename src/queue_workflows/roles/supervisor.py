@@ -153,11 +153,11 @@ class Supervisor:
         self._manager.tell("READY=1", f"STATUS=workers: {len(self._slots)}")
         loop.run(self._tick, self._waiter.wait)
         self._spares.dismiss_all()
-        self._placement.close()
         patience_s = _LAST_BURIALS_S if self._obeyed < Urgency.AT_ONCE else _AT_ONCE_S
         until = self._now() + patience_s
         self._bookkeeper.close(within_s=patience_s)
         self._spares.close(within_s=until - self._now())
+        self._placement.close(within_s=until - self._now())
         _log.info("every worker has ended")
         return ExitCode.FAILED if self._alone else self._halt.exit_code
 
