@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from support.jobs import Jobs
+from support.processes import gone
 from support.supervised import HOST, over_stand_ins
 from support.vendor_tools import VendorTools, card, uuid_of
 from support.workers import until
@@ -133,3 +134,4 @@ def test_a_real_supervisor_tells_of_its_machine(clean, qwf_dsn, tmp_path: Path) 
             os.kill(int(supervisor.until(r"ready \S+ (\d+)")[1]), signal.SIGKILL)
             supervisor.until(f"took ingest job {job}")
             assert supervisor.stop() == 0
+            until(lambda: gone(tools.hanging("nvidia-smi")))

@@ -16,7 +16,7 @@ SCRIPT = """#!/bin/sh
 here="${0%/*}/$(basename "$0").answers"
 key="${1%%=*}"
 echo "$*" >> "$here/asked"
-[ -e "$here/hangs" ] && exec sleep 600
+[ -e "$here/hangs" ] && { echo $$ > "$here/hanging"; exec sleep 600; }
 cat "$here/$key.out"
 exit "$(cat "$here/$key.status")"
 """
@@ -74,6 +74,10 @@ class VendorTools:
         """What it was asked, the oldest question first."""
         log = self._of(tool) / "asked"
         return log.read_text().splitlines() if log.exists() else []
+
+    def hanging(self, tool: str) -> int:
+        """The process that gives no answer, or gave none last."""
+        return int((self._of(tool) / "hanging").read_text() or 0)
 
     def script(self, tool: str, text: str) -> None:
         """A tool of another kind."""

@@ -24,6 +24,9 @@ class Looks(Protocol):
     def look(self) -> Reading:
         """The figures of now."""
 
+    def cancel(self) -> None:
+        """From another thread: end a look that hangs."""
+
 
 class Sampler(threading.Thread):
     """Looks every few seconds, or soon again while it is `hurried`; `tell` is called after each look."""
@@ -62,6 +65,7 @@ class Sampler(threading.Thread):
         self._wake.set()
         if self.is_alive():
             self.join(min(_LOOK_ENDS_WITHIN_S, max(0.0, within_s)))
+            self._reader.cancel()
 
     def run(self) -> None:
         """Looks, until `close`."""

@@ -34,6 +34,14 @@ class Asker:
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._stuck: dict[str, subprocess.Popen[bytes]] = {}
+        self._asked: subprocess.Popen[bytes] | None = None
+
+    def cancel(self) -> None:
+        """From another thread: end the tool that is being asked, as nobody will hear its answer."""
+        process = self._asked
+        if process is not None and process.poll() is None:
+            with suppress(OSError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     def ask(self, tool: str, *arguments: str) -> tuple[int, str]:
         """The status that it ended with, and what it said on stdout, or else on stderr."""
@@ -60,10 +68,12 @@ class Asker:
 
     def _heard(self, tool: str, process: subprocess.Popen[bytes]) -> tuple[int, str]:
         until = time.monotonic() + self._timeout_s
+        self._asked = process
         try:
             said = _read(*_streams(process), until)
         finally:
             status = self._end(tool, process, until)
+            self._asked = None
         if said is None or status is None:
             raise ToolFailed(f"{tool} gave no answer within {self._timeout_s:g} s")
         out, err = (part.decode("utf-8", "replace") for part in said)

@@ -37,9 +37,12 @@ class DeviceReader:
     """Asks the tools of all vendors; for one thread."""
 
     def __init__(self, timeout_s: float) -> None:
-        asker = Asker(timeout_s)
-        older = AmdReader(asker)
-        self._read = {"nvidia": lambda: read_nvidia(asker), "amd": older.read}
+        self._asker = asker = Asker(timeout_s)
+        self._read = {"nvidia": lambda: read_nvidia(asker), "amd": AmdReader(asker).read}
+
+    def cancel(self) -> None:
+        """From another thread: end the tool that is being asked."""
+        self._asker.cancel()
 
     def look(self) -> Devices:
         """The devices now; a tool that fails never takes the others' devices along."""
@@ -82,6 +85,10 @@ class HardwareReader:
         self._machine = MachineReader()
         self._devices = DeviceReader(timeout_s)
         self._attribution = Attribution(container_prefix)
+
+    def cancel(self) -> None:
+        """From another thread: end the tool that is being asked."""
+        self._devices.cancel()
 
     def look(self) -> Reading:
         """The figures of now; it takes as long as the tools may take at most."""
