@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from bench.figures import Figure, percentile
+from bench.figures import Figure, interleaved, percentile, ratio
 from bench.measuring import Bench
 from bench.models import LOADS, PLACE, SCALE
 from bench.servers import said
@@ -22,6 +22,7 @@ from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepos
 from queue_workflows.repositories.affinity import AffinityRepository, Preference
 
 WORKERS: Final = 4
+CLAIMS: Final = 50
 # Jobs of a model whose turn in popularity is n come 1/n as often as those of the first.
 POPULARITY: Final = tuple(1 / (number + 1) for number in range(len(LOADS)))
 JOBS_S: Final = (1.0, 3.0)
@@ -108,18 +109,18 @@ def leaving(bench: Bench) -> Sequence[Figure]:
 
 
 def flat(bench: Bench) -> Sequence[Figure]:
-    """The claim alone, over few and over many waiting jobs of 500 models."""
-    few, many, claims = 1_000, bench.much(1_000_000, 20_000), bench.much(400, 50)
-    seen = {}
-    for count in (few, many):
-        with bench.database() as (_, connection):
+    """The claim alone, where as many rows as it looks at wait for each of 500 models, and where many do."""
+    few, many, rounds = 10_000, bench.much(1_000_000, 20_000), bench.much(11, 3)
+    with bench.database() as (_, some), bench.database() as (_, full):
+        for connection, count in ((some, few), (full, many)):
             _store(connection, count)
-            seen[count] = _claims_ms(connection, claims)
-            bench.say(f"{count:,} waiting: {seen[count]:.2f} ms")
+        seen = interleaved(
+            rounds, {"few": lambda: _claims_ms(some), "many": lambda: _claims_ms(full)}, bench.say
+        )
     return [
         Figure(
-            *("flat", f"a claim over {many:,} of 500 models, median of {claims}", seen[many], "ms"),
-            *(f"over {few:,}", seen[few], seen[many] / seen[few], 1.5, True),
+            *("flat", f"a claim over {many:,} of 500 models, {rounds} rounds", median(seen["many"]), "ms"),
+            *(f"over {few:,}", median(seen["few"]), ratio(seen["many"], seen["few"]), 1.5, True),
         )
     ]
 
@@ -185,18 +186,18 @@ def _store(connection: psycopg.Connection[Any], count: int) -> None:
     connection.execute("VACUUM ANALYZE workflow_node_jobs")
 
 
-def _claims_ms(connection: psycopg.Connection[Any], claims: int) -> float:
+def _claims_ms(connection: psycopg.Connection[Any]) -> float:
     """The median of many, each by a worker that has other models loaded."""
     connection.execute("SET plan_cache_mode = force_generic_plan")
     repository, took = AffinityRepository(connection), []
-    for number in range(claims):
+    for number in range(CLAIMS):
         preference = Preference(
             warm=(f"m{number % 500}", f"m{(number + 7) % 500}"), oldest=number % 10 == 0, yield_s=0.5
         )
         began = time.perf_counter()
         repository.ask("gpu", preference, worker_id="w", lease_s=300.0)()
         took.append((time.perf_counter() - began) * 1000)
-    return median(took[claims // 10 :])
+    return median(took[CLAIMS // 10 :])
 
 
 def _until(look: Any) -> None:
