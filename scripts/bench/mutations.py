@@ -14,7 +14,7 @@ _FENCE_WITHOUT_ATTEMPT: Final = """(job.claimed_by, job.status)
 _STATEMENT: Final = "ending.END[self._family.name]"
 _PARAMS: Final = "end_params(self._family, endings)"
 _END: Final = f"""rows = self._sql.ask({_STATEMENT}, {_PARAMS})
-        return lambda: _ended(endings, rows())"""
+        return lambda: accepted_of(endings, rows())"""
 _LATE_EVENTS: Final = f'''params = {_PARAMS}
         ended = self._sql.rows({_STATEMENT}, params)
         if self._family.emits_events:
@@ -26,7 +26,7 @@ _LATE_EVENTS: Final = f'''params = {_PARAMS}
                 """,
                 params,
             )
-        return lambda: _ended(endings, ended)'''
+        return lambda: accepted_of(endings, ended)'''
 
 
 @dataclass(frozen=True)
