@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queue_workflows.roles.room import AHEAD_MOST, GIVE_BACK_AFTER_S, Room
+from queue_workflows.roles.room import AHEAD_LEAST, AHEAD_MOST, GIVE_BACK_AFTER_S, Room
 
 
 def at_pace(room: Room, *, per_ms: int, seconds: float, rounds: int = 100) -> tuple[float, int]:
@@ -38,12 +38,41 @@ def test_slow_jobs_are_not_claimed_ahead() -> None:
         now += 0.5
 
 
-@pytest.mark.parametrize(("per_ms", "most"), [(2, 8 + 44), (100, 8 + AHEAD_MOST)])
+@pytest.mark.parametrize(("per_ms", "most"), [(2, 8 + AHEAD_LEAST), (100, 8 + AHEAD_MOST)])
 def test_quick_jobs_are_claimed_ahead_by_twenty_milliseconds(per_ms: int, most: int) -> None:
     """As many as were begun in that time, and never more than the cap."""
     room = Room(8)
     _, free = at_pace(room, per_ms=per_ms, seconds=0.00001)
     assert 8 < free <= most
+
+
+@pytest.mark.parametrize(("round_s", "ahead"), [(0.001, 60), (0.04, 120), (10.0, 150)])
+def test_a_slow_round_lets_one_claim_further_ahead(round_s: float, ahead: int) -> None:
+    """What is begun while it takes, in 20 ms at least, and no more than in 50 ms."""
+    room = Room(8)
+    room.asked(round_s)
+    _, free = at_pace(room, per_ms=3, seconds=0.00001)
+    assert 8 + ahead - 4 <= free <= 8 + ahead + 4
+
+
+def test_who_gets_little_of_the_machine_claims_no_tiny_batches() -> None:
+    """As long as its jobs are short and most of its threads are free; else what it began is what counts."""
+    room = Room(8)
+    room.ended(10_000, 10_000 * 0.00001)
+    now = 1.0
+    assert room.free(4, 0, now + 1) == 4 + AHEAD_LEAST
+    assert room.free(5, 0, now + 2) == 3
+    room.ended(10_000, 10_000 * 0.5)
+    assert room.free(0, 0, now + 3) == 8
+
+
+def test_who_may_have_all_claims_half_of_it_at_a_time() -> None:
+    """The other half is there to be run meanwhile: together they are no more than the cap."""
+    room = Room(8)
+    now, free = at_pace(room, per_ms=100, seconds=0.00001)
+    assert free == (8 + AHEAD_MOST) // 2
+    assert room.free(0, 0, now, unread=free) == free
+    assert room.free(0, 300, now, unread=free) == 0
 
 
 def test_a_worker_that_gets_stuck_claims_nothing_ahead() -> None:

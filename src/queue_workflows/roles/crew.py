@@ -304,6 +304,7 @@ class Crew:
         unknown = self._performer.unknown([held.job for held in claimed])
         if unknown:
             claimed = [held for held in claimed if not self._puts_aside(held, unknown)]
+        self._room.asked(self._exchange.took_s)
         self._room.handed(len(claimed), time.monotonic())
         self.hands.put(claimed, self._holdings.count())
 

@@ -35,6 +35,8 @@ from queue_workflows.states import JobStatus
 _log = logging.getLogger(__name__)
 
 _FAILED: Final = (psycopg.Error, QwfError)
+# A smaller batch is taken in first: it is soon done, and makes room for a larger one.
+_WORTH_FLOWING: Final = 100
 
 
 class Taking(Protocol):
@@ -80,6 +82,8 @@ class Exchange:
         self._redactor = outfit.redactor
         self._touch = outfit.touch
         self._unread: _Unread | None = None
+        # How long the last end and claim took.
+        self.took_s = 0.0
 
     @property
     def unread(self) -> int:
@@ -97,6 +101,7 @@ class Exchange:
         return self._unread is not None and (
             not self.unwritten
             or not self._unread.asked.is_full
+            or self._unread.asked.limit < _WORTH_FLOWING
             or bool(self._kept)
             or self._guardian.claiming.is_wanted
         )
@@ -195,7 +200,9 @@ class Exchange:
             if before is not None:
                 self._touch.meanwhile(lambda: self._load(before))
             reading = boottime()
-            asked = intake.ask_end_and_claim(endings, self._marks, time.monotonic(), limit=limit, alone=alone)
+            asked_at = time.monotonic()
+            asked = intake.ask_end_and_claim(endings, self._marks, asked_at, limit=limit, alone=alone)
+            self.took_s = time.monotonic() - asked_at
             return _Unread(intake, asked, ended, reading, alone)
         finally:
             # Not yet, if it could not even be asked.

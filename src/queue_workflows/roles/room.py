@@ -2,15 +2,18 @@
 
 A worker that claims one job for each free thread waits for the database between any two short ones. One that
 claims far ahead keeps from others what it does not get to. So it claims ahead what it begins anyway while one
-round to the database takes:
+round to the database takes. For that 20 ms are reckoned, or as long as the last one took, up to 50 ms: where
+many share a machine batches would else get smaller with each of them, and each batch is a commit.
 
     claimed, not begun   <=   free threads  +  the least of
-        what it began within the last 20 ms                    (whose jobs are stuck begins nothing)
-        what so many threads can begin in 20 ms                (by how long the last jobs took: 0 if slow)
+        what it began within the last round                    (whose jobs are stuck begins nothing),
+            or 50 while most of its threads are free: nothing is stuck, it gets little of the machine
+        what so many threads can begin in a round              (by how long the last jobs took: 0 if slow)
         400
 
-What has not been begun 100 ms after its claim, because the jobs before it turned slow, is given back at its
-place, uncounted.
+Who may have all of it claims half of it at a time: one half is run while the other is claimed. What has not
+been begun 100 ms after its claim, because the jobs before it turned slow, is given back at its place,
+uncounted.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from collections import deque
 from typing import Final
 
 AHEAD_S: Final = 0.02
+AHEAD_LONGEST_S: Final = 0.05
+AHEAD_LEAST: Final = 50
 AHEAD_MOST: Final = 400
 GIVE_BACK_AFTER_S: Final = 0.1
 # How many jobs the mean of their durations looks back on, in threads' worth.
@@ -36,6 +41,11 @@ class Room:
         self._begun: deque[tuple[float, int]] = deque([(0.0, 0)])
         self._handed: deque[tuple[float, int]] = deque()
         self._handed_in_all = 0
+        self._round_s = AHEAD_S
+
+    def asked(self, seconds: float) -> None:
+        """The last round to the database took so long."""
+        self._round_s = min(max(AHEAD_S, seconds), AHEAD_LONGEST_S)
 
     def handed(self, jobs: int, now: float) -> None:
         """So many were claimed and wait for a thread."""
@@ -58,12 +68,16 @@ class Room:
         """How many to claim, while so many run, so many wait for a thread, and so many are to be handed."""
         begun = self._handed_in_all - waiting
         seen = self._begun
-        while len(seen) > 1 and seen[1][0] <= now - AHEAD_S:
+        while len(seen) > 1 and seen[1][0] <= now - self._round_s:
             seen.popleft()
         lately = begun - seen[0][1]
+        if running <= self._threads // 2:
+            lately = max(lately, AHEAD_LEAST)
         seen.append((now, begun))
-        able = int(self._threads * AHEAD_S / max(self._mean_s, 1e-6))
-        return max(0, self._threads - running - waiting - unread + min(lately, able, AHEAD_MOST))
+        able = int(self._threads * self._round_s / max(self._mean_s, 1e-6))
+        ahead = min(lately, able, AHEAD_MOST)
+        free = max(0, self._threads - running - waiting - unread + ahead)
+        return free if ahead < AHEAD_MOST else min(free, (self._threads + AHEAD_MOST) // 2)
 
     def give_back_at(self, waiting: int) -> float | None:
         """When the job that waits longest has waited long enough; None if none waits."""
