@@ -71,8 +71,8 @@ def exit_codes() -> str:
 
 
 def error_tree(base: type[errors.QwfError] = errors.QwfError) -> Iterator[type[errors.QwfError]]:
-    """Every error of `errors.py`, parents first, in the order of the file."""
-    if base.__module__ == errors.__name__:
+    """Every error of `errors`, parents first, in the order of its modules."""
+    if base.__module__.startswith(f"{errors.__name__}."):
         yield base
     for child in base.__subclasses__():
         yield from error_tree(child)

@@ -35,11 +35,11 @@ def lint_imports(checkout: Path) -> subprocess.CompletedProcess[str]:
 
 def test_an_import_that_points_up_is_refused(copy: Path) -> None:
     """A leaf that imports the command line breaks the build, and is named."""
-    with (copy / "src/queue_workflows/errors.py").open("a", encoding="utf-8") as errors:
+    with (copy / "src/queue_workflows/errors/base.py").open("a", encoding="utf-8") as errors:
         errors.write("\nfrom queue_workflows.cli import Invocation\n")
     ended = lint_imports(copy)
     assert ended.returncode == 1
-    assert "queue_workflows.errors -> queue_workflows.cli" in ended.stdout
+    assert "queue_workflows.errors.base -> queue_workflows.cli" in ended.stdout
 
 
 def test_a_package_without_a_layer_is_refused(copy: Path) -> None:

@@ -1,0 +1,64 @@
+"""What keeps a process of ours from running, or from running others."""
+
+from __future__ import annotations
+
+from errno import E2BIG, EAGAIN, EMFILE, ENFILE, ENOEXEC, ENOMEM
+from os import strerror
+
+from queue_workflows.errors.base import ExitCode, QwfError
+
+
+class NoDevices(QwfError):
+    """No GPU can be given to a worker; what only a changed machine or command mends ends with 78, else 1."""
+
+    def __init__(self, message: str, *, advice: str, is_lasting: bool = False) -> None:
+        super().__init__(message, advice=advice)
+        if is_lasting:
+            self.exit_code = ExitCode.CONFIGURATION
+
+
+class Orphaned(QwfError):
+    """The process that started this one is gone, so nobody would end or replace it: it does not run."""
+
+    exit_code = ExitCode.TERMINATED
+
+    def __init__(self, launcher_pid: int, parent_pid: int) -> None:
+        super().__init__(
+            f"process {launcher_pid}, which started this one, is gone; its parent is {parent_pid} now",
+            advice=f"start it again; QWF_LAUNCHER_PID={launcher_pid} must not be set by hand",
+        )
+        self.launcher_pid, self.parent_pid = launcher_pid, parent_pid
+
+
+class SpawnRefused(QwfError):
+    """A command cannot be started here: `about` is the program or directory that the system refused."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+    def __init__(self, program: str, number: int, about: str) -> None:
+        what = about or program
+        super().__init__(f"{program} cannot be started: {what}: {_refusal(number)}", advice=_cure(number))
+        self.program, self.number, self.about = program, number, what
+
+
+def _refusal(number: int) -> str:
+    return "no program, and without a first line such as #!/bin/sh" if number == ENOEXEC else strerror(number)
+
+
+def _cure(number: int) -> str:
+    if number == E2BIG:
+        return "hand long inputs over in files"
+    if number in (EAGAIN, ENOMEM, EMFILE, ENFILE):
+        return "this machine has too many processes, open files, or too little memory"
+    return "install what is missing, or correct its path or rights"
+
+
+class ProcessLost(QwfError):
+    """The process that saw to a command was killed, and the command with it; how it ended is unknown."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__(
+            f"{program}: the process that kept it was killed, and it with it",
+            advice="see whether this machine was short of memory; it can be tried again",
+        )
+        self.program = program
