@@ -12,7 +12,7 @@ import pytest
 from support.vendor_tools import HEAD, VendorTools, card, uuid_of
 
 from queue_workflows.telemetry.hw.amd import AmdReader
-from queue_workflows.telemetry.hw.commands import Asker, ToolAbsent, ToolFailed
+from queue_workflows.telemetry.hw.commands import Asker, ToolAbsent, ToolFailed, ToolSilent
 from queue_workflows.telemetry.hw.device import Device, megabytes, number
 from queue_workflows.telemetry.hw.machine import MachineReader
 from queue_workflows.telemetry.hw.nvidia import FIELDS, read_nvidia
@@ -237,6 +237,57 @@ def test_who_is_who_is_asked_once_until_a_card_is_new(tools: VendorTools) -> Non
     assert [one.id for one in reader.read()] == ["GPU-de8287300da37c72", "amd:0"]
     words = [line.split()[0] for line in tools.asked("amd-smi")]
     assert words == ["metric", "list", "static", "metric", "metric", "list", "static"]
+
+
+def test_a_card_keeps_its_name_when_its_tool_fails(tools: VendorTools) -> None:
+    """Under another it would pass for another card, which nobody has; the next answer counts again."""
+    at = 0.0
+    tools.says("amd-smi", "metric", json.dumps([metric(0)]))
+    tools.says("amd-smi", "list", json.dumps(LISTED))
+    tools.says("amd-smi", "static", json.dumps(ASIC))
+    reader = AmdReader(Asker(PATIENCE_S), now=lambda: at)
+    (card,) = reader.read()
+    for answer in ("no", json.dumps([{"gpu": 0, "hip_id": "N/A", "hip_uuid": "N/A"}]), "[]"):
+        at += 61.0
+        tools.says("amd-smi", "list", answer)
+        tools.says("amd-smi", "static", "no", 1)
+        assert reader.read() == [card]
+    tools.says("rocm-smi", "--showuse", json.dumps({"card0": {"Unique ID": "N/A"}}))
+    tools.says("amd-smi", "metric", "no")
+    with pytest.raises(ToolFailed, match=r"^amd-smi said"):
+        reader.read()
+    tools.says("amd-smi", "metric", json.dumps([metric(0), metric(1)]))
+    tools.says("amd-smi", "list", "no")
+    with pytest.raises(ToolFailed, match=r"^amd-smi said"):
+        reader.read()
+    tools.says("amd-smi", "list", json.dumps([{**LISTED[0], "gpu": 1}]))
+    assert [one.id for one in reader.read()] == ["amd:0", card.id]
+
+
+def test_a_card_whose_name_was_not_answered_is_not_there_yet(tools: VendorTools) -> None:
+    """That a tool cannot say it is one thing, that it says nothing another."""
+    tools.says("amd-smi", "metric", json.dumps([metric(0)]))
+    tools.says("amd-smi", "static", json.dumps(ASIC))
+
+    class Silent(Asker):
+        def ask(self, tool: str, *arguments: str) -> tuple[int, str]:
+            if arguments[0] == "list":
+                raise ToolSilent(f"{tool} gave no answer")
+            return super().ask(tool, *arguments)
+
+    with pytest.raises(ToolSilent):
+        AmdReader(Silent(PATIENCE_S)).read()
+
+
+def test_the_older_tool_is_kept_to_where_it_was_the_one_that_answered(tools: VendorTools) -> None:
+    """It may call the same card by another name."""
+    tools.says("rocm-smi", "--showuse", json.dumps({"card0": {"Unique ID": "N/A"}}))
+    tools.says("amd-smi", "metric", "no")
+    reader = AmdReader(Asker(PATIENCE_S))
+    assert [one.id for one in reader.read()] == ["amd:0"]
+    tools.says("amd-smi", "metric", json.dumps([metric(0)]))
+    tools.says("amd-smi", "list", json.dumps(LISTED))
+    assert [one.id for one in reader.read()] == ["amd:0"]
 
 
 ROCM = {

@@ -155,6 +155,30 @@ def test_a_device_that_appears_gets_a_slot(bench: Bench) -> None:
     assert bench.tend(4.0) == ["gpu/nvidia0", "gpu/nvidia1", "gpu/MIG-01234567"]
 
 
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [("GPU-0123456789abcdef", None), (None, "GPU-0123456789abcdef")],
+    ids=["its UUID is not told", "its UUID is told late"],
+)
+def test_a_device_under_another_name_is_not_given_to_a_second_worker(
+    tmp_path: Path, name: str | None, other: str | None, caplog
+) -> None:
+    """A tool that fails once leaves a number of it; when it is named again all is as before."""
+    card = Device("amd", 0, name, memory_used_mb=3)
+    bench = Bench(tmp_path, [card])
+    bench.desk.is_open = True
+    bench.looking.sees(0.5, card)
+    assert bench.tend(1.0) == ["gpu/amd0"]
+    bench.start(bench.slots[0], "w1")
+    for at in (2.0, 3.0):
+        bench.looking.sees(at, replace(card, uuid=other))
+        assert bench.tend(at) == []
+    assert caplog.text.count("gets no worker: it may be") == 1
+    bench.looking.sees(4.0, card, Device("amd", 1, "GPU-1123456789abcdef"))
+    assert bench.tend(4.0) == ["gpu/amd1"]
+    bench.close()
+
+
 def test_who_is_told_by_the_file_must_be_proved_to_be_gone(tmp_path: Path, bench: Bench) -> None:
     """The next supervisor reads it there; what is no word of ours is nobody's."""
     bench.opened()

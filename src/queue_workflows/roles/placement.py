@@ -93,6 +93,7 @@ class Placement:
         self._lock_dir = lock_dir
         self._places: dict[str, _Place] = {}
         self._sight = Sight()
+        self._doubted: set[str] = set()
 
     @classmethod
     def of(cls, settings: Settings, each: EachDevice | None, ring: Callable[[], None]) -> Self:
@@ -134,7 +135,7 @@ class Placement:
             return []
         self._sight = sight = self._sampler.sight
         seen = usable(list(sight.devices.values()), self._environ)
-        fresh = [one for one in seen if one.id not in self._places]
+        fresh = [one for one in seen if one.id not in self._places and not self._may_be_another(one)]
         slots = self._slots_for(fresh)
         for slot in slots:
             _log.info("%s: %s has appeared", slot.name, slot.device)
@@ -173,6 +174,27 @@ class Placement:
         if slot.device is not None:
             place = self._places[slot.device]
             place.state, place.since = _State.PROVING, self._now()
+
+    def _may_be_another(self, one: Device) -> bool:
+        """Whether a device that appears may be one that a worker has, under another name.
+
+        A tool that fails to tell a UUID leaves a number, and no card has both: so a newcomer is not believed
+        while one of its vendor is missing and either of them has only a number.
+        """
+        missing = [
+            place.device
+            for place in self._places.values()
+            if place.device.vendor == one.vendor and place.device.id not in self._sight.devices
+        ]
+        suspects = [other.id for other in missing if other.uuid is None or one.uuid is None]
+        if suspects and one.id not in self._doubted:
+            self._doubted.add(one.id)
+            _log.warning(
+                "device %s gets no worker: it may be %s, which is not listed at present",
+                one.id,
+                " or ".join(suspects),
+            )
+        return bool(suspects)
 
     def _slots_for(self, devices: Sequence[Device]) -> list[Slot]:
         if self._each is None:

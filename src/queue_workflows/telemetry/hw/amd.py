@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from queue_workflows.telemetry.hw.commands import Asker, ToolAbsent, ToolFailed, first_of, not_understood
+from queue_workflows.telemetry.hw.commands import (
+    Asker,
+    ToolAbsent,
+    ToolFailed,
+    ToolSilent,
+    first_of,
+    not_understood,
+)
 from queue_workflows.telemetry.hw.device import Device, megabytes, number, whole, without_doubles, words
 
 TOOL: Final = "amd-smi"
@@ -35,18 +42,29 @@ _KNOWN_FOR_S: Final = 60.0
 
 @dataclass
 class AmdReader:
-    """Asks whichever tool there is; what a card is called is asked anew once a minute, or when one is new."""
+    """Asks whichever tool there is; what a card is called is asked anew once a minute, or when one is new.
+
+    A card must not change its name while a worker is on it: it would pass for another card, and a free one.
+    So the tool that has answered once is the one that is asked, and what it has said of a card stands until
+    it says something else.
+    """
 
     asker: Asker
     now: Callable[[], float] = time.monotonic
     _known: dict[int, dict[str, Any]] = field(default_factory=dict)
     _known_at: float = -_KNOWN_FOR_S
+    _has_listed: bool = False
+    _tool: str | None = None
 
     def read(self) -> list[Device]:
         """Its devices now."""
+        if self._tool == OLDER_TOOL:
+            return self._by_rocm_smi()
         try:
             return self._by_amd_smi()
         except (ToolAbsent, ToolFailed) as failed:
+            if self._tool is not None:
+                raise
             try:
                 return self._by_rocm_smi()
             except ToolAbsent:
@@ -56,22 +74,35 @@ class AmdReader:
         told = of_gpus(_json(TOOL, *self.asker.ask(TOOL, *_METRICS)))
         if set(told) != set(self._known) or self.now() - self._known_at >= _KNOWN_FOR_S:
             self._known, self._known_at = self._identities(told), self.now()
+        self._tool = TOOL
         return without_doubles([_device(gpu, told[gpu], self._known.get(gpu, {})) for gpu in sorted(told)])
 
     def _identities(self, told: Mapping[int, object]) -> dict[int, dict[str, Any]]:
-        """What is not understood of them is not missed: a card then goes by its number."""
-        known: dict[int, dict[str, Any]] = {gpu: {} for gpu in told}
+        """What a tool never tells is not missed: a card then goes by its number.
+
+        What it told before is kept for the same cards; where they are others by now, it has to tell again.
+        """
+        are_same = self._known.keys() == told.keys()
+        known = {gpu: dict(self._known[gpu]) if are_same else {} for gpu in told}
         for arguments in (_LISTED, _ASIC):
             try:
                 answer = of_gpus(_json(TOOL, *self.asker.ask(TOOL, *arguments)))
-            except ToolFailed:
+            except ToolFailed as failed:
+                is_telling = self._has_listed or isinstance(failed, ToolSilent)
+                if arguments == _LISTED and is_telling and not are_same:
+                    raise
                 continue
+            self._has_listed |= arguments == _LISTED
             for gpu in known.keys() & answer.keys():
-                known[gpu].update(answer[gpu])
+                known[gpu].update(
+                    {name: what for name, what in answer[gpu].items() if first_of([what]) is not None}
+                )
         return known
 
     def _by_rocm_smi(self) -> list[Device]:
-        return without_doubles(parse_rocm_smi(*self.asker.ask(OLDER_TOOL, *_OLDER)))
+        devices = without_doubles(parse_rocm_smi(*self.asker.ask(OLDER_TOOL, *_OLDER)))
+        self._tool = OLDER_TOOL
+        return devices
 
 
 def _json(tool: str, status: int, text: str) -> Any:

@@ -28,6 +28,10 @@ class ToolFailed(Exception):
     """It did not answer, or nothing that could be understood; the text says so in one line."""
 
 
+class ToolSilent(ToolFailed):
+    """It did not answer at all, so nothing is known of what it would have said."""
+
+
 class Asker:
     """Runs tools for one thread; `timeout_s` is what each question may take."""
 
@@ -51,7 +55,7 @@ class Asker:
         stuck = self._stuck.get(tool)
         if stuck is not None:
             if stuck.poll() is None:
-                raise ToolFailed(f"{tool} hangs: process {stuck.pid} cannot be ended")
+                raise ToolSilent(f"{tool} hangs: process {stuck.pid} cannot be ended")
             del self._stuck[tool]
         try:
             process = subprocess.Popen(
@@ -75,7 +79,7 @@ class Asker:
             status = self._end(tool, process, until)
             self._asked = None
         if said is None or status is None:
-            raise ToolFailed(f"{tool} gave no answer within {self._timeout_s:g} s")
+            raise ToolSilent(f"{tool} gave no answer within {self._timeout_s:g} s")
         out, err = (part.decode("utf-8", "replace") for part in said)
         return status, out if out.strip() else err
 
