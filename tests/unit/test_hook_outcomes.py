@@ -61,7 +61,9 @@ def test_an_exit_of_zero_is_what_the_last_result_says() -> None:
             {"code": None, "signal": 15, "timed_out": True},
             LATE,
         ),
-        ({"code": None, "signal": 15, "stopped": "cancelled"}, "it was ended by SIGTERM"),
+        ({"code": 0, "timed_out": True}, LATE),
+        ({"code": None, "signal": 15, "stopped": "cancelled"}, "it was told to stop: cancelled"),
+        ({"code": 0, "stopped": "its worker stops"}, "it was told to stop: its worker stops"),
     ],
 )
 def test_another_end_is_tried_again_whatever_was_said(how: dict[str, Any], words: str) -> None:
@@ -78,6 +80,7 @@ def test_another_end_is_tried_again_whatever_was_said(how: dict[str, Any], words
         ({"code": None, "signal": 9, "stopped": SEALED}, True),
         ({"code": 143, "stopped": SEALED}, True),
         ({"code": None, "signal": 15, "timed_out": True}, True),
+        ({"code": 0, "timed_out": True}, True),
     ],
 )
 def test_a_background_hook_that_had_its_time_is_what_it_said(

@@ -5,7 +5,9 @@
     status 0                              succeeded, or nothing             completed
     status 0                              failed                            failed, for good
     status 0                              skipped                           skipped
-    another status, a signal, a timeout   anything                          tried again, at last failed
+    another status, a signal              anything                          tried again, at last failed
+    whatever, after its timeout           anything                          the same
+    whatever, told to stop                anything                          the same, or what the stop says
     told to end with its run's last step  as with status 0, whatever its exit
     a background hook's own timeout       as with status 0: it had its time
 
@@ -30,7 +32,9 @@ _LONGEST: Final = 1_000
 def result_of(label: str, ended: HookExit, output: HookOutput, *, is_background: bool) -> dict[str, Any]:
     """What the job returns; raises `Skip`, `Discard` for what is final, and `HookFailed` for another try."""
     had_its_time = ended.stopped == SEALED or (is_background and ended.timed_out)
-    if ended.code != 0 and not had_its_time:
+    # Whoever catches SIGTERM and exits with 0 has been cut short all the same.
+    was_cut_short = ended.timed_out or ended.stopped is not None
+    if (ended.code != 0 or was_cut_short) and not had_its_time:
         raise HookFailed(label, _how(ended), ended.stderr_tail)
     result = output.result()
     said = str(result.get("output_str") or "")[:_LONGEST]
@@ -45,6 +49,8 @@ def result_of(label: str, ended: HookExit, output: HookOutput, *, is_background:
 def _how(ended: HookExit) -> str:
     if ended.timed_out:
         return f"it took longer than it may, and was ended after {ended.seconds:.1f} s"
+    if ended.stopped is not None:
+        return f"it was told to stop: {ended.stopped}"
     if ended.signal is not None:
         return f"it was ended by {_signal_name(ended.signal)}"
     return f"exit status {ended.code}"
