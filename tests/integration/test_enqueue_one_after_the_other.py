@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 
 import psycopg
 import pytest
 
-from queue_workflows import enqueue_ingest_job
+from queue_workflows import NewIngestJob, enqueue_ingest_job, enqueue_many
 from queue_workflows.errors import ConfigurationError, DatabaseError, PayloadError
 from queue_workflows.repositories import IngestJobRepository
 
 OURS = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'qwf%'"
 # Psycopg prepares what is asked the sixth time, and so is this.
 ENOUGH = 7
+
+
+class Name(str, Enum):  # noqa: UP042 - a StrEnum is its value in `str()` too
+    """Names as many apps keep them."""
+
+    PAGE = "page"
+    QUEUE = "fetch"
+
+
+class Level(int, Enum):
+    """And numbers."""
+
+    HIGH = 8
 
 
 @pytest.fixture
@@ -59,6 +73,18 @@ def test_each_is_the_row_that_it_would_be_otherwise(conn: psycopg.Connection):
         assert (row.task_name, row.queue, row.args, row.priority) == ("ä\\b", "load", args or {}, 5)
     with pytest.raises(PayloadError, match="priority must be"):
         enqueue_ingest_job("page", queue="fetch", priority=True, conn=conn)
+
+
+def test_an_enums_member_is_its_value(conn: psycopg.Connection):
+    """Whoever else says the same in plain words, before or after."""
+    for name, queue, priority in ((Name.PAGE, Name.QUEUE, Level.HIGH), ("page", "fetch", 8)) * 2:
+        for _ in range(ENOUGH):
+            enqueue_ingest_job(name, queue=queue, priority=priority, conn=conn)
+        jobs = [NewIngestJob(task_name=name, queue=queue, priority=priority) for _ in range(2)]
+        enqueue_many([*jobs, NewIngestJob(task_name="page", queue="fetch", priority=8)], conn=conn)
+    rows = conn.execute("SELECT DISTINCT task_name, queue, priority FROM ingest_jobs").fetchall()
+    assert rows == [("page", "fetch", 8)]
+    assert IngestJobRepository(conn).counts() == {"fetch": {"queued": 4 * (ENOUGH + 3)}}
 
 
 def test_what_the_server_forgot_is_done_all_the_same(conn: psycopg.Connection):

@@ -283,7 +283,7 @@ class IngestRows:
         """The same as the server reads them, in the order of `PLAIN`; see `_plain_row`."""
         last, before, after = self._last_texts
         if not (task_name is last[0] and queue is last[1] and priority is last[2]):
-            texts = [str(value).encode() for value in self.plain(task_name, queue, None, priority).values()]
+            texts = [_sent(value) for value in self.plain(task_name, queue, None, priority).values()]
             before, after = tuple(texts[:2]), tuple(texts[3:])
             self._last_texts = (task_name, queue, priority), before, after
         return (*before, self._limits.json_object("args", args).encode(), *after)
@@ -327,13 +327,19 @@ def _due_columns(run_at: Sequence[Any], delay: Sequence[Any]) -> tuple[Sequence[
 
 def ingest_queue(queue: str) -> str:
     """A queue that ingest jobs may use; which of them this host app has is for the public face to say."""
-    return _unreserved(check.text("queue", queue))
+    _refuse_reserved(check.text("queue", queue))
+    return queue
 
 
+# Remembers that a name is right and hands none out: who asked first may have said it by an enum's member.
 @lru_cache(maxsize=256)
-def _unreserved(queue: str) -> str:
+def _refuse_reserved(queue: str) -> None:
     if check_queue_name(queue).lower() in RESERVED_QUEUES:
         raise ConfigurationError(
             f"the queue {queue!r} is reserved for node jobs", advice="use one of the host app's ingest queues"
         )
-    return queue
+
+
+def _sent(value: str | int) -> bytes:
+    """The value itself: `str()` of an enum's member is its name."""
+    return value.encode() if isinstance(value, str) else int.__repr__(value).encode()
