@@ -22,6 +22,7 @@ from queue_workflows.repositories import (
     NewNodeJob,
     NodeJobRepository,
     RunRepository,
+    enqueue_many,
 )
 
 
@@ -195,6 +196,7 @@ def test_nothing_found(qwf_conn: psycopg.Connection) -> None:
     assert HeartbeatRepository(qwf_conn).fetch("nobody") is None
     assert RunRepository(qwf_conn).list(workflow_name="nothing") == []
     assert IngestJobRepository(qwf_conn).enqueue_many([]) == []
+    assert enqueue_many([], conn=qwf_conn) == []
 
 
 def test_explicit_columns_survive_an_added_one(qwf_dsn: str) -> None:

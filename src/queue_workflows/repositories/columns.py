@@ -55,6 +55,8 @@ class Columns:
 
     def values(self, name: str) -> Sequence[Any]:
         """A column, one value for each row."""
+        if not self.count:
+            return []  # no rows have no columns
         return self.each[name] if name in self.each else [self.same[name]] * self.count
 
     def part(self, start: int, stop: int) -> Self:
