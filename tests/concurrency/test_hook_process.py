@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from support.processes import gone, linux_only
 from support.workers import until
 
 from queue_workflows.hooks.pid_files import sweep_pid_files
-from queue_workflows.hooks.process import run_hook
+from queue_workflows.hooks.process import HookExit, run_hook
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.redaction import Redactor
 
@@ -82,6 +83,22 @@ def test_a_long_story_ends_with_its_end(spawner: Spawner, tmp_path: Path) -> Non
     assert ended.stderr_tail.startswith("…\nline ")
     assert ended.stderr_tail.endswith("line 2999\nthe end\n")
     assert len(ended.stderr_tail) <= 8000
+
+
+@pytest.mark.parametrize("put", ["mkfifo ../err", "ln -s ../secret ../err"])
+def test_what_a_hook_puts_in_place_of_its_log_is_not_opened(
+    spawner: Spawner, tmp_path: Path, put: str
+) -> None:
+    """A FIFO would hold up the worker's thread for ever, a link would show what only the worker may read."""
+    (tmp_path / "secret").write_text("the worker's own")
+    ends: list[HookExit] = []
+    script = f"echo 'what it said' >&2; rm ../err; {put}; exit 3"
+    running = threading.Thread(
+        target=lambda: ends.append(run_hook(shell(tmp_path, script), spawner=spawner)), daemon=True
+    )
+    running.start()
+    running.join(60)
+    assert [(ended.code, ended.stderr_tail) for ended in ends] == [(3, "what it said\n")]
 
 
 def test_a_daemon_that_only_its_pid_file_names_is_ended(

@@ -6,7 +6,6 @@ nothing of hooks; here is added what only a hook has.
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -21,7 +20,6 @@ from queue_workflows.jobs.redaction import Redactor
 __all__ = ["HookCommand", "HookExit", "HookStop", "run_hook"]
 
 _LONGEST_TAIL: Final = 8_000
-_READ_FOR_TAIL: Final = 65_536
 _NO_SECRETS: Final = Redactor()
 
 
@@ -29,7 +27,6 @@ _NO_SECRETS: Final = Redactor()
 class HookExit(Ended):
     """How a hook ended; `stderr_tail` is fit to be stored, `swept` are daemons that were ended after it."""
 
-    stderr_tail: str = ""
     swept: tuple[int, ...] = ()
 
 
@@ -45,15 +42,5 @@ def run_hook(
     ended = spawner.run(command, stop=stop)
     swept = sweep_pid_files(Path(command.cwd), mark=ended.mark, since=since, grace_s=command.grace_s)
     known = {field.name: getattr(ended, field.name) for field in fields(ended)}
-    return HookExit(**known, stderr_tail=_tail_of(command.stderr_path, redactor), swept=swept)
-
-
-def _tail_of(path: Path, redactor: Redactor) -> str:
-    """The end of what it said, without secrets and without what Postgres cannot store."""
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(size - _READ_FOR_TAIL, 0))
-            return redactor.tail(file.read(_READ_FOR_TAIL).decode("utf-8", "replace"), _LONGEST_TAIL)
-    except OSError:
-        return ""
+    known["stderr_tail"] = redactor.tail(ended.stderr_tail, _LONGEST_TAIL)
+    return HookExit(**known, swept=swept)

@@ -316,7 +316,7 @@ class Run:
             os.close(descriptor)
 
     def _report(self, survivors: list[int]) -> dict[str, Any]:
-        wrong = self._out.close() or self._err.close()
+        wrong = [self._out.close(), self._err.close()]
         return {
             "status": self._status,
             "timed_out": self._timed_out,
@@ -324,7 +324,8 @@ class Run:
             "seconds": self._seconds or time.monotonic() - self._began,
             "stdout": [self._out.size, self._out.is_cut],
             "stderr": [self._err.size, self._err.is_cut],
-            "wrong": wrong,
+            "last_words": self._err.last_words.decode("utf-8", "replace"),
+            "wrong": wrong[0] or wrong[1],
             "survivors": survivors,
         }
 

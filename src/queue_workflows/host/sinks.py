@@ -9,6 +9,7 @@ from typing import Final
 
 _CHUNK: Final = 65_536
 _DISCARDED_AT_ONCE: Final = 1 << 20
+_LAST_WORDS: Final = 65_536
 
 
 class Sink:
@@ -17,7 +18,7 @@ class Sink:
     def __init__(self, path: str, cap: int) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)  # also a link or a FIFO that somebody put there
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
         self._room = cap
         self.size = 0
         self.is_cut = False
@@ -70,7 +71,13 @@ class Capped(Sink):
 
 
 class HeadAndTail(Sink):
-    """Keeps the beginning and the end, half of the cap each: errors tend to stand at either."""
+    """Keeps the beginning and the end, half of the cap each: errors tend to stand at either.
+
+    `last_words` are what its file ends with once it is closed. By its path it is not read again: whose output
+    it is may have put anything there.
+    """
+
+    last_words: bytes = b""
 
     def __init__(self, path: str, cap: int) -> None:
         super().__init__(path, cap // 2)
@@ -96,6 +103,13 @@ class HeadAndTail(Sink):
             self.is_cut = True
 
     def close(self) -> int | None:
+        self._write_tail()
+        with suppress(OSError):
+            end = os.fstat(self._file).st_size
+            self.last_words = os.pread(self._file, _LAST_WORDS, max(end - _LAST_WORDS, 0))
+        return super().close()
+
+    def _write_tail(self) -> None:
         tail = b"".join(self._tail)
         if len(tail) > self._longest_tail:
             tail, self.is_cut = tail[-self._longest_tail :], True
@@ -103,4 +117,3 @@ class HeadAndTail(Sink):
             kept = os.fstat(self._file).st_size + len(tail)
             self._write(f"\n… {self.size - kept:,} bytes left out …\n".encode())
         self._write(tail)
-        return super().close()

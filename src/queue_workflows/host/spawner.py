@@ -55,7 +55,8 @@ class Command:
 class Ended:
     """How a command ended; `survivors` are processes of it that even SIGKILL has not ended yet.
 
-    `stopped` is the reason of the `Stop` that ended it, `mark` what its processes had in their environment.
+    `stopped` is the reason of the `Stop` that ended it, `mark` what its processes had in their environment,
+    `stderr_tail` the end of what it said.
     """
 
     code: int | None
@@ -70,6 +71,7 @@ class Ended:
     output_error: str | None = None
     survivors: tuple[int, ...] = ()
     mark: str = ""
+    stderr_tail: str = ""
 
 
 class Stop:
@@ -251,4 +253,5 @@ def _ended(command: Command, mark: str, report: dict[str, Any], reason: str | No
         output_error=None if wrong is None else os.strerror(wrong),
         survivors=tuple(report["survivors"]),
         mark=mark,
+        stderr_tail=report["last_words"],
     )
