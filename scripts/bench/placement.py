@@ -20,6 +20,7 @@ from bench.servers import said
 from bench.workers import supervising
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
 from queue_workflows.repositories.affinity import AffinityRepository, Preference
+from queue_workflows.repositories.claiming import PRIORITIES
 
 WORKERS: Final = 4
 CLAIMS: Final = 50
@@ -192,7 +193,9 @@ def _claims_ms(connection: psycopg.Connection[Any]) -> float:
     repository, took = AffinityRepository(connection), []
     for number in range(CLAIMS):
         preference = Preference(
-            warm=(f"m{number % 500}", f"m{(number + 7) % 500}"), oldest=number % 10 == 0, yield_s=0.5
+            warm=(f"m{number % 500}", f"m{(number + 7) % 500}"),
+            oldest=() if number % 10 else PRIORITIES,
+            yield_s=0.5,
         )
         began = time.perf_counter()
         repository.ask("gpu", preference, worker_id="w", lease_s=300.0)()

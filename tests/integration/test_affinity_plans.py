@@ -14,6 +14,7 @@ from support.plans import explain
 from queue_workflows.db.pins import PLANNER
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.affinity import CLAIM_WARM, LOOKED_AT, First, Preference, claim_params
+from queue_workflows.repositories.claiming import PRIORITIES
 
 TABLE = "workflow_node_jobs"
 ROWS, MODELS, WARM = 60_000, 500, ("m7", "m8", "m9", "none")
@@ -47,9 +48,9 @@ def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[Jobs]:
 @pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
 @pytest.mark.parametrize("off", [(), PINNED], ids=["all nodes", "as a worker"])
 @pytest.mark.parametrize("first", ["high", "low"])
-@pytest.mark.parametrize("oldest", [False, True])
+@pytest.mark.parametrize("oldest", [(), PRIORITIES], ids=["by what is warm", "the oldest"])
 def test_a_claim_reads_a_bounded_number_of_rows(
-    crowded: Jobs, mode: str, off: tuple[str, ...], first: First, *, oldest: bool
+    crowded: Jobs, mode: str, off: tuple[str, ...], first: First, oldest: tuple[int, ...]
 ) -> None:
     """Some of each loaded model and of each turn, in the order of an index; one row is locked."""
     preference = Preference(warm=WARM, oldest=oldest, yield_s=1.0, first=first)

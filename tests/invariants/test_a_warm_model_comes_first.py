@@ -16,6 +16,7 @@ from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.repositories.affinity import AffinityRepository, Preference, WarmClaim
+from queue_workflows.repositories.claiming import PRIORITIES
 
 
 class Gpu:
@@ -37,6 +38,14 @@ class Gpu:
     def claimed(self, *warm: str, **wanted: Any) -> int | None:
         """The id of it."""
         job = self.claim(*warm, **wanted).job
+        return None if job is None else job.id
+
+    def claim_by(self, affinity: Affinity, now: float, worker: str = "w") -> int | None:
+        """What a worker gets whose preference this is; it learns from that."""
+        preference = affinity.preference(now)
+        job, has_passed = self.claim(*preference.warm, worker=worker, oldest=preference.oldest)
+        if job is not None:
+            affinity.claimed(job.priority, now, has_passed=has_passed)
         return None if job is None else job.id
 
     def beat(self, worker: str, *models: str, state: str = "idle", queue: str = "gpu") -> None:
@@ -74,38 +83,58 @@ def test_the_oldest_wins_when_its_time_has_come(gpu: Gpu) -> None:
     """By age alone, whatever its model and host_priority; and each claim says whether it passed somebody."""
     old, warm, warmer = gpu.enqueue("cold", "a", "a")
     assert gpu.claim("a")[1] is True
-    assert gpu.claimed("a", oldest=True) == old
+    assert gpu.claimed("a", oldest=PRIORITIES) == old
     last = gpu.claim("a")
     assert (last.job and last.job.id, last.has_passed) == (warmer, False)
     assert gpu.jobs.seen(warm, "status", "attempt", "claimed_by") == ("running", 1, "w")
 
 
 def test_nobody_is_passed_for_longer_than_it_may_last(gpu: Gpu) -> None:
-    """However many jobs for loaded models keep coming, to several workers at once, the oldest one is next
-    within `affinity_max_wait_s` of becoming it; then the next oldest is.
+    """However many jobs for loaded models keep coming, to several workers at once, and of whatever priority,
+    the oldest one is next within `affinity_max_wait_s` of becoming it; then the next oldest is.
     """
-    now, max_wait_s, took_s = 0.0, 60.0, 10.0
-    caches = {name: cache_with("a", lambda: now) for name in ("w1", "w2", "w3")}
-    choices = {
-        name: Affinity(cache, max_wait_s=max_wait_s, yield_s=0, fresh_s=30, first="high")
-        for name, cache in caches.items()
-    }
-    cold = gpu.enqueue(*[f"cold{n}" for n in range(6)])
+    now, took_s = 0.0, 10.0
+    workers = {name: affinity_with("a", lambda: now) for name in ("w1", "w2", "w3")}
+    cold = gpu.enqueue(*[f"cold{n}" for n in range(9)])
     taken_at: dict[int, float] = {}
     while len(taken_at) < len(cold):
-        for name, affinity in choices.items():
-            gpu.enqueue("a")
-            preference = affinity.preference(now)
-            job, has_passed = gpu.claim(*preference.warm, worker=name, oldest=preference.oldest)
-            affinity.claimed(now, has_passed=has_passed)
+        gpu.enqueue("a", "a", "a")
+        if now % 50 == 40:
+            # Each worker gets one now and then; it is the oldest of its own priority.
+            gpu.enqueue("a", "b", None, priorities=(9,))
+        for name, affinity in workers.items():
+            job = gpu.claim_by(affinity, now, worker=name)
             assert job is not None
-            if job.id in cold:
-                taken_at[job.id] = now
+            if job in cold:
+                taken_at[job] = now
         now += took_s
         assert now < 1000
     assert list(taken_at) == cold
-    # Three of them each time, as each of the three workers has passed the oldest for as long as it may.
-    assert list(taken_at.values()) == [60.0] * 3 + [130.0] * 3
+    # Three of them each time, as each of the three workers has passed the oldest for as long as it may. One
+    # that has just begun does not know whom others have passed.
+    assert list(taken_at.values()) == [0.0] * 3 + [70.0] * 3 + [150.0] * 3
+
+
+def test_a_job_that_cannot_run_here_is_not_the_one_that_was_waited_for(gpu: Gpu) -> None:
+    """The next oldest of its priority follows at once, not after the same time again; and when nothing
+    waits nobody is passed.
+    """
+    affinity = affinity_with("a", lambda: 0.0)
+    affinity.nothing_waits()
+    unknown, also, old = gpu.enqueue("none", "none", "cold")
+    warm = gpu.enqueue("a", "a", "a")
+    assert gpu.claim_by(affinity, 0.0) == warm[0]
+    assert gpu.claim_by(affinity, 60.0) == unknown
+    affinity.put_aside()
+    assert gpu.claim_by(affinity, 60.0) == also
+    affinity.put_aside()
+    assert gpu.claim_by(affinity, 60.0) == old
+    assert gpu.claim_by(affinity, 120.0) == warm[1]
+    assert affinity.preference(120.0).oldest == ()
+    affinity = affinity_with("a", lambda: 0.0)
+    assert (affinity.is_passing, affinity.preference(0.0).oldest) == (True, PRIORITIES)
+    affinity.nothing_waits()
+    assert (affinity.is_passing, affinity.preference(1e9).oldest) == (False, ())
 
 
 def test_what_an_idle_worker_has_loaded_is_left_to_it_for_a_moment(gpu: Gpu) -> None:
@@ -115,7 +144,7 @@ def test_what_an_idle_worker_has_loaded_is_left_to_it_for_a_moment(gpu: Gpu) -> 
     (theirs,) = gpu.enqueue("a")
     gpu.beat("peer", "b", "a")
     assert gpu.claimed(yield_s=3600) is None
-    assert gpu.claimed(worker="peer", yield_s=3600, oldest=False) == theirs
+    assert gpu.claimed(worker="peer", yield_s=3600) == theirs
     for number, hindrance in enumerate(
         [
             "state = 'busy'",
@@ -138,7 +167,7 @@ def test_what_an_idle_worker_has_loaded_is_left_to_it_for_a_moment(gpu: Gpu) -> 
     (own,) = gpu.enqueue("a")
     assert gpu.claimed("a", yield_s=3600) == own
     (forced,) = gpu.enqueue("a")
-    assert gpu.claimed(yield_s=3600, oldest=True) == forced
+    assert gpu.claimed(yield_s=3600, oldest=PRIORITIES) == forced
 
 
 def test_claims_at_one_moment_get_a_job_each(gpu: Gpu, qwf_dsn: str) -> None:
@@ -175,6 +204,11 @@ def test_a_claim_in_this_order_is_fenced_like_any_other(gpu: Gpu) -> None:
     again = gpu.claim("a").job
     assert again is not None
     assert (again.id, again.attempt) == (job_id, 2)
+
+
+def affinity_with(name: str, clock: Any) -> Affinity:
+    """The preference of a worker with one model loaded."""
+    return Affinity(cache_with(name, clock), max_wait_s=60.0, yield_s=0, fresh_s=30, first="high")
 
 
 def cache_with(name: str, clock: Any) -> ModelCache:

@@ -5,14 +5,21 @@ whatever model, and loads that; then it may prefer again. So whoever has become 
 than that and the job that a worker is at, however many workers there are and however many jobs for models
 that are loaded: each of them either takes it, or passes it and remembers since when.
 
+Each priority has a clock of its own, as a job of another one passes nobody that it might not. Only who has
+taken the oldest and may do it stops a clock, and who has seen that nothing waits stops all. A worker that has
+just begun does not know whom those before it have passed, and takes the oldest of each priority first.
+
 What counts is the time of passing and not that of waiting: under a backlog every job has waited for long, and
 each worker would load a model for every job when it is needed least.
 """
 
 from __future__ import annotations
 
+from math import inf
+
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.repositories.affinity import First, Preference
+from queue_workflows.repositories.claiming import PRIORITIES
 
 
 class Affinity:
@@ -26,22 +33,40 @@ class Affinity:
         self._yield_s = yield_s
         self._fresh_s = fresh_s
         self._first: First = first
-        self._passing_since: float | None = None
+        self._passing_since = dict.fromkeys(PRIORITIES, -inf)
+        # What was forgotten for the job that was taken last.
+        self._forgotten: tuple[int, float] | None = None
+
+    @property
+    def is_passing(self) -> bool:
+        """Whether there may be somebody whom it has passed."""
+        return bool(self._passing_since)
 
     def preference(self, now: float) -> Preference:
         """What to ask for now."""
-        since = self._passing_since
+        due = [level for level, since in self._passing_since.items() if now - since >= self._max_wait_s]
         return Preference(
             warm=self._models.names,
-            oldest=since is not None and now - since >= self._max_wait_s,
+            oldest=tuple(due),
             yield_s=self._yield_s,
             fresh_s=self._fresh_s,
             first=self._first,
         )
 
-    def claimed(self, now: float, *, has_passed: bool) -> None:
-        """Learn from what was given: a job for which older ones were passed, the oldest, or none."""
-        if not has_passed:
-            self._passing_since = None
-        elif self._passing_since is None:
-            self._passing_since = now
+    def claimed(self, priority: int, now: float, *, has_passed: bool) -> None:
+        """Learn from the given job: for it older ones of its priority were passed, or it is the oldest."""
+        self._forgotten = None
+        if has_passed:
+            self._passing_since.setdefault(priority, now)
+        elif (since := self._passing_since.pop(priority, None)) is not None:
+            self._forgotten = priority, since
+
+    def put_aside(self) -> None:
+        """The job that was given last cannot run here: whoever was passed waits still."""
+        if self._forgotten is not None:
+            priority, since = self._forgotten
+            self._passing_since[priority], self._forgotten = since, None
+
+    def nothing_waits(self) -> None:
+        """Nobody is left whom it has passed."""
+        self._passing_since.clear()

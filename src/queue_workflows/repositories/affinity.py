@@ -1,7 +1,7 @@
 """The claim of workers that keep models loaded: the same as any other, in another order.
 
     priority
-      └─ the oldest, if this worker has passed it for long enough      (turn 0)
+      └─ the oldest, if this worker has passed others for long enough  (turn 0)
          └─ jobs whose model this worker has loaded                     (turn 1)
             └─ all of them, but what an idle worker has loaded          (turn 2)
                └─ host_priority, from the end that this host prefers
@@ -15,7 +15,7 @@ there still.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from queue_workflows.models import WorkflowNodeJob
@@ -23,7 +23,7 @@ from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.claimed import ClaimedNodeJob, loaded
 from queue_workflows.repositories.claiming import CLAIMABLE, CLAIMING, with_claimed
 from queue_workflows.repositories.connection import Handle, Statements
-from queue_workflows.repositories.ending import texts
+from queue_workflows.repositories.ending import array, texts
 from queue_workflows.repositories.families import NODE, per_family
 
 First: TypeAlias = Literal["high", "low"]
@@ -58,7 +58,7 @@ CANDIDATES: Final = """candidates AS MATERIALIZED (
         SELECT found.* FROM (
             SELECT 0 AS turn, 0::smallint AS host_priority, oldest.id, oldest.position FROM (
                 SELECT id, position FROM {table}
-                WHERE {by_age} AND priority = level.priority AND %(oldest)s::boolean
+                WHERE {by_age} AND priority = level.priority AND level.priority = ANY (%(oldest)s::smallint[])
                 ORDER BY position LIMIT {looked_at}
             ) AS oldest
             UNION ALL
@@ -138,11 +138,12 @@ CLAIM_WARM: Final[Mapping[First, str]] = {"high": _in_direction("DESC"), "low": 
 class Preference(NamedTuple):
     """What a worker would rather have now: what it has loaded, or the oldest job whatever its model.
 
+    The latter in the priorities that `oldest` names.
     A job younger than `yield_s` is left to an idle worker that was heard of in the last `fresh_s` seconds.
     """
 
     warm: tuple[str, ...] = ()
-    oldest: bool = False
+    oldest: Collection[int] = ()
     yield_s: float = 0.0
     fresh_s: float = 30.0
     first: First = "high"
@@ -191,7 +192,7 @@ def claim_params(queue: str, preference: Preference, worker_id: str, lease_s: fl
         "worker_id": check.text("worker_id", worker_id),
         "lease_s": check.seconds("lease_s", lease_s),
         "warm": texts(preference.warm),
-        "oldest": preference.oldest,
+        "oldest": array(map(str, preference.oldest)),
         "yield_s": check.seconds_or_none("yield_s", preference.yield_s, zero=True),
         "fresh_s": check.seconds("fresh_s", preference.fresh_s),
         "relaxed": True,

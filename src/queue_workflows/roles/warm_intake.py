@@ -35,21 +35,31 @@ class WarmIntake(Intake):
     def claim(self, marks: Marks, now: float, *, limit: int = 1, alone: bool = False) -> list[ClaimedJob]:
         """One job whatever the limit, as who keeps models has one at a time."""
         del limit, alone
-        return self.begun(self._ask(marks, now)())
+        return self._ask(marks, now)()
+
+    def end(self, endings: Sequence[Ending], *, is_counted: bool = False) -> Ended:
+        """As ever; a job that is put on hold was not done."""
+        self._note(endings)
+        return super().end(endings, is_counted=is_counted)
 
     def end_and_claim(
         self, endings: Sequence[Ending], marks: Marks, now: float, *, limit: int = 1, alone: bool = False
     ) -> tuple[Ended, list[ClaimedJob]]:
         """The claim sees what the end left, which is committed before it."""
+        self._note(endings)
         if self._kept:
             return self.end(endings), self.claim(marks, now, limit=limit, alone=alone)
         with in_one_round_trip(self._connection) as commit:
             end_answer = self.repository.ask_end(endings)
             commit()
             claim_answer = self._ask(marks, now)
-        ended, jobs = end_answer(), claim_answer()
+        ended = end_answer()
         count_ended(self._terms.queue, endings, ended.statuses)
-        return ended, self.begun(jobs)
+        return ended, claim_answer()
+
+    def _note(self, endings: Sequence[Ending]) -> None:
+        if any(ending.hold_reason is not None for ending in endings):
+            self._preferred.put_aside()
 
     def _ask(self, marks: Marks, now: float) -> Callable[[], list[ClaimedJob]]:
         # There are no marks in this order: each claim looks at everything.
@@ -61,12 +71,22 @@ class WarmIntake(Intake):
 
         def claimed() -> list[ClaimedJob]:
             job, has_passed = answer()
-            affinity.claimed(now, has_passed=has_passed)
-            jobs: list[ClaimedJob] = [] if job is None else [job]
-            marks.claimed(jobs, 1)
-            if job is None and not preference.yield_s and self._warm.is_anything_queued(terms.queue):
-                # Others are claiming what it looked at, and it leaves nothing to anybody: there may be more.
-                marks.unsure()
+            marks.claimed([] if job is None else [job], 1)
+            if job is None:
+                self._learn_from_none(marks, leaves=preference.yield_s > 0)
+                return []
+            affinity.claimed(job.priority, now, has_passed=has_passed)
+            if not (jobs := self.begun([job])):
+                affinity.put_aside()
             return jobs
 
         return claimed
+
+    def _learn_from_none(self, marks: Marks, *, leaves: bool) -> None:
+        if leaves and not self._preferred.is_passing:
+            return
+        if not self._warm.is_anything_queued(self._terms.queue):
+            self._preferred.nothing_waits()
+        elif not leaves:
+            # Others are claiming what it looked at, and it leaves nothing to anybody: there may be more.
+            marks.unsure()
