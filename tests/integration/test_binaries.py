@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -20,6 +21,7 @@ from queue_workflows.hooks.installing import Workshop
 from queue_workflows.hooks.needs import Need, need_of, needs_of
 from queue_workflows.hooks.process import HookStop
 from queue_workflows.host.spawner import Spawner
+from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
 from queue_workflows.repositories.binaries import BinaryRepository
 from queue_workflows.repositories.ending import Ending
@@ -55,6 +57,9 @@ def shop(conn: psycopg.Connection, qwf_dsn: str, spawner: Spawner, tmp_path: Pat
         data_dir=tmp_path / "data",
         spawner=spawner,
         claimed_by="w1",
+        dsns=(qwf_dsn,),
+        redactor=Redactor(["hunter2"]),
+        environ={"PATH": os.environ["PATH"], "DATABASE_URL": qwf_dsn, "GREETING": "hello"},
     )
 
 
@@ -117,6 +122,22 @@ def test_a_program_that_is_gone_is_installed_again(
     os.unlink(shop.data_dir / "binaries" / "tool" / "tool")
     assert ensure([TOOL], shop).is_ready
     assert len(log.read_text().splitlines()) == 2
+
+
+def test_a_provider_is_kept_from_the_workers_secrets(
+    conn: psycopg.Connection, shop: Workshop, qwf_dsn: str, tmp_path: Path
+) -> None:
+    """As any hook is: no variable that holds the DSN, and no secret among the words that are stored."""
+    provider(shop, "first", f"env > {tmp_path / 'seen'}; echo 'refused with hunter2' >&2; exit 1")
+    provider(shop, "second", "true")
+    (shop.hook_dirs[0] / "first" / "config.json").write_text('{"x-env": ["GREETING"]}')
+    (shop.hook_dirs[0] / "second" / "config.json").write_text('{"x-env": ["DATABASE_URL"]}')
+    assert not ensure([TOOL], shop).is_ready
+    assert "GREETING=hello" in (tmp_path / "seen").read_text()
+    assert qwf_dsn not in (tmp_path / "seen").read_text()
+    error = str(rows(conn)[0][5])
+    assert error.startswith("first: refused with *** (exit 1); second: plugin second, DATABASE_URL")
+    assert "holds the engine's database URL" in error
 
 
 def test_a_provider_is_believed_when_the_file_is_there(conn: psycopg.Connection, shop: Workshop) -> None:
@@ -213,14 +234,14 @@ def test_a_plugins_needs_are_read_from_its_file(tmp_path: Path) -> None:
 
 
 def test_the_providers_that_come_along_say_what_they_lack(
-    conn: psycopg.Connection, shop: Workshop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    conn: psycopg.Connection, shop: Workshop, tmp_path: Path
 ) -> None:
     """`env` finds what is on PATH; the others say that their tool is absent."""
     tools = tmp_path / "bin"
     tools.mkdir()
     for name, target in (("python3", sys.executable), ("qwf-tool", "/bin/true")):
         (tools / name).symlink_to(target)
-    monkeypatch.setenv("PATH", str(tools))
+    shop = replace(shop, environ={"PATH": str(tools)})
     plugin = tmp_path / "plugin"
     plugin.mkdir()
     (plugin / "binaries.jsonl").write_text('{"name": "qwf-tool", "bin_providers": "env"}')

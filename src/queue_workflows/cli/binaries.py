@@ -74,9 +74,11 @@ def ensure_(
     What is there stays as it is. Exits with 1 if one cannot be had; the others are tried all the same.
     """
     from queue_workflows.config import effective_settings
+    from queue_workflows.db.dsn import secrets_of
     from queue_workflows.hooks.binaries import ensure
     from queue_workflows.hooks.installing import Workshop
     from queue_workflows.host.spawner import Spawner
+    from queue_workflows.jobs.redaction import Redactor
     from queue_workflows.repositories.binaries import BinaryRepository
     from queue_workflows.repositories.machines import MachineRepository
 
@@ -98,6 +100,8 @@ def ensure_(
             data_dir=settings.data_dir,
             spawner=spawner,
             claimed_by=whoever(),
+            dsns=tuple(dsn for dsn in (database.dsn, database.direct_dsn) if dsn),
+            redactor=Redactor(secrets_of(database.params)),
         )
         missing = [need.name for need in needs if not ensure([need], workshop, at_once=True).is_ready]
         found = BinaryRepository(connection).named(workshop.machine_id, [need.name for need in needs])

@@ -7,10 +7,11 @@ is there and can be run.
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.process import HookCommand, HookExit, HookStop, run_hook
 from queue_workflows.hooks.reported import installed_of, promote_waiting
 from queue_workflows.host.spawner import Spawner
+from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.repositories.binaries import BinaryFence, BinaryRepository, Installed
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 
@@ -43,7 +45,8 @@ Connect = Callable[[], psycopg.Connection[Any]]
 class Workshop:
     """What installing takes: the database (autocommit), this machine, directories, and who starts programs.
 
-    `claimed_by` is who claims, `lease_s` for how long without a renewal.
+    `claimed_by` is who claims, `lease_s` for how long without a renewal. As any
+    hook, a provider is kept from the `dsns` in `environ`, and its words from the `redactor`'s secrets.
     """
 
     connect: Connect
@@ -53,6 +56,9 @@ class Workshop:
     data_dir: Path
     spawner: Spawner
     claimed_by: str
+    dsns: tuple[str, ...]
+    redactor: Redactor
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     lease_s: float = 30.0
 
 
@@ -130,13 +136,13 @@ class Installation:
         for made in (place, printed.parent):
             made.mkdir(parents=True, exist_ok=True)
         command = self._command(hook, provider, place, printed)
-        ended = run_hook(command, spawner=self._shop.spawner, stop=self._stop)
+        ended = run_hook(command, spawner=self._shop.spawner, stop=self._stop, redactor=self._shop.redactor)
         output = read_output(place / ".none", command.stdout_path, beneath=directory)
         return self._found(provider, ended, output)
 
     def _command(self, hook: Hook, provider: str, place: Path, printed: Path) -> HookCommand:
         config = load_plugin_config(hook.path.parent)
-        values = config.resolve({})
+        values = config.resolve({}, self._shop.environ)
         if values.disabled_by is not None:
             raise QwfError(values.disabled_by)
         overrides = self._need.overrides
@@ -149,7 +155,7 @@ class Installation:
         }
         return HookCommand(
             argv=[*hook.interpreter, str(hook.path), *hook_arguments(inputs)],
-            env=hook_environment(config, values, engine={}),
+            env=hook_environment(config, values, engine={}, environ=self._shop.environ, dsns=self._shop.dsns),
             cwd=place,
             stdout_path=printed.with_name(f"{printed.name}.stdout.jsonl"),
             stderr_path=printed.with_name(f"{printed.name}.stderr.log"),

@@ -177,6 +177,9 @@ class HookRunner:
                 data_dir=terms.data_dir,
                 spawner=self._spawner,
                 claimed_by=terms.worker_id,
+                dsns=terms.dsns,
+                redactor=self._redactor,
+                environ=terms.environ,
                 lease_s=terms.lease_s,
             )
         return self._workshop

@@ -127,7 +127,7 @@ def _hooks_of(
         environ=dict(os.environ),
         # It is over before its job would be ended together with its worker.
         grace_s=min(_GRACE_S, settings.cancel_grace_s / 2),
-        dsns=tuple(dsn for dsn in (settings.db_url, settings.direct_db_url) if dsn),
+        dsns=tuple(dsn for dsn in (database.dsn, database.direct_dsn) if dsn),
         worker_id=guardian.identity.worker_id,
         lease_s=guardian.holdings.lease_s,
         connect=lambda: database.connect(autocommit=True),
