@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 from support.claimed_jobs import ingest_job
+from support.workers import until
 
 from queue_workflows.errors import LeaseLost
 from queue_workflows.roles.aside import Aside
@@ -67,4 +68,22 @@ def test_what_a_question_raises_is_the_askers(qwf_dsn):
     with pytest.raises(psycopg.errors.DivisionByZero):
         aside.ask(job, lambda connection: connection.execute("SELECT 1/0"))
     assert aside.ask(job, lambda connection: connection.execute("SELECT 1").fetchone()) == (1,)
+    aside.close()
+
+
+def test_who_asks_again_and_again_stands_behind_who_waits(qwf_dsn):
+    """A hook with ten thousand records keeps no other from its one question."""
+    aside, job = Aside(connecting(qwf_dsn, []), lambda _: True), ingest_job()
+    asked: list[str] = []
+
+    def first(_connection) -> None:
+        other.start()
+        until(aside.is_awaited)
+        asked.append("first")
+
+    other = threading.Thread(target=lambda: aside.ask(job, lambda _: asked.append("other")))
+    aside.ask(job, first)
+    aside.ask(job, lambda _: asked.append("second"))
+    other.join(60)
+    assert asked == ["first", "other", "second"]
     aside.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from queue_workflows.hooks.files import FoundFile
 from queue_workflows.hooks.output import HookLine, HookOutput, read_output
 from queue_workflows.hooks.record_types import RecordContext
 from queue_workflows.hooks.records import (
+    Storing,
     keep_what_was_left,
     process_hook_records,
     store_and_process,
@@ -131,15 +133,18 @@ def test_what_a_killed_attempt_printed_is_kept_by_the_next(conn: psycopg.Connect
     job = held(conn, max_depth=1)
     NodeJobRepository(conn).end_many([Ending(job.fence, JobStatus.QUEUED)])
     again = claimed(conn)
-    printed = {1: lambda: output({"type": "Run", "url": f"{URL}a"})}
+    printed = output({"type": "Run", "url": f"{URL}a"})
     with pytest.raises(LeaseLost):
-        keep_what_was_left(conn, again.fence._replace(claimed_by="another"), printed)
+        keep_what_was_left(conn, again.fence._replace(claimed_by="another"), 1, printed)
+    records = HookRecordRepository(conn)
+    assert records.stored_before(again.fence) == set()
     for _ in range(2):
-        keep_what_was_left(conn, again.fence, printed)
+        keep_what_was_left(conn, again.fence, 1, printed)
+    assert records.stored_before(again.fence) == {1}
     assert [(row[0], row[4]) for row in rows(conn)] == [(1, "Files"), (1, "Run")]
     assert RunRepository(conn).counts() == {"Snapshot": {"queued": 1}}
     store(conn, again, output())
-    assert HookRecordRepository(conn).counts(job.run_id) == {"Files": 1}
+    assert records.counts(job.run_id) == {"Files": 1}
 
 
 @pytest.mark.parametrize("by", ["nobody", "w1", "w2"])
@@ -198,6 +203,69 @@ def test_a_handler_that_raises_costs_its_own_record(conn: psycopg.Connection) ->
     run = RunRepository(conn).fetch(job.run_id)
     assert run is not None
     assert run.parcel_id == "right"
+
+
+def test_handlers_keep_nobody_from_renewing(conn: psycopg.Connection, qwf_dsn: str) -> None:
+    """However long they take: a worker renews all its leases in one statement, which waits for every row."""
+    job = held(conn)
+
+    @register_record_type("Slow")
+    def renew(_record: dict[str, Any], _ctx: RecordContext) -> None:
+        with psycopg.connect(qwf_dsn, autocommit=True, options="-c lock_timeout=5s") as guardian:
+            assert NodeJobRepository(guardian).renew([job.fence], lease_s=30) == {job.id: None}
+
+    assert store(conn, job, output({"type": "Slow"}, {"type": "Slow"})) == {"Slow": 2}
+    assert [row[5] for row in rows(conn)] == [None] * 3
+
+
+def test_who_loses_the_lease_meanwhile_takes_everything_back(conn: psycopg.Connection, qwf_dsn: str) -> None:
+    """The fence is held when all handlers are through."""
+    job = held(conn, max_depth=1)
+
+    @register_record_type("Late")
+    def lose(_record: dict[str, Any], _ctx: RecordContext) -> None:
+        with psycopg.connect(qwf_dsn, autocommit=True, options="-c lock_timeout=5s") as other:
+            NodeJobRepository(other).end_many([Ending(job.fence, JobStatus.QUEUED)])
+
+    with pytest.raises(LeaseLost):
+        store(conn, job, output({"type": "Run", "url": f"{URL}a"}, {"type": "Late"}))
+    assert rows(conn) == []
+    assert RunRepository(conn).counts() == {"Snapshot": {"queued": 1}}
+
+
+def test_many_records_are_stored_part_by_part(conn: psycopg.Connection, qwf_dsn: str) -> None:
+    """Each part is there when it is done; what a death leaves of an attempt is kept by the next."""
+    job = held(conn, max_depth=1)
+    printed = found_links("a", "b", "c")
+    storing = Storing(job.fence, printed, host_label="here", clock=count(0.0, 10.0).__next__)
+    with psycopg.connect(qwf_dsn, autocommit=True) as another:
+        for lines in ([1], [1, 2]):
+            storing.store_part(conn)
+            assert [row[3] for row in rows(another)] == lines
+            assert not storing.is_done
+    assert (storing.counts, len(children(conn, job))) == ({"Snapshot": 2}, 2)
+    NodeJobRepository(conn).end_many([Ending(job.fence, JobStatus.QUEUED)])
+    again = claimed(conn)
+    assert HookRecordRepository(conn).stored_before(again.fence) == set()
+    keep_what_was_left(conn, again.fence, 1, printed)
+    assert [row[:1] + row[3:5] for row in rows(conn)] == [
+        (1, 0, "Files"),
+        *((1, line, "Snapshot") for line in (1, 2, 3)),
+    ]
+    assert store(conn, again, printed) == {"Snapshot": 3}
+    assert len(children(conn, job)) == 3
+
+
+def test_a_handlers_own_database_may_be_away(conn: psycopg.Connection) -> None:
+    """That is a warning beside its record, as any failure of a handler; the others are stored."""
+
+    @register_record_type("Elsewhere")
+    def connect(_record: dict[str, Any], _ctx: RecordContext) -> None:
+        psycopg.connect("host=/nowhere dbname=none")
+
+    assert store(conn, held(conn), output({"type": "Elsewhere"}, {"type": "Tag", "name": "x"})) == {"Tag": 1}
+    assert [row[3:5] for row in rows(conn)] == [(0, "Files"), (1, "Elsewhere"), (2, "Tag")]
+    assert rows(conn)[1][5].startswith("Elsewhere: ")
 
 
 def test_a_class_is_registered_by_its_from_jsonl(conn: psycopg.Connection) -> None:

@@ -136,8 +136,9 @@ def test_every_way_in_which_a_hook_may_end(stage: Stage) -> None:
     )
     stage.put(
         "e/on_Page__14_once.sh",
-        "[ -e again ] && exit 0",
-        "touch again",
+        "[ -e ../again ] && exit 0",
+        "touch ../again",
+        result("succeeded", "half of it"),
         "exit 1",
         **{"x-max-attempts": 3, "x-retry-s": 0},
     )
@@ -175,6 +176,8 @@ def test_every_way_in_which_a_hook_may_end(stage: Stage) -> None:
         "on_Page__18_polite.sh": ("failed", 1),
         "on_Page__20_later.sh": ("completed", 1),
     }
+    once = HookRecordRepository(stage.connection).list(run_id, plugin="e")
+    assert [(record.attempt, record.type) for record in once] == [(2, "Files")]
     (errors,) = stage.connection.execute(
         "SELECT errors FROM workflow_node_jobs WHERE node_module LIKE '%hard%'"
     ).fetchone()

@@ -26,17 +26,18 @@ from queue_workflows.hooks.environment import hook_environment
 from queue_workflows.hooks.installing import Workshop
 from queue_workflows.hooks.needs import needs_of
 from queue_workflows.hooks.outcomes import SEALED, result_of
-from queue_workflows.hooks.output import read_output
+from queue_workflows.hooks.output import HookOutput, read_output
 from queue_workflows.hooks.places import HookPlaces, places_of
 from queue_workflows.hooks.plugin_config import PluginConfig, load_plugin_config
 from queue_workflows.hooks.process import HookCommand, HookStop, run_hook
-from queue_workflows.hooks.records import keep_what_was_left, store_and_process
+from queue_workflows.hooks.records import Storing, keep_what_was_left
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.outcomes import PutAside, Skip
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.work import Work
 from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.hook_records import HookRecordRepository
 from queue_workflows.repositories.machines import MachineRepository
 
 # Puts a question to the database for a job, for as long as that is held.
@@ -136,11 +137,16 @@ class HookRunner:
             )
             ended = run_hook(command, stop=stop, spawner=self._spawner, redactor=self._redactor)
         output = read_output(places.directory, places.stdout, beneath=places.run.parent)
-        if output.lines or output.files or output.left_out:
-            self._ask(
-                job, lambda conn: store_and_process(conn, job.fence, output, host_label=terms.host_label)
-            )
+        self._store(job, output, ctx)
         return result_of(hook.label, ended, output, is_background=job.background)
+
+    def _store(self, job: ClaimedNodeJob, output: HookOutput, ctx: JobContext) -> None:
+        """All of it; once the job has to stop, no more than the part that was begun."""
+        storing = Storing(job.fence, output, host_label=self._terms.host_label)
+        while not storing.is_done:
+            self._ask(job, storing.store_part)
+            if not storing.is_done:
+                ctx.raise_if_cancelled()
 
     def _keep_what_was_left(self, hook: Hook, job: ClaimedNodeJob) -> None:
         """What attempts before this one printed whose worker died before it was stored."""
@@ -148,10 +154,15 @@ class HookRunner:
         for attempt in range(max(1, job.attempt - _LOOKED_BACK), job.attempt):
             places = places_of(self._terms.data_dir, job.run_id, hook, attempt)
             if places.stdout.exists():
+                printed[attempt] = places
+        if not printed:
+            return
+        stored = self._ask(job, lambda conn: HookRecordRepository(conn).stored_before(job.fence))
+        for attempt, places in printed.items():
+            if attempt not in stored:
                 nothing = places.stdout.parent / "nothing"
-                printed[attempt] = partial(read_output, nothing, places.stdout, beneath=places.run.parent)
-        if printed:
-            self._ask(job, lambda conn: keep_what_was_left(conn, job.fence, printed))
+                left = read_output(nothing, places.stdout, beneath=places.run.parent)
+                self._ask(job, partial(keep_what_was_left, fence=job.fence, attempt=attempt, output=left))
 
     def _programs(self, hook: Hook, job: ClaimedNodeJob, stop: HookStop) -> dict[str, str]:
         """Where the programs of its plugin are; without one the hook waits for it, or is skipped."""

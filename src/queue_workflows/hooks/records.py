@@ -1,70 +1,125 @@
 """Records of hooks take effect here, whatever hook they came from and however it ended.
 
-    read_output ──> store ──> process_hook_records ──> handlers by type      one transaction, under the fence
+    read_output ──> some records ──> their handlers ──> hold the fence, store them ──┐   one transaction
+                     ^                                                               │
+                     └──────── until there are no more, then the list of files ──────┘
 
-Storing and processing commit together, so a record that is stored has had its effect. A type that nobody
-handles is stored like any other.
+Storing and processing commit together, so a record that is stored has had its effect. The fence comes last: a
+handler takes as long as it does, and meanwhile the job's row is locked for nobody, its worker's renewals of
+all their leases above all. Whoever has lost the lease by then takes back what the handlers wrote.
+A type that nobody handles is stored like any other.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import psycopg
 
+from queue_workflows.errors import HookError
 from queue_workflows.hooks.child_runs import start_discovered
 from queue_workflows.hooks.output import HookLine, HookOutput
 from queue_workflows.hooks.record_types import RecordContext, RecordType, RecordTypes, registered_types
 from queue_workflows.hooks.reported import report_binary, report_machine
 from queue_workflows.repositories.claimed import Fence
-from queue_workflows.repositories.hook_records import HookRecordRepository, StoredLine
+from queue_workflows.repositories.hook_records import FILES_LINE, HookRecordRepository, StoredLine
 
-# The line that stands for what a hook left rather than printed, its files; of every attempt that was read.
-FILES_LINE: Final = 0
 FILES: Final = "Files"
 RESULT_STATUSES: Final = ("succeeded", "failed", "skipped")
 _SAID: Final = 500
+# How much of an output is one transaction.
+_PART_S: Final = 0.5
+_PART_LINES: Final = 500
+# How often a part is begun whose connection was lost in it each time, or that others were in the way of.
+_TRIES: Final = 10
+# A deadlock, a lock's timeout, a conflict between transactions: the same again may do.
+_IN_THE_WAY: Final = frozenset({"40P01", "55P03", "40001"})
+
+
+class Storing:
+    """What a hook's attempt emitted, on its way into the database; `counts` is how many of each type."""
+
+    def __init__(
+        self,
+        fence: Fence,
+        output: HookOutput,
+        *,
+        host_label: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._fence = fence
+        self._output = output
+        self._host_label = host_label
+        self._clock = clock
+        self._stored = self._tries = 0
+        # A first attempt without any output leaves nothing to keep.
+        self.is_done = output == HookOutput() and fence.attempt == 1
+
+    def store_part(self, conn: psycopg.Connection[Any]) -> None:
+        """Let some more of it take effect, all of that or nothing; done again it changes nothing.
+
+        Raises `LeaseLost`, and nothing is written, unless the fence holds.
+        """
+        self._tries += 1
+        if self._tries > _TRIES:
+            raise HookError(
+                f"its records could not be stored, though it was tried {_TRIES} times",
+                advice="see the server's log, and how long the handlers of its records take",
+            )
+        records = HookRecordRepository(conn)
+        counts: Counter[str] = Counter()
+        with conn.transaction():
+            hook = records.look(self._fence)
+            ctx = RecordContext(
+                *(conn, hook.run_id, self._fence.job_id, self._fence.attempt),
+                *(hook.plugin, hook.hook, self._host_label),
+            )
+            part = list(self._handled(ctx, counts))
+            upto = self._stored + len(part)
+            is_last = upto == len(self._output.lines)
+            if is_last:
+                part.append(_files_of(self._output))
+            records.hold(self._fence)
+            records.store(self._fence, hook, part)
+        self._stored, self._tries, self.is_done = upto, 0, is_last
+        self.counts += counts
+
+    def _handled(self, ctx: RecordContext, counts: Counter[str]) -> Iterator[StoredLine]:
+        """The next lines as they are to be stored, each after it has had its effect."""
+        until = self._clock() + _PART_S
+        for line in self._output.lines[self._stored : self._stored + _PART_LINES]:
+            if line.is_record:
+                counts.update(process_hook_records([line], ctx))
+            yield _to_store(line, ctx.warnings.get(line.line_no))
+            if self._clock() >= until:
+                return
 
 
 def store_and_process(
     conn: psycopg.Connection[Any], fence: Fence, output: HookOutput, *, host_label: str
 ) -> dict[str, int]:
-    """Keep what a hook's attempt emitted and let it take effect, all or nothing; how many of each type.
-
-    Raises `LeaseLost`, and nothing is written, unless `fence` holds. Called again for the same attempt it
-    changes nothing. A first attempt without any output leaves nothing to keep.
-    """
-    if output == HookOutput() and fence.attempt == 1:
-        return {}
-    records = HookRecordRepository(conn)
-    with conn.transaction():
-        hook = records.hold(fence)
-        records.store(fence, hook, _to_store(output))
-        ctx = RecordContext(
-            conn, hook.run_id, fence.job_id, fence.attempt, hook.plugin, hook.hook, host_label
-        )
-        counts = process_hook_records(output.records, ctx)
-        records.warn(fence, ctx.warnings)
-    return counts
+    """Keep what a hook's attempt emitted and let it take effect, part by part; how many of each type."""
+    storing = Storing(fence, output, host_label=host_label)
+    while not storing.is_done:
+        storing.store_part(conn)
+    return dict(sorted(storing.counts.items()))
 
 
-def keep_what_was_left(
-    conn: psycopg.Connection[Any], fence: Fence, printed: Mapping[int, Callable[[], HookOutput]]
-) -> None:
-    """Keep what earlier attempts printed whose worker died before it was stored; `printed` reads them.
+def keep_what_was_left(conn: psycopg.Connection[Any], fence: Fence, attempt: int, output: HookOutput) -> None:
+    """Keep what an earlier attempt printed whose worker died before all of it was stored.
 
     It is there to be read and has no effect: the attempt that holds the job prints its own.
     """
     records = HookRecordRepository(conn)
-    if not printed.keys() - records.stored_before(fence):
-        return
     with conn.transaction():
         hook = records.hold(fence)
-        for attempt in sorted(printed.keys() - records.stored_before(fence)):
-            records.store(fence, hook, _to_store(printed[attempt]()), attempt=attempt)
+        lines = [*map(_to_store, output.lines), _files_of(output)]
+        records.store(fence, hook, lines, attempt=attempt)
 
 
 def process_hook_records(
@@ -84,10 +139,9 @@ def process_hook_records(
             if handler is not None:
                 _handle(handler, payload, ctx)
             counts[kind] += 1
-        except psycopg.OperationalError:
-            # The connection, a deadlock: nothing of the transaction is left that could be kept.
-            raise
         except Exception as wrong:
+            if _is_to_be_tried_again(wrong, ctx):
+                raise
             said = str(wrong) or type(wrong).__name__
             clean = said.replace("\x00", "").encode("utf-8", "backslashreplace").decode()
             ctx.warnings[line_no] = f"{kind}: {clean}"[:_SAID]
@@ -110,12 +164,21 @@ def _numbered(records: Iterable[HookLine | Mapping[str, Any]]) -> Iterator[tuple
             yield number, str(record.get("type", "")), dict(record)
 
 
-def _to_store(output: HookOutput) -> Iterator[StoredLine]:
+def _is_to_be_tried_again(wrong: Exception, ctx: RecordContext) -> bool:
+    """Whether it is our own connection that is the matter, and not what the handler does beside it."""
+    if not isinstance(wrong, psycopg.OperationalError | psycopg.InterfaceError):
+        return False
+    return bool(ctx.conn.closed) or wrong.sqlstate in _IN_THE_WAY
+
+
+def _files_of(output: HookOutput) -> StoredLine:
     files = [found.as_json() for found in output.files]
     listing = {"type": FILES, "files": files, "left_out": list(output.left_out)}
-    yield StoredLine(FILES_LINE, FILES, json.dumps(listing, ensure_ascii=False))
-    for line in output.lines:
-        yield StoredLine(line.line_no, line.type, line.payload_json, line.warning or "")
+    return StoredLine(FILES_LINE, FILES, json.dumps(listing, ensure_ascii=False))
+
+
+def _to_store(line: HookLine, warning: str | None = None) -> StoredLine:
+    return StoredLine(line.line_no, line.type, line.payload_json, warning or line.warning or "")
 
 
 def _check_result(record: dict[str, Any], _ctx: RecordContext) -> None:

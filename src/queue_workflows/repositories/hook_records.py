@@ -7,7 +7,7 @@ so a retry's records take the place of what a failed attempt had to say, and not
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from queue_workflows.errors import LeaseLost
@@ -22,14 +22,21 @@ _TABLE: Final = Table(HookRecord)
 ROWS_AT_ONCE: Final = 1_000
 BYTES_AT_ONCE: Final = 8 << 20
 
-# Held until the caller's transaction ends, so that nobody takes the job back between its records and their
-# effects. Looked up by id alone, whatever the planner believes. The commit need not be waited for: the end of
-# the job comes after it, and is; where both are lost, the hook runs again.
-HOLD: Final = """
-SELECT job.run_id, job.plugin, job.node_module, set_config('synchronous_commit', 'off', true)
+# Stands for what a hook left rather than printed, its files; of all lines of an attempt it is stored last.
+FILES_LINE: Final = 0
+
+_HOLDS: Final = """
 FROM workflow_node_jobs AS job
 WHERE job.id = %(id)s::bigint AND (job.attempt, job.claimed_by, job.status)
     IS NOT DISTINCT FROM (%(attempt)s::integer, %(claimed_by)s::text, 'running')
+"""
+LOOK: Final = f"SELECT job.run_id, job.plugin, job.node_module {_HOLDS}"
+# Held until the caller's transaction ends, so that nobody takes the job back between its records and their
+# effects. Looked up by id alone, whatever the planner believes. The commit need not be waited for: the end of
+# the job comes after it, and is; where both are lost, the hook runs again.
+HOLD: Final = f"""
+SELECT job.run_id, job.plugin, job.node_module, set_config('synchronous_commit', 'off', true)
+{_HOLDS}
 FOR NO KEY UPDATE
 """
 # given: the lines. A line that is stored already is the same line.
@@ -43,19 +50,10 @@ ORDER BY given.line_no
 ON CONFLICT (node_job_id, attempt, line_no) DO NOTHING
 RETURNING line_no
 """
-STORED: Final = """
+STORED: Final = f"""
 SELECT attempt FROM hook_records
-WHERE node_job_id = %(id)s::bigint AND attempt < %(attempt)s::integer
-GROUP BY attempt
-"""
-# given: what became of some records when they were processed; nothing takes back an earlier warning.
-WARN: Final = """
-UPDATE hook_records AS record SET warning = NULLIF(given.warning, '')
-FROM unnest(%(lines)s::integer[], %(warnings)s::text[]) AS given (line_no, warning)
-WHERE record.node_job_id = %(id)s::bigint AND record.attempt = %(attempt)s::integer
-    AND record.line_no = given.line_no
-RETURNING record.line_no
-"""
+WHERE node_job_id = %(id)s::bigint AND attempt < %(attempt)s::integer AND line_no = {FILES_LINE}
+"""  # noqa: S608 - a number of our own
 # Of each job the last attempt that was read, which a retry replaces as a whole.
 _CURRENT: Final = """attempt = (
     SELECT max(last.attempt) FROM hook_records AS last WHERE last.node_job_id = hook_records.node_job_id
@@ -89,12 +87,19 @@ class HookRecordRepository(Repository[HookRecord]):
 
     _table = _TABLE
 
+    def look(self, fence: Fence) -> HookOfJob:
+        """The hook of an attempt that is held at this moment; `LeaseLost` if it is not."""
+        return self._hook_of(fence, LOOK)
+
     def hold(self, fence: Fence) -> HookOfJob:
         """Keep the attempt from being taken over until the transaction ends; `LeaseLost` if it has been."""
-        rows = self._sql.rows(HOLD, fence._asdict() | {"id": fence.job_id})
+        return self._hook_of(fence, HOLD)
+
+    def _hook_of(self, fence: Fence, statement: str) -> HookOfJob:
+        rows = self._sql.rows(statement, fence._asdict() | {"id": fence.job_id})
         if not rows:
             raise LeaseLost(JobFamily.NODE.value, fence.job_id, fence.attempt)
-        run_id, plugin, hook, _ = rows[0]
+        run_id, plugin, hook = rows[0][:3]
         return HookOfJob(run_id, plugin or "", hook or "")
 
     def store(
@@ -120,15 +125,9 @@ class HookRecordRepository(Repository[HookRecord]):
         )
 
     def stored_before(self, fence: Fence) -> set[int]:
-        """The earlier attempts whose output was stored."""
+        """The earlier attempts whose output was stored to its end."""
         params = {"id": fence.job_id, "attempt": fence.attempt}
         return {row[0] for row in self._sql.rows(STORED, params)}
-
-    def warn(self, fence: Fence, warnings: Mapping[int, str]) -> None:
-        """Say what went wrong with some records of an attempt that is held, by the numbers of their lines."""
-        if warnings:
-            params = {"lines": array(map(str, warnings)), "warnings": texts(warnings.values())}
-            self._sql.rows(WARN, params | {"id": fence.job_id, "attempt": fence.attempt})
 
     def counts(self, run_id: uuid.UUID) -> dict[str, int]:
         """How many records of each type the hooks of a run emitted, by their last attempts."""

@@ -1,8 +1,8 @@
 """A worker's second connection, for what the jobs' own threads ask while it is at something else.
 
-Opened for the first question. Questions stand in line, so each should be one short statement. A database that
-is away is not the job's failure: the question is asked again for as long as the job is held. So it must bear
-being asked twice, as the answer to the first may have been lost.
+Opened for the first question. Questions stand in line, so each should be short. A database that is away is
+not the job's failure: the question is asked again for as long as the job is held. So it must bear being asked
+twice, as the answer to the first may have been lost.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any, Final, TypeVar
 
@@ -42,19 +43,24 @@ class Aside:
         self._line = Line(connect)
         self._holds = holds
         self._sleep = sleep
-        self._in_line = threading.Lock()
+        self._turn = threading.Lock()
+        self._next = threading.Lock()
         self._rng = Random()  # noqa: S311
 
     def ask(self, job: ClaimedJob, question: Callable[[psycopg.Connection[Any]], T]) -> T:
         """The answer, or `LeaseLost` if the job is another's by now; from the job's own thread."""
         while self._holds(job):
             try:
-                with self._in_line, self._line.asking() as connection:
+                with self._in_line(), self._line.asking() as connection:
                     return question(connection)
             except DATABASE_AWAY as exc:
                 self._lost(exc)
             self._sleep(_RETRY_S * (0.5 + self._rng.random()))
         raise LeaseLost(BY_NAME[job.family].title, job.id, job.attempt)
+
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for a turn."""
+        return self._next.locked()
 
     def cut_if_stuck(self, after_s: float) -> None:
         """Let fail what has been asked for so long: others stand in line behind it. From any thread."""
@@ -62,10 +68,20 @@ class Aside:
 
     def close(self) -> None:
         """Let go of the connection."""
-        with self._in_line:
+        with self._in_line():
             self._line.let_go()
 
+    @contextmanager
+    def _in_line(self) -> Iterator[None]:
+        """Its turn, which who has just had one does not get again before who waits for it."""
+        with self._next:
+            self._turn.acquire()
+        try:
+            yield
+        finally:
+            self._turn.release()
+
     def _lost(self, exc: Exception) -> None:
-        with self._in_line:
+        with self._in_line():
             if self._line.let_go():
                 _log.warning("jobs have no database to ask: %s", " ".join(str(exc).split()))
