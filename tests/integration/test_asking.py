@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from support.schemas import blocked
+from support.threads import in_time
 from support.workers import until
 
 from queue_workflows.db.asking import AskingConnection
@@ -47,6 +48,24 @@ def test_an_error_passes_as_it_is(asking: AskingConnection) -> None:
         asking.execute("SELECT FROM nowhere")
     assert asking.execute("SELECT 1").fetchall() == [(1,)]
     assert calls == [1]
+
+
+def test_to_ask_meanwhile_is_refused(asking: AskingConnection) -> None:
+    """The thread would wait for itself; where it is told so, nothing is asked, and all else goes on."""
+    refused: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(psycopg.InterfaceError) as said:
+            asking.execute("SELECT 2")
+        refused.append(str(said.value))
+
+    def asked() -> None:
+        asking.meanwhile = ask
+        assert asking.execute("SELECT 1").fetchall() == [(1,)]
+        assert asking.execute("SELECT 3").fetchall() == [(3,)]
+
+    in_time(asked)
+    assert refused == ["this connection is at a question: ask when that is answered"]
 
 
 def test_a_question_without_an_answer_is_cut_short(qwf_dsn: str) -> None:

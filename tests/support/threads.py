@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -20,3 +20,17 @@ def together(*tasks: Callable[[], T]) -> list[T]:
 
     with ThreadPoolExecutor(len(tasks)) as pool:
         return [each.result(60) for each in [pool.submit(begin, task) for task in tasks]]
+
+
+def in_time(task: Callable[[], T]) -> T:
+    """Run what may wait for itself for ever in a thread of its own, which is then left behind."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(task())
+        except BaseException as exc:
+            done.set_exception(exc)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done.result(60)

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator
-from typing import Any, TypeVar
+from threading import Lock
+from typing import Any, Final, TypeVar, cast
 
 import psycopg
 from psycopg.waiting import WAIT_R
 
 T = TypeVar("T")
+
+
+class _Taken:
+    """In the place of a connection's lock for the thread that has it, and would wait for itself for ever."""
+
+    def __enter__(self) -> None:
+        raise psycopg.InterfaceError("this connection is at a question: ask when that is answered")
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing was taken."""
+
+
+_TAKEN: Final = _Taken()
 
 
 class AskingConnection(psycopg.Connection[Any]):
@@ -23,22 +37,25 @@ class AskingConnection(psycopg.Connection[Any]):
         """Let psycopg wait for the answer; what it waits with first stops when there is nothing to send."""
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
-            gen = _with(gen, meanwhile)
+            gen = self._with(gen, meanwhile)
         self.waiting_since = time.monotonic()
         try:
             return super().wait(gen, *args, **kwargs)
         finally:
             self.waiting_since = None
 
-
-def _with(asking: Generator[Any, Any, T], meanwhile: Callable[[], None]) -> Generator[Any, Any, T]:
-    try:
-        awaited = next(asking)
-        while awaited != WAIT_R:  # a long statement takes its time to be sent
-            awaited = asking.send((yield awaited))
-        meanwhile()
-        while True:
-            awaited = asking.send((yield awaited))
-    except StopIteration as answered:
-        answer: T = answered.value
-        return answer
+    def _with(self, asking: Generator[Any, Any, T], meanwhile: Callable[[], None]) -> Generator[Any, Any, T]:
+        try:
+            awaited = next(asking)
+            while awaited != WAIT_R:  # a long statement takes its time to be sent
+                awaited = asking.send((yield awaited))
+            lock, self.lock = self.lock, cast(Lock, _TAKEN)
+            try:
+                meanwhile()
+            finally:
+                self.lock = lock
+            while True:
+                awaited = asking.send((yield awaited))
+        except StopIteration as answered:
+            answer: T = answered.value
+            return answer

@@ -187,6 +187,7 @@ class Exchange:
             left = before.ended if before is not None and not before.has_begun else []
             self._failed(exc, left + ended)
         except BaseException:
+            self._unread = None
             self._guardian.claiming.release()
             raise
         else:
@@ -213,7 +214,7 @@ class Exchange:
         """Read an answer, and have its jobs begin if that takes no question: the connection may be at one."""
         if unread.accepted is None:
             unread.accepted, unread.jobs = unread.intake.read(unread.asked)
-            if not any([job.limit_key for job in unread.jobs]):  # noqa: C419 - half of the time
+            if not unread.intake.must_ask(unread.jobs):
                 self._begin(unread)
 
     def _begin(self, unread: _Unread) -> None:

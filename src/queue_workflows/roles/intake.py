@@ -231,8 +231,12 @@ class Intake:
         if freed := self._slots.free_left_by(worker_id):
             self._lanes.admit(freed)
 
+    def must_ask(self, claimed: list[ClaimedJob]) -> bool:
+        """Whether `begun` has a question: not while the connection is at one."""
+        return self._kept.has_late or any([job.limit_key for job in claimed])  # noqa: C419 - half of the time
+
     def begun(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
-        """Those of a claim that may run; asks only if some have a key."""
+        """Those of a claim that may run; asks only if some have a key, or a slot is to be given back."""
         if self._kept.has_late:
             self._give_back(self._kept.pop_late())
         jobs = self._with_slots(claimed)

@@ -1,0 +1,109 @@
+"""What a crew asks while an answer waits: the rest of that answer is seen to without a question."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from support.claimed_jobs import context
+from support.jobs import Jobs, ending, jobs_of
+from support.limited import CLEAR_LIMITS, cap, holders
+from support.threads import in_time
+
+from queue_workflows.db.asking import AskingConnection
+from queue_workflows.db.engine import Database
+from queue_workflows.jobs.guards import Budget, HeldJob
+from queue_workflows.repositories import ClaimedJob, IngestJobRepository
+from queue_workflows.repositories.claiming import Marks
+from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.slots import SlotRepository, Want
+from queue_workflows.roles.exchange import Exchange
+from queue_workflows.roles.intake import Intake, Terms
+from queue_workflows.roles.outfit import Outfit
+from queue_workflows.roles.turns import Turns
+
+KEY = "host:example.org"
+# Few enough for a test, and as many as an exchange asks ahead for.
+BATCH = 100
+
+
+class MainThread:
+    """A crew's main thread on a real connection, without its guardian, its threads and its process."""
+
+    def __init__(self, connection: AskingConnection) -> None:
+        self.terms = Terms(IngestJobRepository, "fetch", "host:fetch:1", 60.0, PayloadLimits())
+        self.connection = connection
+        self.intake = Intake(self.terms, connection)
+        self.begun: list[HeldJob] = []
+        self.claiming, self.jobs_done = Turns(), 0
+        self.holdings, self.stopping = None, None
+        touch = SimpleNamespace(intake=lambda: self.intake, meanwhile=self._meanwhile)
+        outfit = SimpleNamespace(guardian=self, marks=Marks(0.0), redactor=None, touch=touch)
+        self.exchanging = Exchange(cast(Outfit, outfit), self)
+
+    def _meanwhile(self, do: Any) -> None:
+        self.connection.meanwhile = do
+
+    def exchange(self, taken: Sequence[HeldJob], dropped: Sequence[HeldJob]) -> None:
+        """As the guardian's."""
+
+    def held(self, jobs: Sequence[ClaimedJob], reading: float) -> list[HeldJob]:
+        """As the crew's."""
+        return [HeldJob(job, context(job), Budget(60, 60), 0.0, reading + 60) for job in jobs]
+
+    def taken(self, claimed: list[HeldJob], *, alone: bool) -> None:
+        """As the crew's, without running them."""
+        self.begun += claimed
+
+    def unsure(self) -> None:
+        """As the crew's."""
+
+    def turn(self) -> None:
+        """End what has begun, and ask for as much again."""
+        for held in self.begun:
+            held.ending = ending(held.job)
+        self.exchanging.unwritten, self.begun = self.begun, []
+        self.exchanging.exchange(BATCH, alone=False)
+
+
+@pytest.fixture
+def jobs(qwf_dsn: str) -> Iterator[Jobs]:
+    with jobs_of("ingest", qwf_dsn) as jobs:
+        jobs.connection.execute(CLEAR_LIMITS)
+        yield jobs
+
+
+@pytest.fixture
+def main(qwf_dsn: str) -> Iterator[MainThread]:
+    with Database.open(qwf_dsn, role="test") as database, database.connect(autocommit=True) as connection:
+        yield MainThread(connection)
+
+
+def test_a_late_slot_is_given_back_when_the_question_is_answered(jobs: Jobs, main: MainThread) -> None:
+    """Its attempt ended while the guardian took it again, and no job beside it has a key."""
+    ids = jobs.enqueue(1 + 3 * BATCH)
+    main.begun = main.held(main.intake.claim(Marks(0.0), 0.0), 0.0)
+    main.turn()
+    assert main.exchanging.unread == BATCH
+    main.begun = main.held(jobs.claim("host:fetch:1"), 0.0)
+    cap(jobs.connection, KEY, 1)
+    lost, again = (_slot(jobs, main) for _ in range(2))
+    main.terms.kept.add([lost])
+    main.terms.kept.replace(lost, again)
+    main.terms.kept.forget([lost.fence])
+    assert main.terms.kept.has_late
+    assert not main.terms.kept
+    in_time(main.turn)
+    assert holders(jobs.connection, KEY) == []
+    main.exchanging.read()
+    assert sorted(held.job.id for held in main.begun) == ids[1 : 1 + BATCH] + ids[2 + BATCH :][:BATCH]
+
+
+def _slot(jobs: Jobs, main: MainThread) -> Any:
+    """The key's one slot, for the job that has begun; who had it before has lost it."""
+    jobs.connection.execute("UPDATE limit_slots SET lease_expires_at = '-infinity'")
+    job = main.begun[0].job
+    taken = SlotRepository(jobs.connection).take([Want(KEY, job.family, job.fence)], lease_s=60)
+    return taken.slots[0]
