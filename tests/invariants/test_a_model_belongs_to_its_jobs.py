@@ -139,6 +139,16 @@ def test_a_worker_that_pauses_or_idles_keeps_no_model(studio: ModelStudio) -> No
 
 
 @pytest.mark.slow
+def test_a_worker_that_is_never_idle_keeps_no_model_for_too_long(studio: ModelStudio) -> None:
+    """What is idle for too long is unloaded between two jobs, but not what the next one wants."""
+    jobs = [studio.enqueue(model) for model in ("a", None, "a")]
+    with studio.worker("--drain", QWF_MODEL_KEEP_S="0") as worker:
+        assert worker.wait(60) == 0
+    assert {studio.jobs.seen(job, "status") for job in jobs} == {("completed",)}
+    assert studio.log() == ["load a", "run n0:a", "run n0:a", "unload a", "run n0:None"]
+
+
+@pytest.mark.slow
 def test_what_others_are_claiming_ends_no_drain(studio: ModelStudio, qwf_dsn: str) -> None:
     """More rows than a claim looks at are locked: a worker that drains the queue is not done with it."""
     jobs = [studio.enqueue("a") for _ in range(LOOKED_AT + 4)]

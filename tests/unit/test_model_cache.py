@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -137,11 +139,65 @@ def test_a_load_that_fails_names_its_model_and_leaves_the_worker_sound() -> None
     assert shelf.cache.told["model_misses"] == 2
 
 
-def test_an_unload_that_fails_keeps_nobody() -> None:
+def test_a_load_that_fails_leaves_nothing_behind() -> None:
+    """Neither in circles nor in its frames, which the reason keeps: else a card stays full of it."""
+    left: list[weakref.ref[Any]] = []
+
+    class Weights:
+        def __init__(self) -> None:
+            self.me = self
+            left.append(weakref.ref(self))
+
+    def load() -> object:
+        weights = Weights()
+        try:
+            raise MemoryError("out of memory")
+        except MemoryError as exc:
+            more = Weights()
+            raise RuntimeError(f"no room for {id(more)} beside {id(weights)}") from exc
+
+    cache = ModelCache(
+        ModelRegistry(lambda: [ModelSpec("a", load=load)]),
+        queue="gpu",
+        budget_mb=None,
+        keep_s=1,
+        clock=lambda: 0.0,
+    )
+    work = Work("w", lambda _job, ctx: ctx.model, is_async=False)
+    gc.disable()
+    try:
+        failing = on_loaded_model(work, "a", context(node_job()), cache, timeout_s=9, clock=lambda: 0.0)
+        assert [ref() for ref in left] == [None, None]
+    finally:
+        gc.enable()
+    with pytest.raises(ModelLoadFailed, match="RuntimeError: no room") as failed:
+        failing.call(None, context(node_job()))
+    assert isinstance(failed.value.__cause__, RuntimeError)
+
+
+def test_a_load_that_nobody_wants_makes_no_room() -> None:
+    """What is loaded may be wanted sooner."""
+    shelf = Shelf(("a", 10), ("b", 10), budget_mb=10)
+    shelf.use("a")
+    assert shelf.cache.obtain("b", lambda: False) is None
+    assert (shelf.done, shelf.cache.names) == ([], ("a",))
+
+
+def test_the_model_of_a_job_is_not_too_old_for_it() -> None:
+    """Between two jobs what is idle for too long is unloaded, but not what the next one wants."""
+    shelf = Shelf(("a", 10), ("b", 10), budget_mb=20)
+    shelf.use("a", "b")
+    shelf.now = 1000
+    shelf.cache.unload_idle("a")
+    assert (shelf.done, shelf.cache.names) == (["-b"], ("a",))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("busy"), SystemExit(3)])
+def test_an_unload_that_fails_keeps_nobody(error: BaseException) -> None:
     """What it says is logged, and the model is not there any more."""
 
     def refuse(_model: object) -> None:
-        raise RuntimeError("busy")
+        raise error
 
     registry = ModelRegistry(
         lambda: [ModelSpec("a", load=lambda: "-a", unload=refuse), ModelSpec("b", load=lambda: "-b")]
@@ -219,3 +275,12 @@ def test_an_empty_registry_asks_again_and_bears_what_comes() -> None:
     assert registry.find("a") is None
     assert (registry.find("a") is not None, registry.find("b"), len(answers)) == (True, None, 1)
     assert ModelRegistry(None).find("a") is None
+
+
+def test_a_worker_without_models_learns_of_those_that_come() -> None:
+    """So that it fetches what has been put aside for them."""
+    answers: list[Any] = [[], [ModelSpec("a", load=print)]]
+    cache = ModelCache(
+        ModelRegistry(lambda: answers.pop(0)), queue="gpu", budget_mb=None, keep_s=1, clock=lambda: 0.0
+    )
+    assert (cache.loadable(), answers) == (["a"], [])

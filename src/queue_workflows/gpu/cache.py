@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import logging
 import math
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -78,6 +79,7 @@ class ModelCache:
 
     def loadable(self) -> list[str]:
         """The models that this worker can load."""
+        self.registry.ask_again()
         return [spec.name for spec in self.registry.specs() if self._fits(spec)]
 
     def can_load(self, name: str) -> bool:
@@ -106,10 +108,12 @@ class ModelCache:
             self._warm[self.current].used_at = self._clock()
         self.current = None
 
-    def unload_idle(self) -> None:
-        """Let go of what no job has used for as long as it is kept."""
+    def unload_idle(self, wanted: str | None = None) -> None:
+        """Let go of what no job has used for as long as it is kept, but for one that is wanted now."""
         now = self._clock()
-        for name in [warm.spec.name for warm in self._warm.values() if now >= self._until(warm)]:
+        for name in [
+            name for name, warm in self._warm.items() if name != wanted and now >= self._until(warm)
+        ]:
             _log.info("the model %s is unloaded: no job has wanted it for %g s", name, self._kept(name))
             self._unload(name)
 
@@ -126,7 +130,8 @@ class ModelCache:
         spec = self.registry.find(name)
         if spec is None:
             raise ModelLoadFailed(name, "this worker does not know it")
-        self._make_room(spec)
+        if is_wanted():
+            self._make_room(spec)
         if not is_wanted():
             return None
         began = self._clock()
@@ -137,6 +142,8 @@ class ModelCache:
             self.failures += 1
             self.current = None
             count_model_load(self._queue, "failed", self._clock() - began)
+            _empty_frames(exc)
+            gc.collect()
             raise ModelLoadFailed(name, f"{type(exc).__name__}: {' '.join(str(exc).split())}") from exc
         now = self._clock()
         self.loads += 1
@@ -184,7 +191,7 @@ class ModelCache:
         if warm.spec.unload is not None:
             try:
                 warm.spec.unload(warm.model)
-            except Exception:
+            except (Exception, SystemExit):
                 # What it kept is its own affair; the worker goes on without the model.
                 _log.exception("the model %s could not be unloaded", name)
         del warm
@@ -194,3 +201,16 @@ class ModelCache:
     def _publish(self, current: str | None) -> None:
         self.current = current
         self.names = tuple(reversed(self._warm))
+
+
+def _empty_frames(exc: BaseException) -> None:
+    """Half a model stands in the frames of a `load` that failed, which live for as long as the reason."""
+    chain, seen = [exc], set[int]()
+    while chain:
+        one = chain.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        traceback.clear_frames(one.__traceback__)
+        inner = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        chain += [other for other in (one.__cause__, one.__context__, *inner) if other is not None]

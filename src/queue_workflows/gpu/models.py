@@ -69,17 +69,20 @@ class ModelRegistry:
         return list(self._specs.values())
 
     def find(self, name: str) -> ModelSpec | None:
-        """A model, or None where it is not known.
+        """A model, or None where it is not known."""
+        self.ask_again()
+        return self._specs.get(name)
 
-        An empty registry asks again: models may have come onto the machine since. A registrar that raises by
-        then keeps nobody from working.
+    def ask_again(self) -> None:
+        """Where nothing is known: models may have come onto the machine since.
+
+        A registrar that raises by then keeps nobody from working.
         """
         if not self._specs and self._registrar is not None:
             try:
                 self._specs = _asked(self._registrar)
             except QwfError as exc:
                 _log.error("no models are known: %s", exc)
-        return self._specs.get(name)
 
 
 def _asked(registrar: Callable[[], Iterable[ModelSpec]] | None) -> dict[str, ModelSpec]:

@@ -96,6 +96,8 @@ class Performer:
         self.has_loaded = True
         run = self._run_of(job)
         if isinstance(job, ClaimedNodeJob):
+            if self._models is not None:
+                self._models.unload_idle(job.required_model)
             work = on_resolved_inputs(work, job, partial(self._ask, job), self._host_refs)
             if (model := job.required_model) is not None and (models := self._models) is not None:
                 if not models.can_load(model):
@@ -143,6 +145,11 @@ class Performer:
         if self._hooks is not None:
             return self._hooks.knows(module)
         return self._modules.find(module) is not None
+
+    @property
+    def keeps_models(self) -> bool:
+        """Whether jobs get their models here."""
+        return self._models is not None
 
     def loadable_models(self) -> list[str]:
         """The models that this process can load."""
