@@ -67,6 +67,10 @@ class Affinity:
             priority, since = self._forgotten
             self._passing_since[priority], self._forgotten = since, None
 
+    def look_for_the_oldest(self) -> None:
+        """Jobs came back that nobody else could do: they are not to wait for another turn."""
+        self._passing_since = dict.fromkeys(PRIORITIES, -inf)
+
     def nothing_waits(self) -> None:
         """Nobody is left whom it has passed."""
         self._passing_since.clear()

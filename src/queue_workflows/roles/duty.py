@@ -151,8 +151,11 @@ class Duty:
         models = self._performer.loadable_models()
         if models:
             with bounded():
-                fetched = max(fetched, repository.promote_held(UNKNOWN_MODEL, models, queue=queue))
-        if self._family is INGEST or models:
+                promoted = repository.promote_held(UNKNOWN_MODEL, models, queue=queue)
+            fetched = max(fetched, promoted)
+            if promoted and (affinity := self._guardian.terms.affinity) is not None:
+                affinity.look_for_the_oldest()
+        if self._family is INGEST or self._performer.keeps_models:
             pause = _FETCH_EVERY_S if fetched < LONGEST_PAGE else _FETCH_MORE_S
             self._fetch_at = time.monotonic() + pause
 

@@ -1,0 +1,89 @@
+"""What a worker does between two jobs, decided without a database."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+from queue_workflows.repositories.table import LONGEST_PAGE
+from queue_workflows.roles.duty import Duty, WorkerOptions
+from queue_workflows.roles.worker import Worker
+
+
+class Held:
+    """What is on hold for a model, and who asks for it."""
+
+    def __init__(self, held: int) -> None:
+        self.held = held
+        self.asked: list[tuple[str, list[str]]] = []
+        self.promoted = False
+
+    def held_keys(self, _reason: str, *, queue: str) -> list[str]:
+        assert queue == "gpu"
+        return []
+
+    def promote_held(self, reason: str, keys: list[str], *, queue: str) -> int:
+        assert queue == "gpu"
+        self.asked.append((reason, keys))
+        return self.held
+
+    def look_for_the_oldest(self) -> None:
+        self.promoted = True
+
+
+def duty(held: Held, models: list[str] | None) -> Duty:
+    """That of a worker that can load these."""
+    stand_in: Any = SimpleNamespace(
+        terms=SimpleNamespace(affinity=held),
+        holdings=SimpleNamespace(bounded=nullcontext),
+        repository=lambda: held,
+        task_names=list,
+        loadable_models=lambda: models or [],
+        keeps_models=models is not None,
+    )
+    return Duty(
+        WorkerOptions("gpu"), guardian=stand_in, listener=stand_in, performer=stand_in, touch=stand_in
+    )
+
+
+@pytest.mark.parametrize(
+    ("models", "held", "soon", "late"),
+    [
+        (["a"], 0, False, True),
+        (["a"], LONGEST_PAGE, True, True),
+        ([], 0, False, True),
+        (None, 0, False, False),
+    ],
+    ids=["knows some", "many wait", "knows none yet", "keeps none"],
+)
+def test_a_worker_with_models_looks_again_for_what_waits_for_them(
+    models: list[str] | None, held: int, *, soon: bool, late: bool
+) -> None:
+    """Also one that knows of none yet; what it has fetched is next, before another puts it aside again."""
+    there = Held(held)
+    it = duty(there, models)
+    assert not it.must_fetch(time.monotonic())
+    it.fetch_what_waited_for_us()
+    now = time.monotonic()
+    assert (it.must_fetch(now + 2), it.must_fetch(now + 61)) == (soon, late)
+    assert there.asked == ([("model_unknown", ["a"])] if models else [])
+    assert there.promoted is (held > 0)
+
+
+@pytest.mark.parametrize("is_due", [False, True])
+def test_a_worker_that_is_never_idle_looks_for_what_waits_for_it_too(*, is_due: bool) -> None:
+    """When it is time for that, the end of a job brings no other: the worker comes round to look first."""
+    outfit, held = MagicMock(), MagicMock()
+    held.ctx.take_progress.return_value = None
+    outfit.duty.may_claim.return_value = True
+    outfit.duty.must_fetch.return_value = is_due
+    intake = outfit.touch.intake.return_value
+    intake.end.return_value = SimpleNamespace(lost=[])
+    intake.end_and_claim.return_value = (SimpleNamespace(lost=[]), [])
+    assert Worker(outfit)._end(held, MagicMock()) is None
+    assert (intake.end.called, intake.end_and_claim.called) == (is_due, not is_due)
