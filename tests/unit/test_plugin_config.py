@@ -111,6 +111,20 @@ def test_a_plugin_can_be_off_by_default() -> None:
     assert _resolved(document, SAVE_WGET="1").enabled
 
 
+def test_what_is_switched_off_lacks_nothing() -> None:
+    """It is skipped, whatever else would be wrong with its values."""
+    properties = {
+        "WGET_ENABLED": {"type": "boolean", "default": False},
+        "WGET_KEY": {"type": "string"},
+        "WGET_TIMEOUT": {"type": "integer"},
+    }
+    document = {"properties": properties, "required": ["WGET_KEY"]}
+    values = _resolved(document, WGET_TIMEOUT="soon")
+    assert values == PluginValues({}, "WGET_ENABLED is false by default", None)
+    with pytest.raises(PluginConfigError, match="WGET_KEY: is missing"):
+        _resolved(document, WGET_ENABLED="true")
+
+
 @pytest.mark.parametrize(
     ("document", "environ", "timeout"),
     [

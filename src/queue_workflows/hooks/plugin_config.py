@@ -72,8 +72,13 @@ class PluginConfig:
         return re.sub(r"[^A-Z0-9]", "_", self.plugin.upper())
 
     def resolve(self, run_config: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> PluginValues:
-        """The values in force for a run; `PluginConfigError` names the key that is wrong."""
+        """The values in force for a run; `PluginConfigError` names the key that is wrong.
+
+        What is switched off has none: nobody is to set what no hook will read.
+        """
         given = _Given(self, run_config, environ)
+        if (disabled_by := _switched_off(self, given)) is not None:
+            return PluginValues({}, disabled_by, None)
         values = {}
         for key, schema in self.properties.items():
             value = given.value_of(key, schema)
@@ -81,7 +86,7 @@ class PluginConfig:
                 values[key] = value
             elif key in self.required:
                 raise _wrong(self.plugin, key, "is missing", f"set {key}, in the environment or for the run")
-        return PluginValues(values, _switched_off(self, given), _timeout_of(self, given))
+        return PluginValues(values, None, _timeout_of(self, given))
 
 
 def load_plugin_config(directory: Path) -> PluginConfig:
