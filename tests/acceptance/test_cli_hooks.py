@@ -127,6 +127,9 @@ def test_a_host_that_is_gone_is_named_and_given_up(
             "no plugin titel; there are listen, title",
         ),
         (["run", "Page", "--dir", "PLUGINS", "--sequential", "12"], 2, "steps are from 0 to 9"),
+        (["run", "Page", "--dir", "PLUGINS", "--sequential", "²"], 2, "steps are from 0 to 9"),
+        (["run", "Page", "--dir", "PLUGINS", "--plugins", ","], 2, "--plugins names none"),
+        (["run", "Page", "--dir", "PLUGINS", "--input", "config=x"], 2, "no object of plugins' values"),
         (["run", "Page", "--dir", "PLUGINS", "--input", "url"], 2, "write name=text"),
     ],
 )

@@ -64,6 +64,16 @@ def test_a_sequential_step_goes_in_order(tmp_path: Path) -> None:
     assert parallel["b__51_c_sh"] == (5, [], False)
 
 
+def test_a_sequential_step_of_what_tidies_up(tmp_path: Path) -> None:
+    """It goes in order as well."""
+    put(tmp_path, "a/on_Page__10_a.sh", "t/on_PageEnd__50_one.sh", "t/on_PageEnd__51_two.sh")
+    assert shape(compile_hooks("Page", [tmp_path])) == {
+        "a__10_a_sh": (1, [], False),
+        "t__end_50_one_sh": (25, ["a__10_a_sh"], False),
+        "t__end_51_two_sh": (25, ["t__end_50_one_sh"], False),
+    }
+
+
 def test_only_the_named_plugins(tmp_path: Path) -> None:
     """As `--plugins` says."""
     put(tmp_path, "a/on_Page__00_a.sh", "b/on_Page__10_b.sh", "b/on_PageEnd__10_b.sh")

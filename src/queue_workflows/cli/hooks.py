@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from queue_workflows.cli.run_watching import follow
 from queue_workflows.config import effective_settings
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode, PluginConfigError
+from queue_workflows.hooks.arguments import config_in
 from queue_workflows.hooks.compiling import SEQUENTIAL_STEPS, compile_hooks
 from queue_workflows.hooks.discovery import Hook, discover_hooks, plugins_in
 from queue_workflows.hooks.plugin_config import load_plugin_config
@@ -95,6 +97,7 @@ def run(
     document = compile_hooks(event, places, _steps(sequential), plugins=_named(plugins, places))
     inputs = mapping_in("--inputs", file) if file is not None else {}
     inputs |= pairs("--input", given)
+    config_in(inputs)
     _warn([*discover_hooks(event, places), *discover_hooks(f"{event}End", places)])
     with Database.open(invocation.db_url, role="cli", creates=False) as database:
         connection = database.connect(autocommit=True)
@@ -126,6 +129,8 @@ def _named(plugins: str | None, places: Sequence[Path]) -> list[str] | None:
     if plugins is None:
         return None
     wanted, there = [name.strip() for name in plugins.split(",") if name.strip()], plugins_in(places)
+    if not wanted:
+        raise click.UsageError("--plugins names none; without it there are all")
     missing = [name for name in wanted if name not in there]
     if missing:
         known = ", ".join(sorted(there)) or "none"
@@ -135,7 +140,7 @@ def _named(plugins: str | None, places: Sequence[Path]) -> list[str] | None:
 
 def _steps(text: str) -> set[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
-    if not all(len(word) == 1 and word.isdigit() for word in words):
+    if not all(re.fullmatch("[0-9]", word) for word in words):
         raise click.UsageError(f"--sequential {text!r}: steps are from 0 to 9, as in 5 or 2,5")
     return {int(word) for word in words}
 

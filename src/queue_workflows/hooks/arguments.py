@@ -45,6 +45,18 @@ def hook_arguments(inputs: Mapping[str, Any]) -> list[str]:
     return list(arguments.values())
 
 
+def config_in(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The values for plugins among a run's inputs, which are no argument; `PayloadError` if they are none."""
+    given = inputs.get("config")
+    if given is not None and not isinstance(given, dict):
+        raise PayloadError(
+            f"input 'config' is {str(given)[:60]!r}, and no object of plugins' values",
+            path="inputs.config",
+            advice='as in {"TITLE_TIMEOUT": 30}',
+        )
+    return dict(given or {})
+
+
 def argument_text(value: Any) -> str:
     """A value as a script reads it: a text as it is, a list of plain values as CSV, anything else as JSON."""
     if isinstance(value, str):

@@ -88,7 +88,7 @@ class _Nodes:
             if background:
                 node["background"] = True
                 self._background.append(node["id"])
-            elif step in self._sequential:
+            elif hook.step in self._sequential:
                 before = foreground = [node["id"]]
             else:
                 foreground.append(node["id"])

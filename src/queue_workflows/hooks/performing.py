@@ -19,7 +19,7 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.errors import HookError, QwfError
-from queue_workflows.hooks.arguments import hook_arguments
+from queue_workflows.hooks.arguments import config_in, hook_arguments
 from queue_workflows.hooks.binaries import prepare
 from queue_workflows.hooks.discovery import Hook, find_hook
 from queue_workflows.hooks.environment import hook_environment
@@ -118,7 +118,8 @@ class HookRunner:
         terms = self._terms
         config = load_plugin_config(hook.path.parent)
         given = dict(resolved.inputs.get("args") or {})
-        values = config.resolve(given.pop("config", None) or {}, terms.environ)
+        values = config.resolve(config_in(given), terms.environ)
+        given.pop("config", None)
         if values.disabled_by is not None:
             raise Skip(values.disabled_by)
         places = places_of(terms.data_dir, job.run_id, hook, job.attempt)
