@@ -19,7 +19,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.processes import UNSHARE, Running, environment, linux_only, pid_namespace, program
+from support.processes import (
+    UNSHARE,
+    WITHOUT_TRACING,
+    Running,
+    environment,
+    linux_only,
+    pid_namespace,
+    program,
+)
 
 from queue_workflows.host import pid1
 from queue_workflows.host.launcher import Child, own_command, run_as_child_if_pid1, spawn, watch
@@ -70,6 +78,22 @@ def test_given_arguments_run_qwf() -> None:
     with Running([*UNSHARE, *program(text)]) as running:
         assert running.line().startswith("qwf ")
         assert running.status() == 0
+
+
+@pid_namespace
+def test_the_launchers_environment_is_for_its_command_alone() -> None:
+    """As the database's URL stands there, which a hook of the same user is not to read."""
+    text = (
+        AS_PID1
+        + """
+try:
+    say(len(open("/proc/1/environ").read()))
+except OSError as refused:
+    say(type(refused).__name__)
+"""
+    )
+    with Running([*UNSHARE, *WITHOUT_TRACING, *program(text)]) as running:
+        assert running.line() == "PermissionError"
 
 
 def test_nothing_happens_elsewhere() -> None:

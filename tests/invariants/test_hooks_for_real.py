@@ -13,6 +13,7 @@ import psutil
 import psycopg
 import pytest
 from support.jobs import CLEAR
+from support.processes import WITHOUT_TRACING, linux_only
 from support.runs import dispatcher, settle
 from support.workers import running_worker, until
 
@@ -319,3 +320,25 @@ def test_a_drained_worker_waits_for_its_background_hooks(stage: Stage) -> None:
     with stage.worker("--drain") as worker:
         assert worker.wait(120) == 0
     assert stage.jobs() == {"on_Page__10_a.sh": ("completed", 1), "on_Page__10_b.bg.sh": ("completed", 1)}
+
+
+@linux_only
+def test_a_hook_cannot_read_its_workers_environment(stage: Stage) -> None:
+    """The database's URL stands there, and both are of one user."""
+    stage.put(
+        "spy/on_Page__10_spy.sh",
+        "cat /proc/$$/environ > own",
+        "cat /proc/${1#--worker=}/environ > seen; echo $? > status",
+    )
+    with running_worker(
+        stage.dsn,
+        *("--queue", "hooks"),
+        prefix=WITHOUT_TRACING,
+        QWF_HOOK_DIRS=str(stage.plugins),
+        QWF_DATA_DIR=str(stage.data),
+    ) as worker:
+        run_id = stage.start(worker=worker.pid)
+        stage.until(lambda: stage.status(run_id) == "completed")
+        assert stage.file(run_id, "spy/own").read_bytes()
+        assert stage.file(run_id, "spy/seen").read_bytes() == b""
+        assert stage.file(run_id, "spy/status").read_text() == "1\n"

@@ -22,7 +22,7 @@ from queue_workflows.db import bootstrap
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.launcher import run_as_child_if_pid1
-from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.host.lifetime import die_with_parent, hide_memory, take_launcher_pid
 from queue_workflows.roles.outlet import OneLog
 from queue_workflows.roles.slots import ORCHESTRATOR, SCHEDULER, Spec, WorkerSpec, slots_of
 from queue_workflows.roles.supervisor import supervise
@@ -59,6 +59,8 @@ def up(invocation: Invocation, *, workers: Workers) -> ExitCode:
     run_as_child_if_pid1()
     die_with_parent(take_launcher_pid())
     settings = effective_settings()
+    if settings.hook_dirs:
+        hide_memory()
     if workers.each is not None:
         raise click.UsageError("gpu:each is for `qwf supervisor`; here --worker gpu:N")
     asked = workers.specs or _usual_workers()

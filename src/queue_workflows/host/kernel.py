@@ -8,6 +8,7 @@ import sys
 from typing import Final
 
 PR_SET_PDEATHSIG: Final = 1
+PR_SET_DUMPABLE: Final = 4
 PR_SET_CHILD_SUBREAPER: Final = 36
 IS_LINUX: Final = sys.platform.startswith("linux")
 _libc: Final = ctypes.CDLL(None, use_errno=True)

@@ -35,7 +35,7 @@ from typing import Final
 import psutil
 
 from queue_workflows.errors import Orphaned
-from queue_workflows.host.kernel import IS_LINUX, PR_SET_PDEATHSIG, prctl
+from queue_workflows.host.kernel import IS_LINUX, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from queue_workflows.host.pid1 import LAUNCHER_PID
 
 MARK: Final = "_QWF_TREE"
@@ -68,6 +68,16 @@ def die_with_parent(launcher_pid: int | None, *, with_signal: signal.Signals = s
     if parent != launcher_pid:
         raise Orphaned(launcher_pid, parent)
     return IS_LINUX
+
+
+def hide_memory() -> None:
+    """Let no other process of our user read this one's environment and memory, where the DSN stands.
+
+    It takes the right to trace any process, as root has, to read them all the same, to attach a debugger or
+    to get a core dump. It ends with an exec, so what this process starts is as open as any other.
+    """
+    if IS_LINUX:
+        prctl(PR_SET_DUMPABLE, 0)
 
 
 @dataclass(frozen=True)

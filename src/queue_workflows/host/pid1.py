@@ -61,6 +61,7 @@ def shell_status(wait_status: int) -> int:
 
 def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run the command to its end and return its status; signals are held already, or are from here on."""
+    _hide_memory()
     held = held_signals()
     signal.pthread_sigmask(signal.SIG_BLOCK, held)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # inherited as ignored, it would make statuses vanish
@@ -80,6 +81,14 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
             _pass_on(child, number)
         elif (status := _reap(child)) is not None:
             return shell_status(status)
+
+
+def _hide_memory() -> None:
+    """What this process was started with is for the command alone; see `lifetime.hide_memory`."""
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 
 
 def _pass_on(child: int, number: int) -> None:
