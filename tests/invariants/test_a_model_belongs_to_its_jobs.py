@@ -94,6 +94,18 @@ def test_a_load_that_hangs_has_a_time_of_its_own(studio: ModelStudio) -> None:
 
 
 @pytest.mark.slow
+def test_an_unload_that_hangs_ends_its_worker(studio: ModelStudio) -> None:
+    """It would pass for an idle one for ever; no job is blamed, and the next worker does what waits."""
+    studio.keep("unloading-a")
+    job = studio.enqueue("a")
+    hurried = {"QWF_MODEL_KEEP_S": "0.1", "QWF_MODEL_LOAD_TIMEOUT_S": "3"}
+    with studio.worker(**hurried) as worker:
+        studio.until_logged("unload a")
+        assert worker.wait(60) == 75
+    assert studio.jobs.seen(job, "status", "failures") == ("completed", 0)
+
+
+@pytest.mark.slow
 def test_cancel_and_off_end_a_load(studio: ModelStudio) -> None:
     """Cancelled, the job is over and its worker goes on afresh; switched off, it is given back uncounted and
     the worker is parked with nothing loaded. On again, it goes on.

@@ -1,7 +1,7 @@
 """The wiring of a host app with models: what they and their nodes do is written down, and waits where told.
 
 Everything is files of one directory, `MODELS_AT`: `log` has a line for each load, unload and run; a load
-waits while `loading-NAME` is there, a node while `running-NODE` is.
+waits while `loading-NAME` is there, an unload while `unloading-NAME`, a node while `running-NODE` is.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ def _load(name: str) -> dict[str, str]:
     return {"name": name}
 
 
+def _unload(name: str) -> None:
+    _note("unload", name)
+    _wait_while(f"unloading-{name}")
+
+
 def draw(inputs: dict[str, Any], ctx: JobContext, model: Any) -> dict[str, Any]:
     _note("run", f"{ctx.node_id}:{model and model['name']}")
     _wait_while(f"running-{ctx.node_id}")
@@ -52,9 +57,7 @@ def draw_and_stall(inputs: dict[str, Any], ctx: JobContext, model: Any) -> dict[
 
 def models() -> list[ModelSpec]:
     return [
-        ModelSpec(
-            name, load=lambda name=name: _load(name), unload=lambda model: _note("unload", model["name"])
-        )
+        ModelSpec(name, load=lambda name=name: _load(name), unload=lambda model: _unload(model["name"]))
         for name in os.environ.get("MODELS", "a b broken").split()
     ]
 

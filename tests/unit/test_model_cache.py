@@ -207,12 +207,14 @@ def test_an_unload_that_fails_keeps_nobody(error: BaseException) -> None:
     assert (cache.obtain("b", lambda: True), cache.names) == ("-b", ("b",))
 
 
-def test_who_cannot_load_a_model_says_so() -> None:
+def test_who_cannot_load_a_model_says_so(caplog: pytest.LogCaptureFixture) -> None:
     """Unknown, or larger than what the pinned ones leave of the budget."""
     cache = Shelf(("a", 10), ("large", 40), budget_mb=30).cache
     assert (cache.loadable(), cache.can_load("a"), cache.can_load("x")) == (["a"], True, False)
+    assert "the model large takes 40 MB" in caplog.text
     crowded = Shelf(("p", 25), ("a", 10), budget_mb=30, pin=True).cache
     assert crowded.loadable() == []
+    assert "the model a takes 10 MB" in caplog.text
 
 
 def test_a_load_is_cancelled_before_it_begins_and_said_to_the_guards_while_it_lasts() -> None:

@@ -7,7 +7,8 @@
 What is not known is taken to fill the card, as one that is full fails the job: without a budget one model is
 kept at a time, beside the pinned ones, and a model of unknown size is kept alone.
 
-The worker's main thread does all this. Others only read what is replaced as a whole: `names`, `current`.
+The worker's main thread does all this. Others only read what is replaced as a whole: `names`, `current`,
+`unloading`.
 """
 
 from __future__ import annotations
@@ -57,12 +58,15 @@ class ModelCache:
         self._warm: dict[str, _Warm] = {}
         self.names: tuple[str, ...] = ()
         self.current: str | None = None
+        # The model that is being unloaded, and since when.
+        self.unloading: tuple[str, float] | None = None
         self.hits = self.loads = self.failures = 0
         self.load_s = 0.0
         for spec in registry.specs():
-            if spec.vram_mb is not None and budget_mb is not None and spec.vram_mb > budget_mb:
+            if not self._fits(spec):
                 _log.warning(
-                    "the model %s takes %g MB, the budget of this worker is %g: it is not loaded here",
+                    "the model %s takes %g MB, too much for this worker's budget of %g and the models pinned"
+                    " in it: it is not loaded here",
                     spec.name,
                     spec.vram_mb,
                     budget_mb,
@@ -189,11 +193,14 @@ class ModelCache:
         warm = self._warm.pop(name)
         self._publish(None if self.current == name else self.current)
         if warm.spec.unload is not None:
+            self.unloading = name, self._clock()
             try:
                 warm.spec.unload(warm.model)
             except (Exception, SystemExit):
                 # What it kept is its own affair; the worker goes on without the model.
                 _log.exception("the model %s could not be unloaded", name)
+            finally:
+                self.unloading = None
         del warm
         # A model is full of circles, which would keep its memory until Python gets round to them.
         gc.collect()

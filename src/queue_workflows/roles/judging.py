@@ -78,10 +78,23 @@ class Judge:
 
     def judge(self, now: float) -> None:
         """See who has to end by now."""
+        self._judge_unload(now)
         for held in self._guardian.holdings.all():
             verdict = verdict_on(held, now)
             if verdict is not None and not self._asks_first(held, verdict, now):
                 self._carry_out(held, verdict, now)
+
+    def _judge_unload(self, now: float) -> None:
+        """Between jobs nobody else would: a worker that hangs there beats on, and looks idle to everybody."""
+        guardian, models = self._guardian, self._guardian.terms.models
+        unloading = None if models is None else models.unloading
+        if unloading is None or guardian.holdings.all():
+            return
+        (name, since), within_s = unloading, guardian.settings.model_load_timeout_s
+        if now >= since + within_s:
+            _log.error("the model %s was not unloaded within %g s, so its process ends", name, within_s)
+            end_children()
+            guardian.leave(ExitCode.WALL_CLOCK)
 
     def _asks_first(self, held: HeldJob, verdict: Verdict, now: float) -> bool:
         """Whether the job is given a chance to end by itself, as others would be given back for it."""
