@@ -59,9 +59,7 @@ class Stage:
             "--queue",
             "hooks",
             *options,
-            QWF_HOOK_DIRS=str(self.plugins),
-            QWF_DATA_DIR=str(self.data),
-            **settings,
+            **{"QWF_HOOK_DIRS": str(self.plugins), "QWF_DATA_DIR": str(self.data)} | settings,
         ) as process:
             yield process
 
@@ -219,6 +217,20 @@ def test_background_hooks_last_as_long_as_their_run(stage: Stage) -> None:
         "SELECT context_delta ->> 'output_str' FROM workflow_node_jobs WHERE node_module LIKE '%listen%'"
     )
     assert said.fetchone() == ("heard",)
+
+
+@pytest.mark.slow
+def test_a_host_without_the_script_leaves_it_to_another(stage: Stage) -> None:
+    """Its claim does not make the run its own."""
+    stage.put("a/on_Page__10_a.sh", "true")
+    run_id = stage.start()
+    (stage.directory / "none").mkdir()
+    held = "SELECT hold_key FROM workflow_node_jobs WHERE hold_reason = 'unknown_module'"
+    without = {"QWF_HOOK_DIRS": str(stage.directory / "none"), "QWF_DATA_DIR": str(stage.directory / "else")}
+    with stage.worker(QWF_HOST_LABEL="far", **without):
+        until(lambda: stage.connection.execute(held).fetchone() == ("a/on_Page__10_a.sh",))
+    with stage.worker():
+        stage.until(lambda: stage.status(run_id) == "completed")
 
 
 @pytest.mark.slow

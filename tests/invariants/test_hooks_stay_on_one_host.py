@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -162,6 +162,61 @@ def test_an_unpinned_run_is_anybodys(one: Host, other: Host) -> None:
         ("ann", "run.unpin", str(run_id), None, {"host": "other"}),
     ]
     one.jobs.end(Ending(held.fence, JobStatus.COMPLETED))
+
+
+def labels(*known: str) -> Callable[[str], bool]:
+    return lambda label: label in known
+
+
+def let_go(host: Host, job: ClaimedNodeJob, *known: str) -> bool:
+    assert isinstance(host.jobs, HookJobRepository)
+    return host.jobs.let_go(job, labels(*known))
+
+
+def test_who_has_no_such_hook_keeps_no_run(one: Host, other: Host) -> None:
+    """It is anybody's again, with all that waits of it; what is put aside is fetched by who may claim it."""
+    begun(one)
+    held = one.claim(limit=2)
+    assert [let_go(one, job) for job in held] == [True, True]
+    assert names(other.claim(limit=1)) == ["n2"]
+    one.jobs.end_many(
+        [
+            Ending(job.fence, JobStatus.SCHEDULED, delay_s=3600, hold_reason="unknown_module", hold_key="p/m")
+            for job in held
+        ]
+    )
+    assert one.jobs.promote_held("unknown_module", ["p/m"], queue="hooks") == 2
+    assert names(other.claim()) == ["n0", "n1", "n3"]
+
+
+def test_a_held_hook_follows_its_run(one: Host, other: Host) -> None:
+    """When another host has it by the time that this one lets go; and only that host fetches it."""
+    begun(one)
+    first, second = one.claim(limit=2)
+    assert let_go(one, first)
+    other.claim(limit=1)
+    assert not let_go(one, second)
+    aside = {"delay_s": 3600, "hold_reason": "unknown_module", "hold_key": "p/m"}
+    one.jobs.end(Ending(second.fence, JobStatus.SCHEDULED, **aside))
+    assert one.jobs.promote_held("unknown_module", ["p/m"], queue="hooks") == 0
+    assert other.jobs.promote_held("unknown_module", ["p/m"], queue="hooks") == 1
+
+
+@pytest.mark.parametrize("how", ["known", "over", "failed", "another's"])
+def test_a_run_that_has_begun_stays(one: Host, how: str) -> None:
+    """Another hook of it ran here, or may run here: its files are here."""
+    begun(one)
+    lost, begun_one = one.claim(limit=2)
+    status = "completed" if how == "over" else "running"
+    failures, claimed_by = int(how == "failed"), "one:v" if how == "another's" else "one:w"
+    one.connection.execute(
+        "UPDATE workflow_node_jobs SET status = %s, failures = %s, claimed_by = %s, node_module = 'x',"
+        " finished_at = CASE WHEN %s THEN now() END, lease_expires_at = CASE WHEN NOT %s THEN now() END"
+        " WHERE id = %s",
+        [status, failures, claimed_by, how == "over", how == "over", begun_one.id],
+    )
+    assert not let_go(one, lost, *(["p/x"] if how == "known" else []))
+    assert hosts(one) == [("one", "one")]
 
 
 def test_the_claim_reads_what_it_takes(one: Host) -> None:

@@ -24,11 +24,11 @@ class Held:
         self.promoted = False
 
     def held_keys(self, _reason: str, *, queue: str) -> list[str]:
-        assert queue == "gpu"
-        return []
+        assert queue in {"gpu", "hooks"}
+        return ["p/m"] if queue == "hooks" else []
 
     def promote_held(self, reason: str, keys: list[str], *, queue: str) -> int:
-        assert queue == "gpu"
+        assert queue in {"gpu", "hooks"}
         self.asked.append((reason, keys))
         return self.held
 
@@ -36,7 +36,7 @@ class Held:
         self.promoted = True
 
 
-def duty(held: Held, models: list[str] | None) -> Duty:
+def duty(held: Held, models: list[str] | None, queue: str = "gpu") -> Duty:
     """That of a worker that can load these."""
     stand_in: Any = SimpleNamespace(
         terms=SimpleNamespace(affinity=held),
@@ -45,9 +45,12 @@ def duty(held: Held, models: list[str] | None) -> Duty:
         task_names=list,
         loadable_models=lambda: models or [],
         keeps_models=models is not None,
+        wish=None,
+        stopping=None,
+        knows_module=lambda label: label == "p/m",
     )
     return Duty(
-        WorkerOptions("gpu"), guardian=stand_in, listener=stand_in, performer=stand_in, touch=stand_in
+        WorkerOptions(queue), guardian=stand_in, listener=stand_in, performer=stand_in, touch=stand_in
     )
 
 
@@ -87,3 +90,12 @@ def test_a_worker_that_is_never_idle_looks_for_what_waits_for_it_too(*, is_due: 
     intake.end_and_claim.return_value = (SimpleNamespace(lost=[]), [])
     assert Worker(outfit)._end(held, MagicMock()) is None
     assert (intake.end.called, intake.end_and_claim.called) == (is_due, not is_due)
+
+
+def test_a_worker_of_hooks_looks_again_for_scripts_that_it_has() -> None:
+    """A host that lacks one puts it aside at any time."""
+    there = Held(1)
+    it = duty(there, None, "hooks")
+    it.fetch_what_waited_for_us()
+    assert it.must_fetch(time.monotonic() + 61)
+    assert there.asked == [("unknown_module", ["p/m"])]

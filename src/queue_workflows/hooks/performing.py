@@ -27,7 +27,7 @@ from queue_workflows.hooks.installing import Workshop
 from queue_workflows.hooks.needs import needs_of
 from queue_workflows.hooks.outcomes import SEALED, result_of
 from queue_workflows.hooks.output import HookOutput, read_output
-from queue_workflows.hooks.places import HookPlaces, places_of
+from queue_workflows.hooks.places import HookPlaces, places_of, run_directory
 from queue_workflows.hooks.plugin_config import PluginConfig, load_plugin_config
 from queue_workflows.hooks.process import HookCommand, HookStop, run_hook
 from queue_workflows.hooks.records import Storing, keep_what_was_left
@@ -37,6 +37,7 @@ from queue_workflows.jobs.outcomes import PutAside, Skip
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.work import Work
 from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.hook_records import HookRecordRepository
 from queue_workflows.repositories.machines import MachineRepository
 
@@ -98,6 +99,12 @@ class HookRunner:
         if hook is None:
             return None
         return Work(label, partial(self._run, hook, job), is_async=False, returns_dict=True)
+
+    def let_go(self, job: ClaimedNodeJob) -> None:
+        """What no directory here has may be another host's, unless the run has begun on this one."""
+        host = self._terms.host_label
+        if not run_directory(self._terms.data_dir, job.run_id).exists():
+            self._ask(job, lambda conn: HookJobRepository.at(host)(conn).let_go(job, self.knows))
 
     def ending_at_seal(self) -> list[int]:
         """The jobs whose runs are to be looked at."""

@@ -267,12 +267,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
 
     def promote_held(self, reason: str, keys: Iterable[str], *, queue: str, limit: int = LONGEST_PAGE) -> int:
         """Queue what waits for one of these keys, at its old place, the first in line first; how many."""
-        params = {
-            "reason": check.text("reason", reason),
-            "keys": texts({check.text("key", key, max_bytes=check.KEY_BYTES): None for key in keys}),
-            "queue": check_queue_name(queue),
-            "limit": check.whole("limit", limit, 1, LONGEST_PAGE),
-        }
+        params = promotion_params(reason, keys, queue=queue, limit=limit)
         return len(self._sql.rows(sweeping.PROMOTE_HELD[self._family.name], params))
 
     def held_keys(self, reason: str, *, queue: str, limit: int = LONGEST_PAGE) -> list[str]:
@@ -431,4 +426,14 @@ def _decision(ids: Iterable[int], actor: str | None, reason: str | None) -> dict
         "ids": id_array(ids),
         "actor": check.text_or_none("actor", actor),
         "why": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
+    }
+
+
+def promotion_params(reason: str, keys: Iterable[str], *, queue: str, limit: int) -> dict[str, Any]:
+    """What a statement is given that queues what waits for one of some keys."""
+    return {
+        "reason": check.text("reason", reason),
+        "keys": texts({check.text("key", key, max_bytes=check.KEY_BYTES): None for key in keys}),
+        "queue": check_queue_name(queue),
+        "limit": check.whole("limit", limit, 1, LONGEST_PAGE),
     }

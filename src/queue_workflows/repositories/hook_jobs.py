@@ -11,16 +11,18 @@ suspects here.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 from queue_workflows.repositories import fields as check
-from queue_workflows.repositories.claimable import Claims
+from queue_workflows.repositories.claimable import Claims, promotion_params
 from queue_workflows.repositories.claimed import ClaimedNodeJob, loaded
 from queue_workflows.repositories.claiming import CLAIMING, with_claimed
-from queue_workflows.repositories.ending import AND_CLAIM, ENDED, GIVEN, GIVEN_ONE
+from queue_workflows.repositories.ending import AND_CLAIM, ENDED, GIVEN, GIVEN_ONE, texts
 from queue_workflows.repositories.families import NODE, per_family
 from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.repositories.sweeping import PROMOTE_HELD
+from queue_workflows.repositories.table import LONGEST_PAGE
 
 QUEUE: Final = "hooks"
 
@@ -99,6 +101,41 @@ WHERE job.id = ANY (%(ids)s::bigint[]) AND job.background AND (
     SELECT run.seal_requested_at FROM workflow_runs AS run WHERE run.id = job.run_id LIMIT 1
 ) IS NOT NULL
 """
+# run: that of a job which is held here and cannot be run here, and whether it is this host's for nothing:
+# nothing of it has ended or failed, nor been begun by another worker, nor claimed that this one could run.
+# unpinned: it is anybody's then. freed: so is what waits of it; the held job belongs where its run does.
+LET_GO: Final = """
+WITH run AS MATERIALIZED (
+    SELECT id, pinned_host, COALESCE(pinned_host = %(host)s::text, true) AND NOT EXISTS (
+        SELECT FROM workflow_node_jobs AS job WHERE job.run_id = run.id AND queue = 'hooks' AND attempt > 0
+            AND (status IN ('completed', 'failed', 'skipped', 'cancelled') OR failures > 0 OR crash_count > 0
+                OR status = 'running' AND claimed_by <> %(claimed_by)s::text
+                OR plugin || '/' || node_module <> ALL (%(unknown)s::text[]))
+    ) AS is_free
+    FROM workflow_runs AS run WHERE id = %(run_id)s::uuid FOR NO KEY UPDATE
+), unpinned AS (
+    UPDATE workflow_runs SET pinned_host = NULL
+    WHERE id = ANY (ARRAY(SELECT id FROM run WHERE is_free AND pinned_host IS NOT NULL))
+), freed AS (
+    UPDATE workflow_node_jobs AS job SET pinned_host = CASE WHEN NOT run.is_free THEN run.pinned_host END
+    FROM run
+    WHERE job.run_id = run.id AND job.pinned_host = %(host)s::text AND (
+        run.is_free AND job.status IN ('queued', 'scheduled')
+        OR job.id = %(id)s::bigint AND job.status = 'running' AND job.attempt = %(attempt)s::integer
+            AND job.claimed_by = %(claimed_by)s::text
+    )
+)
+SELECT is_free FROM run
+"""
+LABELS: Final = """
+SELECT DISTINCT plugin || '/' || node_module FROM workflow_node_jobs
+WHERE run_id = %(run_id)s::uuid AND queue = 'hooks' AND attempt > 0 AND plugin IS NOT NULL
+"""
+# Who fetches what is on hold fetches what it may claim.
+_PROMOTE_HELD: Final = PROMOTE_HELD[NODE.name].replace(
+    "AND queue = %(queue)s::text",
+    "AND queue = %(queue)s::text AND COALESCE(pinned_host, %(host)s::text) = %(host)s::text",
+)
 # freed: what of the run waits for the host. Who runs there ends there, and its retry may be anybody's.
 UNPIN: Final = """
 WITH found AS MATERIALIZED (
@@ -148,6 +185,22 @@ class HookJobRepository(NodeJobRepository):
     def head_is_suspect(self, queue: str) -> bool:
         """Never: no hook brings its worker down."""
         return False
+
+    def promote_held(self, reason: str, keys: Iterable[str], *, queue: str, limit: int = LONGEST_PAGE) -> int:
+        """Queue what waits for one of these keys and may be claimed on this host; how many."""
+        params = promotion_params(reason, keys, queue=queue, limit=limit)
+        return len(self._sql.rows(_PROMOTE_HELD, {**params, **self._beside}))
+
+    def let_go(self, job: ClaimedNodeJob, knows: Callable[[str], bool]) -> bool:
+        """Free the run of a job that cannot be run here from this host, if nothing of it has begun here.
+
+        `knows` says of a hook, by plugin and name, whether this worker can run it. Whether it was freed.
+        """
+        labels = [label for (label,) in self._sql.rows(LABELS, {"run_id": job.run_id})]
+        unknown = texts(label for label in labels if not knows(label))
+        params = {**self._beside, **job.fence._asdict(), "id": job.id, "run_id": job.run_id}
+        rows = self._sql.rows(LET_GO, params | {"unknown": unknown})
+        return bool(rows and rows[0][0])
 
     def sealed(self, ids: list[int]) -> set[int]:
         """Which of these are background hooks whose run is sealed."""

@@ -21,6 +21,7 @@ from queue_workflows.jobs.tasks import UNKNOWN_TASK
 from queue_workflows.jobs.warming import UNKNOWN_MODEL
 from queue_workflows.repositories.families import INGEST, NODE, Family
 from queue_workflows.repositories.holding import Control
+from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.table import LONGEST_PAGE
 from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.performing import Performer
@@ -155,7 +156,7 @@ class Duty:
             fetched = max(fetched, promoted)
             if promoted and (affinity := self._guardian.terms.affinity) is not None:
                 affinity.look_for_the_oldest()
-        if self._family is INGEST or self._performer.keeps_models:
+        if self._family is INGEST or self._performer.keeps_models or queue == HOOKS_QUEUE:
             pause = _FETCH_EVERY_S if fetched < LONGEST_PAGE else _FETCH_MORE_S
             self._fetch_at = time.monotonic() + pause
 

@@ -92,6 +92,8 @@ class Performer:
         """
         work, reason, key = self._look_up(job)
         if work is None:
+            if self._hooks is not None and isinstance(job, ClaimedNodeJob):
+                self._hooks.let_go(job)
             return Performed(_aside(job, reason, key), counts=False)
         self.has_loaded = True
         run = self._run_of(job)
