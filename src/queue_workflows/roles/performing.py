@@ -185,8 +185,10 @@ class Performer:
         if self._invoke_context is None or not isinstance(job, ClaimedNodeJob):
             return None
         run_id, known = job.run_id, self._last_run
-        self._last_run = self._ask(job, lambda conn: RunRepository(conn).fetch(run_id, known=known))
-        return self._last_run
+        run: WorkflowRun | None = self._ask(job, lambda conn: RunRepository(conn).fetch(run_id, known=known))
+        # For the next one alone: another thread of a worker of hooks may put its own there at once.
+        self._last_run = run
+        return run
 
 
 def _aside(job: ClaimedJob, reason: str, key: str | None) -> Ending:
