@@ -120,6 +120,9 @@ BAD = {
     '{"task_name": "page", "queue": "fetch", "args": {"x": "\\u0000"}}': "NUL (\\u0000) in a string",
     '{"task_name": "page", "queue": "fetch", "args": {"x": "\\ud800"}}': "surrogate \\ud800 in a string",
     '{"task_name": "page", "queue": "fetch", "priority": 10}': "priority must be a whole number from 0 to 9",
+    '{"task_name": "page", "queue": "fetch", "delay": 1'
+    + "0" * 400
+    + "}": "delay must be a number of seconds",
     '{"task_name": "page", "queue": "fetch", "run_at": "soon"}': "run_at 'soon' is no time",
     '{"task_name": "page", "queue": "fetch", "run_at": "2030-01-01T00:00"}': "has no time zone",
     '{"task_name": "page", "queue": "fetch", "args": {"x": ' + "9" * 5000 + "}}": "no JSON that can be read",

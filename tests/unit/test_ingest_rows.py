@@ -57,6 +57,8 @@ def test_a_job_is_the_same_row_however_it_is_said(given):
         *(
             {"run_at": datetime(2040, 1, 1)},
             {"delay": -1},
+            {"timeout_s": 10**400},
+            {"delay": float("nan")},
             {"delay": 1, "run_at": datetime(2040, 1, 1, tzinfo=UTC)},
         ),
     ],

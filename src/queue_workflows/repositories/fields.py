@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -86,8 +85,9 @@ def seconds_or_none(field: str, value: float | None, *, zero: bool = False) -> f
     """An optional length of time."""
     if value is None:
         return None
-    sound = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not sound or value > LONGEST_S or value < 0 or (value == 0 and not zero):
+    # Not by what it is as a float, which an int may be too large for; NaN is between nothing.
+    sound = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LONGEST_S
+    if not sound or (value == 0 and not zero):
         raise PayloadError(f"{field} must be a number of seconds, not {value!r:.80}", path=field)
     return float(value)
 
