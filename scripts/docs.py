@@ -72,7 +72,7 @@ def exit_codes() -> str:
 
 def error_tree(base: type[errors.QwfError] = errors.QwfError) -> Iterator[type[errors.QwfError]]:
     """Every error of `errors`, parents first, in the order of its modules."""
-    if base.__module__.startswith(f"{errors.__name__}."):
+    if base.__module__ == errors.__name__:
         yield base
     for child in base.__subclasses__():
         yield from error_tree(child)

@@ -122,3 +122,8 @@ __all__ = [
     "WaitTimeout",
     "WindowOrder",
 ]
+
+# Jobs store the type of what failed them, and users look for it where they import it from.
+for _name in __all__:
+    globals()[_name].__module__ = __name__
+del _name
