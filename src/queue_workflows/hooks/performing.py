@@ -31,6 +31,7 @@ from queue_workflows.hooks.places import HookPlaces, places_of, run_directory
 from queue_workflows.hooks.plugin_config import PluginConfig, load_plugin_config
 from queue_workflows.hooks.process import HookCommand, HookStop, run_hook
 from queue_workflows.hooks.records import Storing, keep_what_was_left
+from queue_workflows.host.orphans import end_orphans
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.outcomes import PutAside, Skip
@@ -131,6 +132,9 @@ class HookRunner:
             raise Skip(values.disabled_by)
         places = places_of(terms.data_dir, job.run_id, hook, job.attempt)
         places.make()
+        if job.attempt > 1:
+            # Of the attempt before, whose worker may have been killed with all that would have ended it.
+            end_orphans()
         self._keep_what_was_left(hook, job)
         with self._stoppable(job, config, ctx) as stop:
             told = self._programs(hook, job, stop) | _of_the_run(job, hook, places)

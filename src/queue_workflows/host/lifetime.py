@@ -44,7 +44,7 @@ _KILL_PATIENCE_S: Final = 5.0  # a process in uninterruptible sleep dies when th
 _FREEZE_PATIENCE_S: Final = 1.0
 _ENDED: Final = frozenset({psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE})
 _STANDING_STILL: Final = _ENDED | {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
-_SHORTEST_MARK: Final = 32  # random enough that nobody else's begins with it
+SHORTEST_MARK: Final = 32  # random enough that nobody else's begins with it
 
 
 def take_launcher_pid(environ: MutableMapping[str, str] = os.environ) -> int | None:
@@ -120,7 +120,7 @@ def kill_trees(
     roots, spared = frozenset(pids), _ourselves_and_above()
     if unfit := sorted(pid for pid in roots if pid <= 1 or pid in spared):
         raise ValueError(f"process {unfit[0]} is not one to kill")
-    if mark is not None and len(mark) < _SHORTEST_MARK:
+    if mark is not None and len(mark) < SHORTEST_MARK:
         raise ValueError(f"{mark!r} is no mark: too many processes could bear it")
     tree = _Tree(roots, mark, spared)
     if grace_s > 0:
@@ -230,6 +230,16 @@ def _mark_of(process: psutil.Process) -> str:
         return process.environ().get(MARK, "")
     except (psutil.Error, OSError):  # another user's, or ended: it has no mark that we could see
         return ""
+
+
+def marks() -> dict[int, str]:
+    """Which processes bear which mark, as far as this user may see it."""
+    found = {}
+    for pid in psutil.pids():
+        with suppress(psutil.Error):
+            if mark := _mark_of(psutil.Process(pid)):
+                found[pid] = mark
+    return found
 
 
 def _status(process: psutil.Process) -> str:

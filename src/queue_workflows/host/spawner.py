@@ -27,6 +27,7 @@ from queue_workflows.host.keeper import LENGTH, STOP
 from queue_workflows.host.kernel import IS_LINUX
 from queue_workflows.host.launcher import Child, spawn
 from queue_workflows.host.lifetime import MARK, kill_tree, kill_trees
+from queue_workflows.host.orphans import COMMAND, end_orphans
 
 _ROOT: Final = str(Path(__file__).parents[2])
 _PROGRAM: Final = (
@@ -152,7 +153,7 @@ class Spawner:
                 child, control = self._at_work()
                 with suppress(OSError):  # it was killed: the next one takes it
                     socket.send_fds(control, [b"+"], [theirs.fileno()])
-                    return f"{child.mark}/{uuid.uuid4().hex}"
+                    return f"{child.mark}{COMMAND}{uuid.uuid4().hex}"
                 self._forget()
         raise ProcessLost("the spawner")
 
@@ -161,6 +162,7 @@ class Spawner:
             raise ProcessLost("the spawner")
         self._forget_the_dead()
         if self._child is None or self._control is None:
+            end_orphans()
             self._child, self._control = _start()
         return self._child, self._control
 
