@@ -117,6 +117,25 @@ def test_a_card_that_does_not_give_its_memory_back_gets_no_other_worker(fleet: F
 
 
 @pytest.mark.slow
+def test_a_card_that_an_operator_splits_has_no_worker_beside_those_of_its_slices(fleet: Fleet) -> None:
+    """The worker that has it ends before the first of theirs begins: they would meet on a slice."""
+    with fleet.supervisor() as supervisor:
+        first, second = both_ready(supervisor)
+        fleet.tools.says(
+            "nvidia-smi", "-L", f"GPU 0: H100 (UUID: {uuid_of(0)})\n  MIG 3g.20gb  Device 0: (UUID: MIG-5)\n"
+        )
+        fleet.tools.says("nvidia-smi", "-q", "<nvidia_smi_log/>")
+        fleet.tools.cards(card(0, used_mb=FULL_MB, mig="Enabled"), card(1))
+        supervisor.until(rf"gpu/nvidia0: killing pid {first}: {uuid_of(0)} has been split")
+        supervisor.until(r"gpu/MIG-5: started, pid")
+        assert gone(first)
+        assert psutil.Process(second).is_running()
+        supervisor.until(READY)
+        assert starts(supervisor, 0) == 1
+        assert fleet.quarantined() == {}
+
+
+@pytest.mark.slow
 def test_a_card_is_given_on_as_soon_as_its_memory_is_back(fleet: Fleet) -> None:
     """However long it may take: the next worker waits for that and for nothing else."""
     with fleet.supervisor(patience_s=3600) as supervisor:

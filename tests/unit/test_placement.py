@@ -179,6 +179,43 @@ def test_a_device_under_another_name_is_not_given_to_a_second_worker(
     bench.close()
 
 
+def test_a_card_that_is_split_under_its_worker_goes_to_its_slices(bench: Bench) -> None:
+    """Its worker ends first: what it would see of the card is a slice. Whole again, it is proved."""
+    bench.opened()
+    card, one = bench.slots[0], Device("nvidia", uuid="MIG-0123456789", card="GPU-0a", memory_used_mb=1)
+    bench.start(card, "w1")
+    assert bench.placement.evicts(card) is None
+    split = (replace(CARDS[0], is_split=True, memory_used_mb=900), one, CARDS[1])
+    bench.looking.sees(2.0, *split)
+    assert bench.tend(3.0) == ["gpu/nvidia1"]
+    assert "has been split" in (bench.placement.evicts(card) or "")
+    bench.placement.vacated(card)
+    for at in (4.0, 90.0):
+        bench.looking.sees(at, *split)
+        assert bench.tend(at + 1) == ["gpu/nvidia1", "gpu/MIG-01234567"]
+        assert not bench.looking.is_hurried
+    bench.looking.sees(92.0, *CARDS)
+    assert bench.tend(93.0) == ["gpu/nvidia0", "gpu/nvidia1"]
+
+
+def test_a_card_that_seems_whole_for_once_is_left_to_the_workers_on_its_slices(bench: Bench) -> None:
+    """A tool that does not tell its mode for a moment lists the card alone."""
+    bench.opened()
+    card, one = Device("nvidia", 2, "GPU-2a"), Device("nvidia", uuid="MIG-0123456789", card="GPU-2a")
+    split = (*CARDS, replace(card, is_split=True), one)
+    bench.looking.sees(2.0, *split)
+    assert "gpu/MIG-01234567" in bench.tend(3.0)
+    slice_slot = bench.slots[2]
+    bench.start(slice_slot, "w1")
+    bench.looking.sees(4.0, *CARDS, card)
+    assert bench.tend(5.0) == ["gpu/nvidia0", "gpu/nvidia1"]
+    bench.placement.vacated(slice_slot)
+    bench.looking.sees(6.0, *split)
+    assert bench.tend(7.0) == ["gpu/nvidia0", "gpu/nvidia1", "gpu/MIG-01234567"]
+    bench.looking.sees(8.0, *CARDS, card)
+    assert bench.tend(9.0) == ["gpu/nvidia0", "gpu/nvidia1", "gpu/nvidia2"]
+
+
 def test_who_is_told_by_the_file_must_be_proved_to_be_gone(tmp_path: Path, bench: Bench) -> None:
     """The next supervisor reads it there; what is no word of ours is nobody's."""
     bench.opened()

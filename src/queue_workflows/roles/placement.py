@@ -51,6 +51,9 @@ class _State(Enum):
     QUARANTINED = auto()
 
 
+_AT_REST: Final = (_State.FREE, _State.QUARANTINED)
+
+
 @dataclass
 class _Place:
     device: Device
@@ -141,7 +144,8 @@ class Placement:
             _log.info("%s: %s has appeared", slot.name, slot.device)
         for place in self._places.values():
             self._tend(place, self._desk)
-        self._sampler.hurry(any(place.state is _State.PROVING for place in self._places.values()))
+        proving = [place.device for place in self._places.values() if place.state is _State.PROVING]
+        self._sampler.hurry(not all(self._is_split(device) for device in proving))
         self._desk.occupants = {
             device: place.left_by.worker_id
             for device, place in self._places.items()
@@ -154,7 +158,13 @@ class Placement:
         if slot.device is None:
             return True
         place = self._places[slot.device]
-        return place.state is _State.FREE and slot.device in self._sight.devices
+        return place.state is _State.FREE and not self._hindrance(place.device)
+
+    def evicts(self, slot: Slot) -> str | None:
+        """Why the worker there has to end: its card was split under it, and it would share a slice."""
+        if slot.device is None or not self._is_split(self._places[slot.device].device):
+            return None
+        return f"{slot.device} has been split, and its slices have workers of their own"
 
     def hand_over(self, slot: Slot, worker_id: str | None) -> Handover:
         """Give the slot's device to a worker that is about to be started."""
@@ -212,11 +222,34 @@ class Placement:
         if place.state is _State.QUARANTINED and not is_quarantined:
             _log.info("device %s: switched on again", place.device.id)
             place.state, place.since = _State.PROVING, self._now()
-        if place.state is _State.PROVING:
+        if place.state is _State.PROVING and self._is_split(place.device):
+            # What its slices use proves nothing; the patience begins when it is whole again.
+            place.since = self._now()
+        elif place.state is _State.PROVING:
             self._prove(place, desk)
         if place.state is _State.FREE:
-            is_there = place.device.id in self._sight.devices
-            self._say(place, "" if is_there else "is not listed at present: nothing is started there")
+            self._say(place, self._hindrance(place.device))
+
+    def _hindrance(self, device: Device) -> str:
+        """What keeps a device that is free from a worker."""
+        if device.id not in self._sight.devices:
+            return "is not listed at present: nothing is started there"
+        if self._is_split(device):
+            return "is split: its slices have workers, and it has none"
+        part = self._part_in_use(device)
+        return f"waits for {part}, which is in use, and is a part of it or the whole" if part else ""
+
+    def _is_split(self, device: Device) -> bool:
+        seen = self._sight.devices.get(device.id)
+        return seen is not None and seen.is_split
+
+    def _part_in_use(self, device: Device) -> str | None:
+        """A slice of this card, or the card of this slice, that a worker may still be on."""
+        for place in self._places.values():
+            is_slice_in_use = place.device.card == device.id and place.state not in _AT_REST
+            if is_slice_in_use or (place.device.id == device.card and place.state is _State.TAKEN):
+                return place.device.id
+        return None
 
     def _lock(self, place: _Place) -> None:
         path = self._lock_dir / f"device-{place.device.id.replace('/', '_').replace(':', '_')}.lock"

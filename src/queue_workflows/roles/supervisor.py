@@ -352,7 +352,7 @@ class Supervisor:
                     os.kill(life.child.pid, signal.SIGTERM)
 
     def _judge(self) -> None:
-        """By what the bookkeeper read last, and by lifelines; who was told to stop need not beat any more."""
+        """By what the bookkeeper read last, lifelines and devices; who is stopping need not beat any more."""
         signs = self._bookkeeper.signs
         if self._obeyed:
             return
@@ -361,6 +361,8 @@ class Supervisor:
                 reason = slot.life.lifeline.judge(self._now())
                 if reason is not None:
                     self._kill(slot, reason)
+            if (reason := self._placement.evicts(slot)) is not None:
+                self._kill(slot, reason)
         if signs is self._judged:
             return
         self._judged = signs
