@@ -129,6 +129,40 @@ def test_what_workers_leave_behind_adds_up(bench: Bench) -> None:
     assert bench.desk.is_quarantined("GPU-0a")
 
 
+def test_a_look_that_did_not_tell_the_memory_takes_away_no_figure(bench: Bench) -> None:
+    """Else whatever the next worker leaves would count as what was in use before."""
+    bench.opened()
+    silent = replace(CARDS[0], memory_used_mb=None)
+    for at, before, proof in ((10.0, silent, CARDS[0]), (20.0, silent, replace(CARDS[0], memory_used_mb=9))):
+        bench.start(bench.slots[0], "w1")
+        bench.placement.vacated(bench.slots[0])
+        bench.looking.sees(at + 1, proof)
+        assert bench.tend(at + 2) == ["gpu/nvidia0"]
+        bench.looking.sees(at + 3, before)
+        assert bench.tend(at + 4) == ["gpu/nvidia0"]
+    bench.start(bench.slots[0], "w1")
+    bench.placement.vacated(bench.slots[0])
+    bench.looking.sees(61.0, replace(CARDS[0], memory_used_mb=900))
+    assert bench.tend(62.0) == []
+    assert bench.desk.is_quarantined("GPU-0a")
+
+
+def test_a_process_that_cannot_be_ended_keeps_a_device_that_tells_no_memory(tmp_path: Path) -> None:
+    """The end of the tree is all the proof that there could be; where the memory is told, that decides."""
+    silent = [replace(CARDS[0], memory_used_mb=None), CARDS[1]]
+    bench = Bench(tmp_path, silent)
+    bench.desk.is_open = True
+    bench.looking.sees(0.5, *silent)
+    assert bench.tend(1.0) == ["gpu/nvidia0", "gpu/nvidia1"]
+    for slot in bench.slots:
+        bench.start(slot, "w1")
+        bench.placement.vacated(slot, [4711])
+    bench.looking.sees(2.0, *silent)
+    assert bench.tend(3.0) == ["gpu/nvidia1"]
+    assert bench.desk.is_quarantined("GPU-0a")
+    bench.close()
+
+
 def test_a_device_that_is_gone_waits_and_one_that_is_gone_with_its_worker_is_quarantined(
     bench: Bench,
 ) -> None:

@@ -173,17 +173,26 @@ class Placement:
         place = self._places[slot.device]
         used = self._sight.devices[slot.device].memory_used_mb
         # The least there ever was: what one worker after the other leaves behind adds up.
-        place.least_mb = used if place.least_mb is None or used is None else min(used, place.least_mb)
+        place.least_mb = min((mb for mb in (used, place.least_mb) if mb is not None), default=None)
         place.left_by, place.state = Occupancy(worker_id, place.least_mb), _State.TAKEN
         self._write(place)
         descriptors = () if place.lock is None else (place.lock,)
         return Handover(environment_for(place.device, self._environ), descriptors)
 
-    def vacated(self, slot: Slot) -> None:
-        """Its worker's whole tree has ended, or could not be started."""
+    def vacated(self, slot: Slot, left: Sequence[int] = ()) -> None:
+        """Its worker's whole tree has ended but for what is `left`, or could not be started."""
         if slot.device is not None:
             place = self._places[slot.device]
             place.state, place.since = _State.PROVING, self._now()
+            if (
+                left
+                and self._desk is not None
+                and place.left_by is not None
+                and place.left_by.before_mb is None
+            ):
+                pids = ", ".join(map(str, left))
+                reason = f"{place.left_by.worker_id} left processes that cannot be ended: {pids}"
+                self._put_aside(place, self._desk, reason)
 
     def _may_be_another(self, one: Device) -> bool:
         """Whether a device that appears may be one that a worker has, under another name.
@@ -279,10 +288,13 @@ class Placement:
             place.state, place.left_by = _State.FREE, None
             self._write(place)
         elif proof is Proof.STUCK:
-            _log.error("device %s is quarantined: %s; `qwf workers on` has it tried again", device.id, reason)
-            seen = self._sight.devices.get(device.id)
-            desk.quarantine(device.id, reason, (seen or device).plain())
-            place.state = _State.QUARANTINED
+            self._put_aside(place, desk, reason)
+
+    def _put_aside(self, place: _Place, desk: HardwareDesk, reason: str) -> None:
+        device = place.device
+        _log.error("device %s is quarantined: %s; `qwf workers on` has it tried again", device.id, reason)
+        desk.quarantine(device.id, reason, self._sight.devices.get(device.id, device).plain())
+        place.state = _State.QUARANTINED
 
     def _write(self, place: _Place) -> None:
         if place.lock is None:

@@ -273,7 +273,7 @@ class Supervisor:
         if life.sweep.left:
             _log.warning("%s: left behind, and not to be killed: %s", slot.name, life.sweep.left)
         slot.life = None
-        self._placement.vacated(slot)
+        self._placement.vacated(slot, life.sweep.left)
         if life.lifeline is not None:
             life.lifeline.close()
         if life.worker_id is not None:
