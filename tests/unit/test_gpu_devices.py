@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.processes import environment
-from support.vendor_tools import VendorTools, card
+from support.vendor_tools import VendorTools, card, uuid_of
 
 from queue_workflows.errors import ConfigurationError, ExitCode, NoDevices
 from queue_workflows.gpu.devices import environment_for, find_devices, usable
@@ -118,9 +118,34 @@ def test_no_devices_are_one_line_and_a_status(tools: VendorTools) -> None:
     )
     tools.cards(card(0), card(1))
     said, status = refused(CUDA_VISIBLE_DEVICES="7")
-    assert said.startswith("CUDA_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES leaves none of")
+    assert said.startswith("CUDA_VISIBLE_DEVICES leaves none of this machine's 2 GPUs — unset it")
     assert status == ExitCode.CONFIGURATION
     assert len(find_devices(PATIENCE_S, {"CUDA_VISIBLE_DEVICES": "1"})) == 1
+
+
+def test_cards_that_wait_for_their_slices_are_asked_for_again(tools: VendorTools) -> None:
+    """At boot the mode may be there before the slices: 1, so that a service manager tries again."""
+
+    def refused(**environ: str) -> tuple[str, ExitCode]:
+        with pytest.raises(NoDevices) as caught:
+            find_devices(PATIENCE_S, environ)
+        return str(caught.value), caught.value.exit_code
+
+    tools.cards(card(0, mig="Enabled"))
+    tools.says("nvidia-smi", "-q", "<nvidia_smi_log/>")
+    tools.says("nvidia-smi", "-L", f"GPU 0: NVIDIA H100 (UUID: {uuid_of(0)})\n")
+    for environ in ({}, {"CUDA_VISIBLE_DEVICES": "0"}):
+        said, status = refused(**environ)
+        assert said.startswith(
+            f"no GPU was found but cards in MIG mode that have no slices: {uuid_of(0)} — make some with"
+        )
+        assert status == ExitCode.FAILED
+    tools.says("nvidia-smi", "-L", "Failed to initialize NVML: Unknown Error\n", 255)
+    said, status = refused()
+    assert said.startswith(
+        "no GPU was found: nvidia-smi -L said (it ended with 255): Failed to initialize NVML"
+    )
+    assert status == ExitCode.FAILED
 
 
 # Release

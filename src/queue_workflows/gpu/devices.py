@@ -21,16 +21,24 @@ def find_devices(timeout_s: float, environ: Mapping[str, str]) -> list[Device]:
     seen = DeviceReader(timeout_s).look()
     ours = usable(seen.found, environ)
     if not ours:
-        raise _none(seen)
+        raise _none(seen, environ)
     return ours
 
 
-def _none(seen: Devices) -> NoDevices:
-    if seen.found:
+def _none(seen: Devices, environ: Mapping[str, str]) -> NoDevices:
+    whole = usable(seen.found, {})
+    if whole:
+        told = " and ".join(name for name in (CUDA, ROCR, HIP) if name in environ)
         return NoDevices(
-            f"{CUDA}, {HIP} or {ROCR} leaves none of this machine's {len(seen.found)} GPUs",
+            f"{told} leaves none of this machine's {len(whole)} GPUs",
             advice="unset it, or name some of those that `nvidia-smi -L` or `amd-smi list -e` shows",
             is_lasting=True,
+        )
+    if seen.found:
+        cards = ", ".join(one.id for one in seen.found)
+        return NoDevices(
+            f"no GPU was found but cards in MIG mode that have no slices: {cards}",
+            advice="make some with `nvidia-smi mig -cgi PROFILE -C`, or end it with `nvidia-smi -mig 0`",
         )
     if seen.troubles:
         return NoDevices(

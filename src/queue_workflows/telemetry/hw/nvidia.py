@@ -39,7 +39,10 @@ def read_nvidia(asker: Asker) -> list[Device]:
     cards, modes = _cards(asker)
     if "Enabled" not in modes.values():
         return cards
-    slices = list_slices(asker.ask(TOOL, "-L")[1])
+    status, text = asker.ask(TOOL, "-L")
+    if status:
+        raise not_understood(f"{TOOL} -L", status, text)
+    slices = list_slices(text)
     memory = slice_memory(asker.ask(TOOL, "-q", "-x")[1])
     devices = []
     for card in cards:
