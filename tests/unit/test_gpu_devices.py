@@ -269,14 +269,28 @@ def test_a_lock_on_a_file_that_was_replaced_is_none(tmp_path: Path) -> None:
         try_lock(path)
 
 
-def test_where_locks_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the setting says; else where all of the machine meet, or the user's own where that is closed."""
+def test_nobody_locks_where_the_others_do_not_look(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two users would have two locks on one device: who cannot write at the meeting place is told so."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    monkeypatch.setattr("queue_workflows.host.flock.SHARED", shared)
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != shared)
+    with pytest.raises(
+        ConfigurationError, match=r"live in .*/shared, where this user cannot write — .*LOCK_DIR"
+    ):
+        lock_directory(None, {"XDG_RUNTIME_DIR": str(tmp_path / "run")})
+    assert lock_directory(tmp_path / "chosen") == tmp_path / "chosen"
+
+
+def test_where_locks_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    """Where the setting says; else where all of the machine meet, or the user's own where that is none."""
     assert lock_directory(tmp_path / "a" / "b") == tmp_path / "a" / "b"
     assert (tmp_path / "a" / "b").is_dir()
     monkeypatch.setattr("queue_workflows.host.flock.SHARED", tmp_path / "shared")
     assert lock_directory(None, {}) == tmp_path / "shared"
     monkeypatch.setattr("queue_workflows.host.flock.SHARED", tmp_path / "none" / "shared")
     assert lock_directory(None, {"XDG_RUNTIME_DIR": str(tmp_path / "run")}) == tmp_path / "run" / "qwf"
+    assert f"locks live in {tmp_path / 'run' / 'qwf'}, as" in caplog.text
     (tmp_path / "file").write_text("")
     with pytest.raises(
         ConfigurationError, match=r"locks cannot live in .* — name a directory with QWF_LOCK_DIR"

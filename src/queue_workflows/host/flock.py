@@ -7,6 +7,7 @@ and nobody has to break it. Files stay where they are: whoever removed one would
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import tempfile
 from collections.abc import Mapping
@@ -15,20 +16,20 @@ from typing import Final
 
 from queue_workflows.errors import ConfigurationError
 
+_log = logging.getLogger(__name__)
+
 SHARED: Final = Path("/run/lock/qwf")
 
 
 def lock_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where locks live: where the setting says, else where all of this machine meet, else the user's own."""
+    """Where locks live: where the setting says, else where all of this machine meet, else the user's own.
+
+    Who finds the meeting place and cannot write there must not lock elsewhere: nobody would see it.
+    """
+    if chosen is None and (shared := _shared()) is not None:
+        return shared
     runtime = environ.get("XDG_RUNTIME_DIR")
     own = Path(runtime) / "qwf" if runtime else Path(tempfile.gettempdir()) / f"qwf-{os.getuid()}"
-    for place in (SHARED,) if chosen is None else ():
-        try:
-            place.mkdir(exist_ok=True)
-        except OSError:
-            continue
-        if os.access(place, os.W_OK):
-            return place
     found = chosen or own
     try:
         found.mkdir(parents=True, exist_ok=True)
@@ -37,7 +38,22 @@ def lock_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ)
             f"locks cannot live in {found}: {exc.strerror or exc}",
             advice="name a directory with QWF_LOCK_DIR",
         ) from exc
+    if chosen is None:
+        _log.warning("locks live in %s, as %s cannot be made: other users do not see them there", own, SHARED)
     return found
+
+
+def _shared() -> Path | None:
+    try:
+        SHARED.mkdir(exist_ok=True)
+    except OSError:
+        return None
+    if not os.access(SHARED, os.W_OK | os.X_OK):
+        raise ConfigurationError(
+            f"the locks of this machine live in {SHARED}, where this user cannot write",
+            advice="run all that share its devices as one user, or name one directory in QWF_LOCK_DIR",
+        )
+    return SHARED
 
 
 def try_lock(path: Path) -> int | None:
