@@ -102,6 +102,7 @@ def test_no_cards_is_an_answer(tools: VendorTools) -> None:
         ("\x00\x1b[31m garbage\n" * 3, 0, "nvidia-smi said: ??[31m garbage"),
         ("", 0, "nvidia-smi said: nothing"),
         (HEAD + "\n", 0, f"nvidia-smi said: {HEAD}"),
+        ("x" * 200_000, 0, f"nvidia-smi said: {'x' * 159}…"),
         (HEAD + "\n1, 2\n", 0, f"nvidia-smi said: {HEAD}"),
         (
             LOST + "\n",
@@ -118,6 +119,31 @@ def test_anything_else_is_a_failure_in_one_line(
     with pytest.raises(ToolFailed) as caught:
         nvidia()
     assert str(caught.value) == shown
+
+
+def test_warnings_may_stand_before_the_answer(tools: VendorTools) -> None:
+    """Of a card that is otherwise well; in AMD's tool one may look like the beginning of the answer."""
+    warning = "WARNING: infoROM is corrupted at gpu 0000:3B:00.0"
+    tools.says("nvidia-smi", "--query-gpu", f"{warning}\n\n{HEAD}\n{card(0)}\n")
+    assert nvidia() == [H100]
+    tools.says("amd-smi", "metric", "[WARNING] old firmware\n{no\n" + json.dumps([metric(0)]))
+    tools.says("amd-smi", "list", "[WARNING] old firmware\n" + json.dumps(LISTED))
+    tools.says("amd-smi", "static", json.dumps(ASIC))
+    assert AmdReader(Asker(PATIENCE_S)).read() == [MI300X]
+
+
+def test_an_answer_that_nobody_foresaw_leaves_the_others_devices(tools: VendorTools, monkeypatch) -> None:
+    """Whatever goes wrong in reading one tool's answer is that vendor's trouble alone."""
+    tools.cards(card(0))
+    reader = DeviceReader(PATIENCE_S)
+
+    def odd() -> list[Device]:
+        raise OverflowError("cannot convert float infinity to integer")
+
+    monkeypatch.setitem(reader._read, "amd", odd)
+    seen = reader.look()
+    assert seen.found == (H100,)
+    assert "OverflowError('cannot convert" in seen.troubles["amd"]
 
 
 MIG_LIST = f"""GPU 0: NVIDIA A100-SXM4-40GB (UUID: {uuid_of(0)})
@@ -429,6 +455,8 @@ def test_a_tool_that_may_not_be_run_is_absent(tools: VendorTools) -> None:
         (None, None),
         ([1], None),
         ("1e999", None),
+        pytest.param("9" * 400, None, id="a text of 400 digits"),
+        pytest.param(10**400, None, id="a number of 400 digits"),
         ({"value": {"value": {}}}, None),
     ],
 )

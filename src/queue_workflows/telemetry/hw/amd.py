@@ -6,7 +6,9 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from queue_workflows.telemetry.hw.commands import (
@@ -38,6 +40,7 @@ _OLDER: Final = (
 _OF_RUNTIME: Final = re.compile(r"GPU-[0-9a-f]{16}")
 # Who is who changes with the hardware; the tool is a Python program and takes its time.
 _KNOWN_FOR_S: Final = 60.0
+_MOST_BEGINNINGS: Final = 16
 
 
 @dataclass
@@ -106,14 +109,11 @@ class AmdReader:
 
 
 def _json(tool: str, status: int, text: str) -> Any:
-    """Warnings may stand before it."""
-    begin = re.search(r"^\s*[\[{]", text, re.MULTILINE)
-    if begin is None:
-        raise not_understood(tool, status, text)
-    try:
-        return json.JSONDecoder().raw_decode(text[begin.start() :].lstrip())[0]
-    except (ValueError, RecursionError) as exc:
-        raise not_understood(tool, status, text) from exc
+    """Warnings may stand before it, some of which begin as JSON does."""
+    for begin in islice(re.finditer(r"^\s*([\[{])", text, re.MULTILINE), _MOST_BEGINNINGS):
+        with suppress(ValueError, RecursionError):
+            return json.JSONDecoder().raw_decode(text, begin.start(1))[0]
+    raise not_understood(tool, status, text)
 
 
 def of_gpus(answer: object) -> dict[int, dict[str, Any]]:

@@ -86,6 +86,14 @@ def _number_and_unit(value: object) -> tuple[float | None, str | None]:
     if isinstance(value, bool) or value is None:
         return None, None
     if isinstance(value, int | float):
-        return (float(value), None) if math.isfinite(value) else (None, None)
+        return _finite(value), None
     found = _NUMBER.fullmatch(value) if isinstance(value, str) else None
-    return (float(found[1]), found[2]) if found else (None, None)
+    return (_finite(found[1]), found[2]) if found else (None, None)
+
+
+def _finite(value: str | float) -> float | None:
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None

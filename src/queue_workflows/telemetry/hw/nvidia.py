@@ -71,13 +71,16 @@ def parse_cards(status: int, text: str) -> tuple[list[Device], dict[str, str]]:
     """The cards, and the MIG mode of each by its id."""
     if _NONE in text.lower():
         return [], {}
-    lines = [line for line in text.splitlines() if line.strip()]
-    rows = csv.reader(lines, skipinitialspace=True)
-    head = [cell.partition(" [")[0].strip() for cell in next(rows, [])]
-    if not {"uuid", "index"}.intersection(head):
-        raise not_understood(TOOL, status, text)
+    try:
+        rows = list(csv.reader(text.splitlines(), skipinitialspace=True))
+    except csv.Error as exc:
+        raise not_understood(TOOL, status, text) from exc
+    # Warnings may stand before the headings.
+    heads = [[cell.partition(" [")[0].strip() for cell in row] for row in rows]
+    at = next((at for at, head in enumerate(heads) if {"uuid", "index"}.intersection(head)), len(rows))
     cards, modes = [], {}
-    for row in rows:
+    for row in rows[at + 1 :]:
+        head = heads[at]
         cells = dict(zip(head, map(str.strip, row), strict=False))
         card = _card(cells)
         if len(row) == len(head) and (card.uuid or card.number is not None):

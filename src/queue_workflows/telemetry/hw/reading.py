@@ -10,7 +10,7 @@ from typing import Any, Final
 from queue_workflows.telemetry.cgroup import Attribution, Share
 from queue_workflows.telemetry.hw import amd, nvidia
 from queue_workflows.telemetry.hw.amd import AmdReader
-from queue_workflows.telemetry.hw.commands import Asker, ToolAbsent, ToolFailed
+from queue_workflows.telemetry.hw.commands import Asker, ToolAbsent, ToolFailed, shown
 from queue_workflows.telemetry.hw.device import Device, Vendor
 from queue_workflows.telemetry.hw.machine import Machine, MachineReader
 from queue_workflows.telemetry.hw.nvidia import read_nvidia
@@ -57,6 +57,8 @@ class DeviceReader:
                 absent.add(vendor)
             except ToolFailed as failed:
                 troubles[vendor] = str(failed)
+            except Exception as exc:
+                troubles[vendor] = shown(f"what {TOOLS[vendor]} said cannot be read: {exc!r}")
         return Devices(tuple(found), troubles, frozenset(absent))
 
 
