@@ -107,14 +107,39 @@ def test_containers_come_and_go(tree, engine) -> None:
     attribution = Attribution("ai_leads-", tree=tree, sockets=[first], now=lambda: clock[0], cores=1)
     assert attribution.look() == Share(1, None, 200)
     attribution._sockets = [second]
-    clock[0] = 1.0
-    assert attribution.look() == Share(1, 0.0, 0)
     put(tree / f"docker/{GONE}", us=7_000_000, mb=10, cache_mb=0)
     clock[0] = 2.0
-    assert attribution.look() == Share(1, None, 10)
+    assert attribution.look() == Share(1, 0.0, 10)
     put(tree / f"docker/{GONE}", us=7_500_000, mb=10, cache_mb=0)
     clock[0] = 3.0
     assert attribution.look() == Share(1, 50.0, 10)
+
+
+def test_nothing_is_told_of_containers_whose_groups_are_not_there(tree, engine, monkeypatch) -> None:
+    """As in a container with a tree of its own; it is searched again now and then, not at each look."""
+    walks = []
+
+    def walked(place: Path) -> dict[str, Path]:
+        walks.append(clock[0])
+        return containers_in(place)
+
+    monkeypatch.setattr(cgroup, "containers_in", walked)
+    alone, beside = (
+        engine(listed((GONE, "ai_leads-b"))),
+        engine(listed((GONE, "ai_leads-b"), (OURS, "ai_leads-a"))),
+    )
+    clock = [0.0]
+    attribution = Attribution("ai_leads-", tree=tree, sockets=[alone], now=lambda: clock[0], cores=1)
+    for clock[0] in (5.0, 10.0, 15.0):
+        assert attribution.look() is None
+    attribution._sockets = [beside]
+    clock[0] = 20.0
+    assert attribution.look() == Share(1, None, 200)
+    assert walks == [5.0]
+    put(tree / f"docker/{GONE}", us=7_000_000, mb=10, cache_mb=0)
+    clock[0] = 70.0
+    assert attribution.look() == Share(2, 0.0, 210)
+    assert walks == [5.0, 70.0]
 
 
 def test_it_only_asks_for_the_list(tree, engine) -> None:

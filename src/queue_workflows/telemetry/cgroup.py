@@ -22,6 +22,7 @@ _ANSWER_WITHIN_S: Final = 2.0
 _MOST_BYTES: Final = 4 * 2**20
 # Directories of a tree that are looked at for containers; beyond that it is no machine that we know.
 _MOST_PLACES: Final = 20_000
+_FIND_AGAIN_S: Final = 60.0
 _ID: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
@@ -53,23 +54,32 @@ class Attribution:
         self._cores = cores or os.cpu_count() or 1
         self._places: dict[str, Path] = {}
         self._used_us: dict[str, int] = {}
-        self._looked_at = now()
+        self._looked_at = self._found_at = now()
+        self._missing: frozenset[str] = frozenset()
 
     def look(self) -> Share | None:
-        """Our share now; None without cgroup v2, or without an engine that answers."""
+        """Our share now; None without cgroup v2, or an engine that answers, or any group of what it lists.
+
+        So it is in a container with a tree of its own, even if the engine's socket is there.
+        """
         if not (self._tree / "cgroup.controllers").is_file():
             return None
         ours = next((ids for ids in map(self._ours, self._sockets) if ids is not None), None)
         if ours is None:
             return None
-        if ours - self._places.keys():
-            self._places = containers_in(self._tree)
         at = self._now()
+        self._find(frozenset(ours - self._places.keys()), at)
         used = {one: _used_us(self._places[one]) for one in ours & self._places.keys()}
         told = {one: us for one, us in used.items() if us is not None}
-        share = Share(len(ours), self._percent(told, at), sum(_memory_mb(self._places[one]) for one in told))
+        share = Share(len(told), self._percent(told, at), sum(_memory_mb(self._places[one]) for one in told))
         self._used_us, self._looked_at = told, at
-        return share
+        return share if told or not ours else None
+
+    def _find(self, missing: frozenset[str], at: float) -> None:
+        """Look for groups of containers that are new; for those that were not there, not at each look."""
+        if missing and (missing != self._missing or at - self._found_at >= _FIND_AGAIN_S):
+            self._places = containers_in(self._tree)
+            self._missing, self._found_at = missing - self._places.keys(), at
 
     def _percent(self, used_us: Mapping[str, int], at: float) -> float | None:
         """A container that was not there before counts from the next look on."""
