@@ -161,6 +161,29 @@ def test_a_worker_that_is_never_idle_keeps_no_model_for_too_long(studio: ModelSt
 
 
 @pytest.mark.slow
+def test_who_cannot_load_a_model_keeps_its_jobs_from_nobody(studio: ModelStudio) -> None:
+    """An idle worker claims them as soon as they are fetched, and puts them aside again; still the one that
+    can load it does one after the other.
+    """
+    jobs = [studio.enqueue("c") for _ in range(3)]
+    with studio.worker(MODELS="a"):
+        studio.until_in("scheduled", *jobs)
+        studio.keep("running-n0")
+        with studio.worker(MODELS="c"):
+            studio.until_logged("run n0:c")
+            until(
+                lambda: (
+                    sorted(studio.jobs.seen(job, "status", "hold_reason") for job in jobs)
+                    == [("running", None), *[("scheduled", "model_unknown")] * 2]
+                )
+            )
+            studio.let_go("running-n0")
+            studio.until_in("completed", *jobs)
+    assert studio.log() == ["load c", *["run n0:c"] * 3]
+    assert {studio.jobs.seen(job, "failures") for job in jobs} == {(0,)}
+
+
+@pytest.mark.slow
 def test_what_others_are_claiming_ends_no_drain(studio: ModelStudio, qwf_dsn: str) -> None:
     """More rows than a claim looks at are locked: a worker that drains the queue is not done with it."""
     jobs = [studio.enqueue("a") for _ in range(LOOKED_AT + 4)]

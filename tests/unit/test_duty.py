@@ -21,22 +21,25 @@ class Held:
     def __init__(self, held: int) -> None:
         self.held = held
         self.asked: list[tuple[str, list[str]]] = []
+        self.most: list[int] = []
+        self.warm: list[str] = []
         self.promoted = False
 
     def held_keys(self, _reason: str, *, queue: str) -> list[str]:
         assert queue in {"gpu", "hooks"}
         return ["p/m"] if queue == "hooks" else []
 
-    def promote_held(self, reason: str, keys: list[str], *, queue: str) -> int:
+    def promote_held(self, reason: str, keys: list[str], *, queue: str, limit: int = LONGEST_PAGE) -> int:
         assert queue in {"gpu", "hooks"}
         self.asked.append((reason, keys))
+        self.most.append(limit)
         return self.held
 
     def look_for_the_oldest(self) -> None:
         self.promoted = True
 
 
-def duty(held: Held, models: list[str] | None, queue: str = "gpu") -> Duty:
+def duty(held: Held, models: list[str] | None, queue: str = "gpu", *, drain: bool = False) -> Duty:
     """That of a worker that can load these."""
     stand_in: Any = SimpleNamespace(
         terms=SimpleNamespace(affinity=held),
@@ -44,13 +47,18 @@ def duty(held: Held, models: list[str] | None, queue: str = "gpu") -> Duty:
         repository=lambda: held,
         task_names=list,
         loadable_models=lambda: models or [],
+        warm_models=lambda: [*held.warm],
         keeps_models=models is not None,
         wish=None,
         stopping=None,
         knows_module=lambda label: label == "p/m",
     )
     return Duty(
-        WorkerOptions(queue), guardian=stand_in, listener=stand_in, performer=stand_in, touch=stand_in
+        WorkerOptions(queue, drain=drain),
+        guardian=stand_in,
+        listener=stand_in,
+        performer=stand_in,
+        touch=stand_in,
     )
 
 
@@ -58,11 +66,11 @@ def duty(held: Held, models: list[str] | None, queue: str = "gpu") -> Duty:
     ("models", "held", "soon", "late"),
     [
         (["a"], 0, False, True),
-        (["a"], LONGEST_PAGE, True, True),
+        (["a"], 1, True, True),
         ([], 0, False, True),
         (None, 0, False, False),
     ],
-    ids=["knows some", "many wait", "knows none yet", "keeps none"],
+    ids=["knows some", "some wait", "knows none yet", "keeps none"],
 )
 def test_a_worker_with_models_looks_again_for_what_waits_for_them(
     models: list[str] | None, held: int, *, soon: bool, late: bool
@@ -76,6 +84,23 @@ def test_a_worker_with_models_looks_again_for_what_waits_for_them(
     assert (it.must_fetch(now + 2), it.must_fetch(now + 61)) == (soon, late)
     assert there.asked == ([("model_unknown", ["a"])] if models else [])
     assert there.promoted is (held > 0)
+
+
+def test_what_is_fetched_soon_again_is_for_what_is_loaded() -> None:
+    """Few at a time, as others put aside again what they cannot load; it is no reason to load another model.
+    Who drains the queue takes all, as he does not come again.
+    """
+    there = Held(3)
+    it = duty(there, ["a", "warm"])
+    it.fetch_what_waited_for_us()
+    it.fetch_what_waited_for_us()
+    there.warm.append("warm")
+    there.promoted = False
+    it.fetch_what_waited_for_us()
+    assert [keys for _, keys in there.asked] == [["a", "warm"], ["a", "warm"], ["warm"]]
+    assert (there.most, there.promoted) == ([32] * 3, False)
+    duty(there, ["a"], drain=True).fetch_what_waited_for_us()
+    assert there.most[3] == LONGEST_PAGE
 
 
 @pytest.mark.parametrize("is_due", [False, True])

@@ -34,6 +34,8 @@ _MEMORY_EVERY_S: Final = 1.0
 # How soon to fetch again what waits for who knows it: others may have put it aside since.
 _FETCH_EVERY_S: Final = 60.0
 _FETCH_MORE_S: Final = 1.0
+# So many jobs for models at a time: one is for us, others may have to put aside again what we leave.
+_FETCHED_FOR_MODELS: Final = 32
 _LOOK_AGAIN_S: Final = 1.0
 
 
@@ -82,6 +84,9 @@ class Duty:
         self._memory_at = 0.0
         self._is_large = False
         self._fetch_at = math.inf
+        self._fetch_all_at = -math.inf
+        # What was loaded when something was fetched that was not for it alone.
+        self._warm_before: list[str] | None = None
         # What was left to another worker is looked at again, also where nobody polls.
         self._look_again_s = math.inf if guardian.terms.affinity is None else _LOOK_AGAIN_S
 
@@ -149,16 +154,38 @@ class Duty:
         if known:
             with bounded():
                 fetched = repository.promote_held(reason, known, queue=queue)
-        models = self._performer.loadable_models()
-        if models:
-            with bounded():
-                promoted = repository.promote_held(UNKNOWN_MODEL, models, queue=queue)
-            fetched = max(fetched, promoted)
-            if promoted and (affinity := self._guardian.terms.affinity) is not None:
-                affinity.look_for_the_oldest()
+        is_more = fetched == LONGEST_PAGE
+        if self._performer.keeps_models:
+            is_more |= self._fetch_for_models() > 0
         if self._family is INGEST or self._performer.keeps_models or queue == HOOKS_QUEUE:
-            pause = _FETCH_EVERY_S if fetched < LONGEST_PAGE else _FETCH_MORE_S
-            self._fetch_at = time.monotonic() + pause
+            self._fetch_at = time.monotonic() + (_FETCH_MORE_S if is_more else _FETCH_EVERY_S)
+
+    def _fetch_for_models(self) -> int:
+        """Some of what waits for our models, each minute for all of them, and in between for the loaded ones.
+
+        Workers that cannot load one may claim its jobs as soon as they are queued, and put them aside again:
+        so few are fetched at a time, soon again until we have loaded another and while we are at that, and
+        the first of them is our next job.
+        """
+        performer, affinity = self._performer, self._guardian.terms.affinity
+        warm = performer.warm_models()
+        is_for_all = (now := time.monotonic()) >= self._fetch_all_at or warm == self._warm_before
+        if is_for_all:
+            self._fetch_all_at = now + _FETCH_EVERY_S
+        models = performer.loadable_models() if is_for_all else warm
+        self._warm_before = None
+        if not models:
+            return 0
+        most = LONGEST_PAGE if self._options.drain else _FETCHED_FOR_MODELS
+        with self._guardian.holdings.bounded():
+            fetched = self._touch.repository().promote_held(
+                UNKNOWN_MODEL, models, queue=self._options.queue, limit=most
+            )
+        if fetched and is_for_all:
+            self._warm_before = warm
+            if affinity is not None:
+                affinity.look_for_the_oldest()
+        return fetched
 
     def tidy(self) -> float:
         """Between two looks of an idle worker: in how many seconds it has to come again."""

@@ -157,6 +157,10 @@ class Performer:
         """The models that this process can load."""
         return [] if self._models is None else self._models.loadable()
 
+    def warm_models(self) -> list[str]:
+        """Those of them that it has loaded."""
+        return [] if self._models is None else list(self._models.names)
+
     def unload_idle(self) -> float:
         """Unload what was kept long enough; in how many seconds there is something to unload again."""
         if self._models is None:
