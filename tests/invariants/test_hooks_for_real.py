@@ -334,6 +334,17 @@ def test_a_drained_worker_waits_for_its_background_hooks(stage: Stage) -> None:
     assert stage.jobs() == {"on_Page__10_a.sh": ("completed", 1), "on_Page__10_b.bg.sh": ("completed", 1)}
 
 
+@pytest.mark.slow
+def test_a_worker_does_no_more_than_its_share_in_the_background_either(stage: Stage) -> None:
+    """However many of both kinds it has places for."""
+    for name in ("a/on_Page__10_a.bg.sh", "b/on_Page__10_b.bg.sh", "c/on_Page__10_c.sh"):
+        stage.put(name, result("succeeded"))
+    stage.start()
+    with stage.worker("--max-jobs", "1", "--concurrency", "2", "--max-background", "2") as worker:
+        assert worker.wait(120) == 0
+    assert sorted(attempt for _, attempt in stage.jobs().values()) == [0, 0, 1]
+
+
 @linux_only
 def test_a_hook_cannot_read_its_workers_environment(stage: Stage) -> None:
     """The database's URL stands there, and both are of one user."""

@@ -42,6 +42,7 @@ class Background:
         self._most = outfit.options.max_background
         self._poll_s = outfit.settings.poll_s
         self._touch = outfit.touch
+        self._duty = outfit.duty
         self._guardian = outfit.guardian
         self._runner = runner
         self._held = held
@@ -74,7 +75,7 @@ class Background:
 
     def _claim(self, now: float) -> None:
         in_hand = self.count()
-        room = self._most - in_hand
+        room = int(min(self._most - in_hand, self._duty.left() - self._guardian.holdings.count()))
         if room < 1:
             self._look_at = now + self._poll_s
             return
@@ -127,6 +128,9 @@ class HookCrew(Crew):
 
     def _in_hand(self) -> int:
         return super()._in_hand() - self._background.count()
+
+    def _over(self) -> int:
+        return super()._over() - sum(map(_is_background, self._exchange.unwritten))
 
     def _gather(self, now: float) -> None:
         super()._gather(now)

@@ -136,6 +136,10 @@ class Crew:
         """How many jobs are held that take a place."""
         return self._holdings.count()
 
+    def _over(self) -> int:
+        """How many of these have ended, and are held until that is confirmed."""
+        return len(self._exchange.unwritten) + self._exchange.ending
+
     def _has_another_question(self, now: float) -> bool:
         """Whether the database is to be asked something else than to end and to claim."""
         solitude = self._solitude
@@ -175,9 +179,8 @@ class Crew:
         if self._is_empty and now < self._look_at:
             return 0, False
         waiting = self.hands.waiting
-        running = in_hand - waiting - len(self._exchange.unwritten) - self._exchange.ending
-        free = self._room.free(running, waiting, now, unread=unread)
-        return int(max(0, min(free, self._duty.left() - in_hand - unread))), False
+        free = self._room.free(in_hand - waiting - self._over(), waiting, now, unread=unread)
+        return int(max(0, min(free, self._duty.left() - self._holdings.count() - unread))), False
 
     def _is_being_alone(self, in_hand: int, now: float) -> bool:
         """Whether a suspect is in hand, or the hands are being emptied for one."""
