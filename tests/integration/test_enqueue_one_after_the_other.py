@@ -113,6 +113,30 @@ def test_a_transaction_and_a_pipeline_of_the_caller_stay_whole(conn: psycopg.Con
     assert IngestJobRepository(conn).counts() == {"fetch": {"queued": 2 * ENOUGH}}
 
 
+class Overtaken:
+    """A connection's lock that another thread had until now, which has begun a transaction."""
+
+    def __init__(self, conn: psycopg.Connection) -> None:
+        self._conn, self._lock = conn, conn.lock
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._conn.lock = self._lock
+        self._conn.pgconn.exec_(b"DEALLOCATE ALL; BEGIN")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_a_transaction_that_another_thread_has_just_begun_stays_whole(conn: psycopg.Connection):
+    """The job goes with it, by a cursor: what the server refused there would end it."""
+    enqueue(conn)
+    conn.lock = Overtaken(conn)  # type: ignore[assignment]
+    enqueue(conn, 1)
+    conn.rollback()
+    assert IngestJobRepository(conn).counts() == {"fetch": {"queued": ENOUGH}}
+
+
 def test_texts_are_the_same_in_another_encoding(conn: psycopg.Connection):
     """The client's encoding is the caller's choice."""
     conn.execute("SET client_encoding TO latin1")

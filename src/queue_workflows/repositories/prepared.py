@@ -51,14 +51,16 @@ class Prepared:
         self._uses += 1
         return (
             self._uses > threshold
-            and pgconn.transaction_status == _IDLE
-            and pgconn.pipeline_status == _NO_PIPELINE
+            and self._is_at_rest()
             and pgconn.parameter_status(b"client_encoding") == b"UTF8"
         )
 
     def column(self, values: Sequence[bytes]) -> list[bytes | None] | None:
-        """What it returns, as text; None if the server does not know the statement, and has done nothing."""
+        """What it returns, as text; None if it has to be asked by a cursor, and nothing has been done."""
         with self._connection.lock:
+            if not self._is_at_rest():
+                # Another of the caller's threads has begun something since.
+                return None
             result = self._connection.wait(self._asked(values))
         if result.status == _ROWS:
             return [result.get_value(row, 0) for row in range(result.ntuples)]
@@ -66,6 +68,11 @@ class Prepared:
         if result.error_field(_SQLSTATE) == _NOT_PREPARED:
             return None
         raise error_from_result(result)
+
+    def _is_at_rest(self) -> bool:
+        """Whether a statement that is sent now is a transaction of its own."""
+        pgconn = self._pgconn
+        return bool(pgconn.transaction_status == _IDLE and pgconn.pipeline_status == _NO_PIPELINE)
 
     def _asked(self, values: Sequence[bytes]) -> PQGen[PGresult]:
         if not self._is_prepared:
