@@ -324,6 +324,25 @@ def test_a_worker_that_is_stopped_gives_its_hooks_back(stage: Stage) -> None:
 
 
 @pytest.mark.slow
+def test_a_worker_that_is_stopped_asks_its_hooks_first(stage: Stage) -> None:
+    """Those of the background at once, the others within its grace: what they say last is kept."""
+    lines = [f"told() {{ {result('succeeded', 'last words')}; touch told; exit 0; }}", "trap told TERM"]
+    lines += ["touch begun", "while :; do sleep 0.2; done"]
+    stage.put("a/on_Page__10_a.sh", *lines)
+    stage.put("b/on_Page__10_b.bg.sh", *lines)
+    run_id = stage.start()
+    with stage.worker("--grace", "20") as worker:
+        stage.until(lambda: all(stage.file(run_id, f"{plugin}/begun").exists() for plugin in "ab"))
+        worker.terminate()
+        assert worker.wait(120) == 0
+    assert stage.file(run_id, "a/told").exists()
+    rows = stage.connection.execute("SELECT status, attempt, failures, crash_count FROM workflow_node_jobs")
+    assert rows.fetchall() == [("queued", 1, 0, 0)] * 2
+    said = HookRecordRepository(stage.connection).list(run_id, kind="Result")
+    assert [(one.attempt, one.payload["output_str"]) for one in said] == [(1, "last words")] * 2
+
+
+@pytest.mark.slow
 def test_a_drained_worker_waits_for_its_background_hooks(stage: Stage) -> None:
     """It ends when there is nothing left to claim, and nothing in its hands of either kind."""
     stage.put("a/on_Page__10_a.sh", "touch done")

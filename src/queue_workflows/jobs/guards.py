@@ -82,6 +82,8 @@ class HeldJob:
     lease_until: float
     # When it is ended whatever it does, because it was told to stop or its worker has to.
     end_at: float = math.inf
+    # When it is asked to stop, if its worker stops and it can be asked.
+    ask_at: float = math.inf
     # Its function has ended, and the main thread is writing so: a fence that no longer holds may be its work.
     is_ending: bool = False
     # What is to be written for it, once it has ended, when it did, and whether it was a job's worth.
@@ -101,6 +103,11 @@ class HeldJob:
     def tell(self, why: Stop, reason: str, end_at: float) -> None:
         """Ask the attempt to stop, and end it if it has not by then."""
         self.ctx.stop(why, reason)
+        self.finish_by(end_at)
+
+    def wind_up(self, ask_at: float, end_at: float) -> None:
+        """Leave the attempt alone until `ask_at`, when it is asked to stop because its worker does."""
+        self.ask_at = min(self.ask_at, ask_at)
         self.finish_by(end_at)
 
     def overrun(self, verdict: Verdict, reason: str, end_at: float) -> None:

@@ -18,6 +18,7 @@ While the database is away nothing here waits for it but the next try to connect
 from __future__ import annotations
 
 import logging
+import math
 import random
 import signal
 import threading
@@ -41,6 +42,7 @@ from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.holding import Control
+from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.hearing import Hearing
 from queue_workflows.roles.holdings import Holdings
@@ -257,10 +259,20 @@ class Guardian:
             _log.info("%s: stopping, with %g s for the current job", signal.Signals(number).name, grace_s)
         self._asked_to_stop += 1
         self.stopping = self.stopping or number
-        end_at = time.monotonic() + grace_s
-        self.holdings.tell_all(lambda held: held.finish_by(end_at))
+        now = time.monotonic()
+        # Hooks can be asked, and say what they have: those of the background at once, who would not end soon.
+        asked_s = min(self.settings.cancel_grace_s, grace_s / 2)
+        self.holdings.tell_all(
+            lambda held: held.wind_up(self._asks_at(held, now, grace_s - asked_s), now + grace_s)
+        )
         self.doing(WorkerState.STOPPING)
         self._on_news()
+
+    def _asks_at(self, held: HeldJob, now: float, within_s: float) -> float:
+        """When to ask a job to stop: no function is, which has all of the grace to end by itself."""
+        if self.identity.queue != HOOKS_QUEUE:
+            return math.inf
+        return now if getattr(held.job, "background", False) else now + within_s
 
     def _round(self) -> None:
         self._round_at = now = time.monotonic()

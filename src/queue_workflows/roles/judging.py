@@ -80,6 +80,8 @@ class Judge:
         """See who has to end by now."""
         self._judge_unload(now)
         for held in self._guardian.holdings.all():
+            if now >= held.ask_at:
+                held.ctx.stop(Stop.RELEASE, "its worker stops")
             verdict = verdict_on(held, now)
             if verdict is not None and not self._asks_first(held, verdict, now):
                 self._carry_out(held, verdict, now)
