@@ -384,3 +384,16 @@ def test_a_hook_cannot_read_its_workers_environment(stage: Stage) -> None:
         assert stage.file(run_id, "spy/own").read_bytes()
         assert stage.file(run_id, "spy/seen").read_bytes() == b""
         assert stage.file(run_id, "spy/status").read_text() == "1\n"
+
+
+@pytest.mark.slow
+def test_a_plugins_own_timeout_counts_beyond_the_queues_budget(stage: Stage) -> None:
+    """What it allows is not cut off and begun anew; where it allows nothing, the budget stands."""
+    stage.put("long/on_Page__10_long.sh", "sleep 9")
+    (stage.plugins / "long" / "config.json").write_text(
+        '{"properties": {"LONG_TIMEOUT": {"type": "integer", "default": 600}}}'
+    )
+    with stage.worker(QWF_BUDGET_S_BY_QUEUE="hooks=5"):
+        run_id = stage.start()
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.jobs() == {"on_Page__10_long.sh": ("completed", 1)}

@@ -19,9 +19,12 @@ def held(
     is_ending: bool = False,
     loading: Loading | None = None,
     ready_at: float = -math.inf,
+    takes_s: float = 0.0,
 ) -> HeldJob:
     """A job begun at 0 that may run for 10 s and be silent for 3."""
-    ctx: Any = SimpleNamespace(stopping=None, last_beat=last_beat, loading=loading, ready_at=ready_at)
+    ctx: Any = SimpleNamespace(
+        stopping=None, last_beat=last_beat, loading=loading, ready_at=ready_at, takes_s=takes_s
+    )
     job: Any = SimpleNamespace(id=1)
     return HeldJob(job, ctx, Budget(10.0, 3.0), 0.0, math.inf, end_at=end_at, is_ending=is_ending)
 
@@ -36,6 +39,9 @@ def held(
         (held(loading=Loading("sdxl", 5.0, 60.0)), 65.0, Verdict.MODEL_LOAD),
         (held(loading=Loading("sdxl", 5.0, 60.0), end_at=20.0), 20.0, Verdict.STOP),
         (held(ready_at=40.0), 50.0, Verdict.WALL_CLOCK),
+        # What ends by a timeout of its own may take that long, and never less than any other job.
+        (held(takes_s=30.0), 30.0, Verdict.WALL_CLOCK),
+        (held(takes_s=5.0), 10.0, Verdict.WALL_CLOCK),
         (held(ready_at=40.0, last_beat=41.0), 44.0, Verdict.STALL),
     ],
 )

@@ -46,6 +46,8 @@ from queue_workflows.repositories.machines import MachineRepository
 AskFor = Callable[[ClaimedNodeJob, Callable[[psycopg.Connection[Any]], Any]], Any]
 
 
+# How long what a hook printed and left may take to be read and stored after its own timeout.
+_TO_READ_S: Final = 600.0
 # How many attempts that nobody read are looked for.
 _LOOKED_BACK: Final = 5
 
@@ -132,6 +134,8 @@ class HookRunner:
             raise Skip(values.disabled_by)
         places = places_of(terms.data_dir, job.run_id, hook, job.attempt)
         places.make()
+        if values.timeout_s is not None:
+            ctx.takes_s = values.timeout_s + terms.grace_s + _TO_READ_S
         if job.attempt > 1:
             # Of the attempt before, whose worker may have been killed with all that would have ended it.
             end_orphans()

@@ -77,6 +77,8 @@ class JobContext(Limited):
     # While the worker loads the model, and since when it has it; on the monotonic clock.
     loading: Loading | None = None
     ready_at: float = -math.inf
+    # How long it may take at least, as something of its own ends it by then.
+    takes_s: float = 0.0
     # Held until the attempt has to stop; made by the first who sleeps.
     _running: threading.Lock | None = None
 

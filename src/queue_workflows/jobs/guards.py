@@ -100,6 +100,11 @@ class HeldJob:
         """When its budget began to run."""
         return max(self.started, self.ctx.ready_at)
 
+    @property
+    def wall_s(self) -> float:
+        """What it may take."""
+        return max(self.budget.wall_s, self.ctx.takes_s)
+
     def tell(self, why: Stop, reason: str, end_at: float) -> None:
         """Ask the attempt to stop, and end it if it has not by then."""
         self.ctx.stop(why, reason)
@@ -136,7 +141,7 @@ def _overrun(held: HeldJob, now: float) -> Verdict | None:
     """Of its times, the one that is used up."""
     if (loading := held.ctx.loading) is not None:
         return Verdict.MODEL_LOAD if now >= loading.until else None
-    if now >= held.began + held.budget.wall_s:
+    if now >= held.began + held.wall_s:
         return Verdict.WALL_CLOCK
     if held.ctx.last_beat is not None and now >= held.ctx.last_beat + held.budget.stall_s:
         return Verdict.STALL
@@ -148,7 +153,7 @@ def overrun_in_words(verdict: Verdict, held: HeldJob, now: float) -> str:
     if verdict is Verdict.MODEL_LOAD and (loading := held.ctx.loading) is not None:
         return f"the model {loading.model!r} was not loaded within {loading.timeout_s:g} s"
     if verdict is Verdict.WALL_CLOCK:
-        return f"it ran for {now - held.began:.1f} s, its limit is {held.budget.wall_s:g} s"
+        return f"it ran for {now - held.began:.1f} s, its limit is {held.wall_s:g} s"
     return f"it said nothing for {held.budget.stall_s:g} s"
 
 
@@ -159,4 +164,4 @@ def next_verdict_at(held: HeldJob) -> float:
     if (loading := held.ctx.loading) is not None:
         return min(held.end_at, loading.until)
     silent = math.inf if held.ctx.last_beat is None else held.ctx.last_beat + held.budget.stall_s
-    return max(held.leave_until, min(held.end_at, held.began + held.budget.wall_s, silent))
+    return max(held.leave_until, min(held.end_at, held.began + held.wall_s, silent))
