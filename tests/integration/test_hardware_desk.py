@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -92,6 +93,37 @@ def test_a_reading_is_stored_with_what_the_containers_leave(clean) -> None:
     (note,) = clean.notifies(timeout=30, stop_after=1)
     head = {"host": "h1", "at": 7.0, "every_s": 5.0, "part": 1, "parts": 1}
     assert json.loads(note.payload) == head | stored.reading
+
+
+def test_of_several_supervisors_the_one_with_the_devices_is_heard(clean) -> None:
+    """Others of its host have less to say, until nothing was heard of it for some looks."""
+
+    def told() -> tuple[int, int]:
+        (stored,) = HardwareRepository(clean).readings()
+        return stored.reading["supervisor"]["devices"], len(stored.reading["devices"])
+
+    giving, seeing, blind, again = desk(), desk(), desk(), desk()
+    giving.devices = again.devices = 1
+    nothing = replace(READING, devices=Devices((), {}))
+    clean.execute("LISTEN hw_metrics")
+    for one, reading, heard in (
+        (blind, nothing, (0, 0)),
+        (seeing, READING, (0, 1)),
+        (blind, nothing, (0, 1)),
+        (giving, READING, (1, 1)),
+        (seeing, READING, (1, 1)),
+        (giving, nothing, (1, 0)),
+        (seeing, READING, (1, 0)),
+        (again, READING, (1, 1)),
+    ):
+        one.publish(reading)
+        one.run(clean)
+        assert told() == heard
+    assert len(list(clean.notifies(timeout=0))) == 5
+    clean.execute("UPDATE host_hardware SET sampled_at = now() - interval '16 s'")
+    blind.publish(nothing)
+    blind.run(clean)
+    assert told() == (0, 0)
 
 
 def test_a_database_that_takes_no_readings_is_no_reason_to_do_without_the_rest(clean, caplog) -> None:

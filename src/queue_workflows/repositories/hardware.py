@@ -11,20 +11,33 @@ from typing import Any, Final
 from queue_workflows.models import HostHardware
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.connection import Handle, Statements
+from queue_workflows.repositories.families import ASYNCHRONOUSLY
 
 CHANNEL: Final = "hw_metrics"
+LOOKS_MISSED: Final = 3
 
-# reported: the one row of this machine. Every part is a message of its own, as one has an upper limit.
+# What a supervisor has to say of its machine: of devices that it gives to workers, then of those it sees.
+_SAYS: Final = (
+    "({0}.reading #>> '{{supervisor,devices}}')::integer, jsonb_array_length({0}.reading -> 'devices')"
+)
+# reported: the one row of this machine, unless a supervisor that has more to say of it told its own not long
+# ago. Every part is a message of its own, as one has an upper limit.
 REPORT: Final = f"""
 WITH reported AS (
-    INSERT INTO host_hardware (host_label, reading, every_s, sampled_at)
+    INSERT INTO host_hardware AS last (host_label, reading, every_s, sampled_at)
     VALUES (%(host_label)s::text, %(reading)s::jsonb, %(every_s)s::float8, statement_timestamp())
     ON CONFLICT (host_label) DO UPDATE SET
         reading = EXCLUDED.reading, every_s = EXCLUDED.every_s, sampled_at = EXCLUDED.sampled_at
+    WHERE {ASYNCHRONOUSLY} AND (
+        last.reading #>> '{{supervisor,id}}' = EXCLUDED.reading #>> '{{supervisor,id}}'
+        OR (last.reading -> 'supervisor') IS NULL
+        OR ({_SAYS.format("last")}) <= ({_SAYS.format("EXCLUDED")})
+        OR last.sampled_at < statement_timestamp() - make_interval(secs => {LOOKS_MISSED} * last.every_s)
+    )
     RETURNING host_label
 )
 SELECT pg_notify('{CHANNEL}', part.text) FROM reported CROSS JOIN unnest(%(parts)s::text[]) AS part (text)
-"""  # noqa: S608 - a name of our own
+"""  # noqa: S608 - fragments of our own
 READ: Final = """
 SELECT host_label, reading::text, every_s, sampled_at,
     extract(epoch FROM statement_timestamp() - sampled_at)::float8
@@ -51,7 +64,7 @@ class HostReading:
 
     def is_stale(self, stale_s: float) -> bool:
         """Whether nobody looks any more: a few looks are missing."""
-        return self.age_s > max(stale_s, 3 * self.every_s)
+        return self.age_s > max(stale_s, LOOKS_MISSED * self.every_s)
 
 
 class HardwareRepository:
@@ -63,12 +76,17 @@ class HardwareRepository:
     def report(
         self, host_label: str, reading: dict[str, Any], *, every_s: float, parts: Sequence[str]
     ) -> None:
-        """Store a machine's reading in place of the one before, and tell `parts` to who listens."""
+        """Store a machine's reading in place of the one before, and tell `parts` to who listens.
+
+        Several supervisors may look at one machine: the reading of one that gives no devices to workers, or
+        sees none, does not replace that of one that does. What a crash of the server forgets is told anew.
+        """
         params = {
             "host_label": check.text("host_label", host_label),
             "reading": json.dumps(reading),
             "every_s": check.seconds("every_s", every_s),
             "parts": list(parts),
+            "relaxed": self._sql.commits_each,
         }
         self._sql.rows(REPORT, params)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -62,10 +63,12 @@ class HardwareDesk:
         self._quarantined: dict[str, _Quarantined] = {}
         self.is_open = False
         self.occupants: Mapping[str, str] = {}
+        self.devices = 0
+        self._id = secrets.token_hex(6)
 
     def publish(self, reading: Reading) -> None:
-        """Have this reading stored and told, in place of one that has not been yet."""
-        plain = reading.plain()
+        """Have this reading stored and told, with whose it is, in place of one that has not been yet."""
+        plain = {**reading.plain(), "supervisor": {"id": self._id, "devices": self.devices}}
         for device in plain["devices"]:
             if (worker := self.occupants.get(device["id"])) is not None:
                 device["worker"] = worker

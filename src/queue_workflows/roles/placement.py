@@ -146,6 +146,7 @@ class Placement:
             self._tend(place, self._desk)
         proving = [place.device for place in self._places.values() if place.state is _State.PROVING]
         self._sampler.hurry(not all(self._is_split(device) for device in proving))
+        self._desk.devices = sum(place.lock is not None for place in self._places.values())
         self._desk.occupants = {
             device: place.left_by.worker_id
             for device, place in self._places.items()
