@@ -183,7 +183,7 @@ def test_a_look_that_began_before_the_end_proves_nothing() -> None:
     proof, reason = judged(CARD, asked_at=99.9, now=130.0 + LOOK_WITHIN_S)
     assert proof is Proof.STUCK
     assert reason == (
-        "nobody has looked 30 s after h1:gpu:5f0c had ended, so nobody knows whether its memory is free"
+        "nobody has looked 150 s after h1:gpu:5f0c had ended, so nobody knows whether its memory is free"
     )
 
 

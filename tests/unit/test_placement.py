@@ -250,6 +250,18 @@ def test_a_card_that_seems_whole_for_once_is_left_to_the_workers_on_its_slices(b
     assert bench.tend(9.0) == ["gpu/nvidia0", "gpu/nvidia1", "gpu/nvidia2"]
 
 
+def test_slices_of_an_older_driver_have_names_of_their_own(tmp_path: Path) -> None:
+    """Their ids begin with the card's; a log, and where output goes, tells them apart by the name."""
+    ids = [
+        f"MIG-GPU-{card}-1111-2222-3333-444444444444/{place}"
+        for card in ("5d5ba0d6", "7e")
+        for place in ("3/0", "4/0")
+    ]
+    bench = Bench(tmp_path, [Device("nvidia", uuid=one, card="GPU-0a") for one in ids])
+    assert bench.slots[0].name == "gpu/MIG-GPU-5d5ba0d6-3-0"
+    assert len({slot.name for slot in bench.slots}) == 4
+
+
 def test_who_is_told_by_the_file_must_be_proved_to_be_gone(tmp_path: Path, bench: Bench) -> None:
     """The next supervisor reads it there; what is no word of ours is nobody's."""
     bench.opened()

@@ -81,8 +81,9 @@ def prove(
     is_fresh = sight.asked_at >= since
     if is_fresh and seen is not None and _is_back(seen, left_by, bounds):
         return Proof.FREE, ""
-    reason = _reason(device, seen, left_by, sight, is_fresh=is_fresh, bounds=bounds)
     patience_s = bounds.patience_s if is_fresh else bounds.patience_s + LOOK_WITHIN_S
+    after = f"{patience_s:g} s after {left_by.worker_id} had ended"
+    reason = _reason(device, seen, left_by, sight, is_fresh=is_fresh, after=after)
     return (Proof.STUCK if now - since >= patience_s else Proof.OPEN), reason
 
 
@@ -93,9 +94,8 @@ def _is_back(seen: Device, left_by: Occupancy, bounds: Bounds) -> bool:
 
 
 def _reason(
-    device: Device, seen: Device | None, left_by: Occupancy, sight: Sight, *, is_fresh: bool, bounds: Bounds
+    device: Device, seen: Device | None, left_by: Occupancy, sight: Sight, *, is_fresh: bool, after: str
 ) -> str:
-    after = f"{bounds.patience_s:g} s after {left_by.worker_id} had ended"
     trouble = sight.troubles.get(device.vendor)
     if not is_fresh:
         return f"nobody has looked {after}, so nobody knows whether its memory is free"

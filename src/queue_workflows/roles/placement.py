@@ -315,8 +315,11 @@ class Placement:
 
 
 def _label(device: Device) -> str:
-    """What the log calls its slot."""
-    return device.id[:12] if device.number is None else f"{device.vendor}{device.number}"
+    """What the log calls its slot; older drivers name a slice by its card and its place there."""
+    if device.number is not None:
+        return f"{device.vendor}{device.number}"
+    card, _, place = device.id.partition("/")
+    return f"{card[:16]}-{place.replace('/', '-')}" if place else device.id[:12]
 
 
 def _read(lock: int) -> Occupancy | None:
