@@ -106,6 +106,7 @@ def test_files_as_they_come(qwf_dsn, conn, tmp_path, shape):
 
 BAD = {
     '{"task_name": "page"': "no JSON: Expecting ',' delimiter at column 21",
+    '{"task_name": "page", "queue": "fetch"}\x0c': "no JSON: Extra data at column 40",
     "[1, 2]": "no object",
     '{"queue": "fetch"}': "it has no task_name",
     '{"task_name": "page"}': "it has no queue",

@@ -287,7 +287,7 @@ def sending_on(connection: AskingConnection, repository: IngestJobRepository) ->
 
 def _object(text: bytes) -> dict[str, Any]:
     try:
-        found = _parsed(text.decode().rstrip())
+        found = _parsed(text.decode().rstrip(" \t\r\n"))
     except UnicodeDecodeError as wrong:
         raise PayloadError(f"no UTF-8 at byte {wrong.start + 1}") from None
     except json.JSONDecodeError as wrong:
