@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from support.processes import SOURCE, UNSHARE, Running, linux_only, pid_namespac
 from support.workers import until
 
 from queue_workflows.errors import ExitCode, ProcessLost, SpawnRefused
-from queue_workflows.host.spawner import Command, Ended, Spawner, Stop
+from queue_workflows.host.spawner import Command, Ended, Spawner, Stop, read_report
 
 pytestmark = linux_only
 
@@ -415,3 +416,13 @@ def test_threads_may_come_and_go(tmp_path: Path) -> None:
         pid = spawner._child.pid
         assert spawner.run(shell(tmp_path, "exit 2")).code == 2
         assert spawner._child.pid == pid
+
+
+@pytest.mark.parametrize("said", [b"", b'{"status": 0, "timed_', b'{"status": "\xc3'])
+def test_half_a_report_is_none(said: bytes) -> None:
+    """Its keeper was killed in the midst of it: how the command ended is unknown."""
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            theirs.sendall(said)
+        assert read_report(ours) is None

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 
 from queue_workflows.errors import ProcessLost, SpawnRefused
 from queue_workflows.host.keeper import LENGTH, STOP
@@ -119,17 +119,17 @@ class Spawner:
             try:
                 ours.sendall(LENGTH.pack(len(message)) + message)
                 stop._listen(lambda grace: _tell(ours, command.grace_s if grace is None else grace))
-                report = _read_all(ours)
+                report = read_report(ours)
             except OSError:
-                report = b""
+                report = None
             finally:
                 stop._listen(None)
-        if not report:
+        if report is None:
             self._look_after()
             raise ProcessLost(command.argv[0])
         if not IS_LINUX:  # no subreapers: a daemon may have got out
             kill_trees((), mark=mark, grace_s=command.grace_s)
-        return _ended(command, mark, json.loads(report), stop.reason)
+        return _ended(command, mark, report, stop.reason)
 
     def close(self) -> None:
         """End all that is below, at once, and wait for it; nothing can be run any more."""
@@ -230,11 +230,15 @@ def _tell(ours: socket.socket, grace_s: float) -> None:
         ours.sendall(STOP.pack(grace_s))
 
 
-def _read_all(ours: socket.socket) -> bytes:
+def read_report(ours: socket.socket) -> dict[str, Any] | None:
+    """What a keeper says at the end; None where it was killed before it had said all of it."""
     parts = bytearray()
     while part := ours.recv(65_536):
         parts += part
-    return bytes(parts)
+    try:
+        return cast("dict[str, Any]", json.loads(parts))
+    except ValueError:
+        return None
 
 
 def _ended(command: Command, mark: str, report: dict[str, Any], reason: str | None) -> Ended:
