@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from contextlib import suppress
 from typing import Final
@@ -12,7 +13,7 @@ _DISCARDED_AT_ONCE: Final = 1 << 20
 _LAST_WORDS: Final = 65_536
 
 
-class Sink:
+class Sink(ABC):
     """A new file and a count; `wrong` is the errno of a write that failed, after which nothing is kept."""
 
     def __init__(self, path: str, cap: int) -> None:
@@ -24,9 +25,9 @@ class Sink:
         self.is_cut = False
         self.wrong: int | None = None
 
+    @abstractmethod
     def take(self, pipe: int) -> bool:
         """Read once; False at the end of the pipe, BlockingIOError when it is empty."""
-        raise NotImplementedError
 
     def close(self) -> int | None:
         """Finish the file; what was wrong with it, if anything."""
