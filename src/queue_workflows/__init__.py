@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from queue_workflows.hooks.discovery import Hook, discover_hooks, extract_step, is_background_hook
     from queue_workflows.hooks.record_types import RecordContext, register_record_type
     from queue_workflows.hooks.records import process_hook_records
+    from queue_workflows.host.workspaces import Workspace, workspace
     from queue_workflows.jobs.context import JobContext
     from queue_workflows.jobs.host_keys import host_key
     from queue_workflows.jobs.outcomes import Cancelled, Discard, RetryAfter, Skip
@@ -151,6 +152,7 @@ __all__ = [
     "WaitTimeout",
     "WindowOrder",
     "WorkerControlRepository",
+    "Workspace",
     "__version__",
     "cancel_node",
     "cancel_run",
@@ -183,6 +185,7 @@ __all__ = [
     "start_run",
     "submit_input",
     "wait_for",
+    "workspace",
 ]
 
 _HOMES: Final = {
@@ -231,6 +234,7 @@ _HOMES: Final = {
     "hooks.discovery": ("Hook", "discover_hooks", "extract_step", "is_background_hook"),
     "hooks.record_types": ("RecordContext", "register_record_type"),
     "hooks.records": ("process_hook_records",),
+    "host.workspaces": ("Workspace", "workspace"),
     "jobs.context": ("JobContext",),
     "jobs.host_keys": ("host_key",),
     "jobs.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import LeaseLost, PayloadError
+from queue_workflows.host.workspaces import Workspace, workspace
 from queue_workflows.jobs.asking import refuse_in_event_loop
 from queue_workflows.jobs.limited import Limited
+from queue_workflows.jobs.naming import workspace_name
 from queue_workflows.jobs.outcomes import Cancelled, Stop
 from queue_workflows.jobs.windows import Windows
 from queue_workflows.payload import check_payload
@@ -79,6 +82,7 @@ class JobContext(Limited):
     ready_at: float = -math.inf
     # How long it may take at least, as something of its own ends it by then.
     takes_s: float = 0.0
+    _workspaces: tuple[Workspace, ...] = ()
     # Held until the attempt has to stop; made by the first who sleeps.
     _running: threading.Lock | None = None
 
@@ -219,6 +223,20 @@ class JobContext(Limited):
         if is_news and self._on_progress is not None:
             self._on_progress()
 
+    def workspace(self, *, share: Mapping[str, str | os.PathLike[str]] | None = None) -> Workspace:
+        """The directory of this job's run on this machine, with links to what is shared.
+
+        All jobs of a run have it; one without a run has its own. Either is the same for each attempt; give a
+        command its `export()`, and its path as `cwd` if you like. It is held until the function has ended.
+        """
+        found = workspace(workspace_name(self.job), share=share)
+        with self._lock:
+            if not self._closed:
+                self._workspaces = (*self._workspaces, found)
+                return found
+        found.close()
+        raise Cancelled("the function of this job has ended")
+
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose records carry the job's fields."""
@@ -288,6 +306,8 @@ class JobContext(Limited):
         """The function has ended; what its threads still report is not its job's any more."""
         with self._lock:
             self._closed = True
+        for each in self._workspaces:
+            each.close()
 
     def _lease_lost(self) -> LeaseLost:
         return LeaseLost(self.family, self.id, self.attempt)

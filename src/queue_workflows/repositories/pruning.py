@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any, Final
 
 from queue_workflows.models import WorkflowRun
@@ -72,6 +73,19 @@ WITH old AS MATERIALIZED (
 UPDATE ingest_jobs SET args = '{{}}', result = NULL, errors = '[]', progress = NULL
 WHERE id = ANY (ARRAY(SELECT id FROM old)) RETURNING id
 """  # noqa: S608 - a number of our own
+# Which of these are still there, and whether what they were about is to go.
+STANDING_RUNS: Final = """
+SELECT id, finished_at IS NOT NULL
+    AND finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
+    AND (dedupe_key IS NULL OR finished_at
+        < statement_timestamp() - make_interval(secs => %(kept_s)s::float8 + %(ttl_s)s::float8))
+FROM workflow_runs WHERE id = ANY (%(run_ids)s::uuid[])
+"""
+STANDING_INGEST: Final = """
+SELECT id, created_at, finished_at IS NOT NULL
+    AND finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
+FROM ingest_jobs WHERE id = ANY (%(job_ids)s::bigint[])
+"""
 
 
 class PruningRepository:
@@ -100,3 +114,13 @@ class PruningRepository:
     def strip_ingest(self) -> int:
         """Empty old ingest jobs that stay for their key, at most `JOBS_AT_ONCE`; how many."""
         return len(self._sql.rows(STRIP_INGEST, self._times))
+
+    def standing_runs(self, run_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, bool]:
+        """Those of these runs that are there, and whether each is to go."""
+        rows = self._sql.rows(STANDING_RUNS, {**self._times, "run_ids": list(run_ids)})
+        return {row[0]: row[1] for row in rows}
+
+    def standing_ingest(self, job_ids: Collection[int]) -> dict[tuple[int, datetime], bool]:
+        """Those of these ingest jobs that are there, by when they were made, and whether each is to go."""
+        rows = self._sql.rows(STANDING_INGEST, {**self._times, "job_ids": list(job_ids)})
+        return {(job_id, created_at): is_old for job_id, created_at, is_old in rows}

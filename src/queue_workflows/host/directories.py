@@ -1,0 +1,209 @@
+"""Directories of ours below the data directory: made without following a link, held in use, removed for good.
+
+What runs there is not trusted: it may put links anywhere. So nothing below `base` is reached by a path, but
+from one open directory to the next, and a link on the way is refused.
+
+    in use:   a shared flock on the directory itself, by everybody who works there; it ends with its process
+    removed:  the exclusive one, by try only; then renamed into `.removed`, and emptied there
+
+The rename makes a removal one step to everybody else: who comes for the directory a moment later finds none
+and makes another. Who waited for the lock meanwhile compares what it holds with what is at the path.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from queue_workflows.errors import ConfigurationError
+
+REMOVED: Final = ".removed"
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL})
+_OURS_ALONE: Final = 0o700
+
+
+@contextmanager
+def opened(base: Path, *names: str, makes: bool = True) -> Iterator[int]:
+    """The descriptor of a directory of ours below `base`, each step of the way made if it is missing."""
+    if makes:
+        try:
+            base.mkdir(parents=True, exist_ok=True)
+        except OSError as wrong:
+            raise _unusable(base, wrong) from None
+    path, held = base, -1
+    try:
+        held = _opened(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for name in names:
+            path /= name
+            above, held = held, _below(held, name, path, makes=makes)
+            os.close(above)
+        yield held
+    finally:
+        if held >= 0:
+            os.close(held)
+
+
+def hold(base: Path, *names: str) -> int:
+    """The descriptor that keeps a directory from being removed for as long as it is open; made if missing."""
+    while True:
+        with opened(base, *names[:-1]) as above:
+            try:
+                held = _below(above, names[-1], base.joinpath(*names), makes=True)
+            except FileNotFoundError:  # made, and removed before it was opened
+                continue
+            try:
+                _lock(held, fcntl.LOCK_SH)
+                if is_at(held, above, names[-1]):
+                    os.utime(held)  # from its last use on it is kept as long as a new one
+                    return held
+            except BaseException:
+                os.close(held)
+                raise
+            os.close(held)
+
+
+def take_away(above: int, name: str) -> bool:
+    """Put a directory that nobody uses among the removed; False if it is in use or none of ours."""
+    try:
+        held = _writable(above, name)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not is_at(held, above, name):
+            return False
+        with suppress(FileExistsError):
+            os.mkdir(REMOVED, _OURS_ALONE, dir_fd=above)
+        removed = os.open(REMOVED, _DIRECTORY, dir_fd=above)
+        try:
+            os.rename(name, uuid.uuid4().hex, src_dir_fd=above, dst_dir_fd=removed)
+        finally:
+            os.close(removed)
+    except OSError:
+        return False
+    finally:
+        os.close(held)
+    return True
+
+
+def empty(directory: int) -> list[str]:
+    """Remove all that is in a directory; what could not be, with the reason in words.
+
+    A directory that lies deeper is moved up first, so neither depth nor a file system that somebody mounted
+    there is ever walked into: a mount point cannot be moved. Two may do it at once.
+    """
+    wrong: dict[str, str] = {}
+    while names := [name for name in os.listdir(directory) if name not in wrong]:
+        for name in names:
+            try:
+                _remove(directory, name)
+            except FileNotFoundError:
+                pass
+            except OSError as exc:
+                wrong[name] = exc.strerror or str(exc)
+    return [f"{name}: {why}" for name, why in sorted(wrong.items())]
+
+
+def last_change(path: Path, *, since: float) -> float:
+    """When something of a tree last changed, by the kernel's mark; any change after `since` will do."""
+    latest = os.stat(path, follow_symlinks=False).st_ctime
+    for above, directories, files in os.walk(path):
+        for name in (*directories, *files):
+            if latest > since:
+                return latest
+            with suppress(OSError):
+                latest = max(latest, os.stat(os.path.join(above, name), follow_symlinks=False).st_ctime)
+    return latest
+
+
+def is_at(held: int, above: int, name: str) -> bool:
+    """Whether an open directory still is the one of that name: it may have been removed meanwhile."""
+    try:
+        there = os.stat(name, dir_fd=above, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(os.fstat(held), there)
+
+
+def _below(above: int, name: str, path: Path, *, makes: bool) -> int:
+    if makes:
+        try:
+            os.mkdir(name, _OURS_ALONE, dir_fd=above)
+        except FileExistsError:
+            pass
+        except OSError as wrong:
+            raise _unusable(path, wrong) from None
+    return _opened(path, _DIRECTORY, name=name, above=above)
+
+
+def _opened(path: Path, flags: int, *, name: str | None = None, above: int | None = None) -> int:
+    try:
+        return os.open(path if name is None else name, flags, dir_fd=above)
+    except FileNotFoundError:
+        raise
+    except OSError as wrong:
+        raise _unusable(path, wrong) from None
+
+
+def _unusable(path: Path, wrong: OSError) -> ConfigurationError:
+    what = "no directory" if wrong.errno in (errno.ENOTDIR, errno.ELOOP, errno.EEXIST) else wrong.strerror
+    return ConfigurationError(
+        f"{path} cannot be used: {what}", advice="see to it, or name another directory with QWF_DATA_DIR"
+    )
+
+
+def _lock(held: int, how: int) -> None:
+    """A file system without locks keeps nobody from working; there nothing is removed either."""
+    try:
+        fcntl.flock(held, how)
+    except OSError as wrong:
+        if wrong.errno not in _NO_LOCKS:
+            raise
+
+
+def _remove(directory: int, name: str) -> None:
+    """A file at once; of a directory all that is in it, after its own directories were moved up."""
+    if not _is_directory(name, directory):
+        os.unlink(name, dir_fd=directory)
+        return
+    held = _writable(directory, name)
+    try:
+        for each in os.listdir(held):
+            with suppress(FileNotFoundError):
+                if _is_directory(each, held):
+                    os.close(_writable(held, each))
+                    os.rename(each, uuid.uuid4().hex, src_dir_fd=held, dst_dir_fd=directory)
+                else:
+                    os.unlink(each, dir_fd=held)
+    finally:
+        os.close(held)
+    os.rmdir(name, dir_fd=directory)
+
+
+def _is_directory(name: str, above: int) -> bool:
+    return stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode)
+
+
+def _writable(above: int, name: str) -> int:
+    """A directory, opened; whoever worked there may have taken the right to it away, as from a cache."""
+    try:
+        held = os.open(name, _DIRECTORY, dir_fd=above)
+    except PermissionError:
+        found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+        try:
+            os.chmod(f"/proc/self/fd/{found}", _OURS_ALONE)
+        finally:
+            os.close(found)
+        held = os.open(name, _DIRECTORY, dir_fd=above)
+    if os.fstat(held).st_mode & _OURS_ALONE != _OURS_ALONE:
+        with suppress(PermissionError):
+            os.fchmod(held, _OURS_ALONE)
+    return held

@@ -1,0 +1,334 @@
+"""Each run has a directory of its own, links lead to what is shared, and it goes when its history does."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support.jobs import CLEAR
+from support.processes import Running, linux_only, program
+from support.runs import settings, start
+
+from queue_workflows.errors import ConfigurationError
+from queue_workflows.host.workspaces import WORKSPACES, workspace
+from queue_workflows.jobs.clearing import RUNS, UNKNOWN_KEPT_S, clear_places, has_places
+from queue_workflows.jobs.clearing import clear as clear_by_settings
+from queue_workflows.jobs.context import JobContext
+from queue_workflows.repositories import IngestJobRepository
+
+DAY_S = 86_400.0
+ONE = {"nodes": [{"id": "one", "module": "m"}]}
+pytestmark = linux_only
+
+
+@pytest.fixture
+def connection(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR)
+        yield connection
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    made = tmp_path / "the servers"
+    made.mkdir()
+    return made
+
+
+def tree(path: Path) -> dict[str, str]:
+    """What stands in a directory, a link by where it leads."""
+    return {
+        entry.name: os.readlink(entry) if entry.is_symlink() else entry.read_text()
+        for entry in sorted(path.iterdir())
+    }
+
+
+# What a workspace is
+
+
+def test_a_workspace_is_its_runs_own(tmp_path: Path, shared: Path) -> None:
+    """Below the data directory, for this user alone, with nothing in it but the link that was asked for."""
+    run = uuid.uuid4()
+    with workspace(run, share={"servers": shared}, root=tmp_path / "data") as made:
+        assert made.path == tmp_path / "data" / "workspaces" / str(run)
+        assert stat.S_IMODE(made.path.stat().st_mode) == 0o700
+        assert tree(made.path) == {"servers": str(shared)}
+        assert made.export() == {"QWF_WORKSPACE": str(made.path)}
+
+
+def test_a_file_written_through_a_link_lands_in_what_is_shared(tmp_path: Path, shared: Path) -> None:
+    """And what is written beside the link stays in the workspace."""
+    with workspace("smoke-1", share={"servers": shared}, root=tmp_path) as made:
+        (made.path / "servers" / "a.txt").write_text("through the link")
+        (made.path / "b.txt").write_text("beside it")
+    assert tree(shared) == {"a.txt": "through the link"}
+
+
+def test_two_workspaces_of_one_subject_at_once_are_both_right(tmp_path: Path, shared: Path) -> None:
+    """Made and used by two processes at the same time, each sees its own files and the shared ones."""
+    text = """
+from pathlib import Path
+from queue_workflows.host.workspaces import workspace
+root, run, shared = map(Path, sys.argv[1:])
+made = workspace(run.name, share={"servers": shared}, root=root)
+say("made")
+sys.stdin.readline()
+(made.path / "mine").write_text(run.name)
+(made.path / "servers" / run.name).write_text("met")
+say(sorted(each.name for each in made.path.iterdir()), (made.path / "mine").read_text())
+"""
+    with (
+        Running([*program(text), str(tmp_path), "film-1", str(shared)]) as one,
+        Running([*program(text), str(tmp_path), "film-2", str(shared)]) as two,
+    ):
+        assert (one.line(), two.line()) == ("made", "made")
+        for each in (one, two):
+            each.tell("go on")
+        assert one.line() == "['mine', 'servers'] film-1"
+        assert two.line() == "['mine', 'servers'] film-2"
+    assert tree(shared) == {"film-1": "met", "film-2": "met"}
+
+
+def test_many_at_once_make_one_workspace(tmp_path: Path, shared: Path) -> None:
+    """The jobs of one run begin together, and each finds it whole."""
+    barrier, found = threading.Barrier(8), []
+
+    def make() -> None:
+        barrier.wait(60)
+        with workspace("run", share={"servers": shared}, root=tmp_path) as made:
+            found.append(tree(made.path))
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [{"servers": str(shared)}] * 8
+
+
+def test_a_retry_finds_what_the_attempt_before_left(tmp_path: Path, shared: Path) -> None:
+    """The directory is the run's, and a link leads where the last who shared it said."""
+    with workspace("run", share={"servers": tmp_path, "kept": shared}, root=tmp_path) as first:
+        (first.path / "half").write_text("done")
+    with workspace("run", share={"servers": shared}, root=tmp_path) as second:
+        assert tree(second.path) == {"half": "done", "kept": str(shared), "servers": str(shared)}
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "../up", "a\0b", "a b", "x" * 101, "-x"])
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    """Nothing is made for it."""
+    with pytest.raises(ConfigurationError, match="cannot name a workspace"):
+        workspace(name, root=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b", "x" * 256])
+def test_a_share_that_leads_elsewhere_is_refused(tmp_path: Path, shared: Path, name: str) -> None:
+    """A shared thing stands in the workspace itself."""
+    with pytest.raises(ConfigurationError, match="cannot name what is shared"):
+        workspace("run", share={name: shared}, root=tmp_path)
+
+
+def test_what_is_not_there_or_in_the_way_is_said(tmp_path: Path, shared: Path) -> None:
+    """A wrong path is told when it is shared, and a file of the job's own is not replaced by a link."""
+    with pytest.raises(ConfigurationError, match="it is not there"):
+        workspace("run", share={"servers": tmp_path / "nowhere"}, root=tmp_path)
+    with workspace("run", root=tmp_path) as made:
+        (made.path / "servers").write_text("mine")
+    with pytest.raises(ConfigurationError, match="something else is there"):
+        workspace("run", share={"servers": shared}, root=tmp_path)
+    assert tree(made.path) == {"servers": "mine"}
+
+
+@pytest.mark.parametrize("planted", ["workspaces", "workspaces/run"])
+def test_a_link_on_the_way_is_not_followed(tmp_path: Path, shared: Path, planted: str) -> None:
+    """Whoever plants one gets nobody's files."""
+    data = tmp_path / "data"
+    (data / planted).parent.mkdir(parents=True)
+    (data / planted).symlink_to(shared)
+    with pytest.raises(ConfigurationError, match="cannot be used: no directory"):
+        workspace("run", root=data)
+    assert tree(shared) == {}
+
+
+def test_a_job_has_the_workspace_of_its_run(connection, tmp_path: Path, shared: Path, monkeypatch) -> None:
+    """An ingest job has one of its own; both are held until the function has ended."""
+    monkeypatch.setenv("QWF_DATA_DIR", str(tmp_path))
+    jobs = IngestJobRepository(connection)
+    jobs.enqueue("t", queue="fetch")
+    job = jobs.claim("fetch", worker_id="w", lease_s=60, limit=1)[0]
+    ctx = JobContext(job, family="ingest job", make_durable=lambda: True)
+    made = ctx.workspace(share={"servers": shared})
+    assert made.path.parent == tmp_path / "workspaces"
+    assert made.path.name.startswith(f"ingest-{job.id}-")
+    jobs.complete(job, None)
+    assert clear_places(connection, tmp_path, kept_s=0, ttl_s=0).removed == []
+    ctx.close()
+    assert clear_places(connection, tmp_path, kept_s=0, ttl_s=0).removed == [made.path]
+    assert tree(shared) == {}
+    assert shared.exists()
+
+
+# How long it is kept
+
+
+def over(connection: psycopg.Connection[Any], run: uuid.UUID, days: float) -> None:
+    """A run that ended so long ago."""
+    connection.execute(
+        "UPDATE workflow_runs SET status = 'completed', finished_at = now() - make_interval(secs => %s)"
+        " WHERE id = %s",
+        [days * DAY_S, run],
+    )
+
+
+def places(data: Path, run: uuid.UUID) -> list[Path]:
+    """The two that a run may have, with something in each."""
+    made = [data / RUNS / str(run), data / WORKSPACES / str(run)]
+    for path in made:
+        (path / "deeper").mkdir(parents=True)
+        (path / "deeper" / "file").write_text("x")
+    return made
+
+
+def clear(
+    connection: psycopg.Connection[Any], data: Path, *, days_later: float = 0.0, **more: Any
+) -> list[str]:
+    """Sweep some days later; what went, by kind and name."""
+    cleared = clear_places(
+        connection, data, kept_s=30 * DAY_S, ttl_s=7 * DAY_S, now=time.time() + days_later * DAY_S, **more
+    )
+    assert cleared.left == []
+    return sorted(str(path.relative_to(data)) for path in cleared.removed)
+
+
+def test_places_go_when_their_run_would(connection, tmp_path: Path) -> None:
+    """Old runs' places go; those of young, keyed and unended ones stay; a rehearsal removes nothing."""
+    old, young, keyed, going = (start(connection, ONE, **more) for more in ({}, {}, {"dedupe_key": "k"}, {}))
+    over(connection, old, 31)
+    over(connection, young, 29)
+    over(connection, keyed, 36)
+    made = {run: places(tmp_path, run) for run in (old, young, keyed, going)}
+    expected = sorted([f"runs/{old}", f"workspaces/{old}"])
+    assert clear(connection, tmp_path, days_later=300, dry_run=True) == expected
+    assert all(path.exists() for paths in made.values() for path in paths)
+    assert clear(connection, tmp_path, days_later=300) == expected
+    assert clear(connection, tmp_path, days_later=300) == []
+    assert {run for run, paths in made.items() if all(path.exists() for path in paths)} == {
+        young,
+        keyed,
+        going,
+    }
+    assert [list((tmp_path / kind / ".removed").iterdir()) for kind in (RUNS, WORKSPACES)] == [[], []]
+
+
+def test_an_unknown_run_is_kept_until_it_is_clearly_older(connection, tmp_path: Path) -> None:
+    """Another database's, or one that this database forgot: by its last change, anywhere in its tree."""
+    run = uuid.uuid4()
+    places(tmp_path, run)
+    workspace("smoke-1", root=tmp_path).close()
+    margin = UNKNOWN_KEPT_S / DAY_S
+    assert clear(connection, tmp_path, days_later=30 + margin - 0.5) == []
+    assert clear(connection, tmp_path, days_later=30 + margin + 0.5) == sorted(
+        [f"runs/{run}", f"workspaces/{run}", "workspaces/smoke-1"]
+    )
+
+
+def test_what_is_not_ours_stays(connection, tmp_path: Path, shared: Path) -> None:
+    """A directory that is no run's, a file, a link: somebody put them there."""
+    (tmp_path / RUNS / "notes").mkdir(parents=True)
+    (tmp_path / RUNS / str(uuid.uuid4())).symlink_to(shared)
+    (tmp_path / WORKSPACES).mkdir()
+    (tmp_path / WORKSPACES / "linked").symlink_to(shared)
+    (tmp_path / WORKSPACES / "file").write_text("x")
+    (shared / "precious").write_text("x")
+    before = sorted(tmp_path.rglob("*"))
+    assert clear(connection, tmp_path, days_later=1000) == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_held_workspace_is_never_removed(connection, tmp_path: Path) -> None:
+    """Held by a live process it stays however old its run is; when that is killed it goes."""
+    run = start(connection, ONE)
+    over(connection, run, 31)
+    text = """
+from pathlib import Path
+from queue_workflows.host.workspaces import workspace
+workspace(sys.argv[2], root=Path(sys.argv[1])).path
+say("held")
+time.sleep(600)
+"""
+    with Running([*program(text), str(tmp_path), str(run)]) as holder:
+        assert holder.line() == "held"
+        assert clear(connection, tmp_path) == []
+        holder.process.kill()
+        holder.status()
+        assert clear(connection, tmp_path) == [f"workspaces/{run}"]
+
+
+def test_nothing_outside_is_deleted(connection, tmp_path: Path, shared: Path) -> None:
+    """Links to elsewhere, directories without rights, very deep ones: all go, and what they led to stays."""
+    run = start(connection, ONE)
+    over(connection, run, 31)
+    (shared / "precious").write_text("x")
+    root = workspace(run, share={"servers": shared}, root=tmp_path)
+    root.close()
+    (root.path / "locked").mkdir()
+    (root.path / "locked" / "in").symlink_to(shared)
+    (root.path / "locked").chmod(0o500)
+    os.chdir(root.path)
+    try:
+        for _ in range(1100):
+            os.mkdir("deep")
+            os.chdir("deep")
+    finally:
+        os.chdir(tmp_path)
+    root.path.chmod(0o500)
+    assert clear(connection, tmp_path) == [f"workspaces/{run}"]
+    assert list((tmp_path / WORKSPACES / ".removed").iterdir()) == []
+    assert tree(shared) == {"precious": "x"}
+
+
+def test_who_comes_while_it_is_removed_gets_a_new_one(connection, tmp_path: Path) -> None:
+    """Sweeper and user race for one directory: whoever holds a workspace has it at its path, whole."""
+    run = start(connection, ONE)
+    over(connection, run, 31)
+    wrong: list[str] = []
+    over_now = threading.Event()
+
+    def sweep() -> None:
+        with psycopg.connect(connection.info.dsn, password=connection.info.password, autocommit=True) as own:
+            while not over_now.is_set():
+                clear_places(own, tmp_path, kept_s=30 * DAY_S, ttl_s=0)
+
+    sweeper = threading.Thread(target=sweep)
+    sweeper.start()
+    try:
+        for turn in range(300):
+            with workspace(run, root=tmp_path) as made:
+                (made.path / "file").write_text(str(turn))
+                if (made.path / "file").read_text() != str(turn):
+                    wrong.append(f"turn {turn}")
+    finally:
+        over_now.set()
+        sweeper.join(60)
+    assert wrong == []
+
+
+def test_the_settings_say_how_long(connection, tmp_path: Path) -> None:
+    """What the roles call: the retention of history, and nothing to do where nothing ever was."""
+    given = settings(data_dir=tmp_path, retention_days=1)
+    assert (has_places(given), clear_by_settings(connection, given)) == (False, 0)
+    old, young = start(connection, ONE), start(connection, ONE)
+    over(connection, old, 1.5)
+    over(connection, young, 0.5)
+    kept = [places(tmp_path, run) for run in (old, young)][1]
+    assert (has_places(given), clear_by_settings(connection, given)) == (True, 2)
+    assert sorted(path for kind in (RUNS, WORKSPACES) for path in (tmp_path / kind).glob("[!.]*")) == kept
