@@ -89,7 +89,7 @@ def discover_hooks(event: str, dirs: Iterable[Path | str]) -> list[Hook]:
     hooks: list[Hook] = []
     wrong: list[str] = []
     for plugin in plugins_in(dirs).values():
-        for path in _files_of(plugin):
+        for path in files_of(plugin):
             found = _FILE_NAME.fullmatch(path.name)
             if found is None or found["event"] != event:
                 continue
@@ -107,10 +107,13 @@ def find_hook(plugin: str, name: str, dirs: Iterable[Path | str]) -> Hook | None
     directory = plugins_in(dirs).get(plugin)
     if directory is None:
         return None
-    for path in _files_of(directory):
-        if path.name == name and (found := _FILE_NAME.fullmatch(path.name)) is not None:
-            return _hook(plugin, path, found)
-    return None
+    return next((hook_at(plugin, path) for path in files_of(directory) if path.name == name), None)
+
+
+def hook_at(plugin: str, path: Path) -> Hook | None:
+    """The hook that a plugin's file is; None if it is none by its name."""
+    found = _FILE_NAME.fullmatch(path.name)
+    return None if found is None else _hook(plugin, path, found)
 
 
 def plugins_in(dirs: Iterable[Path | str]) -> dict[str, Path]:
@@ -148,7 +151,8 @@ def _numbers(found: re.Match[str]) -> tuple[int, int]:
     return (UNNUMBERED_STEP, 10) if number is None else (int(number[0]), int(number[1]))
 
 
-def _files_of(plugin: Path) -> Iterator[Path]:
+def files_of(plugin: Path) -> Iterator[Path]:
+    """What stands in a plugin's directory beside directories, by name."""
     try:
         entries = sorted(os.scandir(plugin), key=lambda entry: entry.name)
     except OSError as wrong:

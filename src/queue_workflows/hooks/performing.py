@@ -21,16 +21,16 @@ import psycopg
 from queue_workflows.errors import HookError, QwfError
 from queue_workflows.hooks.arguments import config_in, hook_arguments
 from queue_workflows.hooks.binaries import prepare
-from queue_workflows.hooks.discovery import Hook, find_hook
+from queue_workflows.hooks.discovery import Hook
 from queue_workflows.hooks.environment import hook_environment
 from queue_workflows.hooks.installing import Workshop
-from queue_workflows.hooks.needs import needs_of
 from queue_workflows.hooks.outcomes import SEALED, result_of
 from queue_workflows.hooks.output import HookOutput, read_output
 from queue_workflows.hooks.places import HookPlaces, places_of, run_directory
-from queue_workflows.hooks.plugin_config import PluginConfig, load_plugin_config
+from queue_workflows.hooks.plugin_config import PluginConfig
 from queue_workflows.hooks.process import HookCommand, HookStop, run_hook
 from queue_workflows.hooks.records import Storing, keep_what_was_left
+from queue_workflows.hooks.shelf import Shelf
 from queue_workflows.host.orphans import end_orphans
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.context import JobContext
@@ -75,6 +75,7 @@ class HookRunner:
         self._ask = ask
         self._redactor = redactor
         self._spawner = Spawner()
+        self._shelf = Shelf(terms.dirs)
         self._lock = threading.Lock()
         self._workshop: Workshop | None = None
         # Background hooks that end when their run is sealed, by their jobs.
@@ -88,7 +89,7 @@ class HookRunner:
         """Whether a directory has the hook that is called so, whatever is wrong with it."""
         plugin, _, name = label.partition("/")
         try:
-            return find_hook(plugin, name, self._terms.dirs) is not None
+            return self._shelf.find(plugin, name) is not None
         except HookError:
             return True
 
@@ -96,7 +97,7 @@ class HookRunner:
         """What to call for a job; None if no directory has its hook."""
         label = f"{job.plugin}/{job.node_module}"
         try:
-            hook = find_hook(job.plugin or "", job.node_module or "", self._terms.dirs)
+            hook = self._shelf.find(job.plugin or "", job.node_module or "")
         except HookError as broken:
             return Work(label, _raiser(broken), is_async=False, returns_dict=True)
         if hook is None:
@@ -126,7 +127,7 @@ class HookRunner:
     ) -> dict[str, Any]:
         """The `job` as it is held, and with its inputs `resolved`."""
         terms = self._terms
-        config = load_plugin_config(hook.path.parent)
+        config = self._shelf.config(hook.path.parent)
         given = dict(resolved.inputs.get("args") or {})
         values = config.resolve(config_in(given), terms.environ)
         given.pop("config", None)
@@ -182,7 +183,7 @@ class HookRunner:
 
     def _programs(self, hook: Hook, job: ClaimedNodeJob, stop: HookStop) -> dict[str, str]:
         """Where the programs of its plugin are; without one the hook waits for it, or is skipped."""
-        if not needs_of(hook.path.parent):
+        if not self._shelf.needs(hook.path.parent):
             return {}
         prepared = prepare(hook.path.parent, self._shop(job), stop=stop)
         if prepared.skip is not None:

@@ -17,7 +17,7 @@ from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.ending import ending_of
 from queue_workflows.jobs.executor import Loop, execute
-from queue_workflows.jobs.late_inputs import on_resolved_inputs
+from queue_workflows.jobs.late_inputs import KeptInputs, on_resolved_inputs
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
 from queue_workflows.jobs.outcomes import OnHold, Outcome, Released
 from queue_workflows.jobs.redaction import Redactor
@@ -75,6 +75,7 @@ class Performer:
         self._rng = rng
         self._models = models
         self._hooks = hooks
+        self._inputs = None if hooks is None else KeptInputs()
         self._ask = ask or (lambda _job, question: question(connected()))
         self._load_timeout_s = settings.model_load_timeout_s
         self._backoff = backoff_of(settings)
@@ -100,7 +101,7 @@ class Performer:
         if isinstance(job, ClaimedNodeJob):
             if self._models is not None:
                 self._models.unload_idle(job.required_model)
-            work = on_resolved_inputs(work, job, partial(self._ask, job), self._host_refs)
+            work = on_resolved_inputs(work, job, partial(self._ask, job), self._host_refs, self._inputs)
             if (model := job.required_model) is not None and (models := self._models) is not None:
                 if not models.can_load(model):
                     return Performed(_aside(job, UNKNOWN_MODEL, model), counts=False)
