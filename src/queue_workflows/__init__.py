@@ -32,6 +32,8 @@ if TYPE_CHECKING:
         JobFailed,
         JobNotCompleted,
         LeaseLost,
+        LockHeld,
+        LockUnusable,
         ModelLoadFailed,
         PayloadError,
         QwfError,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from queue_workflows.hooks.discovery import Hook, discover_hooks, extract_step, is_background_hook
     from queue_workflows.hooks.record_types import RecordContext, register_record_type
     from queue_workflows.hooks.records import process_hook_records
+    from queue_workflows.host.locks import HostLock
     from queue_workflows.host.workspaces import Workspace, workspace
     from queue_workflows.jobs.context import JobContext
     from queue_workflows.jobs.host_keys import host_key
@@ -108,6 +111,7 @@ __all__ = [
     "Hook",
     "HookError",
     "HookRecordRepository",
+    "HostLock",
     "HostMigrations",
     "IngestJobRepository",
     "IngestSchedule",
@@ -119,6 +123,8 @@ __all__ = [
     "JobNotCompleted",
     "LeaseLost",
     "LimitRepository",
+    "LockHeld",
+    "LockUnusable",
     "MachineRepository",
     "ModelLoadFailed",
     "ModelSpec",
@@ -211,6 +217,8 @@ _HOMES: Final = {
         "JobFailed",
         "JobNotCompleted",
         "LeaseLost",
+        "LockHeld",
+        "LockUnusable",
         "ModelLoadFailed",
         "PayloadError",
         "QwfError",
@@ -234,6 +242,7 @@ _HOMES: Final = {
     "hooks.discovery": ("Hook", "discover_hooks", "extract_step", "is_background_hook"),
     "hooks.record_types": ("RecordContext", "register_record_type"),
     "hooks.records": ("process_hook_records",),
+    "host.locks": ("HostLock",),
     "host.workspaces": ("Workspace", "workspace"),
     "jobs.context": ("JobContext",),
     "jobs.host_keys": ("host_key",),

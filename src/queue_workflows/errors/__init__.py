@@ -47,6 +47,8 @@ from queue_workflows.errors.jobs import (
     WindowOrder,
 )
 from queue_workflows.errors.processes import (
+    LockHeld,
+    LockUnusable,
     NoDevices,
     Orphaned,
     ProcessLost,
@@ -88,6 +90,8 @@ __all__ = [
     "JobNotCompleted",
     "LeaseLost",
     "LineRefused",
+    "LockHeld",
+    "LockUnusable",
     "MigrationBlocked",
     "MigrationRefused",
     "ModelLoadFailed",

@@ -8,6 +8,32 @@ from os import strerror
 from queue_workflows.errors.base import ExitCode, QwfError
 
 
+class LockHeld(QwfError):
+    """A lock of this machine was not to be had in time."""
+
+    exit_code = ExitCode.DEADLINE
+
+    def __init__(self, name: str, holder: str, waited_s: float) -> None:
+        super().__init__(
+            f"the lock {name!r} was not to be had in {waited_s:.1f} s: {holder} holds it",
+            advice="`lslocks` shows who holds what; end its holder, or wait longer",
+        )
+        self.name, self.holder, self.waited_s = name, holder, waited_s
+
+
+class LockUnusable(QwfError):
+    """A lock of this machine cannot be taken by anybody: its name, file or directory is wrong."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+    def __init__(self, name: str, why: str) -> None:
+        super().__init__(
+            f"the lock {name!r} cannot be taken: {why}",
+            advice="locks live in a directory of this machine where this user may write: QWF_LOCK_DIR",
+        )
+        self.name, self.why = name, why
+
+
 class NoDevices(QwfError):
     """No GPU can be given to a worker; what only a changed machine or command mends ends with 78, else 1."""
 

@@ -1,24 +1,29 @@
 """A lock on a file that only one process tree of this machine can hold, and that ends with its last holder.
 
 The lock is the kernel's: it belongs to the open file, so a child that inherits the descriptor holds it too,
-and nobody has to break it. Files stay where they are: whoever removed one would let two in.
+and nobody has to break it. Only who holds the lock of a file may remove that file, and who takes a lock looks
+whether its file still is the one at the path: so no two ever hold what they both take for the same.
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import logging
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from queue_workflows.errors import ConfigurationError
+from queue_workflows.host.mounts import network_file_system
 
 _log = logging.getLogger(__name__)
 
 SHARED: Final = Path("/run/lock/qwf")
+_OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not keep us
 
 
 def lock_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -27,7 +32,7 @@ def lock_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ)
     Who finds the meeting place and cannot write there must not lock elsewhere: nobody would see it.
     """
     if chosen is None and (shared := _shared()) is not None:
-        return shared
+        return local(shared)
     runtime = environ.get("XDG_RUNTIME_DIR")
     own = Path(runtime) / "qwf" if runtime else Path(tempfile.gettempdir()) / f"qwf-{os.getuid()}"
     found = chosen or own
@@ -39,8 +44,20 @@ def lock_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ)
             advice="name a directory with QWF_LOCK_DIR",
         ) from exc
     if chosen is None:
-        _log.warning("locks live in %s, as %s cannot be made: other users do not see them there", own, SHARED)
-    return found
+        _refuse_a_strangers(own)
+        _say_once(own)
+    return local(found)
+
+
+def local(directory: Path) -> Path:
+    """The directory, unless it is another machine's: there the server decides how long a lock is kept."""
+    if kind := network_file_system(directory):
+        raise ConfigurationError(
+            f"locks cannot live in {directory}: it is on a network file system ({kind}), where a lock may be "
+            "lost while its holder lives",
+            advice="name a directory of this machine with QWF_LOCK_DIR",
+        )
+    return directory
 
 
 def _shared() -> Path | None:
@@ -56,13 +73,31 @@ def _shared() -> Path | None:
     return SHARED
 
 
-def try_lock(path: Path) -> int | None:
-    """The descriptor that holds the lock, close-on-exec; None where another process does."""
+def _refuse_a_strangers(own: Path) -> None:
+    """Below a directory that all may write to, somebody else may have been there first."""
+    there = own.lstat()
+    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid():
+        raise ConfigurationError(
+            f"locks cannot live in {own}: it is not a directory of this user's",
+            advice="name a directory with QWF_LOCK_DIR",
+        )
+
+
+@functools.cache
+def _say_once(own: Path) -> None:
+    _log.warning("locks live in %s, as %s cannot be made: other users do not see them there", own, SHARED)
+
+
+def try_lock(path: Path, *, create: bool = True) -> int | None:
+    """The descriptor that holds the lock, close-on-exec; None where somebody else does.
+
+    FileNotFoundError without the file, where none is to be made.
+    """
     while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        fd = os.open(path, _OPEN | (os.O_CREAT if create else 0), 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(fd, path):
+            if is_at(fd, path):
                 return fd
         except BlockingIOError:
             os.close(fd)
@@ -73,7 +108,21 @@ def try_lock(path: Path) -> int | None:
         os.close(fd)
 
 
-def _is_at(fd: int, path: Path) -> bool:
+def unlock(fd: int) -> None:
+    """Free the lock, also where another thread's child has a copy of the descriptor until its exec."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        os.close(fd)
+
+
+def remove(fd: int | None, path: Path) -> None:
+    """Remove the file whose lock is held; not one that somebody has put there since."""
+    if fd is not None and is_at(fd, path):
+        path.unlink()
+
+
+def is_at(fd: int, path: Path) -> bool:
     """Whether the file still is the one at that path: it may have been replaced while we took its lock."""
     try:
         there = os.stat(path, follow_symlinks=False)
