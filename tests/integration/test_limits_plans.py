@@ -115,7 +115,7 @@ def test_the_walk_over_lanes(crowded: psycopg.Connection) -> None:
 
 def test_others_that_go_into_a_lane(crowded: psycopg.Connection) -> None:
     """Those of the key that stand in the queue."""
-    check(crowded, lanes.MOVE_OTHERS["ingest"], {"keys": "{k7}", "queue": "fetch"}, 120)
+    check(crowded, lanes.MOVE_OTHERS["ingest"], {"keys": "{k7}"}, 120)
 
 
 def test_surplus_of_what_was_retried(crowded: psycopg.Connection) -> None:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import psycopg
 import pytest
-from support.jobs import Jobs, jobs_of
-from support.limited import CLEAR_LIMITS, cap, hand, where
+from support.jobs import Jobs, ending, jobs_of
+from support.limited import CLEAR_LIMITS, cap, hand, holders, where
+from support.ticking import away_since, pass_once
 
 from queue_workflows.jobs.keyed_limits import LaneWalk, admit, free_left_by
-from queue_workflows.repositories import IngestJobRepository, NewIngestJob
+from queue_workflows.repositories import (
+    IngestJobRepository,
+    NewIngestJob,
+    NewNodeJob,
+    NodeJobRepository,
+    RunRepository,
+    ScheduleRepository,
+)
 from queue_workflows.repositories.lanes import FRONT, MENDED_AT_ONCE
 from queue_workflows.repositories.slots import SlotRepository
+from queue_workflows.states import JobStatus
 
 KEY = "host:example.org"
 
@@ -88,6 +98,136 @@ def test_many_of_several_keys_in_one_call(jobs: Jobs) -> None:
         NewIngestJob(task_name="task", queue="fetch", limit_key="a", dedupe_key=f"{n}") for n in range(9)
     )
     assert again == [(one.id, False) for one in made[:9]]
+
+
+def test_nodes_go_into_the_lane_as_they_are_inserted(qwf_dsn: str) -> None:
+    """The first of each key in front, whoever comes later; not who is for later or needs no worker."""
+    with jobs_of("node", qwf_dsn) as nodes:
+        nodes.connection.execute(CLEAR_LIMITS)
+        nodes.enqueue(FRONT + 3, limit_key="many")
+        nodes.enqueue(2, limit_key="many", queue="gpu")
+        nodes.enqueue(2, limit_key="many", delay=600)
+        nodes.enqueue(2, limit_key="many", status=JobStatus.SKIPPED)
+        nodes.enqueue(1, limit_key="many", queue="hooks", pinned_host="here")
+        nodes.enqueue(3)
+        assert where(nodes.connection, nodes.table, "many") == {
+            "queued": FRONT + 3,
+            "lane": 3,
+            "scheduled": 2,
+            "skipped": 2,
+        }
+        run = RunRepository(nodes.connection).insert("film", spec={}, spec_hash="h").id
+        repository = NodeJobRepository(nodes.connection)
+        one = NewNodeJob(run_id=run, node_id="one", queue="cpu", limit_key="many")
+        assert repository.open_many([one])[0].created
+        with nodes.connection.pipeline():
+            repository.send_open([NewNodeJob(run_id=run, node_id="two", queue="cpu", limit_key="many")])
+        assert where(nodes.connection, nodes.table, "many")["lane"] == 5
+        assert sum(row["status"] == "queued" and row["limit_key"] is None for row in nodes.rows()) == 3
+
+
+def test_a_node_that_is_opened_again_waits_in_the_lane_from_then_on(qwf_dsn: str) -> None:
+    """What it went through before says nothing of how long it is on hold."""
+    with jobs_of("node", qwf_dsn) as nodes:
+        nodes.connection.execute(CLEAR_LIMITS)
+        run = RunRepository(nodes.connection).insert("film", spec={}, spec_hash="h").id
+        node = NewNodeJob(run_id=run, node_id="draw", queue="cpu", limit_key="many")
+        ((job, _),) = nodes.repository.open_many([node])
+        held = nodes.one()
+        nodes.repository.end(ending(held))
+        nodes.enqueue(FRONT, limit_key="many")
+        before = nodes.row(job)["started_at"]
+        assert nodes.repository.open_many([node]) == [(job, True)]
+        status, reason, key, generation, started = nodes.seen(
+            job, "status", "hold_reason", "hold_key", "generation", "started_at"
+        )
+        assert (status, reason, key, generation) == ("scheduled", "limit_full", "many", 2)
+        assert started > before
+
+
+def test_ticks_go_into_the_lane_as_they_are_inserted(jobs: Jobs, qwf_dsn: str) -> None:
+    """A schedule that catches up has a crowd; its own key and that of its task count alike."""
+    schedules = ScheduleRepository(jobs.connection)
+    jobs.connection.execute("TRUNCATE schedules")
+    for name, key in (("keyed", "many"), ("of its task", None), ("free", None)):
+        schedules.upsert(
+            name, cron="* * * * *", task_name="tidy", queue="fetch", limit_key=key, catch_up="all",
+            catch_up_cap=FRONT + 4,
+        )  # fmt: skip
+        away_since(jobs.connection, name, timedelta(hours=2))
+    keys = {"of its task": "one more"}
+    pass_once(
+        lambda: psycopg.connect(qwf_dsn, autocommit=True),
+        options=lambda schedule: {"limit_key": keys.get(schedule.name)},
+    )
+    for key in ("many", "one more"):
+        assert where(jobs.connection, jobs.table, key) == {"queued": FRONT, "lane": 4}
+    assert sum(row["status"] == "queued" for row in jobs.rows()) == 2 * FRONT + FRONT + 4
+
+
+@pytest.mark.parametrize(("mine", "other"), [("ingest", "node"), ("node", "ingest")])
+def test_two_families_of_one_key_take_turns(qwf_dsn: str, mine: str, other: str) -> None:
+    """Who has ended a job claims at once, and yet not before the other one, of which few or many wait."""
+    with jobs_of(mine, qwf_dsn) as busy, jobs_of(other, qwf_dsn) as woken:
+        busy.connection.execute(CLEAR_LIMITS)
+        cap(busy.connection, KEY, 1)
+        busy.enqueue(200, limit_key=KEY)
+        with hand(qwf_dsn, "w1", mine) as one, hand(qwf_dsn, "w2", other) as two:
+            one.claim(1)
+            woken.enqueue(5, limit_key=KEY)
+            order: list[str] = []
+            while order.count(other) < 5 and len(order) < 30:
+                two.claim(1)
+                at_work = one if one.held else two
+                order += [job.family for job in at_work.held]
+                # Whoever has the slot ends its job, and asks for the next before anybody is awake.
+                at_work.end_and_claim(1)
+                assert len(holders(busy.connection, KEY)) <= 1
+                if not one.held:
+                    one.claim(1)
+            assert len(order) <= 2 * 5 + 2
+
+
+@pytest.mark.parametrize(("mine", "other"), [("ingest", "node"), ("node", "ingest")])
+def test_a_family_with_a_few_in_front_all_the_time_is_no_exception(
+    qwf_dsn: str, mine: str, other: str
+) -> None:
+    """It would never use its lane, and take each slot by the claim that comes with an end."""
+    with jobs_of(mine, qwf_dsn) as busy, jobs_of(other, qwf_dsn) as woken:
+        busy.connection.execute(CLEAR_LIMITS)
+        cap(busy.connection, KEY, 1)
+        busy.enqueue(3, limit_key=KEY)
+        with hand(qwf_dsn, "w1", mine) as one, hand(qwf_dsn, "w2", other) as two:
+            one.claim(1)
+            (waiting,) = woken.enqueue(1, limit_key=KEY)
+            turns = 0
+            while not two.held and turns < 9:
+                turns += 1
+                busy.enqueue(1, limit_key=KEY)
+                one.end_and_claim(1)
+                two.claim(1)
+            assert [job.id for job in two.held] == [waiting]
+
+
+def test_a_family_of_which_nobody_claims_keeps_no_slot_from_the_other(qwf_dsn: str) -> None:
+    """One of its jobs is let out and stands there; after that one walk the others go on by themselves."""
+    with jobs_of("node", qwf_dsn) as dead, jobs_of("ingest", qwf_dsn) as alive:
+        alive.connection.execute(CLEAR_LIMITS)
+        cap(alive.connection, KEY, 1)
+        dead.enqueue(FRONT + 5, limit_key=KEY)
+        alive.enqueue(40, limit_key=KEY)
+        with hand(qwf_dsn, "w1", "node") as gone, hand(qwf_dsn, "w2") as worker:
+            worker.claim(1)
+            # So that all of its jobs stand in the lane.
+            assert gone.claim(1) == []
+            done = 0
+            for _ in range(41):
+                done += len(worker.held)
+                if not worker.end_and_claim(1):
+                    LaneWalk().step(alive.connection)
+                    worker.claim(1)
+            assert done == 40
+        assert where(dead.connection, dead.table, KEY) == {"queued": 1, "lane": FRONT + 4}
 
 
 def test_a_serializable_caller_looks_at_nobody(jobs: Jobs, qwf_dsn: str) -> None:

@@ -176,8 +176,8 @@ def test_a_key_of_cap_one_goes_from_worker_to_worker(conn: psycopg.Connection, q
 def test_what_may_not_run_costs_a_job_behind_it_nothing(conn: psycopg.Connection, qwf_dsn: str) -> None:
     """Full limits in their lanes and dates to come cost nothing, not even the first job behind them.
 
-    The first behind queued jobs that nobody knows, or that came past their lanes as nodes and ticks do, waits
-    until they have been put aside, some thousand a statement; those after it wait for nothing again.
+    The first behind queued jobs that nobody knows, or that came past their lanes, waits until they have been
+    put aside, some thousand a statement; those after it wait for nothing again.
     """
     with ExitStack() as stack:
         fleet = Fleet(qwf_dsn, stack, 1)

@@ -320,4 +320,4 @@ class _Taking:
 def _free(job: ClaimedJob, slots: Sequence[Slot], connection: psycopg.Connection[Any]) -> None:
     SlotRepository(connection).free(slots)
     # Jobs may wait in the lane of a key for what was a window's.
-    LaneRepository(connection, BY_NAME[job.family]).admit({slot.key for slot in slots})
+    LaneRepository(connection, BY_NAME[job.family]).admit_freed({slot.key for slot in slots})

@@ -126,7 +126,7 @@ def insert_many(statements: Statements, table: BulkTable, rows: Columns) -> list
 
 def send_many(statements: Statements, table: BulkTable, rows: Columns) -> None:
     """The same where nobody wants to know, and nobody else writes these keys at this time."""
-    if rows.count == 1:
+    if rows.count == 1 and table.beside is None:
         statements.send(_single(table), rows.same)
         return
     for ends in rows.bounds(table.large):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from itertools import islice
@@ -14,10 +14,11 @@ from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories import fields as check
-from queue_workflows.repositories.bulk import IS_LATER, RUN_AT, BulkTable
+from queue_workflows.repositories.bulk import BulkTable
 from queue_workflows.repositories.columns import CHUNK_ROWS, Columns
 from queue_workflows.repositories.fields import PayloadLimits
-from queue_workflows.repositories.lanes import FRONT, LANE_RUN_AT, LIMIT_FULL
+from queue_workflows.repositories.lanes import FRONT
+from queue_workflows.repositories.laning import NTH, with_lanes
 from queue_workflows.repositories.table import Table
 from queue_workflows.settings import check_queue_name
 
@@ -33,7 +34,6 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS taken
 """
-_NTH: Final = "row_number() OVER (PARTITION BY {queue}, {limit_key} ORDER BY position)"
 BULK: Final = BulkTable(
     name="ingest_jobs",
     columns=(
@@ -57,25 +57,8 @@ BULK: Final = BulkTable(
     key_where="WHERE dedupe_key IS NOT NULL",
     find=FIND_MANY,
 )
-# Where some have a limit's key: the n-th of a key may have to go into its lane, as in ENQUEUE_KEYED.
-KEYED_BULK: Final = replace(
-    BULK,
-    made=(
-        ("status", f"CASE WHEN laned OR {IS_LATER} THEN 'scheduled' ELSE 'queued' END"),
-        ("run_at", f"CASE WHEN laned THEN {LANE_RUN_AT} ELSE {RUN_AT} END"),
-        ("hold_reason", f"CASE WHEN laned THEN '{LIMIT_FULL}' END"),
-        ("hold_key", "CASE WHEN laned THEN {limit_key} END"),
-    ),
-    beside=(
-        "laned",
-        f"""CASE
-            WHEN {{limit_key}} IS NULL OR {IS_LATER}
-                OR current_setting('transaction_isolation') = 'serializable' THEN false
-            WHEN {_NTH} > {FRONT} THEN true
-            ELSE {_NTH} > qwf_front_room({{queue}}, {{limit_key}}, {FRONT})
-        END""",
-    ),
-)
+# Producers may not look; they ask a function how much room there is.
+KEYED_BULK: Final = with_lanes(BULK, is_full=f"{NTH} > qwf_front_room({{queue}}, {{limit_key}}, {FRONT})")
 MAX_ATTEMPTS: Final = int(Table(IngestJob).default("max_attempts"))
 # What may be left out, each with its check.
 _OPTIONS: Final[tuple[tuple[str, Callable[[str, Any], Any]], ...]] = (

@@ -19,10 +19,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.ending import array, texts
-from queue_workflows.repositories.families import IN_TURN, Family, per_family
+from queue_workflows.repositories.families import FAMILIES, IN_TURN, Family, per_family
 from queue_workflows.repositories.fields import LONGEST_S
 from queue_workflows.repositories.slots import CAP
 
@@ -55,26 +54,33 @@ _TO_THE_LANE: Final = """(
 )"""
 
 
-def to_the_lane(key: str, queue: str, nth: str) -> str:
+def to_the_lane(key: str, queue: str, nth: str, table: str = "{table}") -> str:
     """Whether a job goes into the lane, the n-th of its key that comes now: there is one, or enough in front.
 
     The arguments are SQL. Producers, who may not look, ask the function `qwf_front_room`.
     """
-    fixed = {"{in_lane}": IN_LANE, "{front}": str(FRONT), "{key}": key, "{queue}": queue, "{nth}": nth}
+    fixed = {
+        "{table}": table,
+        "{in_lane}": IN_LANE,
+        "{front}": str(FRONT),
+        "{key}": key,
+        "{queue}": queue,
+        "{nth}": nth,
+    }
     sql = _TO_THE_LANE
     for mark, fragment in fixed.items():
         sql = sql.replace(mark, fragment)
     return sql
 
 
-# others: what stands in the queue beside a job that found its key full.
+# others: what stands in any queue beside a job that found its key full.
 MOVE_OTHERS: Final = per_family(
     """
 WITH others AS MATERIALIZED (
     SELECT job.id FROM unnest(%(keys)s::text[]) AS full_key (key)
     CROSS JOIN LATERAL (
         SELECT id FROM {table}
-        WHERE status = 'queued' AND limit_key = full_key.key AND queue = %(queue)s::text
+        WHERE status = 'queued' AND limit_key = full_key.key
         LIMIT {at_once}
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
@@ -130,11 +136,12 @@ RETURNING job.id
     front=str(FRONT),
     lane_run_at=LANE_RUN_AT,
 )
-# given: keys, with how many of each were claimed or ended just now. capped: their caps, and how many slots
-# are not held. lane: each queue in which the key has a lane, found by a jump from one to the next, with its
-# first job and how many stand in front. roomy: how many may come out, where a key with several lanes leaves a
-# slot to each that is older and has nobody in front. next: who they are; placed: at the end of the queue, the
-# keys in turn.
+# given: keys, with how many of each were claimed or ended just now. lane: each queue in which the key has a
+# lane, found by a jump from one to the next, with its first job and how many stand in front. capped: how many
+# slots of a key are not held, less one that is left to the other family: where it has a lane and nobody in
+# front, and this one took the last slot. Who asks for the other one gets nothing where that is so of it.
+# roomy: how many may come out, where a key with several lanes leaves a slot to each that is older and has
+# nobody in front. next: who they are; placed: at the end of the queue, the keys in turn.
 ADMIT: Final = per_family(
     """
 WITH given AS MATERIALIZED (
@@ -158,11 +165,19 @@ WITH given AS MATERIALIZED (
         SELECT queue FROM queues WHERE queue IS NOT NULL
     ) AS lane
 ), capped AS MATERIALIZED (
-    SELECT key, cap - (
-        SELECT count(*) FROM limit_slots AS held
-        WHERE cap IS NOT NULL AND held.limit_key = key AND held.lease_expires_at > statement_timestamp()
-    ) AS free
+    SELECT key, cap - held.slots - CASE
+        WHEN held.last IS DISTINCT FROM '{name}'
+            OR (SELECT true FROM {other} WHERE {in_lane} AND hold_key = key LIMIT 1) IS NULL
+            OR (SELECT true FROM {other} WHERE status = 'queued' AND limit_key = key LIMIT 1) THEN 0
+        ELSE 1
+    END AS free
     FROM (SELECT key, {cap} AS cap FROM (SELECT DISTINCT key FROM lane) AS keys) AS capped
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE lease_expires_at > statement_timestamp()) AS slots,
+            (array_agg(job_family ORDER BY acquired_at DESC))[1] AS last
+        FROM limit_slots WHERE cap IS NOT NULL AND limit_key = key
+    ) AS held
+    WHERE NOT %(for_the_other)s::boolean OR held.last <> '{name}'
 ), crowded AS MATERIALIZED (
     SELECT lane.key, lane.queue, lane.recent, capped.free,
         (
@@ -240,11 +255,16 @@ class LaneRepository:
     def __init__(self, conn: Handle, family: Family) -> None:
         self._sql = Statements(conn, family.model)
         self._name = family.name
+        self._other = next(other.name for other in FAMILIES if other is not family)
 
-    def move_others(self, keys: Iterable[str], *, queue: str) -> int:
-        """Put into the lane what stands in a queue for full keys, at most `MOVED_AT_ONCE`; how many."""
-        params = {"keys": texts(sorted(set(keys))), "queue": check.text("queue", queue)}
-        return len(self._sql.rows(MOVE_OTHERS[self._name], params))
+    def move_others(self, keys: Iterable[str]) -> int:
+        """Put into the lanes what stands in the queues of both families for full keys; how many.
+
+        Of each family at most `MOVED_AT_ONCE`. Whoever has a few in front all the time would else have each
+        slot before the others, who have to be woken.
+        """
+        params = {"keys": texts(sorted(set(keys)))}
+        return sum(len(self._sql.rows(sql, params)) for sql in MOVE_OTHERS.values())
 
     def admit(self, recent: Mapping[str, int] | Iterable[str]) -> int:
         """Let out of the lanes of these keys what there is room for; how many.
@@ -254,9 +274,15 @@ class LaneRepository:
         """
         return len(self._sql.rows(ADMIT[self._name], admit_params(recent)))
 
+    def admit_freed(self, recent: Mapping[str, int] | Iterable[str]) -> None:
+        """The same after slots were given back, and for the other family's lanes where that one is next."""
+        self.admit(recent)
+        self._sql.rows(ADMIT[self._other], admit_params(recent, for_the_other=True))
+
     def send_admit(self, recent: Mapping[str, int]) -> None:
-        """The same, where a pipeline need not wait for the answer."""
+        """The same, where a pipeline need not wait for the answers."""
         self._sql.send(ADMIT[self._name], admit_params(recent))
+        self._sql.send(ADMIT[self._other], admit_params(recent, for_the_other=True))
 
     def mend(self, after: str) -> str:
         """Let out what there is room for, lane by lane from a key on; where it stopped, empty at the end."""
@@ -271,11 +297,15 @@ class LaneRepository:
         return [key for (key,) in rows]
 
 
-def admit_params(recent: Mapping[str, int] | Iterable[str]) -> dict[str, Any]:
-    """Keys in one order, each with its count."""
+def admit_params(recent: Mapping[str, int] | Iterable[str], *, for_the_other: bool = False) -> dict[str, Any]:
+    """Keys in one order, each with its count; `for_the_other` is who lets out of another family's lanes."""
     counts = dict(recent) if isinstance(recent, Mapping) else dict.fromkeys(recent, 0)
     keys: Sequence[str] = sorted(counts)
-    return {"keys": texts(keys), "counts": array(str(counts[key]) for key in keys)}
+    return {
+        "keys": texts(keys),
+        "counts": array(str(counts[key]) for key in keys),
+        "for_the_other": for_the_other,
+    }
 
 
 def counted(keys: Iterable[str | None]) -> dict[str, int]:

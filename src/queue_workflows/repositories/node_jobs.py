@@ -19,6 +19,8 @@ from queue_workflows.repositories.columns import Columns
 from queue_workflows.repositories.deciding import COUNTED
 from queue_workflows.repositories.ending import id_array
 from queue_workflows.repositories.families import NODE
+from queue_workflows.repositories.lanes import to_the_lane
+from queue_workflows.repositories.laning import NTH, with_lanes
 from queue_workflows.repositories.table import Filters, Table
 from queue_workflows.settings import check_queue_name
 from queue_workflows.states import JobStatus
@@ -101,6 +103,23 @@ WHERE workflow_node_jobs.status IN ('completed', 'skipped', 'failed', 'cancelled
     AND workflow_node_jobs.item IS NOT DISTINCT FROM excluded.item
 )""".replace("{new_values}", ", ".join(f"{name} = excluded.{name}" for name in _NEW_VALUES))
 _OPENED: Final = replace(_BULK, on_conflict=_REOPENED)
+# The same where some have a limit's key. Who is pinned to a host keeps its place, as nobody else may take it; a
+# row of an earlier time waits from here on.
+_KEYED_BULK: Final = with_lanes(
+    _BULK,
+    is_full=to_the_lane("{limit_key}", "{queue}", NTH, _BULK.name),
+    elsewhere="{status} IS NOT NULL OR {pinned_host} IS NOT NULL",
+)
+_KEYED_OPENED: Final = replace(
+    _KEYED_BULK,
+    on_conflict=_REOPENED.replace(
+        "DO UPDATE SET",
+        """DO UPDATE SET
+    hold_reason = excluded.hold_reason, hold_key = excluded.hold_key,
+    started_at = CASE WHEN excluded.hold_reason IS NULL THEN workflow_node_jobs.started_at
+        ELSE statement_timestamp() END,""",
+    ),
+)
 FINISHED_BEYOND: Final = """
 SELECT count(*) FROM workflow_node_jobs
 WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND map_index >= %(start)s::integer
@@ -168,6 +187,10 @@ def _status(status: JobStatus | None) -> str | None:
     return None if status is None else status.value
 
 
+def _is_keyed(rows: Columns) -> bool:
+    return rows.same.get("limit_key", "") is not None
+
+
 def _refuse_pinned(queue: str, host: str | None) -> None:
     """Only the claim of hooks goes by a host, so nobody else may count on one."""
     if host is not None and queue != "hooks":
@@ -191,7 +214,8 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
 
         All are checked before the first is sent. The answers are in the order of the jobs.
         """
-        return insert_many(self._sql, _BULK, self._columns(jobs))
+        rows = self._columns(jobs)
+        return insert_many(self._sql, _KEYED_BULK if _is_keyed(rows) else _BULK, rows)
 
     def open_many(self, jobs: Iterable[NewNodeJob]) -> list[Enqueued]:
         """Insert jobs; one that is over from an earlier time of its node opens a new generation instead.
@@ -199,11 +223,13 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
         An element of a list that completed or was skipped stays so, if it is still the same. The answers are
         in the order of the jobs; those not created stay as they are.
         """
-        return insert_many(self._sql, _OPENED, self._columns(jobs))
+        rows = self._columns(jobs)
+        return insert_many(self._sql, _KEYED_OPENED if _is_keyed(rows) else _OPENED, rows)
 
     def send_open(self, jobs: Iterable[NewNodeJob]) -> None:
         """`open_many` for jobs that are no elements of lists, where nobody wants to know their ids."""
-        send_many(self._sql, _OPENED, self._columns(jobs))
+        rows = self._columns(jobs)
+        send_many(self._sql, _KEYED_OPENED if _is_keyed(rows) else _OPENED, rows)
 
     def finished_beyond(self, run_id: uuid.UUID, node_id: str, start: int) -> int:
         """How many elements of a list have a result from an earlier time, from `start` on."""

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.models import Schedule
+from queue_workflows.repositories.lanes import FRONT, LANE_RUN_AT, LIMIT_FULL
 from queue_workflows.repositories.schedules import JOB_OPTIONS
 from queue_workflows.repositories.table import Repository, Table
 
@@ -38,8 +39,9 @@ ORDER BY next_tick_at
 LIMIT 1
 """.replace("{ticks}", TICKS)
 # planned: what was reckoned for each schedule, and from what. mine: those of which that still holds, and
-# which nobody else changes at this moment. moved: they go on. tick: the jobs.
-INSERT: Final = """
+# which nobody else changes at this moment. moved: they go on. job: those of their ticks, numbered within
+# their limit's key. placed: whether they go into its lane.
+_INSERT: Final = """
 WITH planned AS MATERIALIZED (
     SELECT * FROM unnest(
         %(names)s::text[], %(read_at)s::timestamptz[], %(reckoned)s::timestamptz[], %(last)s::timestamptz[],
@@ -56,28 +58,71 @@ WITH planned AS MATERIALIZED (
         last_tick_at = COALESCE(mine.last_tick, schedules.last_tick_at), next_tick_at = mine.next_tick
     FROM mine WHERE schedules.name = mine.name
     RETURNING schedules.name, task_name, queue, args, priority, limit_key
+), job AS MATERIALIZED (
+    SELECT
+        moved.name, tick.at, moved.task_name, moved.queue, tick.reason, moved.args, moved.priority,
+        COALESCE(moved.limit_key, tick.limit_key) AS limit_key, tick.max_attempts, tick.backoff_s,
+        tick.timeout_s, tick.stall_timeout_s, tick.begins_at,
+        row_number() OVER (
+            PARTITION BY moved.queue, COALESCE(moved.limit_key, tick.limit_key)
+            ORDER BY tick.begins_at, tick.name
+        ) AS nth
+    FROM unnest(
+        %(tick_of)s::text[], %(tick_at)s::timestamptz[], %(begins_at)s::timestamptz[], %(reason)s::text[],
+        %(max_attempts)s::smallint[], %(backoff_s)s::float8[], %(timeout_s)s::float8[],
+        %(stall_timeout_s)s::float8[], %(limit_key)s::text[]
+    ) AS tick (
+        name, at, begins_at, reason, max_attempts, backoff_s, timeout_s, stall_timeout_s, limit_key
+    )
+    JOIN moved ON moved.name = tick.name
+), placed AS MATERIALIZED (
+    SELECT *, {laned} AS laned FROM job
 )
 INSERT INTO ingest_jobs (
     schedule_name, tick_at, task_name, queue, reason, args, priority, limit_key, max_attempts, backoff_s,
-    timeout_s, stall_timeout_s, run_at, status
+    timeout_s, stall_timeout_s, run_at, status{columns}
 )
 SELECT
-    moved.name, tick.at, moved.task_name, moved.queue, tick.reason, moved.args, moved.priority,
-    COALESCE(moved.limit_key, tick.limit_key), tick.max_attempts, tick.backoff_s, tick.timeout_s,
-    tick.stall_timeout_s, GREATEST(tick.begins_at, statement_timestamp()),
-    CASE WHEN tick.begins_at > statement_timestamp() THEN 'scheduled' ELSE 'queued' END
-FROM unnest(
-    %(tick_of)s::text[], %(tick_at)s::timestamptz[], %(begins_at)s::timestamptz[], %(reason)s::text[],
-    %(max_attempts)s::smallint[], %(backoff_s)s::float8[], %(timeout_s)s::float8[],
-    %(stall_timeout_s)s::float8[], %(limit_key)s::text[]
-) AS tick (
-    name, at, begins_at, reason, max_attempts, backoff_s, timeout_s, stall_timeout_s, limit_key
-)
-JOIN moved ON moved.name = tick.name
-ORDER BY tick.begins_at, tick.name
+    name, at, task_name, queue, reason, args, priority, limit_key, max_attempts, backoff_s, timeout_s,
+    stall_timeout_s, {run_at},
+    CASE WHEN laned OR begins_at > statement_timestamp() THEN 'scheduled' ELSE 'queued' END{values}
+FROM placed
+ORDER BY begins_at, name
 ON CONFLICT (schedule_name, tick_at) WHERE schedule_name IS NOT NULL DO NOTHING
 RETURNING schedule_name, tick_at
-""".replace("{ticks}", TICKS)
+"""
+_RUN_AT: Final = "GREATEST(begins_at, statement_timestamp())"
+_LANED: Final = f"""CASE
+        WHEN limit_key IS NULL OR begins_at > statement_timestamp() THEN false
+        WHEN nth > {FRONT} THEN true
+        ELSE nth > qwf_front_room(queue, limit_key, {FRONT})
+    END"""
+
+
+def _inserting(*, laned: str, run_at: str, more: Mapping[str, str]) -> str:
+    marks = {
+        "{ticks}": TICKS,
+        "{laned}": laned,
+        "{run_at}": run_at,
+        "{columns}": "".join(f", {name}" for name in more),
+        "{values}": "".join(f", {value}" for value in more.values()),
+    }
+    sql = _INSERT
+    for mark, fragment in marks.items():
+        sql = sql.replace(mark, fragment)
+    return sql
+
+
+INSERT: Final = _inserting(laned="false", run_at=_RUN_AT, more={})
+# The same where some have a limit's key, so that others neither pay for it nor need the rights.
+INSERT_KEYED: Final = _inserting(
+    laned=_LANED,
+    run_at=f"CASE WHEN laned THEN {LANE_RUN_AT} ELSE {_RUN_AT} END",
+    more={
+        "hold_reason": f"CASE WHEN laned THEN '{LIMIT_FULL}' END",
+        "hold_key": "CASE WHEN laned THEN limit_key END",
+    },
+)
 
 
 class Due(NamedTuple):
@@ -154,4 +199,5 @@ class TickRepository(Repository[Schedule]):
         }
         for option in JOB_OPTIONS:
             params[option] = [tick.options.get(option) for _, tick in of_tick]
-        return [Inserted(*row) for row in self._sql.rows(INSERT, params)]
+        is_keyed = any(params["limit_key"]) or any(one.schedule.limit_key for one in planned)
+        return [Inserted(*row) for row in self._sql.rows(INSERT_KEYED if is_keyed else INSERT, params)]

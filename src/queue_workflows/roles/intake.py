@@ -217,7 +217,7 @@ class Intake:
         if not self._kept or not (keys := self._kept.keys_of(fences)):
             return
         self._slots.free(self._kept.of(fences))
-        self._lanes.admit(keys)
+        self._lanes.admit_freed(keys)
         self._kept.forget(fences)
 
     def give_back_unread(self, held: Sequence[HeldJob], *, max_crashes: int) -> None:
@@ -229,7 +229,7 @@ class Intake:
                 self.repository.reclaim_worker(worker_id, max_crashes=max_crashes, crashed=False, kept=kept)
             )
         if freed := self._slots.free_left_by(worker_id):
-            self._lanes.admit(freed)
+            self._lanes.admit_freed(freed)
 
     def must_ask(self, claimed: list[ClaimedJob]) -> bool:
         """Whether `begun` has a question: not while the connection is at one."""
@@ -283,7 +283,7 @@ class Intake:
                 for job in jobs
             ]
         )
-        self._lanes.move_others(keys, queue=self._terms.queue)
+        self._lanes.move_others(keys)
         self._kept.forget([job.fence for job in jobs])
 
     def _take_again(self, lost: set[Slot], held: Sequence[HeldJob]) -> None:
@@ -318,7 +318,7 @@ class Intake:
         """Slots that were taken for nobody."""
         if slots:
             self._slots.free(slots)
-            self._lanes.admit(counted(slot.key for slot in slots))
+            self._lanes.admit_freed(counted(slot.key for slot in slots))
 
 
 def _most(slot: Slot) -> float:
