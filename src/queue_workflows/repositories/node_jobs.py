@@ -103,8 +103,8 @@ WHERE workflow_node_jobs.status IN ('completed', 'skipped', 'failed', 'cancelled
     AND workflow_node_jobs.item IS NOT DISTINCT FROM excluded.item
 )""".replace("{new_values}", ", ".join(f"{name} = excluded.{name}" for name in _NEW_VALUES))
 _OPENED: Final = replace(_BULK, on_conflict=_REOPENED)
-# The same where some have a limit's key. Who is pinned to a host keeps its place, as nobody else may take it; a
-# row of an earlier time waits from here on.
+# The same where some have a limit's key. Who is pinned to a host keeps its place, as nobody else may take
+# it; a row of an earlier time waits from here on.
 _KEYED_BULK: Final = with_lanes(
     _BULK,
     is_full=to_the_lane("{limit_key}", "{queue}", NTH, _BULK.name),
