@@ -11,12 +11,11 @@ _WHOLE_FENCE: Final = """(job.attempt, job.claimed_by, job.status)
         IS NOT DISTINCT FROM (given.attempt, given.claimed_by, given.held)"""
 _FENCE_WITHOUT_ATTEMPT: Final = """(job.claimed_by, job.status)
         IS NOT DISTINCT FROM (given.claimed_by, given.held)"""
-_STATEMENT: Final = "ending.END[self._family.name]"
-_PARAMS: Final = "end_params(self._family, endings)"
-_END: Final = f"""rows = self._sql.ask({_STATEMENT}, {_PARAMS})
+_STATEMENT: Final = "(ending.END_ALIKE if alike else ending.END)[self._family.name], given"
+_END: Final = f"""rows = self._sql.ask({_STATEMENT})
         return lambda: accepted_of(endings, rows())"""
-_LATE_EVENTS: Final = f'''params = {_PARAMS}
-        ended = self._sql.rows({_STATEMENT}, params)
+_LATE_EVENTS: Final = f'''params = given
+        ended = self._sql.rows({_STATEMENT})
         if self._family.emits_events:
             self._sql.rows(
                 """
@@ -86,8 +85,8 @@ MUTANTS: Final = (
         [
             Edit(
                 "repositories/ending.py",
-                "    given=GIVEN,\n    ending=ENDED,\n)",
-                '    given=GIVEN,\n    ending=ENDED.replace("{events}", ""),\n)',
+                "    given=GIVEN_ALIKE,\n    ending=ENDED_ALIKE,\n)",
+                '    given=GIVEN_ALIKE,\n    ending=ENDED_ALIKE.replace("{events}", ""),\n)',
             ),
             Edit(
                 "repositories/claimable.py",

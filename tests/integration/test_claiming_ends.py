@@ -162,6 +162,42 @@ def test_a_batch_ends_what_is_held_and_names_the_rest(jobs: Jobs) -> None:
     assert jobs.seen(ids[0], "errors") == ([],)
 
 
+def test_a_batch_of_the_same_end_is_told_apart_by_the_rows(jobs: Jobs) -> None:
+    """A lost lease changes nothing, and who is cancelled has ended, where the batch says the same of all."""
+    ids = jobs.enqueue(6)
+    held = jobs.claim(limit=6)
+    jobs.repository.release(held[2])
+    assert jobs.one("w2").id == ids[2]
+    jobs.repository.cancel(ids[4])
+    before = [jobs.row(each) for each in ids]
+    endings = [ending(job, "scheduled", delay_s=5.0, hold_reason="limit", hold_key="k") for job in held]
+    done, claimed = jobs.repository.end_and_claim(
+        endings[::-1], jobs.queue, worker_id="w1", lease_s=9, limit=2
+    )
+    assert (done.lost, claimed) == ([held[2].fence], [])
+    after = dict.fromkeys(ids, "scheduled") | {ids[4]: "cancelled"}
+    del after[ids[2]]
+    assert {each: str(status) for each, status in done.statuses.items()} == after
+    names = ("status", "hold_reason", "hold_key", "claimed_by", "lease_expires_at", "position")
+    for each, was in zip(ids, before, strict=True):
+        position = was["position"]
+        if each == ids[2]:
+            assert jobs.row(each) == was
+        elif each == ids[4]:
+            assert jobs.seen(each, *names) == ("cancelled", None, None, "w1", None, position)
+        else:
+            assert jobs.seen(each, *names) == ("scheduled", "limit", "k", None, None, position)
+
+
+def test_the_same_result_is_that_of_each(jobs: Jobs) -> None:
+    """What a batch has in common is sent once and stored for all of it."""
+    ids = jobs.enqueue(3)
+    done = jobs.repository.end_many([ending(job, result={"n": 1}) for job in jobs.claim(limit=3)])
+    assert done.lost == []
+    assert [jobs.seen(each, "status", "result") for each in ids] == [("completed", {"n": 1})] * 3
+    assert [jobs.events(each) for each in ids] == [jobs.ended((1, 1, "completed"))] * 3
+
+
 def test_no_endings_is_no_statement(jobs: Jobs) -> None:
     """An empty batch is fine."""
     assert jobs.repository.end_many([]).statuses == {}

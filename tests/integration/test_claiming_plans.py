@@ -157,13 +157,16 @@ def test_ends_renewals_and_beats(crowded: Jobs, mode: str, off: tuple[str, ...],
         crowded.queue, worker_id="w", lease_s=9.0, limit=2, alone=False, positions=UNMARKED
     )
     batch = end_params(crowded.repository._family, [Ending(fence, JobStatus.COMPLETED) for fence in held])
-    one = ends.end_one_params(crowded.repository._family, Ending(held[0], JobStatus.COMPLETED))
+    alike = ends.alike_params(
+        crowded.repository._family, [Ending(fence, JobStatus.COMPLETED) for fence in held]
+    )
     held_params = fence_params(held)
     walk = f"ix_{crowded.table}_claim"
     for sql, params, more in (
         (ends.END, batch, ()),
+        (ends.END_ALIKE, alike, ()),
         (ends.END_AND_CLAIM, batch | claimed, (walk,)),
-        (ends.END_ONE_AND_CLAIM, one | claimed, (walk,)),
+        (ends.END_ALIKE_AND_CLAIM, alike | claimed, (walk,)),
         (holding.RENEW, held_params | {"lease_s": 9.0, "relaxed": False}, ()),
         (holding.BEAT, held_params | {"progress": texts(["{}"] * count), "relaxed": False}, ()),
         (holding.WATCH, held_params | {"host_label": "h", "queue": "q"}, ()),
@@ -262,7 +265,7 @@ def test_hot_statements_are_prepared_once_and_parsed_once(qwf_dsn: str, family: 
         for round_ in range(8):
             if round_ == 1:
                 jobs.connection.execute(sequence, [far])
-            jobs.enqueue(6)
+            jobs.enqueue(9)
             marks = UNMARKED if round_ % 2 else (round_,) * 10
             held = jobs.claim(limit=1 + round_ % 2, positions=marks, durable=bool(round_ % 2))
             fences = [job.fence for job in held]
@@ -280,14 +283,15 @@ def test_hot_statements_are_prepared_once_and_parsed_once(qwf_dsn: str, family: 
                 endings, jobs.queue, worker_id="w1", lease_s=9, alone=True
             )
             jobs.repository.end_many([ending(job) for job in (*held[1:], *claimed)])
-            both = [ending(job) for job in jobs.claim(limit=2)]
-            _, claimed = jobs.repository.end_and_claim(both, jobs.queue, worker_id="w1", lease_s=9)
-            jobs.repository.end_many([ending(job) for job in claimed])
+            both = [ending(job, result={"n": n}) for n, job in enumerate(jobs.claim(limit=2))]
+            _, claimed = jobs.repository.end_and_claim(both, jobs.queue, worker_id="w1", lease_s=9, limit=2)
+            differing = [ending(claimed[0]), ending(claimed[1], "failed")]
+            jobs.repository.end_many(differing)
         prepared = [
             each for (each,) in jobs.connection.execute("SELECT statement FROM pg_prepared_statements")
         ]
         for sql in (
-            *(claiming.CLAIM, ends.END, ends.END_AND_CLAIM, ends.END_ONE_AND_CLAIM),
+            *(claiming.CLAIM, ends.END, ends.END_ALIKE, ends.END_AND_CLAIM, ends.END_ALIKE_AND_CLAIM),
             *(holding.RENEW, holding.BEAT, holding.WATCH),
         ):
             assert prepared.count(as_prepared(sql[family])[0]) == 1
@@ -345,7 +349,7 @@ def test_a_workers_plans_outlive_the_growth_of_the_table(qwf_dsn: str, family: s
             (holding.RENEW, fences | {"lease_s": 9.0, "relaxed": False}),
             (sweeping.PROMOTE, {"in_turn": True}),
             (sweeping.RECLAIM, {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None, "in_turn": True}),
-            (ends.END_ONE_AND_CLAIM, ends.end_one_params(jobs.repository._family, ending(held)) | once),
+            (ends.END_ALIKE_AND_CLAIM, ends.alike_params(jobs.repository._family, [ending(held)]) | once),
         ):
             statement, order = as_prepared(sql[family])
             given = f"({', '.join(f'%({param})s' for param in order)})" if order else ""

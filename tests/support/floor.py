@@ -13,12 +13,12 @@ from support.workers import running_worker, until
 
 from queue_workflows.repositories import IngestJobRepository
 from queue_workflows.repositories.claiming import CLAIM
-from queue_workflows.repositories.ending import END, END_AND_CLAIM, END_ONE_AND_CLAIM
+from queue_workflows.repositories.ending import END, END_ALIKE, END_ALIKE_AND_CLAIM, END_AND_CLAIM
 from queue_workflows.repositories.holding import RENEW, WATCH
 
 # What a worker of ingest jobs says to the database, for traps of `support.statement_proxy`.
 CLAIMS = (CLAIM["ingest"],)
-ENDS = (END["ingest"], END_AND_CLAIM["ingest"], END_ONE_AND_CLAIM["ingest"])
+ENDS = tuple(sql["ingest"] for sql in (END, END_ALIKE, END_AND_CLAIM, END_ALIKE_AND_CLAIM))
 RENEWALS = (RENEW["ingest"],)
 WATCHES = (WATCH["ingest"],)
 

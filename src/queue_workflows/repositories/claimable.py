@@ -19,10 +19,9 @@ from queue_workflows.repositories.ending import (
     Ending,
     Unread,
     accepted_of,
-    end_one_params,
-    end_params,
     error_entry,
     fence_params,
+    given_params,
     id_array,
     texts,
 )
@@ -41,13 +40,13 @@ class Claims(NamedTuple):
 
     claim: str
     end_and_claim: str
-    end_one_and_claim: str
+    end_alike_and_claim: str
 
     @classmethod
     def of(cls, family: Family) -> Self:
         """Those of a family's queues."""
         name = family.name
-        return cls(claiming.CLAIM[name], ending.END_AND_CLAIM[name], ending.END_ONE_AND_CLAIM[name])
+        return cls(claiming.CLAIM[name], ending.END_AND_CLAIM[name], ending.END_ALIKE_AND_CLAIM[name])
 
 
 class ClaimableRepository(Repository[M], Generic[M, C]):
@@ -122,7 +121,8 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
 
     def ask_end(self, endings: Sequence[Ending]) -> Callable[[], Ended]:
         """The same, for one or more; in a pipeline it is on its way until the answer is called for."""
-        rows = self._sql.ask(ending.END[self._family.name], end_params(self._family, endings))
+        alike, given = given_params(self._family, endings)
+        rows = self._sql.ask((ending.END_ALIKE if alike else ending.END)[self._family.name], given)
         return lambda: accepted_of(endings, rows())
 
     def end_and_claim(
@@ -162,22 +162,20 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         params = _claim_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
         )
-        params |= self._beside
-        if len(endings) == 1:
-            params |= end_one_params(self._family, endings[0])
-            answer = self._sql.ask(self._claims.end_one_and_claim, params)
-        else:
-            params |= end_params(self._family, endings)
-            answer = self._sql.ask(self._claims.end_and_claim, params)
+        alike, given = given_params(self._family, endings)
+        claims = self._claims
+        answer = self._sql.ask(
+            claims.end_alike_and_claim if alike else claims.end_and_claim, {**params, **self._beside, **given}
+        )
 
         def load() -> tuple[Ended, list[C]]:
             rows = answer()
-            accepted = zip(rows[0][0] or (), rows[0][1] or (), strict=True)
-            # Without a next job the one row has nothing but what was accepted.
-            jobs = loaded(self._claimed, [row[2:] for row in rows if row[2] is not None])
-            return accepted_of(endings, accepted), jobs
+            # The first row is what was accepted, each other one a job.
+            ids, statuses, *_ = rows[0]
+            jobs = loaded(self._claimed, [row[2:] for row in rows[1:]])
+            return accepted_of(endings, zip(ids or (), statuses or (), strict=True)), jobs
 
-        return Unread(answer.number(), load)
+        return Unread(answer.number() - 1, load)
 
     def complete(self, job: C, result: Any = None) -> JobStatus:
         """End a held job with what it returned, or raise `LeaseLost` and change nothing."""

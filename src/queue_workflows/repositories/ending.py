@@ -12,7 +12,7 @@ to cancel never waits again, it ends as cancelled. A node's row and its dispatch
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple
@@ -32,34 +32,33 @@ _WITH_RESULT: Final = frozenset({JobStatus.COMPLETED, JobStatus.SKIPPED, JobStat
 
 # given: one row per ending; an empty text is none, and an array that is short is made up with NULL.
 GIVEN: Final = """given AS MATERIALIZED (
-    SELECT *, 'running' AS held FROM unnest(
+    SELECT *, 'running' AS held, status IN ({terminal}) AS is_over FROM unnest(
         %(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[], %(statuses)s::text[],
         %(results)s::text[], %(failures)s::text[], %(counted)s::boolean[], %(delays)s::float8[],
         %(reasons)s::text[], %(keys)s::text[], %(progress)s::text[]
     ) AS given (id, attempt, claimed_by, status, result, error, counted, delay_s, reason, key, progress)
 )"""
-# given, for a worker that ends its one job: plain values, which the planner puts where they are used. As
-# arrays they would cost the server a tenth of the whole statement.
-GIVEN_ONE: Final = """given AS (
-    SELECT %(id)s::bigint AS id, %(attempt)s::integer AS attempt, %(claimed_by)s::text AS claimed_by,
+# given, where the endings differ in their jobs alone: plain values, which the planner puts where they are
+# used. As arrays they would cost the server a fifth of all that it does for a job, and a tenth of it for one.
+GIVEN_ALIKE: Final = """given AS (
+    SELECT %(attempt)s::integer AS attempt, %(claimed_by)s::text AS claimed_by,
         %(status)s::text AS status, %(result)s::text AS result, %(error)s::text AS error,
         %(counted)s::boolean AS counted, %(delay_s)s::float8 AS delay_s, %(reason)s::text AS reason,
-        %(key)s::text AS key, %(progress)s::text AS progress, 'running' AS held
+        %(key)s::text AS key, %(progress)s::text AS progress, 'running' AS held,
+        %(status)s::text IN ({terminal}) AS is_over
 )"""
-# ended: what was still held by who says so. The row keeps its position, and its last errors.
-ENDED: Final = """ended AS (
+# ended: what was still held by who says so. The row keeps its position, and its last errors. What would not
+# be over yet is, if somebody asked to cancel it.
+_ENDED: Final = """ended AS (
     UPDATE {table} AS job SET
-        (status, claimed_by, finished_at, hold_reason, hold_key) = (
-            SELECT what, CASE WHEN what NOT IN ('queued', 'scheduled') THEN job.claimed_by END,
-                CASE WHEN what IN ({terminal}) THEN statement_timestamp() END,
-                CASE WHEN what = 'scheduled' THEN NULLIF(given.reason, '') END,
-                CASE WHEN what = 'scheduled' THEN NULLIF(given.key, '') END
-            FROM (SELECT CASE
-                WHEN job.cancel_requested_at IS NOT NULL
-                    AND given.status IN ('queued', 'scheduled', 'awaiting_input') THEN 'cancelled'
-                ELSE given.status
-            END AS what) AS becomes
-        ),
+        status = CASE WHEN given.is_over OR job.cancel_requested_at IS NULL THEN given.status
+            ELSE 'cancelled' END,
+        claimed_by = CASE WHEN given.status NOT IN ('queued', 'scheduled')
+            OR job.cancel_requested_at IS NOT NULL THEN job.claimed_by END,
+        finished_at = CASE WHEN given.is_over OR job.cancel_requested_at IS NOT NULL
+            THEN statement_timestamp() END,
+        hold_reason = CASE WHEN job.cancel_requested_at IS NULL THEN NULLIF(given.reason, '') END,
+        hold_key = CASE WHEN job.cancel_requested_at IS NULL THEN NULLIF(given.key, '') END,
         {result} = NULLIF(given.result, '')::jsonb, lease_expires_at = NULL,
         progress = COALESCE(NULLIF(given.progress, '')::jsonb, job.progress),
         run_at = COALESCE(statement_timestamp() + make_interval(secs => given.delay_s), job.run_at),
@@ -69,37 +68,54 @@ ENDED: Final = """ended AS (
                 'at', statement_timestamp(), 'attempt', job.attempt, 'worker_id', job.claimed_by)
         ) END
     FROM given
-    WHERE {fence}
+    WHERE {whose}
     RETURNING {ended}
 ){events}"""
+ENDED: Final = _ENDED.replace("{whose}", "{fence}")
+ENDED_ALIKE: Final = _ENDED.replace("{whose}", "{fence_of_all}")
 
-END: Final = per_family(
-    """
+_END: Final = """
 WITH {given}, {ending}
 SELECT id, status FROM ended
-""",
+"""
+END: Final = per_family(
+    _END,
     given=GIVEN,
     ending=ENDED,
 )
+END_ALIKE: Final = per_family(
+    _END,
+    given=GIVEN_ALIKE,
+    ending=ENDED_ALIKE,
+)
 # claimed: the next jobs, beside the end of the last ones. Both parts see the table as it was before the
 # statement, so what is given back here is not taken again here. accepted: one row, so that it comes back
-# without a job too, and told with the first one only.
+# without a job too, and told once; a row for each job beside it.
 AND_CLAIM: Final = """
 WITH {given}, {ending}, {next}, claimed AS (
     {claiming}
     RETURNING {claimed}
 )
-SELECT CASE WHEN row_number() OVER () = 1 THEN accepted.ids END,
-    CASE WHEN row_number() OVER () = 1 THEN accepted.statuses END, claimed.*
+SELECT accepted.ids, accepted.statuses, claimed.*
 FROM (SELECT array_agg(id) AS ids, array_agg(status) AS statuses FROM ended) AS accepted
-LEFT JOIN claimed ON true
+LEFT JOIN claimed ON false
+UNION ALL
+SELECT NULL, NULL, claimed.* FROM claimed
 """
-END_AND_CLAIM: Final = with_claimed(
-    per_family(AND_CLAIM, given=GIVEN, ending=ENDED, next=NEXT, claiming=CLAIMING)
-)
-END_ONE_AND_CLAIM: Final = with_claimed(
-    per_family(AND_CLAIM, given=GIVEN_ONE, ending=ENDED, next=NEXT, claiming=CLAIMING)
-)
+
+
+def any_and_claim(**claim: str) -> Mapping[str, str]:
+    """The statement of each family for any endings, with the fragments of a claim."""
+    return with_claimed(per_family(AND_CLAIM, given=GIVEN, ending=ENDED, **claim))
+
+
+def alike_and_claim(**claim: str) -> Mapping[str, str]:
+    """The same for endings that are alike."""
+    return with_claimed(per_family(AND_CLAIM, given=GIVEN_ALIKE, ending=ENDED_ALIKE, **claim))
+
+
+END_AND_CLAIM: Final = any_and_claim(next=NEXT, claiming=CLAIMING)
+END_ALIKE_AND_CLAIM: Final = alike_and_claim(next=NEXT, claiming=CLAIMING)
 
 
 class Ending(NamedTuple):
@@ -124,6 +140,7 @@ class Ending(NamedTuple):
 
 
 _FENCE, _JOB_ID = itemgetter(0), itemgetter(0)
+_OF_CLAIM, _TO_BECOME = itemgetter(slice(1, None)), itemgetter(slice(1, None))
 _BARE: Final = Ending(Fence(0, 0, ""), JobStatus.COMPLETED)[2:]
 _NO_WORDS: Final = dict.fromkeys(("results", "failures", "delays", "reasons", "keys", "progress"), _NOTHING)
 
@@ -137,9 +154,9 @@ class Ended:
 
 
 class Unread(NamedTuple, Generic[C]):
-    """The answer to an end and a claim: its rows, one at least, and what reads them, which asks nothing."""
+    """The answer to an end and a claim: how many jobs it brings, and what reads it, which asks nothing."""
 
-    rows: int
+    jobs: int
     load: Callable[[], tuple[Ended, list[C]]]
 
 
@@ -184,6 +201,19 @@ def _shortened(text: str, size: int, *, keep_end: bool = False) -> str:
     return "…" + clean[1 - size :] if keep_end else clean[: size - 1] + "…"
 
 
+def given_params(family: Family, endings: Sequence[Ending]) -> tuple[bool, dict[str, Any]]:
+    """Whether all that endings differ in is their jobs, and what the statement for such endings is given.
+
+    Where it is not, what the statement for any endings is given.
+    """
+    fences = list(map(_FENCE, endings))
+    claims, becoming = list(map(_OF_CLAIM, fences)), list(map(_TO_BECOME, endings))
+    size = len(endings)
+    if claims.count(claims[0]) == size and becoming.count(becoming[0]) == size:
+        return True, alike_params(family, endings)
+    return False, end_params(family, endings)
+
+
 def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
     """The arrays of a batch, in the order of ids, so that statements with the same rows do not deadlock.
 
@@ -191,9 +221,8 @@ def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
     """
     ordered = sorted(endings, key=_FENCE)
     fences, size = [ending.fence for ending in ordered], len(ordered)
+    _check_ids(set(map(_JOB_ID, fences)), size)
     params = fence_params(fences)
-    if len(set(map(_JOB_ID, fences))) < size:
-        raise PayloadError("a job has two endings in one batch", path="endings", advice="a job ends once")
     params["statuses"] = array([ending.status for ending in ordered])
     if [ending[2:] for ending in ordered].count(_BARE) == size:
         # Nothing but a status, as most have it: one of each is looked at.
@@ -217,17 +246,24 @@ def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
     return params
 
 
+def _check_ids(ids: Set[int], size: int) -> None:
+    if len(ids) < size:
+        raise PayloadError("a job has two endings in one batch", path="endings", advice="a job ends once")
+
+
 def _column(values: list[str | None]) -> str:
     return texts([value or "" for value in values]) if any(values) else _NOTHING
 
 
-def end_one_params(family: Family, ending: Ending) -> dict[str, Any]:
-    """The values of `GIVEN_ONE`; numbers as text, which the driver types the same whatever their size."""
+def alike_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
+    """The values of `GIVEN_ALIKE`; numbers as text, which the driver types the same whatever their size."""
+    ending = endings[0]
     _check(family, ending)
-    job_id, attempt, claimed_by = ending.fence
+    ids = sorted([each.fence.job_id for each in endings])
+    _check_ids(set(ids), len(endings))
+    _, attempt, claimed_by = ending.fence
     return {
-        "ids": f"{{{job_id}}}",
-        "id": str(job_id),
+        "ids": array(map(str, ids)),
         "attempt": str(attempt),
         "claimed_by": claimed_by,
         "status": ending.status.value,

@@ -127,9 +127,12 @@ _IS_PLANNED: Final = """EXISTS (
 # DISTINCT FROM, where `=` would lead to that of the running rows, with the dead entries that a snapshot
 # keeps. `held` is the word 'running' out of `given`: said of the table it would make the planner expect one
 # row of the scan, and compare each row of a batch with each.
-FENCE: Final = """job.id = ANY (%(ids)s::bigint[]) AND job.id = given.id
-    AND (job.attempt, job.claimed_by, job.status)
+_UNCHANGED: Final = """(job.attempt, job.claimed_by, job.status)
         IS NOT DISTINCT FROM (given.attempt, given.claimed_by, given.held)"""
+FENCE: Final = f"""job.id = ANY (%(ids)s::bigint[]) AND job.id = given.id
+    AND {_UNCHANGED}"""
+# The same where one row of `given` is for all of the jobs.
+FENCE_OF_ALL: Final = f"job.id = ANY (%(ids)s::bigint[]) AND {_UNCHANGED}"
 # Only where the statement is its own transaction; a setting of the caller's transaction is not ours to make.
 ASYNCHRONOUSLY: Final = """(
     SELECT CASE
@@ -179,6 +182,7 @@ def _written(template: str, family: Family, fragments: Mapping[str, str]) -> str
         "is_planned": _IS_PLANNED,
         "run_terminal": _words(sorted(RUN_TERMINAL)),
         "fence": FENCE,
+        "fence_of_all": FENCE_OF_ALL,
         "asynchronously": ASYNCHRONOUSLY,
         "errors": _ERRORS,
         "past_holds": PAST_HOLDS,

@@ -18,7 +18,7 @@ from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.claimable import Claims, promotion_params
 from queue_workflows.repositories.claimed import ClaimedNodeJob, loaded
 from queue_workflows.repositories.claiming import CLAIMING, with_claimed
-from queue_workflows.repositories.ending import AND_CLAIM, ENDED, GIVEN, GIVEN_ONE, texts
+from queue_workflows.repositories.ending import alike_and_claim, any_and_claim, texts
 from queue_workflows.repositories.families import NODE, per_family
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.repositories.sweeping import PROMOTE_HELD
@@ -87,13 +87,8 @@ RETURNING {claimed}
 )[NODE.name]
 
 
-def _beside_the_end(given: str) -> str:
-    statements = per_family(AND_CLAIM, given=given, ending=ENDED, next=NEXT, claiming=_CLAIMING)
-    return with_claimed(statements)[NODE.name]
-
-
-END_AND_CLAIM: Final = _beside_the_end(GIVEN)
-END_ONE_AND_CLAIM: Final = _beside_the_end(GIVEN_ONE)
+END_AND_CLAIM: Final = any_and_claim(next=NEXT, claiming=_CLAIMING)[NODE.name]
+END_ALIKE_AND_CLAIM: Final = alike_and_claim(next=NEXT, claiming=_CLAIMING)[NODE.name]
 # Background hooks of runs that are sealed, of these.
 SEALED: Final = """
 SELECT job.id FROM workflow_node_jobs AS job
@@ -161,7 +156,7 @@ SELECT found.pinned_host, (SELECT count(*) FROM freed) FROM found
 class HookJobRepository(NodeJobRepository):
     """Node jobs as a worker of hooks sees them; `at` says on which host."""
 
-    _claims: ClassVar[Claims] = Claims(CLAIM, END_AND_CLAIM, END_ONE_AND_CLAIM)
+    _claims: ClassVar[Claims] = Claims(CLAIM, END_AND_CLAIM, END_ALIKE_AND_CLAIM)
     _beside: ClassVar[Mapping[str, Any]] = {"host": "", "background": False}
 
     @classmethod

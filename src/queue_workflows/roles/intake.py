@@ -183,7 +183,7 @@ class Intake:
         fences = [ending.fence for ending in endings] if self._kept else []
         if not fences or not (keys := self._kept.keys_of(fences)):
             answer = self.repository.ask_end_and_claim(endings, terms.queue, **claiming)
-            return Asked(endings, marks, limit, answer.load, is_full=1 < limit <= answer.rows)
+            return Asked(endings, marks, limit, answer.load, is_full=1 < limit <= answer.jobs)
         with in_one_round_trip(self._connection) as commit:
             self._slots.send_free(self._kept.of(fences))
             end_answer = self.repository.ask_end(endings)
