@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -50,7 +51,7 @@ def shop(conn: psycopg.Connection, qwf_dsn: str, spawner: Spawner, tmp_path: Pat
     """A machine called `here`, whose providers are below `hooks`."""
     (tmp_path / "hooks").mkdir()
     return Workshop(
-        connect=lambda: psycopg.connect(qwf_dsn, autocommit=True),
+        ask=asking(qwf_dsn),
         host_label="here",
         machine_id=MachineRepository(conn).seen("here"),
         hook_dirs=(tmp_path / "hooks",),
@@ -61,6 +62,16 @@ def shop(conn: psycopg.Connection, qwf_dsn: str, spawner: Spawner, tmp_path: Pat
         redactor=Redactor(["hunter2"]),
         environ={"PATH": os.environ["PATH"], "DATABASE_URL": qwf_dsn, "GREETING": "hello"},
     )
+
+
+def asking(dsn: str) -> Any:
+    """A connection for each question."""
+
+    def ask(question: Any) -> Any:
+        with psycopg.connect(dsn, autocommit=True) as connection:
+            return question(connection)
+
+    return ask
 
 
 def provider(shop: Workshop, name: str, script: str) -> None:
@@ -250,3 +261,88 @@ def test_the_providers_that_come_along_say_what_they_lack(
     (error,) = conn.execute("SELECT error FROM binaries WHERE status = 'failed'").fetchone() or ()
     for said in ("no-such-tool is not on PATH", "npm is not installed", "brew is not", "apt-get is not"):
         assert said in error
+
+
+def need_file(shop: Workshop, plugin: str, **need: Any) -> Path:
+    """A plugin that needs a program."""
+    place = shop.hook_dirs[0] / plugin
+    place.mkdir(exist_ok=True)
+    (place / "binaries.jsonl").write_text(json.dumps(need))
+    return place
+
+
+def test_what_is_there_costs_one_question(conn: psycopg.Connection, shop: Workshop, tmp_path: Path) -> None:
+    """For all programs of a plugin, whose hooks may be many."""
+    provider(shop, "second", making(shop, tmp_path / "log"))
+    other = Need("other", ("env",), {"env": {"abspath": sys.executable}})
+    ready = ensure([TOOL, other], shop)
+    asked: list[Any] = []
+
+    def ask(question: Any) -> Any:
+        asked.append(question)
+        return shop.ask(question)
+
+    assert ensure([TOOL, other], replace(shop, ask=ask)) == ready
+    assert len(asked) == 1
+
+
+def test_two_plugins_may_want_a_program_from_different_providers(
+    conn: psycopg.Connection, shop: Workshop, tmp_path: Path
+) -> None:
+    """It is installed by whoever can, for both; who comes with another provider waits for no backoff."""
+    log = tmp_path / "log"
+    provider(shop, "first", f"echo first >> {log}; exit 1")
+    poor = need_file(shop, "poor", name="tool", bin_providers="first")
+    assert not prepare(poor, shop).is_ready
+    assert not prepare(poor, shop).is_ready
+    assert log.read_text().splitlines() == ["first"]
+    provider(shop, "second", making(shop, log))
+    need_file(shop, "rich", name="tool", bin_providers="second", overrides={"second": {"x": 1}})
+    assert prepare(poor, shop).is_ready
+    first, again, second = log.read_text().splitlines()
+    assert (first, again) == ("first", "first")
+    assert '--overrides={"second":{"x":1}}' in second
+    asked = conn.execute("SELECT bin_providers, status FROM binaries").fetchone()
+    assert asked == ("first,second", "installed")
+
+
+def test_who_loses_an_installation_waits_for_it(conn: psycopg.Connection, shop: Workshop) -> None:
+    """A program's lost lease is no failure of the hook that it was installed for."""
+    provider(shop, "second", "sleep 600")
+    answers: list[Any] = []
+    installing = threading.Thread(target=lambda: answers.append(ensure([TOOL], replace(shop, lease_s=0.6))))
+    installing.start()
+    until(lambda: [row[1] for row in rows(conn)] == ["running"])
+    conn.execute(
+        "UPDATE binaries SET attempt = attempt + 1, claimed_by = 'other',"
+        " lease_expires_at = now() + interval '1 hour'"
+    )
+    installing.join()
+    (held,) = answers
+    assert (held.hold_key, held.hold_reason) == ("here/tool", "binary_missing")
+    assert rows(conn) == [("tool", "running", None, None, "other", None)]
+
+
+def test_an_operator_waits_for_who_installs_it(
+    conn: psycopg.Connection, shop: Workshop, tmp_path: Path
+) -> None:
+    """Rather than be told that it is missing; what that one could not do is not tried again at once."""
+    log, fifo = tmp_path / "log", tmp_path / "fifo"
+    os.mkfifo(fifo)
+    provider(shop, "second", f"read line < {fifo}\n[ $line = go ] || exit 1\n{making(shop, log)}")
+    for said, is_had in (("no", False), ("go", True)):
+        conn.execute("TRUNCATE binaries")
+        installing = threading.Thread(target=ensure, args=([TOOL], shop))
+        installing.start()
+        go = os.fdopen(until(lambda: writing_end(fifo)), "w")
+        heard: list[str] = []
+
+        def on_wait(words: str, go: Any = go, said: str = said, heard: list[str] = heard) -> None:
+            heard.append(words)
+            go.write(f"{said}\n")
+            go.close()
+
+        waited = ensure([TOOL], replace(shop, claimed_by="ann"), at_once=True, on_wait=on_wait)
+        installing.join()
+        assert (waited.is_ready, heard) == (is_had, ["tool: w1 installs it"])
+    assert len(log.read_text().splitlines()) == 1

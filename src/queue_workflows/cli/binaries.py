@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+import psycopg
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.operating import (
@@ -19,6 +23,12 @@ from queue_workflows.cli.operating import (
 )
 from queue_workflows.errors import ExitCode
 from queue_workflows.models import Binary
+
+if TYPE_CHECKING:
+    from queue_workflows.hooks.installing import Asking, Workshop
+    from queue_workflows.hooks.needs import Need
+
+T = TypeVar("T")
 
 
 @click.group(no_args_is_help=True)
@@ -71,11 +81,11 @@ def ensure_(
 ) -> ExitCode:
     """Find or install programs on this machine: each NAME, or all that the plugins need.
 
-    What is there stays as it is. Exits with 1 if one cannot be had; the others are tried all the same.
+    What is there stays as it is, and for what a worker installs at this moment it waits. Exits with 1 if one
+    cannot be had; the others are tried all the same.
     """
     from queue_workflows.config import effective_settings
     from queue_workflows.db.dsn import secrets_of
-    from queue_workflows.hooks.binaries import ensure
     from queue_workflows.hooks.installing import Workshop
     from queue_workflows.host.spawner import Spawner
     from queue_workflows.jobs.redaction import Redactor
@@ -93,7 +103,7 @@ def ensure_(
         Spawner() as spawner,
     ):
         workshop = Workshop(
-            connect=lambda: database.connect(autocommit=True),
+            ask=_one_at_a_time(connection),
             host_label=settings.host_label,
             machine_id=MachineRepository(connection).seen(settings.host_label),
             hook_dirs=tuple(place.absolute() for place in places),
@@ -103,7 +113,7 @@ def ensure_(
             dsns=tuple(dsn for dsn in (database.dsn, database.direct_dsn) if dsn),
             redactor=Redactor(secrets_of(database.params)),
         )
-        missing = [need.name for need in needs if not ensure([need], workshop, at_once=True).is_ready]
+        missing = [need.name for need in needs if not _is_had(need, workshop)]
         found = BinaryRepository(connection).named(workshop.machine_id, [need.name for need in needs])
     if as_json:
         print_json([_as_json(settings.host_label, binary) for binary in found.values()])
@@ -119,18 +129,37 @@ def ensure_(
 
 def _needs(names: tuple[str, ...], dirs: tuple[Path, ...], providers: str | None) -> list[Any]:
     """What is named, as the plugins want it where they do; or all that the plugins need."""
-    from queue_workflows.hooks.discovery import plugins_in
-    from queue_workflows.hooks.needs import need_of, needs_of
+    from queue_workflows.hooks.needs import need_of, needs_below
 
-    known = {need.name: need for plugin in plugins_in(dirs).values() for need in needs_of(plugin)}
+    known = needs_below(dirs, strict=True)
     try:
         if not names:
             return [known[name] for name in sorted(known)]
         return [
-            known[name] if name in known and providers is None else need_of(name, providers) for name in names
+            known[name]
+            if name in known and providers is None
+            else replace(need_of(name, providers), is_exact=providers is not None)
+            for name in names
         ]
     except ValueError as wrong:
         raise click.UsageError(str(wrong)) from None
+
+
+def _is_had(need: Need, workshop: Workshop) -> bool:
+    from queue_workflows.hooks.binaries import ensure
+
+    return ensure([need], workshop, at_once=True, on_wait=say).is_ready
+
+
+def _one_at_a_time(connection: psycopg.Connection[Any]) -> Asking:
+    """For an installation and its renewals, whose statements must not come between each other's."""
+    turn = Lock()
+
+    def ask(question: Callable[[psycopg.Connection[Any]], T]) -> T:
+        with turn:
+            return question(connection)
+
+    return ask
 
 
 def _line(host: str, binary: Binary) -> list[str]:

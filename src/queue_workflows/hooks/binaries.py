@@ -7,22 +7,32 @@ program is there.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeAlias
 
-from queue_workflows.hooks.installing import Installation, Workshop
+import psycopg
+
+from queue_workflows.hooks.installing import Installation, InstallationLost, Workshop
 from queue_workflows.hooks.lifecycle import bring_to_its_end
-from queue_workflows.hooks.needs import Need, needs_of
+from queue_workflows.hooks.needs import Need, needs_below, needs_of
 from queue_workflows.hooks.process import HookStop
 from queue_workflows.hooks.reported import is_program
 from queue_workflows.models import Binary
-from queue_workflows.repositories.binaries import BINARY_MISSING, BinaryRepository, hold_key
+from queue_workflows.repositories.binaries import BINARY_MISSING, BinaryFence, BinaryRepository, hold_key
 from queue_workflows.states import BinaryStatus
 
 # When a hook that waits is looked at again, if nobody promotes it before.
 LOOK_AGAIN_S: Final = 60.0
+# How often who waits for another's installation looks at it.
+_LOOK_S: Final = 0.5
+
+# What the user set a variable to, if anything.
+Chosen: TypeAlias = "Callable[[str], str | None]"
+OnWait: TypeAlias = "Callable[[str], None]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +51,41 @@ class Prepared:
         return self.hold_key is None and self.skip is None
 
 
-def prepare(plugin: Path, workshop: Workshop, *, stop: HookStop | None = None) -> Prepared:
-    """See to it that the programs are there that a plugin's directory names."""
-    return ensure(needs_of(plugin), workshop, stop=stop)
+def prepare(
+    plugin: Path, workshop: Workshop, *, chosen: Chosen | None = None, stop: HookStop | None = None
+) -> Prepared:
+    """See to it that the programs are there that a plugin's directory names; see `ensure`."""
+    return ensure(needs_of(plugin), workshop, chosen=chosen, stop=stop)
 
 
 def ensure(
-    needs: Iterable[Need], workshop: Workshop, *, stop: HookStop | None = None, at_once: bool = False
+    needs: Iterable[Need],
+    workshop: Workshop,
+    *,
+    chosen: Chosen | None = None,
+    stop: HookStop | None = None,
+    at_once: bool = False,
+    on_wait: OnWait | None = None,
 ) -> Prepared:
     """Have these programs on this machine; the first that cannot be had is the answer.
 
-    `at_once` tries again what failed a moment ago.
+    `chosen` says of a variable what the user set it to, which is not looked for. `at_once` tries again what
+    failed a moment ago. With `on_wait` it waits for who installs one at this moment, and says so first.
     """
     env: dict[str, str] = {}
+    left: list[Need] = []
     for need in needs:
-        abspath, why = _have(need, workshop, stop or HookStop(), at_once)
-        if abspath is not None:
-            env[need.variable] = abspath
+        path = None if chosen is None else chosen(need.variable)
+        if path is None:
+            left.append(need)
+        else:
+            env[need.variable] = path
+    for need, known in zip(left, _known(left, workshop), strict=True):
+        path, why = _in_place(known), ""
+        if path is None:
+            path, why = _have(need, workshop, stop or HookStop(), known, at_once=at_once, on_wait=on_wait)
+        if path is not None:
+            env[need.variable] = path
             continue
         if need.is_skipped_without:
             return Prepared(env, skip=f"{need.name} is missing on {workshop.host_label}: {why}")
@@ -65,32 +93,85 @@ def ensure(
     return Prepared(env)
 
 
-def _have(need: Need, workshop: Workshop, stop: HookStop, at_once: bool) -> tuple[str | None, str]:
-    """Where a program is; None, and why, if it is not there."""
-    with workshop.connect() as connection:
-        binaries = BinaryRepository(connection)
-        known = binaries.named(workshop.machine_id, [need.name]).get(need.name)
-        if known is not None and known.status == BinaryStatus.INSTALLED:
-            if known.abspath is not None and is_program(known.abspath):
-                return known.abspath, ""
-            binaries.gone(known)
-        binaries.want(
-            workshop.machine_id,
-            need.name,
-            bin_providers=",".join(need.providers),
-            overrides=need.overrides,
-        )
-        known = binaries.named(workshop.machine_id, [need.name])[need.name]
-        fence = binaries.claim(
-            known.id, claimed_by=workshop.claimed_by, lease_s=workshop.lease_s, at_once=at_once
-        )
+def _known(needs: Sequence[Need], workshop: Workshop) -> list[Binary | None]:
+    """What is known of them on this machine, in one question: mostly they are all there."""
+    if not needs:
+        return []
+    names = [need.name for need in needs]
+    found = workshop.ask(lambda conn: BinaryRepository(conn).named(workshop.machine_id, names))
+    return [found.get(name) for name in names]
+
+
+def _in_place(known: Binary | None) -> str | None:
+    """Where a program is, if it is where it was installed."""
+    if known is None or known.status != BinaryStatus.INSTALLED or known.abspath is None:
+        return None
+    return known.abspath if is_program(known.abspath) else None
+
+
+def _have(
+    need: Need,
+    workshop: Workshop,
+    stop: HookStop,
+    known: Binary | None,
+    *,
+    at_once: bool,
+    on_wait: OnWait | None,
+) -> tuple[str | None, str]:
+    """Where a program is that was not there; None, and why, if it still is not."""
+    if not need.is_exact and (others := needs_below(workshop.hook_dirs).get(need.name)) is not None:
+        need = need.or_by([others])
+    known, fence = workshop.ask(partial(_claim, need, workshop, known, at_once))
+    if fence is None and on_wait is not None:
+        known, fence = _wait(need, workshop, known, on_wait)
     if fence is not None:
-        found = bring_to_its_end(Installation(need, fence, workshop, stop))
+        try:
+            found = bring_to_its_end(Installation(need, fence, workshop, stop))
+        except InstallationLost as lost:
+            return None, str(lost)
         if found is not None:
             return found.abspath, ""
-        with workshop.connect() as connection:
-            known = BinaryRepository(connection).named(workshop.machine_id, [need.name])[need.name]
-    return None, reason_of(known)
+        (again,) = _known([need], workshop)
+        return None, reason_of(again or known)
+    return _in_place(known), reason_of(known)
+
+
+def _claim(
+    need: Need,
+    workshop: Workshop,
+    known: Binary | None,
+    at_once: bool,
+    conn: psycopg.Connection[Any],
+) -> tuple[Binary, BinaryFence | None]:
+    """The row of a program that is missing, and the right to install it unless somebody else does."""
+    binaries, providers = BinaryRepository(conn), ",".join(need.providers)
+    if known is not None and known.status == BinaryStatus.INSTALLED:
+        binaries.gone(known)
+    binaries.want(workshop.machine_id, need.name, bin_providers=providers, overrides=need.overrides)
+    known = binaries.named(workshop.machine_id, [need.name])[need.name]
+    fence = binaries.claim(
+        known.id,
+        claimed_by=workshop.claimed_by,
+        lease_s=workshop.lease_s,
+        at_once=at_once,
+        bin_providers=providers,
+        overrides=need.overrides,
+    )
+    return known, fence
+
+
+def _wait(
+    need: Need, workshop: Workshop, known: Binary, on_wait: OnWait
+) -> tuple[Binary, BinaryFence | None]:
+    """Until who installs it has ended, or has died: then it may be ours."""
+    fence = None
+    if known.status == BinaryStatus.RUNNING:
+        on_wait(f"{need.name}: {reason_of(known)}")
+    while fence is None and known.status in (BinaryStatus.RUNNING, BinaryStatus.QUEUED):
+        time.sleep(_LOOK_S)
+        # What has just failed is not tried again by who waited for it.
+        known, fence = workshop.ask(partial(_claim, need, workshop, known, False))
+    return known, fence
 
 
 def reason_of(binary: Binary) -> str:

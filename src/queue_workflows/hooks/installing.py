@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import psycopg
 
@@ -28,7 +29,7 @@ from queue_workflows.hooks.process import HookCommand, HookExit, HookStop, run_h
 from queue_workflows.hooks.reported import installed_of, promote_waiting
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.redaction import Redactor
-from queue_workflows.repositories.binaries import BinaryFence, BinaryRepository, Installed
+from queue_workflows.repositories.binaries import BINARY, BinaryFence, BinaryRepository, Installed
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 
 EVENT: Final = "Binary"
@@ -38,7 +39,14 @@ _TIMEOUT_S: Final = 600.0
 _GRACE_S: Final = 5.0
 _SAID: Final = 400
 
-Connect = Callable[[], psycopg.Connection[Any]]
+T = TypeVar("T")
+
+
+class Asking(Protocol):
+    """Puts a question to the database, from any thread; again where the answer was lost."""
+
+    def __call__(self, question: Callable[[psycopg.Connection[Any]], T]) -> T:
+        """The answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +57,7 @@ class Workshop:
     hook, a provider is kept from the `dsns` in `environ`, and its words from the `redactor`'s secrets.
     """
 
-    connect: Connect
+    ask: Asking
     host_label: str
     machine_id: int
     hook_dirs: tuple[Path, ...]
@@ -66,6 +74,10 @@ class InstallationStopped(QwfError):
     """An installation was told to stop; its program is queued again."""
 
 
+class InstallationLost(QwfError):
+    """An installation is another's by now, who goes on with it."""
+
+
 class Installation:
     """A claimed program; see `lifecycle`."""
 
@@ -75,6 +87,7 @@ class Installation:
         self._shop = workshop
         self._stop = stop
         self._over = threading.Event()
+        self._is_lost = False
         self._renewing = threading.Thread(target=self._renew, name=f"install {need.name}", daemon=True)
 
     def run(self) -> Installed | None:
@@ -83,26 +96,24 @@ class Installation:
         refused: list[str] = []
         for provider in self._need.providers:
             try:
-                found = self._ask(provider)
+                found = self._install_by(provider)
             except (QwfError, ValueError, OSError) as wrong:
+                if self._is_lost:
+                    raise self._lost() from wrong
                 if self._stop.reason is not None:
                     raise InstallationStopped(self._stop.reason) from wrong
                 refused.append(f"{provider}: {wrong}"[:_SAID])
                 continue
-            with self._writing() as (binaries, jobs):
-                binaries.installed(self._fence, found)
-                promote_waiting(jobs, self._shop.host_label, self._need.name)
+            self._write(partial(BinaryRepository.installed, fence=self._fence, found=found), wakes=True)
             return found
-        with self._writing() as (binaries, _):
-            binaries.failed(self._fence, "; ".join(refused))
+        self._write(lambda binaries: binaries.failed(self._fence, "; ".join(refused)))
         return None
 
     def update_and_requeue(self) -> None:
         """Queue it again at once, as nothing is known of it."""
         # Whoever has taken it over, or has ended it, knows better.
-        with suppress(LeaseLost, psycopg.Error), self._writing() as (binaries, jobs):
-            binaries.released(self._fence)
-            promote_waiting(jobs, self._shop.host_label, self._need.name)
+        with suppress(InstallationLost, LeaseLost, psycopg.Error):
+            self._write(lambda binaries: binaries.released(self._fence), wakes=True)
 
     def cleanup(self) -> None:
         """End the renewals."""
@@ -110,25 +121,39 @@ class Installation:
         if self._renewing.is_alive():
             self._renewing.join()
 
-    @contextmanager
-    def _writing(self) -> Iterator[tuple[BinaryRepository, NodeJobRepository]]:
-        """The row and those who wait for it, in one transaction."""
-        with self._shop.connect() as connection, connection.transaction():
-            yield BinaryRepository(connection), NodeJobRepository(connection)
+    def _write(self, what: Callable[[BinaryRepository], None], *, wakes: bool = False) -> None:
+        """Write its row; `wakes` those who wait for it, in one transaction."""
+
+        def question(connection: psycopg.Connection[Any]) -> None:
+            with connection.transaction():
+                what(BinaryRepository(connection))
+                if wakes:
+                    promote_waiting(NodeJobRepository(connection), self._shop.host_label, self._need.name)
+
+        try:
+            self._shop.ask(question)
+        except LeaseLost as lost:
+            if lost.family != BINARY:
+                raise
+            raise self._lost() from lost
 
     def _renew(self) -> None:
         while not self._over.wait(self._shop.lease_s / 3):
             try:
-                with self._shop.connect() as connection:
-                    BinaryRepository(connection).renew(self._fence, self._shop.lease_s)
+                self._shop.ask(lambda conn: BinaryRepository(conn).renew(self._fence, self._shop.lease_s))
             except LeaseLost as lost:
+                # Of the program, or of the hook's job that it is installed for.
+                self._is_lost = lost.family == BINARY
                 self._stop.request(str(lost))
                 return
             except psycopg.Error:
                 # The fence has the last word; the next renewal may get through.
                 continue
 
-    def _ask(self, provider: str) -> Installed:
+    def _lost(self) -> InstallationLost:
+        return InstallationLost(f"somebody else installs {self._need.name} by now")
+
+    def _install_by(self, provider: str) -> Installed:
         hook = provider_hook(provider, self._shop.hook_dirs)
         directory = self._shop.data_dir.absolute() / "binaries"
         place = directory / self._need.name

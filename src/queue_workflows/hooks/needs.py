@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from queue_workflows.errors import PluginConfigError
+from queue_workflows.hooks.discovery import plugins_in
 
 FILES: Final = ("binaries.jsonl", "dependencies.jsonl")
 USUAL_PROVIDERS: Final = ("env", "pip", "npm", "apt", "brew")
@@ -27,12 +28,21 @@ _FIELDS: Final = frozenset({"type", "name", "bin_name", "bin_providers", "overri
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A program, who may install it, in order, and what each is told of it."""
+    """A program, who may install it, in order, and what each is told of it; `is_exact`: by nobody else."""
 
     name: str
     providers: tuple[str, ...]
     overrides: dict[str, Any]
     is_skipped_without: bool = False
+    is_exact: bool = False
+
+    def or_by(self, others: Iterable[Need]) -> Need:
+        """The same program by whoever may install it for one of `others`, too; their own come first."""
+        providers, overrides = list(self.providers), dict(self.overrides)
+        for other in others:
+            providers += [provider for provider in other.providers if provider not in providers]
+            overrides = {**other.overrides, **overrides}
+        return replace(self, providers=tuple(providers), overrides=overrides)
 
     @property
     def variable(self) -> str:
@@ -54,6 +64,24 @@ def needs_of(plugin: Path) -> tuple[Need, ...]:
             raise PluginConfigError(plugin.name, f"{name} has more than {_LONGEST_FILE:,} bytes")
         return tuple(_needs_in(plugin.name, name, content))
     return ()
+
+
+def needs_below(dirs: Iterable[Path | str], *, strict: bool = False) -> dict[str, Need]:
+    """What all plugins of these directories need, each program by whoever may install it for one of them.
+
+    A plugin whose file is wrong is passed over, unless `strict`: that is its own hooks' affair.
+    """
+    found: dict[str, Need] = {}
+    for plugin in plugins_in(dirs).values():
+        try:
+            needs = needs_of(plugin)
+        except PluginConfigError:
+            if strict:
+                raise
+            continue
+        for need in needs:
+            found[need.name] = found[need.name].or_by([need]) if need.name in found else need
+    return found
 
 
 def need_of(name: str, providers: object = None, overrides: object = None) -> Need:

@@ -22,10 +22,9 @@ from typing import Any, Final
 from queue_workflows.errors import HookFailed
 from queue_workflows.hooks.output import HookOutput
 from queue_workflows.hooks.process import HookExit
+from queue_workflows.hooks.sealing import SEALED
 from queue_workflows.jobs.outcomes import Discard, Skip
 
-# What a background hook is told whose run has come to its last step's end.
-SEALED: Final = "the run is sealed"
 _LONGEST: Final = 1_000
 
 

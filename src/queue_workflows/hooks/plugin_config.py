@@ -88,6 +88,13 @@ class PluginConfig:
                 raise _wrong(self.plugin, key, "is missing", f"set {key}, in the environment or for the run")
         return PluginValues(values, None, _timeout_of(self, given))
 
+    def said_by_user(self, key: str, run_config: Mapping[str, Any], environ: Mapping[str, str]) -> Any:
+        """What the run's config or the environment says for a key, declared or not; None if they do not."""
+        schema = self.properties.get(key, {"type": "string"})
+        names = [key, *schema.get("x-aliases", [])]
+        value = _Given(self, run_config, environ).first_of(names, key, schema)
+        return None if value is _MISSING else value
+
 
 def load_plugin_config(directory: Path) -> PluginConfig:
     """What the plugin in this directory says of itself; `PluginConfigError` if that makes no sense."""

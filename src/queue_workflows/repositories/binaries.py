@@ -21,20 +21,21 @@ from queue_workflows.repositories.table import Filters, Repository, Table
 from queue_workflows.states import BinaryStatus
 
 _TABLE: Final = Table(Binary)
+# What a lost lease of a program calls it.
+BINARY: Final = "binary"
 # The reason of a hold; its key is that of `hold_key`.
 BINARY_MISSING: Final = "binary_missing"
 # A failed installation is tried again after a minute, later after longer.
 BACKOFF_S: Final = 60.0
 LONGEST_BACKOFF_S: Final = 3600.0
 
-# Whoever asks last says who may install it; what is installed stays so.
+# What nobody could install is tried again at once by somebody who knows of another provider.
 WANT: Final = """
 INSERT INTO binaries (machine_id, name, bin_providers, overrides)
 VALUES (%(machine_id)s::bigint, %(name)s::text, %(bin_providers)s::text, %(overrides)s::jsonb)
-ON CONFLICT (machine_id, name) DO UPDATE SET
-    bin_providers = excluded.bin_providers, overrides = excluded.overrides
-WHERE (binaries.bin_providers, binaries.overrides)
-    IS DISTINCT FROM (excluded.bin_providers, excluded.overrides)
+ON CONFLICT (machine_id, name) DO UPDATE SET status = 'queued', updated_at = statement_timestamp()
+WHERE binaries.status = 'failed' AND NOT string_to_array(excluded.bin_providers, ',')
+    <@ string_to_array(COALESCE(binaries.bin_providers, ''), ',')
 RETURNING id
 """
 NAMED: Final = _TABLE.sql("""
@@ -48,7 +49,7 @@ WHERE machines.host_label = COALESCE(%(host_label)s::text, machines.host_label)
 ORDER BY machines.host_label, binaries.name
 LIMIT %(limit)s::bigint
 """)
-# Nobody waits for a row that is being claimed at this moment.
+# Nobody waits for a row that is being claimed at this moment. The row says what is tried.
 CLAIM: Final = """
 WITH free AS MATERIALIZED (
     SELECT id FROM binaries
@@ -61,7 +62,8 @@ WITH free AS MATERIALIZED (
 UPDATE binaries SET
     status = 'running', attempt = attempt + 1, claimed_by = %(claimed_by)s::text,
     lease_expires_at = statement_timestamp() + make_interval(secs => %(lease_s)s::float8),
-    updated_at = statement_timestamp()
+    bin_providers = COALESCE(%(bin_providers)s::text, bin_providers),
+    overrides = COALESCE(%(overrides)s::jsonb, overrides), updated_at = statement_timestamp()
 FROM free WHERE binaries.id = free.id
 RETURNING attempt
 """
@@ -154,7 +156,7 @@ class BinaryRepository(Repository[Binary]):
     def want(
         self, machine_id: int, name: str, *, bin_providers: str | None, overrides: dict[str, Any] | None
     ) -> None:
-        """Have a row for a program that a plugin needs."""
+        """Have a row for a program that a plugin needs, and have it tried again by whom nobody has asked."""
         params = {
             "machine_id": machine_id,
             "name": check.text("name", name),
@@ -174,13 +176,27 @@ class BinaryRepository(Repository[Binary]):
         return self._first(OF_KEY, {"host_label": host_label, "name": name})
 
     def claim(
-        self, binary_id: int, *, claimed_by: str, lease_s: float, at_once: bool = False
+        self,
+        binary_id: int,
+        *,
+        claimed_by: str,
+        lease_s: float,
+        at_once: bool = False,
+        bin_providers: str | None = None,
+        overrides: dict[str, Any] | None = None,
     ) -> BinaryFence | None:
         """Become the one who installs it; None while somebody else does, or before it may be tried again.
 
-        `at_once` is for an operator, who does not wait for that.
+        `at_once` is for an operator, who does not wait for that. The row says then who is asked for it.
         """
-        params = {"id": binary_id, "claimed_by": claimed_by, "lease_s": lease_s, "at_once": at_once}
+        params = {
+            "id": binary_id,
+            "claimed_by": claimed_by,
+            "lease_s": lease_s,
+            "at_once": at_once,
+            "bin_providers": check.text_or_none("bin_providers", bin_providers),
+            "overrides": None if overrides is None else self._limits.json_object("overrides", overrides),
+        }
         rows = self._sql.rows(CLAIM, params)
         return BinaryFence(binary_id, rows[0][0], claimed_by) if rows else None
 
@@ -218,7 +234,7 @@ class BinaryRepository(Repository[Binary]):
 
     def _write(self, sql: str, fence: BinaryFence, **values: Any) -> None:
         if not self._sql.rows(sql, fence._asdict() | values):
-            raise LeaseLost("binary", fence.id, fence.attempt)
+            raise LeaseLost(BINARY, fence.id, fence.attempt)
 
     # Last, because its name hides the builtin from the annotations below it.
     def list(

@@ -116,7 +116,8 @@ def _hooks_of(
     """What runs the hooks of a worker of theirs; imported for it alone, as others start often."""
     if guardian.identity.queue != HOOKS_QUEUE:
         return None
-    from queue_workflows.hooks.performing import HookRunner, HookTerms
+    from queue_workflows.hooks.attempting import HookTerms
+    from queue_workflows.hooks.performing import HookRunner
 
     if not settings.hook_dirs:
         _log.warning("no directories of hooks: set QWF_HOOK_DIRS, or every hook will wait for another worker")
@@ -130,6 +131,5 @@ def _hooks_of(
         dsns=tuple(dsn for dsn in (database.dsn, database.direct_dsn) if dsn),
         worker_id=guardian.identity.worker_id,
         lease_s=guardian.holdings.lease_s,
-        connect=lambda: database.connect(autocommit=True),
     )
     return HookRunner(terms, aside.ask, redactor=redactor)

@@ -1,0 +1,248 @@
+"""One attempt of a hook's job, from its claim to what it returns; see `lifecycle`.
+
+    its plugin's config ─> off? skip ─> its programs ─> run it ─> read its output ─> store that ─> its outcome
+
+All of it happens in the job's own thread. Its output is stored under the job's fence before the job ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import psycopg
+
+from queue_workflows.errors import PluginConfigError, QwfError
+from queue_workflows.hooks.arguments import config_in, hook_arguments
+from queue_workflows.hooks.binaries import ensure
+from queue_workflows.hooks.discovery import Hook
+from queue_workflows.hooks.environment import hook_environment
+from queue_workflows.hooks.installing import InstallationStopped, Workshop
+from queue_workflows.hooks.outcomes import result_of
+from queue_workflows.hooks.output import HookOutput, read_output
+from queue_workflows.hooks.places import HookPlaces, places_of
+from queue_workflows.hooks.plugin_config import PluginConfig
+from queue_workflows.hooks.process import HookCommand, HookStop, run_hook
+from queue_workflows.hooks.records import Storing, keep_what_was_left
+from queue_workflows.hooks.reported import is_program
+from queue_workflows.hooks.sealing import NOTHING_LEFT, SEALED, AtSeal
+from queue_workflows.hooks.shelf import Shelf
+from queue_workflows.host.orphans import end_orphans
+from queue_workflows.host.spawner import Spawner
+from queue_workflows.jobs.context import JobContext
+from queue_workflows.jobs.outcomes import Discard, PutAside, Skip
+from queue_workflows.jobs.redaction import Redactor
+from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.hook_jobs import HookJobRepository
+from queue_workflows.repositories.hook_records import HookRecordRepository
+
+T = TypeVar("T")
+
+# How a hook's job ends for good, raised.
+VERDICTS: Final = (Skip, Discard)
+# How long what a hook printed and left may take to be read and stored after its own timeout.
+_TO_READ_S: Final = 600.0
+# How many attempts that nobody read are looked for.
+_LOOKED_BACK: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class HookTerms:
+    """What holds for all hooks of one worker."""
+
+    dirs: tuple[Path, ...]
+    data_dir: Path
+    host_label: str
+    environ: Mapping[str, str]
+    grace_s: float
+    dsns: tuple[str, ...]
+    worker_id: str
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What the attempts of one worker share; `ask` puts a question for a job as long as that is held."""
+
+    terms: HookTerms
+    ask: Callable[[ClaimedNodeJob, Callable[[psycopg.Connection[Any]], Any]], Any]
+    shelf: Shelf
+    spawner: Spawner
+    redactor: Redactor
+    at_seal: AtSeal
+    machine_id: Callable[[ClaimedNodeJob], int]
+
+
+class HookAttempt:
+    """A claimed hook; the `job` as it is held, and with its inputs `resolved`."""
+
+    def __init__(
+        self, hook: Hook, job: ClaimedNodeJob, resolved: ClaimedNodeJob, ctx: JobContext, bench: Bench
+    ) -> None:
+        self._hook, self._job, self._ctx, self._bench = hook, job, ctx, bench
+        self._terms = bench.terms
+        self._given = dict(resolved.inputs.get("args") or {})
+        self._run_config = config_in(self._given)
+        self._given.pop("config", None)
+        self._stop = HookStop()
+        self._held = ExitStack()
+        self._places = places_of(bench.terms.data_dir, job.run_id, hook, job.attempt)
+        self._is_unread = False
+
+    def run(self) -> dict[str, Any]:
+        """What the job returns; raises `VERDICTS`, or why it is to be tried again or put aside."""
+        terms, places, hook = self._terms, self._places, self._hook
+        config = self._bench.shelf.config(hook.path.parent)
+        values = config.resolve(self._run_config, terms.environ)
+        if values.disabled_by is not None:
+            raise Skip(values.disabled_by)
+        self._listen(config)
+        places.make()
+        if values.timeout_s is not None:
+            self._ctx.takes_s = values.timeout_s + terms.grace_s + _TO_READ_S
+        if self._job.attempt > 1:
+            # Of the attempt before, whose worker may have been killed with all that would have ended it.
+            end_orphans()
+        self._keep_what_was_left()
+        command = HookCommand(
+            argv=[*hook.interpreter, str(hook.path), *hook_arguments(self._given)],
+            env=hook_environment(
+                config,
+                values,
+                engine=self._programs(config) | self._of_the_run(),
+                environ=terms.environ,
+                dsns=terms.dsns,
+            ),
+            cwd=places.directory,
+            stdout_path=places.stdout,
+            stderr_path=places.stderr,
+            timeout_s=values.timeout_s,
+            grace_s=terms.grace_s,
+        )
+        if self._stop.reason == SEALED:
+            raise Skip(NOTHING_LEFT)
+        self._is_unread = True
+        ended = run_hook(command, stop=self._stop, spawner=self._bench.spawner, redactor=self._bench.redactor)
+        output = read_output(places.directory, places.stdout, beneath=places.run.parent)
+        self._store(output)
+        self._is_unread = False
+        return result_of(hook.label, ended, output, is_background=self._job.background)
+
+    def update_and_requeue(self) -> None:
+        """Keep what it has printed until now; its row goes back with the ends that its worker writes."""
+        if self._is_unread:
+            with suppress(QwfError, psycopg.Error, OSError):
+                self._keep(self._job.attempt, self._places)
+
+    def cleanup(self) -> None:
+        """Nobody tells it to stop any more."""
+        self._held.close()
+
+    def _ask(self, question: Callable[[psycopg.Connection[Any]], T]) -> T:
+        answer: T = self._bench.ask(self._job, question)
+        return answer
+
+    def _listen(self, config: PluginConfig) -> None:
+        """Hear what ends the process: a cancel, a guard or a stop of the worker, and the seal of its run.
+
+        What would be ended at the seal does not begin after it.
+        """
+        ctx, job, stop = self._ctx, self._job, self._stop
+        self._held.enter_context(ctx.interrupted_by(lambda: stop.request(ctx.stop_reason or "stopped")))
+        if not job.background or config.bg_at_seal != "kill":
+            return
+        self._held.enter_context(self._bench.at_seal.ends(job.id, stop))
+        if self._ask(lambda conn: HookJobRepository(conn).sealed([job.id])):
+            raise Skip(NOTHING_LEFT)
+
+    def _store(self, output: HookOutput) -> None:
+        """All of it; once the job has to stop, no more than the part that was begun."""
+        storing = Storing(self._job.fence, output, host_label=self._terms.host_label)
+        while not storing.is_done:
+            self._ask(storing.store_part)
+            if not storing.is_done:
+                self._ctx.raise_if_cancelled()
+
+    def _keep_what_was_left(self) -> None:
+        """What attempts before this one printed whose worker died before it was stored."""
+        job, printed = self._job, {}
+        for attempt in range(max(1, job.attempt - _LOOKED_BACK), job.attempt):
+            places = places_of(self._terms.data_dir, job.run_id, self._hook, attempt)
+            if places.stdout.exists():
+                printed[attempt] = places
+        if not printed:
+            return
+        stored = self._ask(lambda conn: HookRecordRepository(conn).stored_before(job.fence))
+        for attempt, places in printed.items():
+            if attempt not in stored:
+                self._keep(attempt, places)
+
+    def _keep(self, attempt: int, places: HookPlaces) -> None:
+        nothing = places.stdout.parent / "nothing"
+        left = read_output(nothing, places.stdout, beneath=places.run.parent)
+        self._ask(partial(keep_what_was_left, fence=self._job.fence, attempt=attempt, output=left))
+
+    def _programs(self, config: PluginConfig) -> dict[str, str]:
+        """Where the programs of its plugin are; without one the hook waits for it, or is skipped."""
+        needs = self._bench.shelf.needs(self._hook.path.parent)
+        if not needs:
+            return {}
+        try:
+            prepared = ensure(needs, self._shop(), chosen=partial(self._chosen, config), stop=self._stop)
+        except InstallationStopped:
+            if self._stop.reason == SEALED:
+                raise Skip(NOTHING_LEFT) from None
+            raise
+        if prepared.skip is not None:
+            raise Skip(prepared.skip)
+        if prepared.hold_key is not None:
+            raise PutAside(prepared.hold_reason, prepared.hold_key, prepared.delay_s)
+        return dict(prepared.env)
+
+    def _chosen(self, config: PluginConfig, variable: str) -> str | None:
+        """The program that the user named for a variable, which is not looked for anywhere else."""
+        said = config.said_by_user(variable, self._run_config, self._terms.environ)
+        if not isinstance(said, str) or not said.strip():
+            return None
+        found = shutil.which(said, path=self._terms.environ.get("PATH"))
+        if found is None or not is_program(found):
+            raise PluginConfigError(
+                config.plugin,
+                f"is set to {said!r:.200}, which is no program that this user can run",
+                key=variable,
+                advice="correct it, or leave it out, and the program is looked for",
+            )
+        return os.path.abspath(found)
+
+    def _shop(self) -> Workshop:
+        terms, bench = self._terms, self._bench
+        return Workshop(
+            ask=self._ask,
+            host_label=terms.host_label,
+            machine_id=bench.machine_id(self._job),
+            hook_dirs=terms.dirs,
+            data_dir=terms.data_dir,
+            spawner=bench.spawner,
+            claimed_by=terms.worker_id,
+            dsns=terms.dsns,
+            redactor=bench.redactor,
+            environ=terms.environ,
+            lease_s=terms.lease_s,
+        )
+
+    def _of_the_run(self) -> dict[str, str]:
+        """What a hook is told of its run, beside its arguments."""
+        return {
+            "QWF_RUN_ID": str(self._job.run_id),
+            "QWF_RUN_DIR": str(self._places.run),
+            "QWF_PLUGIN": self._hook.plugin,
+            "QWF_HOOK": self._hook.name,
+            "QWF_STEP": str(self._hook.step),
+            "QWF_ATTEMPT": str(self._job.attempt),
+        }

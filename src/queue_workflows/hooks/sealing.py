@@ -1,0 +1,46 @@
+"""Background hooks that end when their run is sealed, by the jobs that a worker holds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from queue_workflows.hooks.process import HookStop
+
+# What a background hook is told whose run has come to its last step's end.
+SEALED: Final = "the run is sealed"
+# Why one is skipped that had not begun by then.
+NOTHING_LEFT: Final = "its run is sealed: there is nothing left that it could run beside"
+
+
+class AtSeal:
+    """What to tell when a run is sealed; thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._stops: dict[int, HookStop] = {}
+
+    @contextmanager
+    def ends(self, job_id: int, stop: HookStop) -> Iterator[None]:
+        """This job's hook is to end at the seal of its run."""
+        with self._lock:
+            self._stops[job_id] = stop
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._stops.pop(job_id, None)
+
+    def jobs(self) -> list[int]:
+        """The jobs whose runs are to be looked at."""
+        with self._lock:
+            return list(self._stops)
+
+    def end(self, jobs: Iterable[int]) -> None:
+        """End the hooks of these jobs, whose runs are sealed."""
+        with self._lock:
+            stops = [stop for job_id in jobs if (stop := self._stops.get(job_id)) is not None]
+        for stop in stops:
+            stop.request(SEALED)

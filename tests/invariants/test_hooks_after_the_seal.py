@@ -1,0 +1,93 @@
+"""A listener is for the time of its run's steps: what has not begun by the seal does not begin after it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from support.hook_stage import UNTIL, Stage, result
+from support.jobs import CLEAR
+
+from queue_workflows.jobs.retrying import retry_run
+
+NOTHING_LEFT = "its run is sealed: there is nothing left that it could run beside"
+
+
+@pytest.fixture
+def stage(qwf_dsn: str, tmp_path: Path) -> Iterator[Stage]:
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats, machines, binaries CASCADE")
+        yield Stage(qwf_dsn, connection, tmp_path)
+
+
+def said(stage: Stage) -> dict[str, str | None]:
+    """What the last entry about each job says."""
+    rows = stage.connection.execute(
+        "SELECT node_module, errors -> -1 ->> 'message' FROM workflow_node_jobs"
+    ).fetchall()
+    return dict(rows)
+
+
+def looked_at_again(stage: Stage) -> bool:
+    """The time of what is on hold has come."""
+    stage.connection.execute("UPDATE workflow_node_jobs SET run_at = now() WHERE hold_reason IS NOT NULL")
+    return True
+
+
+def test_a_listener_that_has_not_begun_is_skipped_at_the_seal(stage: Stage) -> None:
+    """One whose program is missing keeps no run open, and one that an operator runs again does not run."""
+    kill = {"x-bg-at-seal": "kill", "x-max-attempts": 1}
+    stage.put("fails/on_Page__00_fails.bg.sh", "echo x >> began", "exit 1", **kill)
+    stage.put("lacks/on_Page__00_lacks.bg.sh", "touch began", **kill)
+    lacking = {"name": "no-such-tool", "bin_providers": "env"}
+    (stage.plugins / "lacks" / "binaries.jsonl").write_text(json.dumps(lacking))
+    stage.put("last/on_Page__90_last.sh", UNTIL.format("../go"), result("succeeded"))
+    stage.put("tidy/on_PageEnd__10_tidy.sh", "touch done")
+    run_id = stage.start()
+    held = "SELECT count(*) FROM workflow_node_jobs WHERE hold_reason = 'binary_missing'"
+    sealed = "SELECT seal_requested_at IS NOT NULL FROM workflow_runs"
+    with stage.worker():
+        stage.until(lambda: stage.connection.execute(held).fetchone() == (1,))
+        stage.file(run_id, "go").touch()
+        stage.until(lambda: stage.connection.execute(sealed).fetchone() == (True,))
+        stage.until(lambda: looked_at_again(stage) and stage.status(run_id) == "failed")
+        assert stage.jobs()["on_Page__00_lacks.bg.sh"][0] == "skipped"
+        assert stage.jobs()["on_Page__00_fails.bg.sh"] == ("failed", 1)
+        assert said(stage)["on_Page__00_lacks.bg.sh"] == NOTHING_LEFT
+        with stage.connection.transaction():
+            retry_run(run_id, conn=stage.connection)
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.jobs()["on_Page__00_fails.bg.sh"] == ("skipped", 2)
+    assert said(stage)["on_Page__00_fails.bg.sh"] == NOTHING_LEFT
+    assert stage.file(run_id, "fails/began").read_text() == "x\n"
+    assert not stage.file(run_id, "lacks/began").exists()
+
+
+def test_the_program_that_the_user_names_is_the_one(stage: Stage) -> None:
+    """For a run or in the environment; nothing is looked for, and a wrong one is said."""
+    stage.put("own/on_Page__10_own.sh", 'echo "$NO_SUCH_TOOL_BINARY" > path', **{"x-max-attempts": 1})
+    lacking = {"name": "no-such-tool", "bin_providers": "env"}
+    (stage.plugins / "own" / "binaries.jsonl").write_text(json.dumps(lacking))
+    with stage.worker(NO_SUCH_TOOL_BINARY="sh"):
+        named = stage.start(config={"NO_SUCH_TOOL_BINARY": "/bin/cat"})
+        usual = stage.start()
+        wrong = stage.start(config={"NO_SUCH_TOOL_BINARY": "/nowhere"})
+        stage.until(
+            lambda: [stage.status(one) for one in (named, usual, wrong)] == ["completed"] * 2 + ["failed"]
+        )
+    assert stage.file(named, "own/path").read_text() == "/bin/cat\n"
+    assert stage.file(usual, "own/path").read_text().endswith("/sh\n")
+    (message,) = [words for words in said_of(stage, wrong) if words]
+    assert "plugin own, NO_SUCH_TOOL_BINARY: is set to '/nowhere', which is no program" in message
+    assert stage.connection.execute("SELECT count(*) FROM binaries").fetchone() == (0,)
+
+
+def said_of(stage: Stage, run_id: object) -> list[str | None]:
+    """The same of one run."""
+    rows = stage.connection.execute(
+        "SELECT errors -> -1 ->> 'message' FROM workflow_node_jobs WHERE run_id = %s", [run_id]
+    )
+    return [words for (words,) in rows.fetchall()]
