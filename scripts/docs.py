@@ -27,14 +27,18 @@ TERMINAL = {
     "node": states.NODE_OVER,
     "node job": states.JOB_TERMINAL,
     "ingest job": states.JOB_TERMINAL,
+    "binary": states.BINARY_FINAL,
 }
 FIRST = {
     "run": ["queued"],
     "node": ["waiting"],
     "node job": ["scheduled", "queued"],
     "ingest job": ["scheduled", "queued"],
+    "binary": ["queued", "installed"],
 }
-ENUMS = {"run": states.RunStatus, "node": states.NodeState}
+ENUMS = {"run": states.RunStatus, "node": states.NodeState, "binary": states.BinaryStatus}
+# What the column of the terminal statuses is called where they end nothing for good.
+FINAL = {"binary": "final"}
 
 
 def diagram(family: str) -> str:
@@ -48,7 +52,7 @@ def diagram(family: str) -> str:
 
 def table_of_moves(family: str) -> str:
     """One row a status: whether it ends the matter, and what may follow it."""
-    rows = ["| status | terminal | may become |", "|---|---|---|"]
+    rows = [f"| status | {FINAL.get(family, 'terminal')} | may become |", "|---|---|---|"]
     for old in in_order(family, states.MOVES[family]):
         followers = ", ".join(f"`{new}`" for new in in_order(family, states.MOVES[family][old]))
         rows.append(f"| `{old}` | {'yes' if old in TERMINAL[family] else ''} | {followers} |")
@@ -108,6 +112,7 @@ BLOCKS: Mapping[str, Mapping[str, Callable[[], str]]] = {
         "node moves": moves("node"),
         "node job moves": moves("node job"),
         "ingest job moves": moves("ingest job"),
+        "binary moves": moves("binary"),
     },
     "docs/exit-codes.md": {"exit codes": exit_codes},
     "docs/configuration.md": {"settings": table_of_settings},

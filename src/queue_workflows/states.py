@@ -1,4 +1,4 @@
-"""The statuses of runs, their nodes and jobs, and the one table of legal moves between them.
+"""The statuses of runs, nodes, jobs and programs, and the one table of legal moves between them.
 
 CHECK constraints keep what a row looks like in each status, and each statement that moves a row names the
 status it moves it from; `check_move` is what both are held against. The diagram in docs/states.md is drawn
@@ -106,6 +106,8 @@ RUN_TERMINAL: Final = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatu
 JOB_TERMINAL: Final = frozenset(
     {JobStatus.COMPLETED, JobStatus.SKIPPED, JobStatus.FAILED, JobStatus.CANCELLED}
 )
+# What is known of a program; either is looked at again.
+BINARY_FINAL: Final = frozenset({BinaryStatus.INSTALLED, BinaryStatus.FAILED})
 NODE_OVER: Final = frozenset({NodeState.COMPLETED, NodeState.SKIPPED, NodeState.FAILED, NodeState.CANCELLED})
 INGEST_STATUSES: Final = tuple(status for status in JobStatus if status is not JobStatus.AWAITING_INPUT)
 NODE_STATUSES: Final = tuple(JobStatus)
@@ -151,11 +153,21 @@ NODE_MOVES: Final[Moves] = {
     },
 }
 
+# Found by a hook of its own, a program is installed without anybody's claim. What could not be installed is
+# tried again after a while, and what is gone from the disk at once; so neither is the end of it.
+BINARY_MOVES: Final[Moves] = {
+    BinaryStatus.QUEUED: frozenset({BinaryStatus.RUNNING, BinaryStatus.INSTALLED}),
+    BinaryStatus.RUNNING: frozenset({BinaryStatus.INSTALLED, BinaryStatus.FAILED, BinaryStatus.QUEUED}),
+    BinaryStatus.INSTALLED: frozenset({BinaryStatus.QUEUED}),
+    BinaryStatus.FAILED: frozenset({BinaryStatus.RUNNING, BinaryStatus.QUEUED, BinaryStatus.INSTALLED}),
+}
+
 MOVES: Final[Mapping[str, Moves]] = {
     "run": RUN_MOVES,
     "node": GRAPH_MOVES,
     "node job": NODE_MOVES,
     "ingest job": INGEST_MOVES,
+    "binary": BINARY_MOVES,
 }
 
 

@@ -13,6 +13,8 @@ from support.commands import Said, qwf_here
 from support.jobs import CLEAR
 from support.runs import dispatcher, settle
 
+from queue_workflows.hooks.output import read_output
+from queue_workflows.hooks.records import store_and_process
 from queue_workflows.repositories import HeartbeatRepository, RunRepository
 from queue_workflows.repositories.hook_jobs import HookJobRepository
 
@@ -112,6 +114,69 @@ def test_a_host_that_is_gone_is_named_and_given_up(
     told = json.loads(qwf("explain", f"node:{job_id}", "--json").stdout)
     assert "host_gone" not in [reason["code"] for reason in told["reasons"]]
     assert qwf("run", "unpin", run_id, status=1).stdout == f"{run_id}: was no host's\n"
+
+
+def test_only_hooks_that_come_first_on_their_host_are_before_a_hook(
+    qwf: Callable[..., Said], plugins: Path, conn: psycopg.Connection[Any]
+) -> None:
+    """Not those of other hosts, nor those that stand beside the others in the background."""
+    for _ in range(4):
+        qwf("hooks", "run", "Page", "--dir", plugins)
+    settle(dispatcher(conn))
+
+    def before(job_id: int) -> int:
+        reasons = json.loads(qwf("explain", f"node:{job_id}", "--json").stdout)["reasons"]
+        return sum(reason["data"]["ahead"] for reason in reasons if reason["code"] == "behind")
+
+    hooks = "SELECT id FROM workflow_node_jobs WHERE {} background ORDER BY position"
+    first, second, third, last = [row[0] for row in conn.execute(hooks.format("NOT")).fetchall()]
+    assert [before(one) for one in (first, second, third, last)] == [0, 1, 2, 3]
+    for job_id, host in ((first, "near"), (second, "far"), (last, "far")):
+        conn.execute("UPDATE workflow_node_jobs SET pinned_host = %s WHERE id = %s", [host, job_id])
+    assert [before(one) for one in (first, second, third, last)] == [0, 0, 0, 1]
+    conn.execute("UPDATE workflow_node_jobs SET priority = 9 WHERE id = %s", [third])
+    assert [before(one) for one in (first, second, third, last)] == [1, 1, 0, 2]
+
+
+def test_what_hooks_have_said_is_listed(
+    qwf: Callable[..., Said], plugins: Path, conn: psycopg.Connection[Any], tmp_path: Path
+) -> None:
+    """A run's records with their warnings, by type and plugin, a page at a time."""
+    run_id = qwf("hooks", "run", "Page", "--dir", plugins, "--plugins", "title").stdout.strip()
+    settle(dispatcher(conn))
+    (job,) = HookJobRepository.at("here")(conn).claim("hooks", worker_id="w", lease_s=60, limit=1)
+    (tmp_path / "title.html").write_text("x")
+    printed = tmp_path / "printed"
+    lines = [
+        '{"type": "Result", "status": "succeeded", "output_str": "Canals\\u001b"}',
+        "oops",
+        '{"type": "Tag"}',
+    ]
+    printed.write_text("\n".join(lines))
+    (tmp_path / "left").mkdir()
+    (tmp_path / "left" / "a.txt").write_text("a")
+    output = read_output(tmp_path / "left", printed, beneath=tmp_path)
+    store_and_process(conn, job.fence, output, host_label="here")
+    said = qwf("hooks", "records", run_id[:8])
+    cells = [line.split(None, 5) for line in said.stdout.splitlines()]
+    assert [one[1:] for one in cells] == [
+        ["HOOK", "ATTEMPT", "LINE", "TYPE", "WHAT"],
+        ["title/on_Page__30_title.sh", "1", "0", "Files", "1: a.txt"],
+        ["title/on_Page__30_title.sh", "1", "1", "Result", "succeeded Canals?"],
+        ["title/on_Page__30_title.sh", "1", "2", "Warning", cells[3][5]],
+        ["title/on_Page__30_title.sh", "1", "3", "Tag", "warning: Tag: a tag has a name"],
+    ]
+    assert cells[3][5].startswith("warning: ")
+    page = qwf("hooks", "records", run_id, "--limit", "1")
+    assert page.stderr == f"the first 1; --after {cells[1][0]} goes on, --limit shows more\n"
+    rest = json.loads(qwf("hooks", "records", run_id, "--after", cells[1][0], "--json").stdout)
+    assert [(one["line_no"], one["type"]) for one in rest] == [(1, "Result"), (2, "Warning"), (3, "Tag")]
+    assert rest[2]["payload"] == {"type": "Tag"}
+    warned = json.loads(qwf("hooks", "records", run_id, "--warnings", "--json").stdout)
+    assert [one["line_no"] for one in warned] == [2, 3]
+    assert len(json.loads(qwf("hooks", "records", run_id, "--type", "Result", "--json").stdout)) == 1
+    assert qwf("hooks", "records", run_id, "--plugin", "listen").stderr == "no record matches\n"
+    assert "there is no run" in qwf("hooks", "records", "0" * 8, status=2).stderr
 
 
 @pytest.mark.parametrize(

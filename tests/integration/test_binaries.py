@@ -6,8 +6,10 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import pytest
 from support.jobs import CLEAR
 from support.workers import until
 
-from queue_workflows.errors import PluginConfigError
+from queue_workflows.errors import LeaseLost, PluginConfigError
 from queue_workflows.hooks.binaries import ensure, prepare
 from queue_workflows.hooks.installing import Workshop
 from queue_workflows.hooks.needs import Need, need_of, needs_of
@@ -24,10 +26,10 @@ from queue_workflows.hooks.process import HookStop
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
-from queue_workflows.repositories.binaries import BinaryRepository
+from queue_workflows.repositories.binaries import BinaryFence, BinaryRepository, Installed
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.repositories.machines import MachineRepository
-from queue_workflows.states import JobStatus
+from queue_workflows.states import BinaryStatus, JobStatus, check_move
 
 
 @pytest.fixture
@@ -346,3 +348,34 @@ def test_an_operator_waits_for_who_installs_it(
         installing.join()
         assert (waited.is_ready, heard) == (is_had, ["tool: w1 installs it"])
     assert len(log.read_text().splitlines()) == 1
+
+
+def test_a_program_moves_only_as_the_table_says(conn: psycopg.Connection, shop: Workshop) -> None:
+    """Whatever is done to it in whichever status, with a fence that holds or one that does not."""
+    binaries = BinaryRepository(conn)
+    found = Installed("tool", "/bin/sh", None, None, "env")
+    fence = BinaryFence(0, 1, "w1")
+    verbs: dict[str, Callable[[BinaryFence], object]] = {
+        "want": lambda held: binaries.want(shop.machine_id, "tool", bin_providers="new", overrides={}),
+        "claim": lambda held: binaries.claim(held.id, claimed_by="w2", lease_s=30.0, at_once=True),
+        "renew": lambda held: binaries.renew(held, 30.0),
+        "installed": lambda held: binaries.installed(held, found),
+        "failed": lambda held: binaries.failed(held, "no"),
+        "released": binaries.released,
+        "report": lambda held: binaries.report(shop.machine_id, found),
+        "gone": lambda held: binaries.gone(binaries.list()[0]),
+    }
+    moved: set[tuple[str, str, str]] = set()
+    for status, (name, verb) in product(BinaryStatus, verbs.items()):
+        conn.execute("TRUNCATE binaries")
+        (binary_id,) = conn.execute(
+            "INSERT INTO binaries (machine_id, name, status, abspath, attempt, claimed_by, lease_expires_at)"
+            " VALUES (%s, 'tool', %s, '/nowhere', 1, %s, %s) RETURNING id",
+            [shop.machine_id, status, *(("w1", "2999-01-01") if status == "running" else (None, None))],
+        ).fetchone() or (0,)
+        with suppress(LeaseLost):
+            verb(fence._replace(id=binary_id))
+        if (after := str(rows(conn)[0][1])) != status:
+            check_move("binary", status, after)
+            moved.add((name, status, after))
+    assert {name for name, *_ in moved} == verbs.keys() - {"renew"}

@@ -8,12 +8,14 @@ import pytest
 
 from queue_workflows.errors import IllegalTransition
 from queue_workflows.states import (
+    BINARY_FINAL,
     INGEST_STATUSES,
     JOB_TERMINAL,
     MOVES,
     NODE_OVER,
     NODE_STATUSES,
     RUN_TERMINAL,
+    BinaryStatus,
     JobStatus,
     NodeState,
     RunStatus,
@@ -25,9 +27,16 @@ STATUSES = {
     "node": tuple(NodeState),
     "node job": NODE_STATUSES,
     "ingest job": INGEST_STATUSES,
+    "binary": tuple(BinaryStatus),
 }
-TERMINAL = {"run": RUN_TERMINAL, "node": NODE_OVER, "node job": JOB_TERMINAL, "ingest job": JOB_TERMINAL}
-FIRST = {"run": "queued", "node": "waiting", "node job": "queued", "ingest job": "queued"}
+TERMINAL = {
+    "run": RUN_TERMINAL,
+    "node": NODE_OVER,
+    "node job": JOB_TERMINAL,
+    "ingest job": JOB_TERMINAL,
+    "binary": BINARY_FINAL,
+}
+FIRST = {"run": "queued", "node": "waiting", "node job": "queued", "ingest job": "queued", "binary": "queued"}
 # What a node's job opens as is up to the dispatcher, which finds out when the node is ready again.
 REOPENED = {
     "run": {"running"},
@@ -39,7 +48,7 @@ FAMILIES = list(MOVES)
 
 
 def test_every_family_of_rows_has_its_table() -> None:
-    """Runs, nodes, node jobs and ingest jobs; nothing else has a status that moves."""
+    """Runs, nodes, node jobs, ingest jobs and programs; nothing else has a status that moves."""
     assert set(MOVES) == set(STATUSES)
 
 
@@ -53,7 +62,7 @@ def test_every_status_has_an_entry_and_no_other(family: str) -> None:
         assert old not in news
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", sorted(REOPENED))
 def test_terminal_is_what_only_an_operator_reopens(family: str) -> None:
     """From a terminal status exactly the retry leads on; every other status can still end by itself."""
     for old, news in MOVES[family].items():
@@ -100,7 +109,8 @@ def test_only_a_node_job_waits_for_input() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_check_move_allows_the_table_and_refuses_everything_else(family: str) -> None:
     """Every pair of every status, those of other families and nonsense included."""
-    words = {*map(str, JobStatus), *map(str, RunStatus), *map(str, NodeState), "", "QUEUED", "done"}
+    words = {*map(str, JobStatus), *map(str, RunStatus), *map(str, NodeState), *map(str, BinaryStatus)}
+    words |= {"", "QUEUED", "done"}
     for old, new in product(words, words):
         if new in MOVES[family].get(old, ()):
             check_move(family, old, new)

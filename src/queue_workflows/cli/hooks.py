@@ -1,4 +1,4 @@
-"""`qwf hooks`: the scripts of an event, and runs of them."""
+"""`qwf hooks`: the scripts of an event, runs of them, and what these have said."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.hook_records import records
 from queue_workflows.cli.operating import json_option, print_json, print_table, say
 from queue_workflows.cli.run_values import mapping_in, pairs
 from queue_workflows.cli.run_watching import follow
@@ -34,7 +35,7 @@ _dir_option = click.option(
 
 @click.group(no_args_is_help=True)
 def hooks() -> None:
-    """See the hook scripts of an event, and run them as a workflow."""
+    """See the hook scripts of an event, run them as a workflow, and see what they have said."""
 
 
 @hooks.command("list")
@@ -115,6 +116,9 @@ def run(
         click.echo(str(started.id))
         say(f"`qwf run watch {started.id}` follows it")
     return ExitCode.DONE
+
+
+hooks.add_command(records)
 
 
 def _places(dirs: Sequence[str]) -> list[Path]:

@@ -26,6 +26,7 @@ from queue_workflows.repositories.claiming import CLAIMABLE, PRIORITIES
 from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.families import INGEST, NODE, Family, per_family
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
+from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.lanes import LIMIT_FULL
 from queue_workflows.repositories.limit_lines import LimitLineRepository
@@ -64,6 +65,14 @@ SELECT count(*) FROM (
 ) AS ahead
 """,
     claimable=CLAIMABLE,
+)
+# Of hooks those of the same kind that its host claims before it: a run is claimed from on its own host alone,
+# and there, within a priority, before those of no host.
+AHEAD_OF_HOOK: Final = AHEAD[NODE.name].replace(
+    "priority = mark.priority",
+    """priority = mark.priority AND background = %(background)s::boolean
+            AND COALESCE(pinned_host, %(host)s::text, '') = COALESCE(%(host)s::text, '')
+            AND (pinned_host IS NOT NULL OR %(host)s::text IS NULL OR mark.priority > %(own)s::smallint)""",
 )
 # What the workers of a queue are at, the oldest first.
 AT_WORK: Final = per_family("""
@@ -178,7 +187,11 @@ class ExplainingRepository:
             "before": [_LAST_POSITION] * (len(first) - 1) + [job.position],
             "limit": COUNTED_AHEAD + 1,
         }
-        return int(sql.rows(AHEAD[family.name], params)[0][0])
+        statement = AHEAD[family.name]
+        if isinstance(job, WorkflowNodeJob) and job.queue == HOOKS_QUEUE:
+            statement = AHEAD_OF_HOOK
+            params |= {"host": job.pinned_host, "background": job.background, "own": job.priority}
+        return int(sql.rows(statement, params)[0][0])
 
     def _at_work(self, sql: Statements, family: Family, workers: list[Standing]) -> list[AtWork]:
         ids = [one.worker_id for one in workers]

@@ -142,15 +142,21 @@ class HookRecordRepository(Repository[HookRecord]):
         plugin: str | None = None,
         node_job_id: int | None = None,
         all_attempts: bool = False,
+        warnings: bool = False,
         limit: int = 1_000,
         after: int | None = None,
     ) -> list[HookRecord]:
-        """Records by age, of one type if `kind` is given; of each job the last attempt's, or those of all."""
+        """Records by age, of one type if `kind` is given; of each job the last attempt's, or those of all.
+
+        `warnings` are those with which something is wrong; `after` is the id that the page before ended with.
+        """
         filters = Filters()
         filters.add("run_id = %(run_id)s::uuid", run_id=run_id)
         filters.add("type = %(kind)s::text", kind=check.text_or_none("kind", kind))
         filters.add("plugin = %(plugin)s::text", plugin=plugin)
         filters.add("node_job_id = %(node_job_id)s::bigint", node_job_id=node_job_id)
+        if warnings:
+            filters.always("warning IS NOT NULL")
         if not all_attempts:
             filters.always(_CURRENT)
         return self._page(filters, by="id", after=after, limit=limit, newest_first=False)
