@@ -19,7 +19,7 @@ from support.jobs import CLEAR
 from support.workers import until
 
 from queue_workflows.errors import LeaseLost, PluginConfigError
-from queue_workflows.hooks.binaries import ensure, prepare
+from queue_workflows.hooks.binaries import ensure
 from queue_workflows.hooks.installing import Workshop
 from queue_workflows.hooks.needs import Need, need_of, needs_of
 from queue_workflows.hooks.process import HookStop
@@ -258,7 +258,7 @@ def test_the_providers_that_come_along_say_what_they_lack(
     plugin = tmp_path / "plugin"
     plugin.mkdir()
     (plugin / "binaries.jsonl").write_text('{"name": "qwf-tool", "bin_providers": "env"}')
-    assert prepare(plugin, shop).env == {"QWF_TOOL_BINARY": str(tools / "qwf-tool")}
+    assert ensure(needs_of(plugin), shop).env == {"QWF_TOOL_BINARY": str(tools / "qwf-tool")}
     assert not ensure([need_of("no-such-tool", "env,npm,brew,apt")], shop).is_ready
     (error,) = conn.execute("SELECT error FROM binaries WHERE status = 'failed'").fetchone() or ()
     for said in ("no-such-tool is not on PATH", "npm is not installed", "brew is not", "apt-get is not"):
@@ -295,12 +295,12 @@ def test_two_plugins_may_want_a_program_from_different_providers(
     log = tmp_path / "log"
     provider(shop, "first", f"echo first >> {log}; exit 1")
     poor = need_file(shop, "poor", name="tool", bin_providers="first")
-    assert not prepare(poor, shop).is_ready
-    assert not prepare(poor, shop).is_ready
+    assert not ensure(needs_of(poor), shop).is_ready
+    assert not ensure(needs_of(poor), shop).is_ready
     assert log.read_text().splitlines() == ["first"]
     provider(shop, "second", making(shop, log))
     need_file(shop, "rich", name="tool", bin_providers="second", overrides={"second": {"x": 1}})
-    assert prepare(poor, shop).is_ready
+    assert ensure(needs_of(poor), shop).is_ready
     first, again, second = log.read_text().splitlines()
     assert (first, again) == ("first", "first")
     assert '--overrides={"second":{"x":1}}' in second

@@ -28,7 +28,7 @@ _TELLING: Final = ("output_str", "url", "abspath", "name")
 @click.option("--after", metavar="ID", type=int, help="Only what comes after the record with this id.")
 @json_option
 @click.pass_obj
-def records(invocation: Invocation, *, run_name: str, limit: int, as_json: bool, **given: Any) -> None:
+def records(invocation: Invocation, /, *, run_name: str, limit: int, as_json: bool, **given: Any) -> None:
     """Show what the hooks of RUN have said, the oldest first, with what is wrong with it.
 
     RUN is an id, or its first eight digits or more.

@@ -11,14 +11,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 import psycopg
 
 from queue_workflows.hooks.installing import Installation, InstallationLost, Workshop
 from queue_workflows.hooks.lifecycle import bring_to_its_end
-from queue_workflows.hooks.needs import Need, needs_below, needs_of
+from queue_workflows.hooks.needs import Need, needs_below
 from queue_workflows.hooks.process import HookStop
 from queue_workflows.hooks.reported import is_program
 from queue_workflows.models import Binary
@@ -49,13 +48,6 @@ class Prepared:
     def is_ready(self) -> bool:
         """Whether all that it needs is there."""
         return self.hold_key is None and self.skip is None
-
-
-def prepare(
-    plugin: Path, workshop: Workshop, *, chosen: Chosen | None = None, stop: HookStop | None = None
-) -> Prepared:
-    """See to it that the programs are there that a plugin's directory names; see `ensure`."""
-    return ensure(needs_of(plugin), workshop, chosen=chosen, stop=stop)
 
 
 def ensure(
