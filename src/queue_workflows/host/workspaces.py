@@ -17,7 +17,6 @@ import os
 import re
 import uuid
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -118,30 +117,35 @@ def _targets(share: Mapping[str, str | os.PathLike[str]]) -> dict[str, Path]:
 
 
 def _link(held: int, path: Path, link: str, target: Path) -> None:
-    """In one step, so that whoever is at work there finds the link at any moment."""
-    with suppress(OSError):
-        if os.readlink(link, dir_fd=held) == str(target):
-            return
-    passing = f".{uuid.uuid4().hex}"
+    """In one step, so that whoever is at work there finds the link, the former or this one, at any moment."""
     try:
-        if not _is_free(held, link):
-            raise FileExistsError(errno.EEXIST, "something else is there")
-        os.symlink(target, passing, dir_fd=held)
-        os.rename(passing, link, src_dir_fd=held, dst_dir_fd=held)
+        try:
+            os.symlink(target, link, dir_fd=held)
+        except FileExistsError:
+            if (there := _led_to(held, link)) is None:
+                raise
+            if there != str(target):
+                _replace(held, link, target)
     except OSError as wrong:
-        with suppress(FileNotFoundError):
-            os.unlink(passing, dir_fd=held)
+        what = "something else is there" if wrong.errno == errno.EEXIST else wrong.strerror
         raise ConfigurationError(
-            f"{path / link} cannot lead to {target}: {wrong.strerror}", advice="share it under another name"
+            f"{path / link} cannot lead to {target}: {what}", advice="share it under another name"
         ) from None
 
 
-def _is_free(held: int, link: str) -> bool:
-    """Whether there is nothing of this name, or another link."""
+def _led_to(held: int, link: str) -> str | None:
+    """Where a link leads; None for what is none."""
     try:
-        os.readlink(link, dir_fd=held)
-    except FileNotFoundError:
-        return True
+        return os.readlink(link, dir_fd=held)
     except OSError:
-        return False
-    return True
+        return None
+
+
+def _replace(held: int, link: str, target: Path) -> None:
+    passing = f".{uuid.uuid4().hex}"
+    os.symlink(target, passing, dir_fd=held)
+    try:
+        os.rename(passing, link, src_dir_fd=held, dst_dir_fd=held)
+    except OSError:
+        os.unlink(passing, dir_fd=held)
+        raise
