@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from queue_workflows.hooks.discovery import Hook, discover_hooks, extract_step, is_background_hook
     from queue_workflows.hooks.record_types import RecordContext, register_record_type
     from queue_workflows.hooks.records import process_hook_records
+    from queue_workflows.host.hardening import Hardened, TornDown, harden
     from queue_workflows.host.locks import HostLock
     from queue_workflows.host.workspaces import Workspace, workspace
     from queue_workflows.jobs.context import JobContext
@@ -107,6 +108,7 @@ __all__ = [
     "DocumentError",
     "Enqueued",
     "FinishedRun",
+    "Hardened",
     "HeartbeatRepository",
     "Hook",
     "HookError",
@@ -149,6 +151,7 @@ __all__ = [
     "SchemaError",
     "Skip",
     "StartedRun",
+    "TornDown",
     "UnknownJob",
     "UnknownNode",
     "UnknownRate",
@@ -170,6 +173,7 @@ __all__ = [
     "enqueue_ingest_job",
     "enqueue_many",
     "extract_step",
+    "harden",
     "host_key",
     "ingest_snapshot",
     "ingest_task",
@@ -242,6 +246,7 @@ _HOMES: Final = {
     "hooks.discovery": ("Hook", "discover_hooks", "extract_step", "is_background_hook"),
     "hooks.record_types": ("RecordContext", "register_record_type"),
     "hooks.records": ("process_hook_records",),
+    "host.hardening": ("Hardened", "TornDown", "harden"),
     "host.locks": ("HostLock",),
     "host.workspaces": ("Workspace", "workspace"),
     "jobs.context": ("JobContext",),

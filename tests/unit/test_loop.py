@@ -10,6 +10,7 @@ import time
 import pytest
 
 from queue_workflows.errors import ExitCode
+from queue_workflows.host.hardening import ENDING
 from queue_workflows.roles import loop
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
 
@@ -47,7 +48,7 @@ def test_the_first_signal_is_graceful_the_second_is_at_once(number, code):
 
 def test_who_was_started_deaf_to_the_terminal_stays_so():
     """`nohup` ignores SIGHUP for us, a shell's `&` SIGINT; SIGTERM is heard in any case."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in loop.ENDING}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
     try:
         halt = Halt(lambda: None)
         with halt.on_signals():

@@ -27,8 +27,8 @@ from queue_workflows.db.engine import Database
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.looking import KeptConnection
 from queue_workflows.errors import ExitCode
+from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.launcher import run_as_child_if_pid1
-from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.jobs.tasks import UNKNOWN_TASK
 from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.outcomes import LATER, RETRY, OutcomeRepository, Outcomes
@@ -72,7 +72,7 @@ def run(
     if concurrency not in (None, 1) and family_of(check_known_queue(queue)) is NODE:
         raise click.UsageError(f"a worker of the queue {queue} runs one job at a time; --concurrency is 1")
     run_as_child_if_pid1()
-    die_with_parent(take_launcher_pid())
+    bound_to_launcher()
     settings = effective_settings({"grace_s": grace})
     options = ["--schema-wait=0", *["--drain"] * drain]
     options += [f"--concurrency={concurrency}"] if concurrency else []

@@ -18,8 +18,9 @@ from queue_workflows.cli.worker import worker
 from queue_workflows.config import check_known_queue, effective_settings
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.gpu.devices import find_devices
+from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.launcher import own_command, run_as_child_if_pid1
-from queue_workflows.host.lifetime import die_with_parent, hide_memory, take_launcher_pid
+from queue_workflows.host.lifetime import hide_memory
 from queue_workflows.roles.slots import GPU, ORCHESTRATOR, SCHEDULER, EachDevice, RoleSpec, Spec, WorkerSpec
 from queue_workflows.roles.supervisor import supervise
 from queue_workflows.settings import Settings, check_queue_name
@@ -154,7 +155,7 @@ def supervisor(
             "nothing to run: say --worker QUEUE[:N], --orchestrator, --scheduler, or several"
         )
     run_as_child_if_pid1()
-    die_with_parent(take_launcher_pid())
+    bound_to_launcher()
     log_to_stderr(debug=invocation.debug)
     settings = effective_settings({"host_label": host_label, "grace_s": grace})
     if settings.hook_dirs:

@@ -21,8 +21,9 @@ from queue_workflows.config import check_known_queue, current_config, effective_
 from queue_workflows.db import bootstrap
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
+from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.launcher import run_as_child_if_pid1
-from queue_workflows.host.lifetime import die_with_parent, hide_memory, take_launcher_pid
+from queue_workflows.host.lifetime import hide_memory
 from queue_workflows.roles.outlet import OneLog
 from queue_workflows.roles.slots import ORCHESTRATOR, SCHEDULER, Spec, WorkerSpec, slots_of
 from queue_workflows.roles.supervisor import supervise
@@ -57,7 +58,7 @@ def up(invocation: Invocation, *, workers: Workers) -> ExitCode:
     with who says it. The first Ctrl-C lets running jobs finish within the grace, the second does not.
     """
     run_as_child_if_pid1()
-    die_with_parent(take_launcher_pid())
+    bound_to_launcher()
     settings = effective_settings()
     if settings.hook_dirs:
         hide_memory()

@@ -103,15 +103,15 @@ def _timer_library() -> ctypes.PyDLL | None:
     return None
 
 
-def _create_timer() -> tuple[ctypes.PyDLL, c_void_p]:
-    """A disarmed timer that will send SIGKILL; OSError, with the reason in words, where there is none."""
+def _create_timer(number: signal.Signals) -> tuple[ctypes.PyDLL, c_void_p]:
+    """A disarmed timer that will send this signal; OSError, with the reason in words, where there is none."""
     if not sys.platform.startswith("linux") or ctypes.sizeof(ctypes.c_long) != 8:
         raise OSError(errno.ENOSYS, "only 64-bit Linux has the kernel timer")
     library = _timer_library()
     if library is None:
         raise OSError(errno.ENOSYS, "the C library has no timer_create")
     timer = c_void_p()
-    event = _SigEvent(signo=signal.SIGKILL, notify=_SIGEV_SIGNAL)
+    event = _SigEvent(signo=number, notify=_SIGEV_SIGNAL)
     if library.timer_create(_CLOCK_BOOTTIME, byref(event), byref(timer)):
         code = ctypes.get_errno()
         raise OSError(code, f"timer_create: {os.strerror(code)}")
@@ -122,6 +122,8 @@ class DeadMan:
     """This process's timer; `reason_off` says why there is none, and then arming does nothing."""
 
     reason_off: str | None
+
+    _number: signal.Signals = signal.SIGKILL
 
     def __init__(self, *, enabled: bool = True, slack_s: float = 0.05) -> None:
         self._lock = Lock()
@@ -134,14 +136,14 @@ class DeadMan:
     def _start(self, enabled: bool) -> str | None:
         if not enabled:
             return "switched off: QWF_DEADMAN is off"
-        if os.getpid() == 1:
+        if os.getpid() == 1 and self._number == signal.SIGKILL:
             return "pid 1: the kernel ignores the signal there; start through the launcher"
         try:
-            library, self._timer = _create_timer()
+            library, self._timer = _create_timer(self._number)
         except OSError as exc:
             return f"unsupported: {exc.strerror}"
         self._settime, self._delete = library.timer_settime, library.timer_delete
-        return traced_by()
+        return traced_by() if self._number == signal.SIGKILL else None
 
     def arm(self, deadline_boottime: float) -> None:
         """Die at this time of `boottime()`, or at once when it has passed; replaces the deadline before."""
@@ -201,6 +203,12 @@ class DeadMan:
         self._lock = Lock()
         if self._timer is not None:
             self._forget("forked: the timer stayed with the parent process")
+
+
+class Alarm(DeadMan):
+    """The same clock with a signal that can be heard, SIGALRM."""
+
+    _number = signal.SIGALRM
 
 
 _living: Final[weakref.WeakSet[DeadMan]] = weakref.WeakSet()

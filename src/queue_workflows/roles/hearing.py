@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Final
 
 from queue_workflows.db.joining import Bell
-from queue_workflows.roles.loop import hearable
+from queue_workflows.host.hardening import hearable
 
 _NOTHING: Final = b"\0"
 _DEFAULTS: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler}

@@ -16,6 +16,7 @@ import psycopg
 
 from queue_workflows.db.failures import DATABASE_AWAY, DATABASE_FAILED
 from queue_workflows.errors import ExitCode, PayloadError
+from queue_workflows.host.hardening import exit_code_of
 from queue_workflows.jobs.ending import ending_of, outcome_of
 from queue_workflows.jobs.guards import HeldJob, Verdict, overrun_in_words, verdict_on
 from queue_workflows.jobs.observing import count_ended, cut_short
@@ -25,7 +26,6 @@ from queue_workflows.repositories.ending import Ending
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.intake import Intake, Terms
 from queue_workflows.roles.leaving import end_children
-from queue_workflows.roles.loop import exit_code_of
 from queue_workflows.roles.turns import Turns
 from queue_workflows.settings import Settings
 

@@ -13,28 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from types import FrameType, TracebackType
-from typing import Final, Self
+from typing import Self
 
 from queue_workflows.db.joining import INTERRUPT, Bell
 from queue_workflows.errors import ExitCode
-
-ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_OF_TERMINALS: Final = (signal.SIGINT, signal.SIGHUP)
-_EXITS: Final[dict[int, ExitCode]] = {signal.SIGINT: ExitCode.INTERRUPTED}
-
-
-def exit_code_of(number: int) -> ExitCode:
-    """What a process ends with that a signal ended before its work was done."""
-    return _EXITS.get(number, ExitCode.TERMINATED)
-
-
-def hearable(numbers: Sequence[signal.Signals] = ENDING) -> list[signal.Signals]:
-    """Those to take: who started us deaf to the terminal's signals (`nohup`, a shell's `&`) wants us so."""
-    return [
-        number
-        for number in numbers
-        if number not in _OF_TERMINALS or signal.getsignal(number) is not signal.SIG_IGN
-    ]
+from queue_workflows.host.hardening import ENDING, exit_code_of, hearable
 
 
 def run(tick: Callable[[], float | None], wait: Callable[[float], object]) -> None:

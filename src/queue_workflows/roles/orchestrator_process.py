@@ -16,7 +16,8 @@ from queue_workflows.db.dsn import secrets_of
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import AccessRefused, DatabaseUnreachable, ExitCode
-from queue_workflows.host.lifetime import die_with_parent, hide_memory, take_launcher_pid
+from queue_workflows.host.hardening import bound_to_launcher
+from queue_workflows.host.lifetime import hide_memory
 from queue_workflows.jobs.delivering import deliver
 from queue_workflows.jobs.dispatching import Dispatcher
 from queue_workflows.jobs.redaction import Redactor
@@ -51,7 +52,7 @@ _FIGURES_EVERY_S: Final = 10.0
 
 def run_orchestrator(database: Database, settings: Settings, options: OrchestratorOptions) -> ExitCode:
     """Advance runs until told to stop; the status to end the process with."""
-    die_with_parent(take_launcher_pid())
+    bound_to_launcher()
     if settings.hook_dirs:
         hide_memory()
     report = HealthReport()

@@ -10,7 +10,8 @@ from typing import Final
 from queue_workflows.config import current_config
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.lifetime import die_with_parent, hide_memory, take_launcher_pid
+from queue_workflows.host.hardening import bound_to_launcher
+from queue_workflows.host.lifetime import hide_memory
 from queue_workflows.jobs.declaring import Declaring
 from queue_workflows.jobs.schedules import task_options
 from queue_workflows.roles.health import HealthReport, judge
@@ -29,7 +30,7 @@ ROLE: Final = "scheduler"
 
 def run_scheduler(database: Database, settings: Settings, options: SchedulerOptions) -> ExitCode:
     """Insert ticks until told to stop; the status to end the process with."""
-    die_with_parent(take_launcher_pid())
+    bound_to_launcher()
     if settings.hook_dirs:
         hide_memory()
     declaring = Declaring(current_config().ingest_schedule, options.app)

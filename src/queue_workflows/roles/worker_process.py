@@ -17,7 +17,8 @@ from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.host.deadman import DeadMan
-from queue_workflows.host.lifetime import die_with_parent, hide_memory, take_launcher_pid
+from queue_workflows.host.hardening import bound_to_launcher
+from queue_workflows.host.lifetime import hide_memory
 from queue_workflows.jobs.executor import EventLoop
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.families import NODE
@@ -50,8 +51,7 @@ _LOOP_ENDS_WITHIN_S: Final = 5.0
 
 def run_worker(database: Database, settings: Settings, options: WorkerOptions) -> ExitCode:
     """Work until told to stop, drained, or done; the status to end the process with."""
-    launcher_pid = take_launcher_pid()
-    die_with_parent(launcher_pid)
+    launcher_pid = bound_to_launcher()
     # Processes that share a card hand each other its memory through descriptors that they may have to trace.
     if settings.hook_dirs and options.queue != GPU_QUEUE:
         hide_memory()

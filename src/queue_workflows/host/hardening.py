@@ -1,0 +1,212 @@
+"""How a program that owns something comes to its end, whatever it is that ends it.
+
+A lock, a port or a deployed app is given back by its owner and nobody else, so the owner has to come through
+its `finally` blocks on every path that leaves it the time, and must not live on where nobody would end it.
+
+    harden() ── the launcher is gone ──> Orphaned: nothing was begun
+       │
+    running ── SIGTERM, also the launcher's end · SIGHUP · SIGINT ──┐  the first decides the status:
+       │  └──── SIGALRM, from the deadline or from elsewhere ───────┤  143 · 143 · 130 · 73
+       │                                                            v
+       │                                              unwinding: `finally` blocks, once
+       │                                                            │
+       └── returns, or raises ──────────────> torn down <───────────┘   whatever comes now is noted
+                                     on_teardown, once │
+                                                       v
+                                                     ended
+    from the first signal on, and from the deadline on: `teardown_s`, and who is not through by then is ended
+
+- The signals become one exception in the main thread, a SystemExit (see `unwinding`). A second signal does
+  not break off a teardown, so a `finally` block runs to its end; only the last bound does that.
+- The last bound is kept twice: by a thread, which ends the process with its status, and by the kernel's
+  timer, which also ends a process whose GIL is held or that was stopped (see `deadman`).
+- The deadline is on the clock that counts the time a machine is suspended.
+- A child that was forked inherits none of it: there the signals do what they do to any program.
+
+Our roles have loops of their own and stop gracefully; what they share with this is here too: being bound to
+their launcher, which signals end a process, and what its status says of them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+from queue_workflows.errors import ConfigurationError, ExitCode
+from queue_workflows.host.deadman import Alarm, DeadMan, boottime
+from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.host.unwinding import Unwinding
+
+_log = logging.getLogger(__name__)
+
+ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_OF_TERMINALS: Final = (signal.SIGINT, signal.SIGHUP)
+_EXITS: Final[dict[int, ExitCode]] = {
+    signal.SIGINT: ExitCode.INTERRUPTED,
+    signal.SIGALRM: ExitCode.DEADLINE,
+}
+# The kernel's timer comes after the thread, which can still tell the status.
+_KERNEL_LATER_S: Final = 2.0
+LONGEST_DEADLINE_S: Final = 366 * 86_400.0
+
+
+def bound_to_launcher(launcher_pid: int | None = None) -> int | None:
+    """Die with the process that launched this one, and refuse to run without it; its pid, if there is one.
+
+    By default the launcher's own word is taken (see `lifetime`). To be called early, from the main thread.
+    """
+    told = take_launcher_pid()
+    launcher_pid = told if launcher_pid is None else launcher_pid
+    die_with_parent(launcher_pid)
+    return launcher_pid
+
+
+def exit_code_of(number: int) -> ExitCode:
+    """What a process ends with that a signal ended before its work was done."""
+    return _EXITS.get(number, ExitCode.TERMINATED)
+
+
+def hearable(numbers: Sequence[signal.Signals] = ENDING) -> list[signal.Signals]:
+    """Those to take: who started us deaf to the terminal's signals (`nohup`, a shell's `&`) wants us so."""
+    return [
+        number
+        for number in numbers
+        if number not in _OF_TERMINALS or signal.getsignal(number) is not signal.SIG_IGN
+    ]
+
+
+class TornDown(SystemExit):
+    """A signal, or the deadline, on its way out of the main thread; `code` is what the process ends with."""
+
+
+class Hardened:
+    """What `harden` set up: in force until `close`, the end of a `with`, or the end of the process."""
+
+    def __init__(
+        self,
+        *,
+        deadline_s: float | None,
+        teardown_s: float,
+        on_teardown: Callable[[], object] | None,
+        launcher_pid: int | None,
+    ) -> None:
+        self.launcher_pid = launcher_pid
+        self.by: signal.Signals | None = None
+        self._deadline_s, self._teardown_s, self._on_teardown = deadline_s, teardown_s, on_teardown
+        self._pid = os.getpid()
+        self._unwinding = Unwinding()
+        self._before: dict[signal.Signals, Any] = {}
+        self._closed = False
+        self._begun: SimpleQueue[signal.Signals] = SimpleQueue()  # a signal handler may put into it
+        self._over = threading.Event()
+        self._alarm, self._deadman = Alarm(slack_s=0), DeadMan(slack_s=0)
+
+    def begin(self) -> None:
+        """Take the signals, set the timers."""
+        if self._deadline_s is not None:
+            now = boottime()
+            if self._alarm.reason_off is not None:  # a kernel without it
+                signal.setitimer(signal.ITIMER_REAL, self._deadline_s)
+            self._alarm.arm(now + self._deadline_s)
+            self._deadman.arm(now + self._deadline_s + self._teardown_s + _KERNEL_LATER_S)
+        # After the arming, which a handler that arms must not interrupt.
+        for number in (*hearable(), signal.SIGALRM):
+            self._before[number] = signal.signal(number, self._asked)
+        threading.Thread(target=self._watch, name="qwf-hardened", daemon=True).start()
+        atexit.register(self.close)
+
+    @property
+    def exit_code(self) -> ExitCode | None:
+        """What the process ends with, once a signal or the deadline has decided it."""
+        return None if self.by is None else exit_code_of(self.by)
+
+    def close(self) -> None:
+        """The teardown's last part, once; what comes meanwhile is noted, and what comes later is not ours."""
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._unwinding.end()
+        try:
+            if self._on_teardown is not None:
+                self._on_teardown()
+        finally:
+            self._over.set()
+            self._alarm.close()
+            self._deadman.close()
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+            atexit.unregister(self.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        if self.by is not None:
+            return
+        self.by = signal.Signals(number)
+        self._begun.put(self.by)
+        if not self._closed:
+            self._deadman.arm(boottime() + self._teardown_s + _KERNEL_LATER_S)
+            code = int(exit_code_of(number))
+            self._unwinding.begin(lambda: TornDown(code), frame)
+
+    def _watch(self) -> None:
+        """In a thread: say why it ends, and see to it that it does."""
+        by = self._begun.get()
+        if by == signal.SIGALRM and self._deadline_s is not None:
+            _log.error("the deadline of %g s has passed: tearing down", self._deadline_s)
+        else:
+            _log.warning("%s: tearing down", by.name)
+        if not self._over.wait(self._teardown_s):
+            _log.critical("the teardown is not through after %g s: ended", self._teardown_s)
+            os._exit(exit_code_of(by))
+
+
+def harden(
+    *,
+    deadline_s: float | None = 3600.0,
+    on_teardown: Callable[[], object] | None = None,
+    launcher_pid: int | None = None,
+    teardown_s: float = 60.0,
+) -> Hardened:
+    """From here on this program ends in one way, through its `finally` blocks, and not after its launcher.
+
+    SIGTERM, SIGHUP, SIGINT and the deadline raise one SystemExit in the main thread; `on_teardown` is called
+    once at the end, on every path. Who is not through `teardown_s` after the signal is killed. The launcher
+    is who `launcher_pid` says, by default who started this process if that was ours: `os.getppid()` binds it
+    to any. Raises Orphaned when that one is gone.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise ConfigurationError(
+            "harden() was called in a thread that gets no signals",
+            advice="call it first thing in the main one",
+        )
+    for name, seconds in (("deadline_s", deadline_s), ("teardown_s", teardown_s)):
+        if seconds is not None and not 0 < seconds <= LONGEST_DEADLINE_S:
+            raise ConfigurationError(
+                f"harden(): {name} is {seconds!r}", advice="give a number of seconds above 0, up to a year"
+            )
+    hardened = Hardened(
+        deadline_s=deadline_s,
+        teardown_s=teardown_s,
+        on_teardown=on_teardown,
+        launcher_pid=bound_to_launcher(launcher_pid),
+    )
+    hardened.begin()
+    return hardened
