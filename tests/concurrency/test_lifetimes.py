@@ -189,7 +189,9 @@ def test_an_end_that_somebody_swallows_is_insisted_on(lock: HostLock) -> None:
         OWNER
         + """
 def deaf():
-    try: time.sleep(600)
+    try:
+        say("deaf")
+        time.sleep(600)
     except BaseException: pass
     say("swallowed")
     time.sleep(600)
@@ -197,7 +199,7 @@ own(deaf)
 """
     )
     with Running(program(text)) as running:
-        assert running.line() == "up"
+        assert [running.line(), running.line()] == ["up", "deaf"]
         os.kill(running.pid, signal.SIGTERM)
         assert [running.line() for _ in range(4)] == ["swallowed", "finally", "torn down", ""]
         assert running.status() == ExitCode.TERMINATED
