@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ from support.commands_kept import shell
 from support.processes import gone, linux_only
 from support.workers import until
 
+from queue_workflows.errors import SpawnRefused
 from queue_workflows.hooks.pid_files import sweep_pid_files
 from queue_workflows.hooks.process import HookExit, run_hook
 from queue_workflows.host.spawner import Spawner
@@ -175,3 +177,37 @@ def test_odd_pid_files_are_no_trouble(tmp_path: Path) -> None:
     assert not (tmp_path / "nobody.pid").exists()
     assert len(list(tmp_path.glob("*.pid"))) == 8
     assert sweep_pid_files(tmp_path / "nowhere", mark="0" * 32, since=0, grace_s=0) == ()
+
+
+@pytest.mark.parametrize("what", ["work", "printed"])
+def test_a_hook_neither_works_nor_prints_behind_a_link(spawner: Spawner, tmp_path: Path, what: str) -> None:
+    """Which another hook has put in the place of a directory; what is there stays as it is."""
+    runs, outside = tmp_path / "runs", tmp_path / "outside"
+    for directory in (runs / "1" / "work", runs / "1" / "printed", outside):
+        directory.mkdir(parents=True)
+    (outside / "out").write_text("another's")
+    asked = replace(
+        shell(tmp_path, "touch here; echo hello"),
+        cwd=runs / "1" / "work",
+        stdout_path=runs / "1" / "printed" / "out",
+        stderr_path=runs / "1" / "printed" / "err",
+        beneath=runs,
+    )
+    assert run_hook(asked, spawner=spawner).code == 0
+    assert (runs / "1" / "printed" / "out").read_text() == "hello\n"
+    (runs / "1" / what).rename(runs / "1" / "away")
+    (runs / "1" / what).symlink_to(outside)
+    with pytest.raises(SpawnRefused):
+        run_hook(asked, spawner=spawner)
+    assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("out", "another's")]
+
+
+def test_pid_files_behind_a_link_are_left_alone(tmp_path: Path) -> None:
+    """They are those of another directory."""
+    (tmp_path / "away").mkdir()
+    (tmp_path / "away" / "stale.pid").write_text("999999999")
+    (tmp_path / "work").symlink_to(tmp_path / "away")
+    assert sweep_pid_files(tmp_path / "work", mark="m", since=0.0, grace_s=0.0, beneath=tmp_path) == ()
+    assert (tmp_path / "away" / "stale.pid").exists()
+    assert sweep_pid_files(tmp_path / "away", mark="m", since=0.0, grace_s=0.0, beneath=tmp_path) == ()
+    assert not (tmp_path / "away" / "stale.pid").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -85,7 +86,7 @@ def test_a_worker_of_hooks_stores_what_they_say(roles):
         {"type": "Tag"},
         {"type": "Run", "url": "http://site.test/a"},
     ]
-    output = HookOutput(tuple(HookLine(n, each["type"], each) for n, each in enumerate(said, 1)))
+    output = HookOutput(tuple(HookLine(n, each["type"], json.dumps(each)) for n, each in enumerate(said, 1)))
     with roles.connect("orchestrator") as operator, roles.connect("worker") as worker:
         run = RunRepository(operator).insert(
             "Page", spec=document.snapshot(), spec_hash=document.hash, inputs={"url": "u", "max_depth": 1}

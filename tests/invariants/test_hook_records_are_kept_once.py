@@ -76,7 +76,7 @@ def claimed(conn: psycopg.Connection, worker: str = "w1") -> ClaimedNodeJob:
 
 
 def output(*records: dict[str, Any], files: tuple[FoundFile, ...] = ()) -> HookOutput:
-    lines = [HookLine(n, record["type"], record, json.dumps(record)) for n, record in enumerate(records, 1)]
+    lines = [HookLine(n, record["type"], json.dumps(record)) for n, record in enumerate(records, 1)]
     return HookOutput(tuple(lines), files)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from queue_workflows.hooks import files as module
-from queue_workflows.hooks.files import USUAL_CAPS, FileCaps, directory_beneath, find_files
+from queue_workflows.hooks.files import USUAL_CAPS, Digests, FileCaps, find_files
+from queue_workflows.host.beneath import directory_beneath
 
 
 @pytest.fixture
@@ -133,3 +135,35 @@ def test_the_walk_is_bounded_in_every_direction(place: Path) -> None:
     with directory_beneath(place, beneath=place) as opened:
         found = find_files(opened, FileCaps(entries=3))
     assert found.left_out == ("more than 3 entries",)
+
+
+def test_a_file_is_read_once_for_all_hooks_of_its_plugin(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it was written since, whatever its own times say, or is so fresh that they say nothing."""
+    read: list[int] = []
+    really = module._digest
+
+    def counted(opened: int, size: int) -> tuple[str, int]:
+        read.append(size)
+        return really(opened, size)
+
+    monkeypatch.setattr(module, "_digest", counted)
+
+    def digest(digests: Digests) -> str | None:
+        with directory_beneath(place, beneath=place) as opened:
+            (found,) = find_files(opened, digests=digests).files
+        return found.sha256
+
+    (place / "large").write_bytes(b"x" * 100_000)
+    later = Digests(now_ns=lambda: time.time_ns() + 60_000_000_000)
+    assert [digest(later) for _ in range(3)] == [hashlib.sha256(b"x" * 100_000).hexdigest()] * 3
+    assert read == [100_000]
+    before = os.stat(place / "large")
+    (place / "large").write_bytes(b"y" * 100_000)
+    os.utime(place / "large", ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert digest(later) == hashlib.sha256(b"y" * 100_000).hexdigest()
+    assert read == [100_000] * 2
+    fresh = Digests()
+    assert digest(fresh) == digest(fresh)
+    assert read == [100_000] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ def ended(**how: Any) -> HookExit:
 
 def saying(*statuses: str, text: str = "") -> HookOutput:
     payloads = [{"type": "Result", "status": status, "output_str": text} for status in statuses]
-    return HookOutput(tuple(HookLine(at, "Result", said) for at, said in enumerate(payloads, 1)))
+    return HookOutput(tuple(HookLine(at, "Result", json.dumps(said)) for at, said in enumerate(payloads, 1)))
 
 
 def outcome(how: HookExit, said: HookOutput, *, is_background: bool = False) -> Any:

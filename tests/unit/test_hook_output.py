@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import json
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from queue_workflows.hooks.files import FileCaps
 from queue_workflows.hooks.output import HookOutput, OutputCaps, read_output
+from queue_workflows.repositories.fields import PayloadLimits
 
 
 @pytest.fixture
@@ -152,3 +156,60 @@ def test_a_cap_on_files_is_told(place: Path) -> None:
         (place / name).write_text(name)
     read = read_output(place, place / "no", beneath=place.parent, caps=OutputCaps(files=FileCaps(files=2)))
     assert ([found.path for found in read.files], read.left_out) == (["a", "b"], ("more than 2 files",))
+
+
+def test_an_output_of_tiny_values_takes_no_more_memory_than_its_text(place: Path) -> None:
+    """A line is there as objects only while it is checked, whatever they are many times as large as."""
+    line = b'{"type": "T", "a": [' + b",".join([b"{}"] * 100_000) + b"]}\n"
+    stdout = place.parent / "out.jsonl"
+    stdout.write_bytes(line * 8)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        read = read_output(place, stdout, beneath=place.parent)
+        held, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [len(record.payload["a"]) for record in read.records] == [100_000] * 8
+    assert held < 2 * len(line) * 8
+    assert peak < held + 12_000_000
+
+
+def test_lines_are_parsed_in_turn(place: Path) -> None:
+    """Of many outputs that are read at once one line is in memory as objects."""
+    stdout, turns = place.parent / "out.jsonl", []
+
+    class Turn:
+        def __enter__(self) -> None:
+            turns.append("begins")
+
+        def __exit__(self, *_: object) -> None:
+            turns.append("ends")
+
+    stdout.write_bytes(b'{"type": "T"}\n' * 3)
+    assert len(read_output(place, stdout, beneath=place.parent, turn=Turn()).records) == 3
+    assert turns == ["begins", "ends"] * 3
+
+
+def test_a_result_that_is_too_large_loses_what_does_not_fit(place: Path) -> None:
+    """It is a success all the same, and says what is left out; shorter parts stay."""
+    (place / "a.txt").write_text("a")
+    said = {"type": "Result", "status": "succeeded", "output_str": "ok", "output_json": ["x" * 500]}
+    read = output(place, json.dumps(said).encode())
+    whole = read.result()
+    assert "left_out" not in whole
+    assert whole["output_json"] == ["x" * 500]
+    assert read.result(PayloadLimits(max_bytes=400)) == whole | {
+        "output_json": None,
+        "left_out": ["output_json"],
+    }
+    assert read.result(PayloadLimits(max_bytes=150)) == whole | {
+        "output_json": None,
+        "files": [],
+        "left_out": ["output_json", "files"],
+    }
+    deep = output(place, b'{"type": "Result", "status": "succeeded", "output_json": [[[[[1]]]]]}')
+    assert deep.result(PayloadLimits(max_depth=4)) == deep.result() | {
+        "output_json": None,
+        "left_out": ["output_json"],
+    }

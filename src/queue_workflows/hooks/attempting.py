@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -23,6 +24,7 @@ from queue_workflows.hooks.arguments import config_in, hook_arguments
 from queue_workflows.hooks.binaries import ensure
 from queue_workflows.hooks.discovery import Hook
 from queue_workflows.hooks.environment import hook_environment
+from queue_workflows.hooks.files import Digests
 from queue_workflows.hooks.installing import InstallationStopped, Workshop
 from queue_workflows.hooks.outcomes import result_of
 from queue_workflows.hooks.output import HookOutput, read_output
@@ -39,6 +41,7 @@ from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.outcomes import Discard, PutAside, Skip
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.hook_records import HookRecordRepository
 
@@ -64,6 +67,15 @@ class HookTerms:
     dsns: tuple[str, ...]
     worker_id: str
     lease_s: float
+    limits: PayloadLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What all who read a hook's output share: checksums that are known, and the turn to parse a line."""
+
+    digests: Digests = field(default_factory=Digests)
+    turn: threading.Lock = field(default_factory=threading.Lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +89,7 @@ class Bench:
     redactor: Redactor
     at_seal: AtSeal
     machine_id: Callable[[ClaimedNodeJob], int]
+    reading: Reading = field(default_factory=Reading)
 
 
 class HookAttempt:
@@ -124,15 +137,16 @@ class HookAttempt:
             stderr_path=places.stderr,
             timeout_s=values.timeout_s,
             grace_s=terms.grace_s,
+            beneath=places.beneath,
         )
         if self._stop.reason == SEALED:
             raise Skip(NOTHING_LEFT)
         self._is_unread = True
         ended = run_hook(command, stop=self._stop, spawner=self._bench.spawner, redactor=self._bench.redactor)
-        output = read_output(places.directory, places.stdout, beneath=places.run.parent)
+        output = self._read(places.directory, places)
         self._store(output)
         self._is_unread = False
-        return result_of(hook.label, ended, output, is_background=self._job.background)
+        return result_of(hook.label, ended, output, is_background=self._job.background, limits=terms.limits)
 
     def update_and_requeue(self) -> None:
         """Keep what it has printed until now; its row goes back with the ends that its worker writes."""
@@ -183,9 +197,15 @@ class HookAttempt:
             if attempt not in stored:
                 self._keep(attempt, places)
 
+    def _read(self, directory: Path, places: HookPlaces) -> HookOutput:
+        reading = self._bench.reading
+        return read_output(
+            *(directory, places.stdout), beneath=places.beneath, digests=reading.digests, turn=reading.turn
+        )
+
     def _keep(self, attempt: int, places: HookPlaces) -> None:
         nothing = places.stdout.parent / "nothing"
-        left = read_output(nothing, places.stdout, beneath=places.run.parent)
+        left = self._read(nothing, places)
         self._ask(partial(keep_what_was_left, fence=self._job.fence, attempt=attempt, output=left))
 
     def _programs(self, config: PluginConfig) -> dict[str, str]:

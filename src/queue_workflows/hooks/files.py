@@ -6,18 +6,24 @@ was opened. So whatever is swapped between a look and an open, nothing outside i
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import mimetypes
 import os
 import stat
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from queue_workflows.host.beneath import DIRECTORY
+
 _BLOCK: Final = 1 << 20
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MOMENT_NS: Final = 2_000_000_000
+# Smaller files are read as quickly as they are looked up.
+_WORTH_KEEPING: Final = 65_536
+_MOST_KEPT: Final = 20_000
 # Without O_NONBLOCK the open of a FIFO waits for its other end.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 # Python's own table alone: what the machine's files say differs from one to the next.
@@ -71,23 +77,6 @@ class Found:
     left_out: tuple[str, ...] = ()
 
 
-@contextlib.contextmanager
-def directory_beneath(directory: Path, *, beneath: Path) -> Iterator[int]:
-    """A directory opened link by link below `beneath`; `OSError` where a link is in the way."""
-    parts = directory.relative_to(beneath).parts
-    if ".." in parts:
-        raise NotADirectoryError(f"{directory} leads out of {beneath}")
-    opened = os.open(beneath, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in parts:
-            inner = os.open(part, _DIRECTORY, dir_fd=opened)
-            os.close(opened)
-            opened = inner
-        yield opened
-    finally:
-        os.close(opened)
-
-
 def open_regular(name: str, *, within: int) -> int:
     """A regular file of an open directory; `OSError` for a link, a FIFO, a device or a socket."""
     # The open of a device may have an effect, so it is looked at first; what counts is what was opened.
@@ -106,9 +95,38 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def find_files(directory: int, caps: FileCaps = USUAL_CAPS) -> Found:
+class Digests:
+    """Checksums of files that were read before, as long as their `stat` says that they are the same.
+
+    All hooks of a plugin share a directory, and each lists all of it: what one left is not read again for
+    the others. A file that was written within a moment of its reading may bear the same times afterwards.
+    """
+
+    def __init__(self, *, now_ns: Callable[[], int] = time.time_ns) -> None:
+        self._now_ns = now_ns
+        self._lock = threading.Lock()
+        self._kept: dict[tuple[int, int], tuple[tuple[int, int, int], str]] = {}
+
+    def of(self, opened: int, seen: os.stat_result) -> tuple[str, int]:
+        """The checksum of an open file, and of how many bytes it is."""
+        key, stamp = (seen.st_dev, seen.st_ino), (seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns)
+        kept = self._kept.get(key)
+        if kept is not None and kept[0] == stamp:
+            return kept[1], seen.st_size
+        settled = self._now_ns() - _MOMENT_NS
+        digest, size = _digest(opened, seen.st_size)
+        if size == seen.st_size >= _WORTH_KEEPING and max(stamp[1:]) < settled:
+            with self._lock:
+                self._kept.pop(key, None)
+                self._kept[key] = stamp, digest
+                if len(self._kept) > _MOST_KEPT:
+                    del self._kept[next(iter(self._kept))]
+        return digest, size
+
+
+def find_files(directory: int, caps: FileCaps = USUAL_CAPS, digests: Digests | None = None) -> Found:
     """All regular files below an open directory; links are not followed."""
-    walk = _Walk(caps)
+    walk = _Walk(caps, digests or Digests())
     walk.through(directory, "", 0)
     return Found(tuple(sorted(walk.files, key=lambda found: found.path)), tuple(walk.left_out))
 
@@ -116,8 +134,9 @@ def find_files(directory: int, caps: FileCaps = USUAL_CAPS) -> Found:
 class _Walk:
     """Depth first, in the order of names, so that a cap cuts the same files off every time."""
 
-    def __init__(self, caps: FileCaps) -> None:
+    def __init__(self, caps: FileCaps, digests: Digests) -> None:
         self._caps = caps
+        self._digests = digests
         self._seen = 0
         self._hashed = 0
         self.files: list[FoundFile] = []
@@ -155,7 +174,7 @@ class _Walk:
         if depth + 1 >= self._caps.depth:
             self.left_out[f"directories deeper than {self._caps.depth}"] = None
             return
-        inner = os.open(name, _DIRECTORY, dir_fd=directory)
+        inner = os.open(name, DIRECTORY, dir_fd=directory)
         try:
             self.through(inner, f"{path}/", depth + 1)
         finally:
@@ -164,11 +183,11 @@ class _Walk:
     def _keep(self, directory: int, name: str, path: str) -> None:
         opened = open_regular(name, within=directory)
         try:
-            size = os.fstat(opened).st_size
-            digest = None
+            seen = os.fstat(opened)
+            size, digest = seen.st_size, None
             if self._hashed + size <= self._caps.hashed_bytes:
                 self._hashed += size
-                digest, size = _digest(opened, size)
+                digest, size = self._digests.of(opened, seen)
             else:
                 self.left_out["checksums, as the files are large"] = None
         finally:

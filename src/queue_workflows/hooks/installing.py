@@ -186,6 +186,7 @@ class Installation:
             stderr_path=printed.with_name(f"{printed.name}.stderr.log"),
             timeout_s=values.timeout_s or _TIMEOUT_S,
             grace_s=_GRACE_S,
+            beneath=self._shop.data_dir.absolute() / "binaries",
         )
 
     def _found(self, provider: str, ended: HookExit, output: HookOutput) -> Installed:

@@ -24,18 +24,27 @@ from queue_workflows.hooks.output import HookOutput
 from queue_workflows.hooks.process import HookExit
 from queue_workflows.hooks.sealing import SEALED
 from queue_workflows.jobs.outcomes import Discard, Skip
+from queue_workflows.repositories.fields import PayloadLimits
 
 _LONGEST: Final = 1_000
+_LIMITS: Final = PayloadLimits()
 
 
-def result_of(label: str, ended: HookExit, output: HookOutput, *, is_background: bool) -> dict[str, Any]:
+def result_of(
+    label: str,
+    ended: HookExit,
+    output: HookOutput,
+    *,
+    is_background: bool,
+    limits: PayloadLimits = _LIMITS,
+) -> dict[str, Any]:
     """What the job returns; raises `Skip`, `Discard` for what is final, and `HookFailed` for another try."""
     had_its_time = ended.stopped == SEALED or (is_background and ended.timed_out)
     # Whoever catches SIGTERM and exits with 0 has been cut short all the same.
     was_cut_short = ended.timed_out or ended.stopped is not None
     if (ended.code != 0 or was_cut_short) and not had_its_time:
         raise HookFailed(label, _how(ended), ended.stderr_tail)
-    result = output.result()
+    result = output.result(limits)
     said = str(result.get("output_str") or "")[:_LONGEST]
     match result.get("status"):
         case "failed":

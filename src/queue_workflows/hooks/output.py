@@ -10,6 +10,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -17,21 +18,25 @@ from typing import Any, Final
 from queue_workflows.errors import PayloadError
 from queue_workflows.hooks.files import (
     USUAL_CAPS,
+    Digests,
     FileCaps,
     Found,
     FoundFile,
-    directory_beneath,
     find_files,
     open_regular,
 )
+from queue_workflows.host.beneath import directory_beneath
 from queue_workflows.payload import check_payload
-from queue_workflows.repositories.fields import NAME_BYTES
+from queue_workflows.repositories.fields import NAME_BYTES, PayloadLimits
 
 WARNING: Final = "Warning"
 RESULT_TYPES: Final = frozenset({"Result", "ArchiveResult"})
 _SHOWN: Final = 120
 _BLOCK: Final = 1 << 16
 _MAX_DEPTH: Final = 100
+_LIMITS: Final = PayloadLimits()
+_AT_ONCE: Final = nullcontext()
+_EMPTY: Final[dict[str, Any]] = {"output_str": "", "records": {}, "output_json": None, "files": []}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +60,14 @@ class HookLine:
 
     line_no: int
     type: str
-    payload: dict[str, Any]
     payload_json: str = "{}"
     warning: str | None = None
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The record, made of its text anew: as objects all of an output would be many times as large."""
+        payload: dict[str, Any] = json.loads(self.payload_json)
+        return payload
 
     @property
     def is_record(self) -> bool:
@@ -83,14 +93,15 @@ class HookOutput:
         """The lines that were none."""
         return tuple(line for line in self.lines if not line.is_record)
 
-    def result(self) -> dict[str, Any]:
+    def result(self, limits: PayloadLimits = _LIMITS) -> dict[str, Any]:
         """What other nodes may refer to: the last result, all files, how many records of each type.
 
-        `status` is None where the hook said nothing of its result.
+        `status` is None where the hook said nothing of its result. What would be too large or too deep for a
+        result is empty, and named in `left_out`; the hook's records have all of it.
         """
         said = next((line.payload for line in reversed(self.records) if line.type in RESULT_TYPES), {})
         status, text = said.get("status"), said.get("output_str")
-        return {
+        whole = {
             "status": status if isinstance(status, str) else None,
             "output_str": text if isinstance(text, str) else "",
             "output_json": said.get("output_json"),
@@ -98,6 +109,24 @@ class HookOutput:
             "records": dict(sorted(Counter(line.type for line in self.records).items())),
             "warnings": len(self.warnings),
         }
+        return whole if _fits(whole, limits) else _cut(whole, limits)
+
+
+def _fits(result: dict[str, Any], limits: PayloadLimits) -> bool:
+    try:
+        limits.json(result)
+    except PayloadError:
+        return False
+    return True
+
+
+def _cut(whole: dict[str, Any], limits: PayloadLimits) -> dict[str, Any]:
+    """As much of a result as fits, the shorter parts first."""
+    cut = whole | _EMPTY | {"left_out": []}
+    for name in _EMPTY:
+        more = cut | {name: whole[name]}
+        cut = more if _fits(more, limits) else cut | {"left_out": [*cut["left_out"], name]}
+    return cut
 
 
 def read_output(
@@ -106,10 +135,13 @@ def read_output(
     *,
     beneath: Path,
     caps: OutputCaps = USUAL,
+    digests: Digests | None = None,
+    turn: AbstractContextManager[Any] = _AT_ONCE,
 ) -> HookOutput:
     """Read what a hook wrote to `stdout` and left in `directory`; what is not there is empty.
 
-    Both lie below `beneath`, and no link below it is followed.
+    Both lie below `beneath`, and no link below it is followed. A line is parsed in its `turn`: of many
+    outputs that are read at once only one line is in memory as objects.
     """
     lines: tuple[HookLine, ...] = ()
     found, left_out = Found(), []
@@ -117,7 +149,7 @@ def read_output(
         with directory_beneath(stdout.parent, beneath=beneath) as parent:
             opened = open_regular(stdout.name, within=parent)
         try:
-            lines = tuple(read_lines(opened, caps))
+            lines = tuple(read_lines(opened, caps, turn))
         finally:
             os.close(opened)
     except FileNotFoundError:
@@ -126,7 +158,7 @@ def read_output(
         lines = (_warning(1, f"the output cannot be read: {wrong.strerror or wrong}"),)
     try:
         with directory_beneath(directory, beneath=beneath) as opened:
-            found = find_files(opened, caps.files)
+            found = find_files(opened, caps.files, digests)
     except FileNotFoundError:
         pass
     except OSError as wrong:
@@ -134,7 +166,9 @@ def read_output(
     return HookOutput(lines, found.files, (*found.left_out, *left_out))
 
 
-def read_lines(opened: int, caps: OutputCaps = USUAL) -> Iterator[HookLine]:
+def read_lines(
+    opened: int, caps: OutputCaps = USUAL, turn: AbstractContextManager[Any] = _AT_ONCE
+) -> Iterator[HookLine]:
     """The records and warnings of an open file."""
     kept = warned = 0
     for line_no, content, is_whole in _split(opened, caps):
@@ -143,7 +177,11 @@ def read_lines(opened: int, caps: OutputCaps = USUAL) -> Iterator[HookLine]:
             return
         if is_whole and not content.strip():
             continue
-        line = _parsed(line_no, content) if is_whole else _warning(line_no, _too_long(content, caps))
+        if is_whole:
+            with turn:
+                line = _parsed(line_no, content)
+        else:
+            line = _warning(line_no, _too_long(content, caps))
         if line.is_record:
             kept += 1
         else:
@@ -203,7 +241,7 @@ def _parsed(line_no: int, content: bytes) -> HookLine:
             raise PayloadError("it has no `type`, or none that can be kept")
     except PayloadError as refused:
         return _warning(line_no, f"{refused.message}: {_shown(content)}")
-    return HookLine(line_no, kind, payload, text)
+    return HookLine(line_no, kind, text)
 
 
 def _shown(content: bytes) -> str:
@@ -214,4 +252,4 @@ def _shown(content: bytes) -> str:
 
 
 def _warning(line_no: int, said: str) -> HookLine:
-    return HookLine(line_no, WARNING, {}, warning=said)
+    return HookLine(line_no, WARNING, warning=said)

@@ -18,33 +18,44 @@ from typing import Final
 
 import psutil
 
+from queue_workflows.host.beneath import directory_beneath
 from queue_workflows.host.lifetime import MARK, kill_trees
 
 _SLACK_S: Final = 2.0  # a process's start is known to a hundredth, a file's time to a tick of the clock
 _MOST_FILES: Final = 100
 
 
-def sweep_pid_files(directory: Path, *, mark: str, since: float, grace_s: float) -> tuple[int, ...]:
+def sweep_pid_files(
+    directory: Path, *, mark: str, since: float, grace_s: float, beneath: Path | None = None
+) -> tuple[int, ...]:
     """End whom the directory's pid files name, if it is the script's own; the pids that were ended.
 
     `since` is when the script was started, in seconds since the epoch, and `mark` what its processes have in
-    their environment. Files that name nobody any more are removed.
+    their environment. Files that name nobody any more are removed. No link below `beneath` is followed.
     """
+    try:
+        with directory_beneath(directory, beneath=beneath or directory) as opened:
+            return _sweep(opened, mark, since, grace_s)
+    except OSError:
+        return ()
+
+
+def _sweep(directory: int, mark: str, since: float, grace_s: float) -> tuple[int, ...]:
     ours: list[int] = []
-    stale: list[Path] = []
-    for path, pid, written in _pid_files(directory):
+    stale: list[str] = []
+    for name, pid, written in _pid_files(directory):
         if written < since - _SLACK_S:
             continue
         found = _is_own(pid, mark, since, written)
         if found is not False:
-            stale.append(path)
+            stale.append(name)
         if found:
             ours.append(pid)
     if ours:
         kill_trees(ours, grace_s=grace_s)
-    for path in stale:
+    for name in stale:
         with suppress(OSError):
-            path.unlink()
+            os.unlink(name, dir_fd=directory)
     return tuple(sorted(set(ours)))
 
 
@@ -76,18 +87,15 @@ def _above_us() -> set[int]:
     return {parent.pid for parent in psutil.Process().parents()}
 
 
-def _pid_files(directory: Path) -> Iterator[tuple[Path, int, float]]:
-    """Each regular file `*.pid` of the directory itself with the number in it and the time of its writing."""
-    try:
-        names = sorted(entry.name for entry in os.scandir(directory) if entry.name.endswith(".pid"))
-    except OSError:
-        return
+def _pid_files(directory: int) -> Iterator[tuple[str, int, float]]:
+    """Each regular file `*.pid` of an open directory with the number in it and the time of its writing."""
+    with os.scandir(directory) as entries:
+        names = sorted(entry.name for entry in entries if entry.name.endswith(".pid"))
     for name in names[:_MOST_FILES]:
-        path = directory / name
         with suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
             with os.fdopen(descriptor, "rb") as file:
                 seen = os.fstat(file.fileno())
                 number = re.match(rb"\s*([0-9]{1,9})\s", file.read(64) + b"\n")
                 if stat.S_ISREG(seen.st_mode) and number and int(number[1]) > 1:
-                    yield path, int(number[1]), seen.st_mtime
+                    yield name, int(number[1]), seen.st_mtime

@@ -16,6 +16,7 @@ from typing import Final
 
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.discovery import Hook
+from queue_workflows.host.beneath import directory_beneath
 
 _OUTPUT: Final = ".output"
 
@@ -29,11 +30,17 @@ class HookPlaces:
     stdout: Path
     stderr: Path
 
+    @property
+    def beneath(self) -> Path:
+        """What no hook's link leads out of: the directory of all runs."""
+        return self.run.parent
+
     def make(self) -> None:
         """Create what is missing; `HookError` where something else is in the way."""
         for directory in (self.directory, self.stdout.parent):
             try:
-                directory.mkdir(parents=True, exist_ok=True)
+                with directory_beneath(directory, beneath=self.beneath, make=True):
+                    pass
             except OSError as wrong:
                 raise HookError(f"{directory}: {wrong.strerror}", advice="see to it, then retry") from None
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Final
 
 from queue_workflows.hooks.pid_files import sweep_pid_files
@@ -19,6 +18,7 @@ from queue_workflows.jobs.redaction import Redactor
 
 __all__ = ["HookCommand", "HookExit", "HookStop", "run_hook"]
 
+_KNOWN: Final = tuple(field.name for field in fields(Ended))
 _LONGEST_TAIL: Final = 8_000
 _NO_SECRETS: Final = Redactor()
 
@@ -40,7 +40,9 @@ def run_hook(
     """
     since = time.time()
     ended = spawner.run(command, stop=stop)
-    swept = sweep_pid_files(Path(command.cwd), mark=ended.mark, since=since, grace_s=command.grace_s)
-    known = {field.name: getattr(ended, field.name) for field in fields(ended)}
+    swept = sweep_pid_files(
+        command.cwd, mark=ended.mark, since=since, grace_s=command.grace_s, beneath=command.beneath
+    )
+    known = {name: getattr(ended, name) for name in _KNOWN}
     known["stderr_tail"] = redactor.tail(ended.stderr_tail, _LONGEST_TAIL)
     return HookExit(**known, swept=swept)

@@ -20,13 +20,16 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
-from typing import Any, Final
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any, Final, TypeVar
 
 from queue_workflows.host import trees
+from queue_workflows.host.beneath import directory_beneath
 from queue_workflows.host.cages import Cage, Cages
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from queue_workflows.host.sinks import Capped, HeadAndTail, Sink
+
+S = TypeVar("S", bound=Sink)
 
 LENGTH: Final = struct.Struct("!I")
 STOP: Final = struct.Struct("!d")  # how much grace is left
@@ -150,10 +153,12 @@ class Run:
         self._seconds = 0.0
         self._timed_out = self._stopped = self._ending = self._alone = False
         self._told: set[tuple[int, int]] = set()
-        os.chdir(command["cwd"])
-        self._out = Capped(command["stdout"], command["stdout_cap"])
+        beneath = command["beneath"]
+        with _directory(command["cwd"], beneath) as there:
+            os.fchdir(there)
+        self._out = _sink(Capped, command["stdout"], command["stdout_cap"], beneath)
         try:
-            self._err = HeadAndTail(command["stderr"], command["stderr_cap"])
+            self._err = _sink(HeadAndTail, command["stderr"], command["stderr_cap"], beneath)
         except OSError:
             self._out.close()
             raise
@@ -328,6 +333,17 @@ class Run:
             "wrong": wrong[0] or wrong[1],
             "survivors": survivors,
         }
+
+
+def _directory(path: str, beneath: str | None) -> AbstractContextManager[int]:
+    """It, open; without `beneath` whatever the path leads to."""
+    return directory_beneath(path, beneath=path if beneath is None else beneath)
+
+
+def _sink(kind: type[S], path: str, cap: int, beneath: str | None) -> S:
+    directory, name = os.path.split(path)
+    with _directory(directory or ".", beneath) as within:
+        return kind(name, cap, within)
 
 
 def _spawned(argv: list[str], environment: dict[str, str], out: int, err: int) -> int:

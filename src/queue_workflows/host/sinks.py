@@ -14,12 +14,16 @@ _LAST_WORDS: Final = 65_536
 
 
 class Sink(ABC):
-    """A new file and a count; `wrong` is the errno of a write that failed, after which nothing is kept."""
+    """A new file, in the open directory `within`, and a count.
 
-    def __init__(self, path: str, cap: int) -> None:
+    `wrong` is the errno of a write that failed, after which nothing is kept.
+    """
+
+    def __init__(self, path: str, cap: int, within: int | None = None) -> None:
         with suppress(FileNotFoundError):
-            os.unlink(path)  # also a link or a FIFO that somebody put there
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+            os.unlink(path, dir_fd=within)  # also a link or a FIFO that somebody put there
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        self._file = os.open(path, flags, 0o666, dir_fd=within)
         self._room = cap
         self.size = 0
         self.is_cut = False
@@ -46,8 +50,8 @@ class Sink(ABC):
 class Capped(Sink):
     """Keeps the beginning; what comes after the cap is not even copied, where the kernel can do without."""
 
-    def __init__(self, path: str, cap: int) -> None:
-        super().__init__(path, cap)
+    def __init__(self, path: str, cap: int, within: int | None = None) -> None:
+        super().__init__(path, cap, within)
         self._nowhere: int | None = None
 
     def take(self, pipe: int) -> bool:
@@ -80,8 +84,8 @@ class HeadAndTail(Sink):
 
     last_words: bytes = b""
 
-    def __init__(self, path: str, cap: int) -> None:
-        super().__init__(path, cap // 2)
+    def __init__(self, path: str, cap: int, within: int | None = None) -> None:
+        super().__init__(path, cap // 2, within)
         self._longest_tail = cap - cap // 2
         self._tail: deque[bytes] = deque()
         self._in_tail = 0

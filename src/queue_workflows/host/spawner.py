@@ -39,7 +39,10 @@ _END_PATIENCE_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What to run, where, with which environment, for how long, and where its output goes."""
+    """What to run, where, with which environment, for how long, and where its output goes.
+
+    No link below `beneath` is followed on the way to where it works and to its output.
+    """
 
     argv: Sequence[str]
     env: Mapping[str, str]
@@ -50,6 +53,7 @@ class Command:
     grace_s: float = 10.0
     stdout_cap: int = 16 * 1024 * 1024
     stderr_cap: int = 1024 * 1024
+    beneath: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +221,7 @@ def _message(command: Command, mark: str) -> bytes:
             "cwd": os.fspath(command.cwd),
             "stdout": os.fspath(command.stdout_path),
             "stderr": os.fspath(command.stderr_path),
+            "beneath": None if command.beneath is None else os.fspath(command.beneath),
             "stdout_cap": command.stdout_cap,
             "stderr_cap": command.stderr_cap,
             "timeout_s": command.timeout_s,

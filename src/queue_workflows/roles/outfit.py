@@ -131,5 +131,6 @@ def _hooks_of(
         dsns=tuple(dsn for dsn in (database.dsn, database.direct_dsn) if dsn),
         worker_id=guardian.identity.worker_id,
         lease_s=guardian.holdings.lease_s,
+        limits=guardian.terms.limits,
     )
     return HookRunner(terms, aside.ask, redactor=redactor)
