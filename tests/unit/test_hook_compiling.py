@@ -117,3 +117,16 @@ def test_what_cannot_be_run_is_told_before_a_run_starts(tmp_path: Path) -> None:
     (tmp_path / "a" / "on_PageEnd__10_a").chmod(0o644)
     with pytest.raises(HookError, match="on_PageEnd__10_a is not executable"):
         compile_hooks("Page", [tmp_path])
+
+
+def test_a_listener_without_anything_to_listen_to_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All foreground hooks are in earlier steps, so its run is sealed when it begins."""
+    put(tmp_path, "a/on_Page__10_a.sh", "l/on_Page__10_early.bg.sh", "l/on_Page__20_late.bg.sh")
+    put(tmp_path, "w/on_Page__30_waits.bg.sh", "a/on_PageEnd__50_tidy.sh")
+    (tmp_path / "l" / "config.json").write_text('{"x-bg-at-seal": "kill"}')
+    compile_hooks("Page", [tmp_path])
+    assert caplog.messages == [
+        "l/on_Page__20_late.bg.sh is ended as soon as it begins: no foreground hook is in step 2 or after it"
+    ]

@@ -19,7 +19,7 @@ from queue_workflows.config import effective_settings
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode, PluginConfigError
 from queue_workflows.hooks.arguments import config_in
-from queue_workflows.hooks.compiling import SEQUENTIAL_STEPS, compile_hooks
+from queue_workflows.hooks.compiling import SEQUENTIAL_STEPS, compile_hooks, ended_at_once
 from queue_workflows.hooks.discovery import Hook, discover_hooks, plugins_in
 from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.jobs.runs import start_run
@@ -45,8 +45,11 @@ def hooks() -> None:
 def list_(event: str, *, dirs: Sequence[str], as_json: bool) -> ExitCode:
     """List the hooks of EVENT in the order of their steps, with those that run at its end."""
     places = _places(dirs)
-    found = [*discover_hooks(event, places), *discover_hooks(f"{event}End", places)]
+    hooks_of_it = discover_hooks(event, places)
+    found = [*hooks_of_it, *discover_hooks(f"{event}End", places)]
     _warn(found)
+    for said in ended_at_once(hooks_of_it):
+        say(f"warning: {said}")
     if as_json:
         print_json([_as_data(hook) for hook in found])
         return ExitCode.DONE

@@ -14,6 +14,7 @@ plugin is switched off is for the worker to say, who has its configuration.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
@@ -23,6 +24,8 @@ from typing import Any, Final
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.discovery import Hook, discover_hooks
 from queue_workflows.hooks.plugin_config import load_plugin_config
+
+_log = logging.getLogger(__name__)
 
 QUEUE: Final = "hooks"
 SEQUENTIAL_STEPS: Final = frozenset({5})
@@ -57,10 +60,29 @@ def compile_hooks(
     for step, group in groupby(hooks, key=lambda hook: hook.step):
         nodes.add(step, list(group))
     nodes.seal()
+    for said in ended_at_once(hooks):
+        _log.warning("%s", said)
     ends = _wanted(discover_hooks(f"{event}End", places), plugins)
     for step, group in groupby(ends, key=lambda hook: hook.step):
         nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
     return {"name": event, "on_failure": "continue", "nodes": nodes.all}
+
+
+def ended_at_once(hooks: Iterable[Hook]) -> list[str]:
+    """What to tell the authors of background hooks for which there is no time.
+
+    A plugin's `"x-bg-at-seal": "kill"` ends them when the last foreground hook is done, and none is in their
+    own step or after it.
+    """
+    hooks = list(hooks)
+    last = max((hook.step for hook in hooks if not hook.is_background), default=-1)
+    return [
+        f"{hook.label} is ended as soon as it begins: no foreground hook is in step {hook.step} or after it"
+        for hook in hooks
+        if hook.is_background
+        and hook.step > last
+        and load_plugin_config(hook.path.parent).bg_at_seal == "kill"
+    ]
 
 
 def _wanted(hooks: list[Hook], plugins: Collection[str] | None) -> list[Hook]:
