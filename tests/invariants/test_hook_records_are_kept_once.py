@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import threading
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -12,6 +14,7 @@ import psycopg
 import pytest
 from support.jobs import CLEAR
 from support.runs import dispatcher, settle
+from support.workers import until
 
 from queue_workflows import cancel_run, register_record_type, retry_run
 from queue_workflows.errors import LeaseLost
@@ -345,3 +348,61 @@ def test_a_crawl_goes_so_deep_and_where_it_may(conn: psycopg.Connection) -> None
     warned = HookRecordRepository(conn).list(wrong.run_id, kind="Snapshot")[0].warning
     assert warned is not None
     assert "no list of regular expressions" in warned
+
+
+WAITING = """SELECT count(*) FROM pg_stat_activity
+WHERE datname = current_database() AND wait_event_type = 'Lock'"""
+
+
+def test_pages_that_name_the_same_ones_wait_in_no_circle(conn: psycopg.Connection, qwf_dsn: str) -> None:
+    """In whatever order they name them: all that a page names is started in the order of its key."""
+    root = held(conn, max_depth=2)
+    store(conn, root, found_links("one", "two"))
+    pages = RunRepository(conn).list(parent_run_id=root.run_id)
+    for page in pages:
+        job = NewNodeJob(run_id=page.id, node_id="title", node_module="m", plugin="title", queue="hooks")
+        NodeJobRepository(conn).insert_many([job])
+    jobs = NodeJobRepository(conn).claim("hooks", worker_id="w1", lease_s=60, limit=2)
+    names = [f"page{number}" for number in range(9)]
+    failed: list[Exception] = []
+
+    def print_links(job: ClaimedNodeJob, links: list[str]) -> None:
+        with psycopg.connect(qwf_dsn, autocommit=True) as own:
+            try:
+                store(own, job, found_links(*links))
+            except psycopg.Error as wrong:
+                failed.append(wrong)
+
+    with psycopg.connect(qwf_dsn) as other:
+        # Somebody names the one in the middle, and has not committed yet.
+        digest = hashlib.sha256(f"{URL}{names[4]}".encode()).hexdigest()[:40]
+        key = f"crawl:{root.run_id}:{digest}"
+        RunRepository(other).insert(CRAWL.name, spec=CRAWL.snapshot(), spec_hash=CRAWL.hash, dedupe_key=key)
+        orders = zip(jobs, (names, names[::-1]), strict=True)
+        threads = [threading.Thread(target=print_links, args=each) for each in orders]
+        for thread in threads:
+            thread.start()
+        until(lambda: conn.execute(WAITING).fetchone() == (2,))
+        other.rollback()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+    found = [RunRepository(conn).list(parent_run_id=page.id) for page in pages]
+    assert sorted(run.inputs["url"] for runs in found for run in runs) == [f"{URL}{name}" for name in names]
+
+
+def test_runs_that_cannot_be_started_are_warnings(conn: psycopg.Connection) -> None:
+    """Each record's own; what else the hook said has its effect."""
+    job = held(conn, max_depth=1)
+    conn.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'not today'; END $$;"
+        "CREATE TRIGGER refuse BEFORE INSERT ON workflow_runs EXECUTE FUNCTION refuse()"
+    )
+    try:
+        tag = {"type": "Tag", "name": "t"}
+        links = [{"type": "Run", "url": url} for url in ("a", "b", "mailto:c@d")]
+        assert store(conn, job, output(*links, tag)) == {"Run": 1, "Tag": 1}
+    finally:
+        conn.execute("DROP FUNCTION refuse CASCADE")
+    warned = [(row[3], (row[5] or "").splitlines()[:1]) for row in rows(conn) if row[3]]
+    assert warned == [(1, ["Run: not today"]), (2, ["Run: not today"]), (3, []), (4, [])]

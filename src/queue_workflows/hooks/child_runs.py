@@ -13,15 +13,15 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 from urllib.parse import urldefrag, urljoin, urlsplit, urlunsplit
 
 from queue_workflows.errors import QwfError
 from queue_workflows.hooks.record_types import RecordContext
-from queue_workflows.jobs.runs import insert_run
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.enqueueing import current_limits
-from queue_workflows.repositories.runs import ParentNode, RunRepository
+from queue_workflows.repositories.runs import RunRepository
 from queue_workflows.workflow.providing import find_document
 from queue_workflows.workflow.spec import Document, compiled
 
@@ -31,34 +31,68 @@ CRAWL_DEPTH: Final = "crawl_depth"
 DEEPEST: Final = 64
 _SCHEMES: Final = frozenset({"http", "https"})
 _LONGEST: Final = 4_096
+# What a context knows of runs that are yet to be started.
+_FOUND: Final = "found"
 
 
-def start_discovered(record: dict[str, Any], ctx: RecordContext) -> uuid.UUID | None:
-    """Start the run of a record, unless the crawl does not go there; its id if it has one."""
+class Found(NamedTuple):
+    """A run that is to be started for a record: its line, its type, its document, its key and its inputs."""
+
+    line_no: int
+    kind: str
+    document: Document
+    key: str
+    inputs_json: str
+
+
+def discover(record: dict[str, Any], ctx: RecordContext) -> None:
+    """Note the run of a record for `start_discovered`, unless the crawl does not go there."""
     parent = _parent(ctx)
-    depth = _depth_of(parent) + 1
-    if depth > _max_depth(parent) or parent.cancel_requested_at is not None:
-        return None
+    if _depth_of(parent) >= _max_depth(parent) or parent.cancel_requested_at is not None:
+        return
     url = normal_url(record.get("url"), base=parent.inputs.get("url"))
     if url is None or not _is_wanted(url, parent.inputs):
-        return None
-    root = uuid.UUID(str(parent.labels.get(CRAWL, parent.id)))
+        return
+    root = _root(parent)
     document = _document(record, parent)
-    inputs = {**parent.inputs, **_given(record), "url": url}
+    inputs = document.checked_inputs({**parent.inputs, **_given(record), "url": url})
     if document.name == parent.workflow_name and url == _root_url(root, parent, ctx):
-        return None
-    return insert_run(
-        document,
-        inputs,
-        conn=ctx.conn,
-        limits=current_limits(),
-        priority=parent.priority,
-        dedupe_key=f"{CRAWL}:{root}:{hashlib.sha256(url.encode()).hexdigest()[:40]}",
-        labels={**parent.labels, CRAWL: str(root), CRAWL_DEPTH: depth},
-        parcel_id=parent.parcel_id,
-        traceparent=parent.traceparent,
-        parent=ParentNode(parent.id, None, parent.depth + 1),
-    ).id
+        return
+    key = f"{CRAWL}:{root}:{hashlib.sha256(url.encode()).hexdigest()[:40]}"
+    text = current_limits().json_object("inputs", inputs)
+    found = Found(ctx.line_no, str(record.get("type", "")), document, key, text)
+    ctx.known.setdefault(_FOUND, []).append(found)
+
+
+def take_found(ctx: RecordContext) -> list[Found]:
+    """The runs that were noted since this was asked last."""
+    found: list[Found] = ctx.known.pop(_FOUND, [])
+    return found
+
+
+def start_discovered(found: Iterable[Found], ctx: RecordContext) -> None:
+    """Start these runs, each page's once in the crawl, in one statement for those of a workflow."""
+    documents: dict[str, Document] = {}
+    inputs: dict[str, dict[str, str]] = {}
+    for one in found:
+        documents[one.document.name] = one.document
+        inputs.setdefault(one.document.name, {}).setdefault(one.key, one.inputs_json)
+    parent = _parent(ctx)
+    crawl = {CRAWL: str(_root(parent)), CRAWL_DEPTH: _depth_of(parent) + 1}
+    for name in sorted(inputs):
+        document = documents[name]
+        RunRepository(ctx.conn, payload_limits=current_limits()).insert_found(
+            name,
+            spec=document.snapshot(),
+            spec_hash=document.hash,
+            priority=parent.priority,
+            labels={**document.labels, **parent.labels, **crawl},
+            parcel_id=parent.parcel_id,
+            traceparent=parent.traceparent,
+            parent_run_id=parent.id,
+            depth=parent.depth + 1,
+            inputs=inputs[name],
+        )
 
 
 def normal_url(given: object, *, base: object = None) -> str | None:
@@ -101,6 +135,11 @@ def _parent(ctx: RecordContext) -> WorkflowRun:
             raise QwfError(f"run {ctx.run_id} is gone")
         ctx.known["run"] = run
     return run
+
+
+def _root(parent: WorkflowRun) -> uuid.UUID:
+    """The run that the crawl began with."""
+    return uuid.UUID(str(parent.labels.get(CRAWL, parent.id)))
 
 
 def _depth_of(run: WorkflowRun) -> int:

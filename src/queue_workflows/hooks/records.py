@@ -21,7 +21,7 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.errors import HookError
-from queue_workflows.hooks.child_runs import start_discovered
+from queue_workflows.hooks.child_runs import discover, start_discovered, take_found
 from queue_workflows.hooks.output import HookLine, HookOutput
 from queue_workflows.hooks.record_types import RecordContext, RecordType, RecordTypes, registered_types
 from queue_workflows.hooks.reported import report_binary, report_machine
@@ -79,7 +79,9 @@ class Storing:
                 *(conn, hook.run_id, self._fence.job_id, self._fence.attempt),
                 *(hook.plugin, hook.hook, self._host_label),
             )
-            part = list(self._handled(ctx, counts))
+            handled = list(self._handled(ctx, counts))
+            _start_found(ctx, counts)
+            part = [_to_store(line, ctx.warnings.get(line.line_no)) for line in handled]
             upto = self._stored + len(part)
             is_last = upto == len(self._output.lines)
             if is_last:
@@ -87,15 +89,15 @@ class Storing:
             records.hold(self._fence)
             records.store(self._fence, hook, part)
         self._stored, self._tries, self.is_done = upto, 0, is_last
-        self.counts += counts
+        self.counts += +counts
 
-    def _handled(self, ctx: RecordContext, counts: Counter[str]) -> Iterator[StoredLine]:
-        """The next lines as they are to be stored, each after it has had its effect."""
+    def _handled(self, ctx: RecordContext, counts: Counter[str]) -> Iterator[HookLine]:
+        """The next lines, each after its handler has had it."""
         until = self._clock() + _PART_S
         for line in self._output.lines[self._stored : self._stored + _PART_LINES]:
             if line.is_record:
-                counts.update(process_hook_records([line], ctx))
-            yield _to_store(line, ctx.warnings.get(line.line_no))
+                _handle_each([line], ctx, counts)
+            yield line
             if self._clock() >= until:
                 return
 
@@ -131,6 +133,14 @@ def process_hook_records(
     caller's transaction is open.
     """
     counts: Counter[str] = Counter()
+    _handle_each(records, ctx, counts)
+    _start_found(ctx, counts)
+    return dict(sorted((+counts).items()))
+
+
+def _handle_each(
+    records: Iterable[HookLine | Mapping[str, Any]], ctx: RecordContext, counts: Counter[str]
+) -> None:
     own = registered_types()
     for line_no, kind, payload in _numbered(records):
         handler = own.find(kind) or BUILT_IN.find(kind)
@@ -140,12 +150,30 @@ def process_hook_records(
                 _handle(handler, payload, ctx)
             counts[kind] += 1
         except Exception as wrong:
-            if _is_to_be_tried_again(wrong, ctx):
-                raise
-            said = str(wrong) or type(wrong).__name__
-            clean = said.replace("\x00", "").encode("utf-8", "backslashreplace").decode()
-            ctx.warnings[line_no] = f"{kind}: {clean}"[:_SAID]
-    return dict(sorted(counts.items()))
+            _warn(wrong, line_no, kind, ctx)
+
+
+def _start_found(ctx: RecordContext, counts: Counter[str]) -> None:
+    """The runs of all records together: one by one, two pages with the same links would deadlock."""
+    found = take_found(ctx)
+    if not found:
+        return
+    try:
+        with ctx.conn.transaction():
+            start_discovered(found, ctx)
+    except Exception as wrong:
+        for one in found:
+            _warn(wrong, one.line_no, one.kind, ctx)
+            counts[one.kind] -= 1
+
+
+def _warn(wrong: Exception, line_no: int, kind: str, ctx: RecordContext) -> None:
+    """Keep what is the matter with a record; what is not its own fault is raised again."""
+    if _is_to_be_tried_again(wrong, ctx):
+        raise wrong
+    said = str(wrong) or type(wrong).__name__
+    clean = said.replace("\x00", "").encode("utf-8", "backslashreplace").decode()
+    ctx.warnings[line_no] = f"{kind}: {clean}"[:_SAID]
 
 
 def _handle(handler: RecordType, payload: dict[str, Any], ctx: RecordContext) -> None:
@@ -199,8 +227,8 @@ BUILT_IN: Final = RecordTypes(
         "Result": RecordType(_check_result, writes=False),
         "ArchiveResult": RecordType(_check_result, writes=False),
         "Tag": RecordType(_check_tag, writes=False),
-        "Run": RecordType(start_discovered),
-        "Snapshot": RecordType(start_discovered),
+        "Run": RecordType(discover, writes=False),
+        "Snapshot": RecordType(discover, writes=False),
         "Machine": RecordType(report_machine),
         "Binary": RecordType(report_binary),
     }

@@ -17,7 +17,7 @@ from queue_workflows.repositories.connection import Handle
 from queue_workflows.repositories.enqueueing import current_limits
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.input_submissions import InputSubmissionRepository
-from queue_workflows.repositories.runs import ParentNode, RunRepository, StartedRun, named_run
+from queue_workflows.repositories.runs import RunRepository, StartedRun, named_run
 from queue_workflows.repositories.steering import ENGINE_MODE, NodeStanding, SteeringRepository
 from queue_workflows.states import NODE_OVER, RUN_TERMINAL, RunStatus
 from queue_workflows.telemetry.names import RUN
@@ -77,9 +77,8 @@ def insert_run(
     labels: Mapping[str, Any] | None = None,
     parcel_id: str | None = None,
     traceparent: str | None = None,
-    parent: ParentNode | None = None,
 ) -> StartedRun:
-    """What `start_run` does with a document at hand; `parent` is the node that a child run belongs to."""
+    """What `start_run` does with a document at hand."""
     if labels is not None and not isinstance(labels, Mapping):
         raise PayloadError(f"labels must be a dict, not {type(labels).__name__}", path="labels")
     usual = _USUAL_PRIORITY if document.priority is None else document.priority
@@ -93,7 +92,6 @@ def insert_run(
         labels={**document.labels, **(labels or {})},
         parcel_id=parcel_id,
         traceparent=traceparent,
-        parent=parent,
     )
 
 

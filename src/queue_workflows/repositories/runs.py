@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from sqlalchemy.orm.attributes import set_committed_value
 
@@ -20,6 +20,7 @@ from queue_workflows.repositories.table import Filters, Repository, Table
 from queue_workflows.states import RunStatus
 
 _TABLE: Final = Table(WorkflowRun)
+K = TypeVar("K")
 
 # A run that somebody starts. It names no more columns than a producer has a right to.
 INSERT: Final = """
@@ -56,6 +57,21 @@ SELECT given.id, %(workflow_name)s::text, %(mode)s::text, %(spec)s::jsonb, %(spe
     given.inputs::jsonb, %(priority)s::smallint, %(labels)s::jsonb, %(traceparent)s::text,
     %(parent_run_id)s::uuid, given.job_id, %(depth)s::smallint
 FROM unnest(%(ids)s::uuid[], %(inputs)s::text[], %(jobs)s::bigint[]) AS given (id, inputs, job_id)
+RETURNING id
+"""
+# The runs that a run has found on its way: one document, and for each its id, its inputs and its key. In the
+# order of the keys, so that of two that find the same ones at once neither waits for the other in a circle.
+INSERT_FOUND: Final = """
+INSERT INTO workflow_runs (
+    id, workflow_name, mode, spec, spec_hash, inputs, priority, dedupe_key, labels, parcel_id, traceparent,
+    parent_run_id, depth
+)
+SELECT given.id, %(workflow_name)s::text, %(mode)s::text, %(spec)s::jsonb, %(spec_hash)s::text,
+    given.inputs::jsonb, %(priority)s::smallint, given.key, %(labels)s::jsonb, %(parcel_id)s::text,
+    %(traceparent)s::text, %(parent_run_id)s::uuid, %(depth)s::smallint
+FROM unnest(%(ids)s::uuid[], %(inputs)s::text[], %(keys)s::text[]) AS given (id, inputs, key)
+ORDER BY given.key COLLATE "C"
+ON CONFLICT (workflow_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
 RETURNING id
 """
 FIND: Final = """
@@ -140,15 +156,15 @@ def _as_it_was(run: FinishedRun, earlier: dict[str, Any]) -> FinishedRun:
     )
 
 
-def _in_parts(inputs: Mapping[int, str]) -> Iterator[list[int]]:
-    """The jobs, so many at a time that a statement stays of a bearable size."""
-    part: list[int] = []
+def _in_parts(inputs: Mapping[K, str]) -> Iterator[list[K]]:
+    """The keys, so many at a time that a statement stays of a bearable size."""
+    part: list[K] = []
     size = 0
-    for job_id, text in inputs.items():
+    for key, text in inputs.items():
         if part and (len(part) == CHUNK_ROWS or size + len(text) > CHUNK_BYTES):
             yield part
             part, size = [], 0
-        part.append(job_id)
+        part.append(key)
         size += len(text)
     if part:
         yield part
@@ -231,6 +247,53 @@ class RunRepository(Repository[WorkflowRun]):
                 "jobs": array(map(str, part)),
             }
             self._sql.rows(INSERT_CHILDREN, params | given)
+
+    def insert_found(
+        self,
+        workflow_name: str,
+        *,
+        spec: dict[str, Any],
+        spec_hash: str,
+        priority: int,
+        labels: dict[str, Any],
+        parcel_id: str | None,
+        traceparent: str | None,
+        parent_run_id: uuid.UUID,
+        depth: int,
+        inputs: Mapping[str, str],
+    ) -> int:
+        """Insert a run for each of these dedupe keys that none has yet; their `inputs` are checked JSON."""
+        shared = self._shared(
+            workflow_name,
+            mode="node",
+            spec=spec,
+            spec_hash=spec_hash,
+            priority=priority,
+            labels=labels,
+            traceparent=traceparent,
+        )
+        params = shared | {
+            "parcel_id": check.text_or_none("parcel_id", parcel_id),
+            "parent_run_id": parent_run_id,
+            "depth": check.whole("depth", depth, 0, check.SMALLINT_MAX),
+        }
+        # By age they are in the order in which they were found; within a millisecond ids are in none.
+        ids = dict(zip(inputs, sorted(str(uuid7()) for _ in inputs), strict=True))
+        in_order = {key: inputs[key] for key in sorted(inputs)}
+        return sum(
+            len(
+                self._sql.rows(
+                    INSERT_FOUND,
+                    params
+                    | {
+                        "ids": array(ids[key] for key in part),
+                        "inputs": texts(inputs[key] for key in part),
+                        "keys": texts(part),
+                    },
+                )
+            )
+            for part in _in_parts(in_order)
+        )
 
     def _shared(
         self,
