@@ -173,8 +173,8 @@ def test_any_other_hold_says_its_own_words(jobs, explain):
     """Whatever put it aside."""
     beat(jobs)
     (job_id,) = jobs.enqueue()
-    jobs.repository.hold(jobs.one(), "host_lock", "scanner", delay_s=600)
-    assert "on hold: host lock 'scanner'" in explain(job_id)["reasons"]["host_lock"]["text"]
+    jobs.repository.hold(jobs.one(), "full_moon", "scanner", delay_s=600)
+    assert "on hold: full moon 'scanner'" in explain(job_id)["reasons"]["full_moon"]["text"]
 
 
 def test_paused_by_whom_and_why(jobs, explain):
@@ -440,14 +440,24 @@ def test_a_pause_that_lapsed_before(jobs, explain):
     assert instant(paused["until"]) - instant(paused["since"]) == timedelta(hours=1)
 
 
-def test_what_is_not_enforced_is_said_to_be_so(jobs, explain):
-    """A host's lock keeps nobody from the job: it is next, and is claimed."""
+def test_a_host_lock_names_who_holds_it_and_on_which_host(jobs, explain):
+    """A program of that host that is no job, then a job; and what a waiting job's policy is."""
     beat(jobs)
-    (job_id,) = jobs.enqueue(host_lock="scanner")
-    told = explain(job_id)["reasons"]["not_enforced"]["text"]
-    assert told.partition(" is stored")[0] == "its host lock 'scanner'"
-    assert codes(explain(job_id)) == ["next", "not_enforced"]
-    assert jobs.one().id == job_id
+    first, second = jobs.enqueue(2, host_lock="scanner")
+    (third,) = jobs.enqueue(host_lock="elsewhere:scanner")
+    assert codes(explain(first)) == ["next"]
+    jobs.repository.hold(jobs.one("here:fetch:1"), "host_lock", "scanner", delay_s=600)
+    told = explain(first)["reasons"]["host_lock"]["text"]
+    assert told.startswith("it is on hold: host lock 'scanner', which a program on the host that claimed it")
+    assert "`lslocks`" in told
+    assert jobs.one("here:fetch:1").id == second
+    found = explain(first)["reasons"]["host_lock"]
+    assert f"held by {jobs.family}:{second} on here:fetch:1 since " in found["text"]
+    assert "it goes on as soon as it is free, looked at again " in found["text"]
+    assert [holder["job"] for holder in found["data"]["holders"]] == [f"{jobs.family}:{second}"]
+    assert f"held by {jobs.family}:{second} on here" in explain(third)["reasons"]["host_lock"]["text"]
+    jobs.repository.hold(jobs.one("here:fetch:2"), "host_lock", "elsewhere:scanner", delay_s=600)
+    assert "; a host where it is free takes it" in explain(third)["reasons"]["host_lock"]["text"]
 
 
 # What only one family has.

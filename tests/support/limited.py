@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
 from support.jobs import QUEUES, ending
 
+from queue_workflows.jobs.kept_locks import KeptLocks
 from queue_workflows.repositories import ClaimedJob, IngestJobRepository, LimitRepository, NodeJobRepository
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.fields import PayloadLimits
@@ -22,9 +24,18 @@ FAMILIES: dict[str, Any] = {"node": NodeJobRepository, "ingest": IngestJobReposi
 class Hand:
     """One worker's intake."""
 
-    def __init__(self, connection: psycopg.Connection, family: str, worker_id: str, queue: str) -> None:
+    def __init__(
+        self,
+        connection: psycopg.Connection,
+        family: str,
+        worker_id: str,
+        queue: str,
+        lock_dir: Path | None = None,
+    ) -> None:
         self.connection = connection
-        self.terms = Terms(FAMILIES[family], queue, worker_id, 60.0, PayloadLimits())
+        self.terms = Terms(
+            FAMILIES[family], queue, worker_id, 60.0, PayloadLimits(), locks=KeptLocks(lock_dir)
+        )
         self.intake = Intake(self.terms, connection)
         self.marks = Marks(0.0)
         self.held: list[ClaimedJob] = []
@@ -54,10 +65,16 @@ class Hand:
 
 
 @contextmanager
-def hand(dsn: str, worker_id: str, family: str = "ingest", queue: str | None = None) -> Iterator[Hand]:
-    """A hand on a connection of its own."""
+def hand(
+    dsn: str,
+    worker_id: str,
+    family: str = "ingest",
+    queue: str | None = None,
+    lock_dir: Path | None = None,
+) -> Iterator[Hand]:
+    """A hand on a connection of its own; one lock directory is one host."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        yield Hand(connection, family, worker_id, queue or QUEUES[family])
+        yield Hand(connection, family, worker_id, queue or QUEUES[family], lock_dir)
 
 
 def cap(connection: psycopg.Connection, key: str, most: int) -> None:

@@ -10,6 +10,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from queue_workflows.jobs.kept_locks import KeptLocks
 from queue_workflows.repositories.table import LONGEST_PAGE
 from queue_workflows.roles.duty import Duty, WorkerOptions
 from queue_workflows.roles.worker import Worker
@@ -42,7 +43,7 @@ class Held:
 def duty(held: Held, models: list[str] | None, queue: str = "gpu", *, drain: bool = False) -> Duty:
     """That of a worker that can load these."""
     stand_in: Any = SimpleNamespace(
-        terms=SimpleNamespace(affinity=held),
+        terms=SimpleNamespace(affinity=held, locks=KeptLocks()),
         holdings=SimpleNamespace(bounded=nullcontext),
         repository=lambda: held,
         task_names=list,
@@ -109,7 +110,7 @@ def test_a_worker_that_is_never_idle_looks_for_what_waits_for_it_too(*, is_due: 
     outfit, held = MagicMock(), MagicMock()
     held.ctx.take_progress.return_value = None
     outfit.duty.may_claim.return_value = True
-    outfit.duty.must_fetch.return_value = is_due
+    outfit.duty.must_ask.return_value = is_due
     intake = outfit.touch.intake.return_value
     intake.end.return_value = SimpleNamespace(lost=[])
     intake.end_and_claim.return_value = (SimpleNamespace(lost=[]), [])

@@ -14,6 +14,7 @@ from typing import Any, Final
 from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.jobs.asking import Wait
 from queue_workflows.jobs.explaining_hosts import host_gone, host_of, of_its_host
+from queue_workflows.jobs.explaining_locks import held_lock, without_lock
 from queue_workflows.jobs.explaining_models import cannot_load, of_model
 from queue_workflows.jobs.modules import UNKNOWN_MODULE
 from queue_workflows.jobs.recounting import (
@@ -35,6 +36,7 @@ from queue_workflows.repositories.explaining import COUNTED_AHEAD, Circumstances
 from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.holding import Control
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.host_locks import HOST_LOCK
 from queue_workflows.repositories.lanes import LIMIT_FULL
 from queue_workflows.repositories.standing import Standing
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, DesiredState, JobStatus, WorkerState
@@ -45,6 +47,11 @@ _WORKING: Final = frozenset({WorkerState.STARTING, WorkerState.IDLE, WorkerState
 _SOME_WORKERS: Final = "queue_"
 # Of so many holders of a limit each is named.
 _NAMED: Final = 5
+_UNKNOWN: Final = {
+    UNKNOWN_TASK: "no worker that claimed it knows the task {key!r}: start one that does, it then runs at "
+    "once",
+    UNKNOWN_MODULE: "no worker that claimed it knows the node module {key!r}: start one that does",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,7 @@ def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
     elif there.claimable and all(reason.code.startswith(_SOME_WORKERS) for reason in found):
         yield Reason("next", f"it is next: a free worker claims it within its poll ({known.poll_s:g} s)")
     yield from _full_limit(there)
-    yield from _not_enforced(there)
+    yield from held_lock(there)
 
 
 def _jobs(ahead: int) -> str:
@@ -152,16 +159,14 @@ def _held(there: Circumstances) -> Reason:
     job = there.job
     reason, key = job.hold_reason or "", job.hold_key
     data = {"hold_reason": reason, "hold_key": key, "run_at": job.run_at}
-    if reason == UNKNOWN_TASK:
-        text = f"no worker that claimed it knows the task {key!r}: start one that does, it then runs at once"
-        return Reason(reason, text, data)
-    if reason == UNKNOWN_MODULE:
-        text = f"no worker that claimed it knows the node module {key!r}: start one that does"
-        return Reason(reason, text, data)
+    if said := _UNKNOWN.get(reason):
+        return Reason(reason, said.format(key=key), data)
     if reason == UNKNOWN_MODEL:
         return Reason(reason, cannot_load(key), data)
     if reason == LIMIT_FULL and there.limit is not None and key == job.limit_key:
         return _in_lane(there.limit, str(key), data)
+    if reason == HOST_LOCK and key is not None:
+        return without_lock(there, key, data, looked_at=_when(there))
     if reason == BINARY_MISSING:
         return _without_binary(there, str(key), data)
     return Reason(reason, f"it is on hold: {held_for(reason, key)}; looked at again {_when(there)}", data)
@@ -314,13 +319,6 @@ def _put_aside(device: Standing) -> Reason:
 
 def _is_on(control: Control | None) -> bool:
     return control is None or control.desired is DesiredState.ON
-
-
-def _not_enforced(there: Circumstances) -> Iterator[Reason]:
-    """What a job carries and this version's workers do not go by, so that nobody believes it waits for it."""
-    if lock := there.job.host_lock:
-        text = f"its host lock {lock!r} is stored and not enforced by this version: it does not wait for it"
-        yield Reason("not_enforced", text, {"host_lock": lock})
 
 
 # What it is at, and how it ended.

@@ -27,6 +27,7 @@ from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.families import INGEST, NODE, Family, per_family
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.host_locks import HostLockRepository, LockHolder
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.lanes import LIMIT_FULL
 from queue_workflows.repositories.limit_lines import LimitLineRepository
@@ -121,6 +122,7 @@ class Circumstances:
     done_to_it: list[AuditLog]
     asked_before: list[AuditLog]
     asked_of_queue: list[AuditLog]
+    lock_holders: list[LockHolder]
 
 
 def waited_until(job: Job) -> datetime | None:
@@ -166,6 +168,7 @@ class ExplainingRepository:
             done_to_it=audit.of(family.title, str(job_id)),
             asked_before=audit.of_queue_last(job.queue, before=job.created_at),
             asked_of_queue=audit.of_queue(job.queue, since=job.created_at, until=waited_until(job)),
+            lock_holders=self._lock_holders(job),
         )
 
     def job(self, family: Family, job_id: int) -> Job | None:
@@ -205,6 +208,11 @@ class ExplainingRepository:
         if job.hold_reason != BINARY_MISSING or job.hold_key is None:
             return None
         return BinaryRepository(self._conn).waited_for(job.hold_key)
+
+    def _lock_holders(self, job: Job) -> list[LockHolder]:
+        if job.host_lock is None or job.status not in (JobStatus.QUEUED, JobStatus.SCHEDULED):
+            return []
+        return HostLockRepository(self._conn).holders(job.host_lock)
 
     def _limit(self, family: Family, job: Job) -> Limit | None:
         key = job.limit_key

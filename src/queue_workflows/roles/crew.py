@@ -144,10 +144,7 @@ class Crew:
         """Whether the database is to be asked something else than to end and to claim."""
         solitude = self._solitude
         return (
-            self._unknown.is_due
-            or solitude.is_wanted
-            or solitude.must_look(now)
-            or self._duty.must_fetch(now)
+            self._unknown.is_due or solitude.is_wanted or solitude.must_look(now) or self._duty.must_ask(now)
         )
 
     def _gather(self, now: float) -> None:

@@ -24,6 +24,7 @@ from queue_workflows.repositories.holding import Control
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.table import LONGEST_PAGE
 from queue_workflows.roles.guardian import Guardian
+from queue_workflows.roles.lock_look import LockLook
 from queue_workflows.roles.performing import Performer
 from queue_workflows.roles.touch import Touch
 from queue_workflows.states import DesiredState, WorkerState
@@ -87,6 +88,7 @@ class Duty:
         self._fetch_all_at = -math.inf
         # What was loaded when something was fetched that was not for it alone.
         self._warm_before: list[str] | None = None
+        self._locks = LockLook(options.queue, guardian.terms.locks, guardian.holdings, touch)
         # What was left to another worker is looked at again, also where nobody polls.
         self._look_again_s = math.inf if guardian.terms.affinity is None else _LOOK_AGAIN_S
 
@@ -192,15 +194,21 @@ class Duty:
         return min(max(self._performer.unload_idle(), 0.0), self._look_again_s)
 
     def must_fetch(self, now: float) -> bool:
-        """Whether it is time to `fetch_again`."""
+        """Whether it is time to fetch what waits for who knows it."""
         return now >= self._fetch_at
+
+    def must_ask(self, now: float) -> bool:
+        """Whether it is time to `fetch_again`."""
+        return self.must_fetch(now) or self._locks.is_due(now)
 
     def fetch_again(self, now: float) -> None:
         """Now and then: what a worker that does not know its task has put aside is not left to its delay."""
-        if not self.must_fetch(now):
+        if not self.must_ask(now):
             return
         try:
-            self.fetch_what_waited_for_us()
+            self._locks.look(now)
+            if self.must_fetch(now):
+                self.fetch_what_waited_for_us()
         except DATABASE_AWAY as exc:
             self._touch.lost(exc)
             self._touch.recover([])

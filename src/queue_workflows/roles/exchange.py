@@ -154,8 +154,8 @@ class Exchange:
             self._abandon(ended)
         except DATABASE_AWAY as exc:
             self.lost(exc)
-        if any(held.job.limit_key is not None for held in ended):
-            # Whose slot is free now has been let out of its lane.
+        if any(held.job.limit_key is not None or held.job.host_lock is not None for held in ended):
+            # Whose slot or lock is free now has been let out of its lane, or promoted.
             self._taking.unsure()
 
     def lost(self, exc: Exception, ended: list[HeldJob] | None = None) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
+from random import uniform
 from typing import Any, NamedTuple, Self, TypedDict
 
 import psycopg
@@ -27,6 +28,7 @@ import psycopg
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.guards import HeldJob
+from queue_workflows.jobs.kept_locks import HELD_S, KeptLocks
 from queue_workflows.jobs.kept_slots import KeptSlots
 from queue_workflows.jobs.observing import count_claimed, count_ended, count_held
 from queue_workflows.jobs.outcomes import Stop
@@ -36,6 +38,7 @@ from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.ending import Ended, Ending
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.hook_jobs import HookJobRepository
+from queue_workflows.repositories.host_locks import HOST_LOCK, HostLockRepository, keys_of
 from queue_workflows.repositories.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository, counted
 from queue_workflows.repositories.slots import Slot, SlotRepository, Want
 from queue_workflows.repositories.sweeping import RECLAIMED_AT_ONCE
@@ -57,6 +60,7 @@ class Terms:
     lease_s: float
     limits: PayloadLimits
     kept: KeptSlots = field(default_factory=KeptSlots)
+    locks: KeptLocks = field(default_factory=KeptLocks)
     models: ModelCache | None = None
     affinity: Affinity | None = None
 
@@ -76,6 +80,7 @@ class Terms:
             identity.worker_id,
             settings.lease_for(identity.queue),
             PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth),
+            locks=KeptLocks(settings.lock_dir),
             models=models,
             affinity=affinity,
         )
@@ -111,6 +116,7 @@ class Intake:
     def __init__(self, terms: Terms, connection: psycopg.Connection[Any]) -> None:
         self._terms = terms
         self._kept = terms.kept
+        self._locks = terms.locks
         self._connection = connection
         self.repository = terms.repository(connection, payload_limits=terms.limits)
         self._slots = SlotRepository(connection)
@@ -118,16 +124,7 @@ class Intake:
 
     def claim(self, marks: Marks, now: float, *, limit: int = 1, alone: bool = False) -> list[ClaimedJob]:
         """The next jobs, at most `limit`, without whose limit is full; `marks` learn from the answer."""
-        terms = self._terms
-        jobs = self.repository.claim(
-            terms.queue,
-            worker_id=terms.worker_id,
-            lease_s=terms.lease_s,
-            limit=limit,
-            positions=marks.positions(now),
-            alone=alone,
-            durable=False,
-        )
+        jobs = self._claimed(marks, now, limit=limit, alone=alone)
         marks.claimed(jobs, limit)
         return self.begun(jobs)
 
@@ -138,8 +135,11 @@ class Intake:
         jobs = repository.claim_background(worker_id=terms.worker_id, lease_s=terms.lease_s, limit=limit)
         return self.begun(list[ClaimedJob](jobs))
 
-    def end(self, endings: Sequence[Ending], *, is_counted: bool = False) -> Ended:
-        """End a batch; those whose lease is lost are named and change nothing."""
+    def end(self, endings: Sequence[Ending], *, is_counted: bool = False, keeps_locks: bool = False) -> Ended:
+        """End a batch; those whose lease is lost are named and change nothing.
+
+        A process whose functions may run on until it ends `keeps_locks`, and lets them go with itself.
+        """
         fences = [ending.fence for ending in endings]
         if not self._kept or not (keys := self._kept.keys_of(fences)):
             ended = self.repository.end_many(endings)
@@ -151,6 +151,8 @@ class Intake:
                 self._lanes.send_admit(keys)
             ended = answer()
             self._kept.forget(fences)
+        if not keeps_locks:
+            self._free_locks(fences)
         if not is_counted:
             count_ended(self._terms.queue, endings, ended.statuses)
         return ended
@@ -172,6 +174,11 @@ class Intake:
         that either this sees who went into a lane meanwhile, or that one sees the free slot; in one round
         trip.
         """
+        if self._locks and self._locks.has_of([ending.fence for ending in endings]):
+            # A lock is freed after the end is stored, and who waits for it may be the next.
+            ended = self.end(endings, is_counted=True)
+            jobs = self._claimed(marks, now, limit=limit, alone=alone)
+            return Asked(endings, marks, limit, lambda: (ended, jobs))
         terms, positions = self._terms, marks.positions(now)
         claiming: _Claiming = {
             "worker_id": terms.worker_id,
@@ -194,6 +201,18 @@ class Intake:
         self._kept.forget(fences)
         return Asked(endings, marks, limit, lambda: (ended, jobs))
 
+    def _claimed(self, marks: Marks, now: float, *, limit: int, alone: bool) -> list[ClaimedJob]:
+        terms = self._terms
+        return self.repository.claim(
+            terms.queue,
+            worker_id=terms.worker_id,
+            lease_s=terms.lease_s,
+            limit=limit,
+            positions=marks.positions(now),
+            alone=alone,
+            durable=False,
+        )
+
     def read(self, asked: Asked) -> tuple[Ended, list[ClaimedJob]]:
         """What an end and a claim brought; asks nothing. Not all of those jobs may begin: see `begun`."""
         ended, jobs = asked.load()
@@ -213,7 +232,8 @@ class Intake:
         return alive
 
     def abandon(self, fences: Sequence[Fence]) -> None:
-        """Give back the slots of attempts that are another's by now, or over: there is no end to write."""
+        """Give back what attempts hold that are another's by now, or over: there is no end to write."""
+        self._free_locks(fences)
         if not self._kept or not (keys := self._kept.keys_of(fences)):
             return
         self._slots.free(self._kept.of(fences))
@@ -233,17 +253,52 @@ class Intake:
 
     def must_ask(self, claimed: list[ClaimedJob]) -> bool:
         """Whether `begun` has a question: not while the connection is at one."""
-        return self._kept.has_late or any([job.limit_key for job in claimed])  # noqa: C419 - half of the time
+        if self._kept.has_late:
+            return True
+        return any([job.limit_key or job.host_lock for job in claimed])  # noqa: C419 - half of the time
 
     def begun(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
         """Those of a claim that may run; asks only if some have a key, or a slot is to be given back."""
         if self._kept.has_late:
             self._give_back(self._kept.pop_late())
-        jobs = self._with_slots(claimed)
+        try:
+            jobs = self._with_slots(self._with_locks(claimed))
+        except BaseException:
+            # Nobody hears of these jobs, so nobody will end them.
+            self._locks.free([job.fence for job in claimed])
+            raise
         count_claimed(jobs)
         if len(jobs) < len(claimed):
             count_held(claimed, len(claimed) - len(jobs))
         return jobs
+
+    # Host locks.
+
+    def _with_locks(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
+        """Those that have the lock of this machine that they need, or need none."""
+        if not (refused := self._locks.take(jobs)):
+            return jobs
+        self.repository.end_many(
+            [
+                Ending(
+                    job.fence,
+                    JobStatus.SCHEDULED,
+                    delay_s=HELD_S * uniform(1, 1.5),  # noqa: S311
+                    hold_reason=HOST_LOCK,
+                    hold_key=job.host_lock,
+                )
+                for job in refused
+            ]
+        )
+        if keys := counted(job.limit_key for job in refused if job.limit_key is not None):
+            self._lanes.admit(keys)
+        gone = {job.id for job in refused}
+        return [job for job in jobs if job.id not in gone]
+
+    def _free_locks(self, fences: Sequence[Fence]) -> None:
+        """Free the locks of attempts that are over, and promote who waits for them."""
+        if self._locks and (names := self._locks.free(fences)):
+            HostLockRepository(self._connection).promote(keys_of(names))
 
     # Keyed limits.
 
@@ -284,7 +339,9 @@ class Intake:
             ]
         )
         self._lanes.move_others(keys)
-        self._kept.forget([job.fence for job in jobs])
+        fences = [job.fence for job in jobs]
+        self._kept.forget(fences)
+        self._free_locks(fences)
 
     def _take_again(self, lost: set[Slot], held: Sequence[HeldJob]) -> None:
         """Slots that a crash of the server forgot; a job without them has to go back.

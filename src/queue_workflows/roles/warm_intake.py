@@ -37,17 +37,17 @@ class WarmIntake(Intake):
         del limit, alone
         return self._ask(marks, now)()
 
-    def end(self, endings: Sequence[Ending], *, is_counted: bool = False) -> Ended:
+    def end(self, endings: Sequence[Ending], *, is_counted: bool = False, keeps_locks: bool = False) -> Ended:
         """As ever; a job that is put on hold was not done."""
         self._note(endings)
-        return super().end(endings, is_counted=is_counted)
+        return super().end(endings, is_counted=is_counted, keeps_locks=keeps_locks)
 
     def end_and_claim(
         self, endings: Sequence[Ending], marks: Marks, now: float, *, limit: int = 1, alone: bool = False
     ) -> tuple[Ended, list[ClaimedJob]]:
         """The claim sees what the end left, which is committed before it."""
         self._note(endings)
-        if self._kept:
+        if self._kept or self._locks:
             return self.end(endings), self.claim(marks, now, limit=limit, alone=alone)
         with in_one_round_trip(self._connection) as commit:
             end_answer = self.repository.ask_end(endings)

@@ -166,8 +166,8 @@ class Worker:
         last_words = held.ctx.take_progress(now=time.monotonic(), final=True)
         if last_words is not None:
             self._touch.repository().beat_many([(job.fence, last_words)])
-        # What waits for who knows it would else wait for an hour without work.
-        if self._duty.may_claim() and not self._duty.must_fetch(time.monotonic()):
+        # What waits for who knows it, or for a lock, would else wait until there is no work.
+        if self._duty.may_claim() and not self._duty.must_ask(time.monotonic()):
             return self._end_and_claim(held, ending)
         with self._guardian.claiming:
             lost = self._touch.intake().end([ending]).lost

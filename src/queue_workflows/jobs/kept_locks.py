@@ -1,0 +1,110 @@
+"""The locks of this machine that the jobs of one worker hold.
+
+    claimed ──try──had──> its body ──> its processes are gone ──> its end is written ──> the lock is freed
+               │                              lease lost: its work has stopped ──────────┘      │
+               │                                                                               v
+               └─held──> on hold, uncounted, `host_lock` and the lock <──────── the next of each queue
+                              │                                                   is promoted
+                              └── who put it there tries the lock again each second; after `HELD_S` all may
+
+So a job never waits in a worker, and nobody waits behind it. What frees a lock and is no job (a program of
+this machine) tells nobody, which is what the second look is for. A job whose lock's name begins with
+`elsewhere:` is also looked for by workers of other hosts, and promoted where one finds the lock free on its
+own host.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from queue_workflows.errors import ConfigurationError, LockUnusable
+from queue_workflows.host.flock import lock_directory
+from queue_workflows.host.locks import Absent, Free, HostLock, lock_file_name, probe
+from queue_workflows.repositories.claimed import ClaimedJob, Fence
+from queue_workflows.repositories.host_locks import lock_of
+
+_log = logging.getLogger(__name__)
+
+J = TypeVar("J", bound=ClaimedJob)
+
+# How long a job waits that nobody fetches; who put it aside does so as soon as the lock is free.
+HELD_S: Final = 30.0
+LOOK_EVERY_S: Final = 1.0
+
+
+class KeptLocks:
+    """Asked by the thread that claims, and by the one that ends jobs in its stead."""
+
+    def __init__(self, chosen: Path | None = None) -> None:
+        """In the directory that was `chosen`, or where the locks of this machine are; made when needed."""
+        self._chosen = chosen
+        self._lock = threading.Lock()
+        self._held: dict[Fence, HostLock] = {}
+        self._missed: set[str] = set()
+        self._directory: Path | None = None
+
+    def __bool__(self) -> bool:
+        """Whether a job holds one; most workers never see any."""
+        return bool(self._held)
+
+    def take(self, jobs: Iterable[J]) -> list[J]:
+        """Try the lock of each; those whose lock is not to be had now."""
+        return [job for job in jobs if job.host_lock is not None and not self._has(job, job.host_lock)]
+
+    def has_of(self, fences: Iterable[Fence]) -> bool:
+        """Whether one of these attempts holds a lock."""
+        return bool(self._held) and any(fence in self._held for fence in fences)
+
+    def free(self, fences: Iterable[Fence]) -> list[str]:
+        """Free what these attempts hold, which are over; the names."""
+        with self._lock:
+            freed = [lock for fence in fences if (lock := self._held.pop(fence, None)) is not None]
+        for lock in freed:
+            lock.release()
+        return [lock.name for lock in freed]
+
+    @property
+    def missed(self) -> bool:
+        """Whether jobs were put aside whose lock may be free by now."""
+        return bool(self._missed)
+
+    def freed(self) -> list[str]:
+        """What was missed and is free now; it is looked at no more."""
+        with self._lock:
+            freed = [key for key in self._missed if self.is_free(key)]
+            self._missed.difference_update(freed)
+        return freed
+
+    def is_free(self, key: str) -> bool:
+        """Whether nobody on this host has the lock that such jobs need."""
+        try:
+            found = probe(self._place(), lock_file_name(lock_of(key)))
+        except (ConfigurationError, LockUnusable):
+            return False
+        if isinstance(found, Free):
+            found.release()
+        return isinstance(found, Free | Absent)
+
+    def _has(self, job: ClaimedJob, key: str) -> bool:
+        note = f"{job.family}:{job.id}, attempt {job.attempt}"
+        try:
+            lock = HostLock(lock_of(key), directory=self._place(), deadline_s=job.timeout_s, note=note)
+            is_had = lock.try_acquire()
+        except (ConfigurationError, LockUnusable) as exc:
+            _log.error("job %d waits: %s", job.id, exc)
+            is_had = False
+        with self._lock:
+            if is_had:
+                self._held[job.fence] = lock
+            else:
+                self._missed.add(key)
+        return is_had
+
+    def _place(self) -> Path:
+        if self._directory is None:
+            self._directory = lock_directory(self._chosen)
+        return self._directory

@@ -1,0 +1,107 @@
+"""Jobs that need a lock of the machine they run on: who holds it, and who comes next.
+
+What a job carries is the name of the lock. One that begins with `elsewhere:` names the rest of it, and says
+that another host may take the job while the lock is held on the one that claimed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.models import IngestJob
+from queue_workflows.repositories.connection import Handle, Statements
+from queue_workflows.repositories.ending import texts
+from queue_workflows.repositories.families import FAMILIES, per_family
+
+HOST_LOCK: Final = "host_lock"
+ELSEWHERE: Final = "elsewhere:"
+
+# queues: each queue with jobs on hold for one of these, found by a jump to the next one in the index. freed:
+# the first in line of each, for it is not known which of them has a worker where the lock is free.
+PROMOTE: Final = per_family(
+    """
+WITH RECURSIVE queues AS (
+    SELECT key, (
+        SELECT queue FROM {table}
+        WHERE status = 'scheduled' AND hold_reason = 'host_lock' AND hold_key = key
+        ORDER BY queue LIMIT 1
+    ) AS queue FROM unnest(%(keys)s::text[]) AS freed (key)
+    UNION ALL
+    SELECT key, (
+        SELECT next.queue FROM {table} AS next
+        WHERE status = 'scheduled' AND hold_reason = 'host_lock' AND hold_key = key
+            AND next.queue > queues.queue
+        ORDER BY next.queue LIMIT 1
+    ) FROM queues WHERE queues.queue IS NOT NULL
+), freed AS MATERIALIZED (
+    SELECT job.id FROM queues CROSS JOIN LATERAL (
+        SELECT id FROM {table} AS held
+        WHERE status = 'scheduled' AND hold_reason = 'host_lock' AND hold_key = queues.key
+            AND held.queue = queues.queue
+        ORDER BY priority DESC, position
+        LIMIT 1
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+)
+UPDATE {table} AS job SET
+    status = 'queued', run_at = statement_timestamp(), past_holds = {past_holds},
+    hold_reason = NULL, hold_key = NULL
+WHERE job.id = ANY (ARRAY(SELECT id FROM freed))
+RETURNING job.id
+"""
+)
+# Few jobs run, whatever waits.
+HOLDERS: Final = per_family(
+    """
+SELECT id, claimed_by, started_at FROM {table}
+WHERE status = 'running' AND host_lock = ANY (%(keys)s::text[])
+ORDER BY started_at
+LIMIT 100
+"""
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LockHolder:
+    """A job that runs with the lock, by its worker's name on which host."""
+
+    family: str
+    job_id: int
+    worker_id: str
+    since: datetime
+
+
+def lock_of(key: str) -> str:
+    """The lock's own name."""
+    return key.removeprefix(ELSEWHERE)
+
+
+def keys_of(names: Iterable[str]) -> list[str]:
+    """All that jobs may carry that need one of these locks."""
+    return [key for name in names for key in (name, ELSEWHERE + name)]
+
+
+class HostLockRepository:
+    """On the caller's connection, over the jobs of both families."""
+
+    def __init__(self, conn: Handle | psycopg.Connection[Any]) -> None:
+        self._sql = Statements(conn, IngestJob)
+
+    def promote(self, keys: Iterable[str]) -> int:
+        """Queue the first job of each queue that waits for one of these; how many."""
+        params = {"keys": texts(dict.fromkeys(keys))}
+        return sum(len(self._sql.rows(PROMOTE[family.name], params)) for family in FAMILIES)
+
+    def holders(self, key: str) -> list[LockHolder]:
+        """The jobs that run with the lock that a job needs, on whatever host."""
+        params = {"keys": texts(keys_of([lock_of(key)]))}
+        return [
+            LockHolder(family.name, *row)
+            for family in FAMILIES
+            for row in self._sql.rows(HOLDERS[family.name], params)
+        ]

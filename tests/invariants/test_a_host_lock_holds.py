@@ -1,0 +1,257 @@
+"""Jobs that need a lock of their machine: one at a time there, nobody behind them waits, a kill frees it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psycopg
+import pytest
+from support.jobs import CLEAR, Jobs, ending
+from support.limited import CLEAR_LIMITS, Hand, cap, hand, holders
+from support.workers import patiently, running_worker
+
+from queue_workflows.host.locks import HostLock
+from queue_workflows.repositories import IngestJobRepository, NewIngestJob
+from queue_workflows.repositories.host_locks import HostLockRepository
+
+TASKS = {"QWF_APP": "support.limited_tasks", "QWF_MAX_CRASHES": "1000"}
+HELD = ("scheduled", "host_lock")
+
+
+@pytest.fixture(params=["node", "ingest"])
+def jobs(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[Jobs]:
+    """Each family's jobs, and empty tables."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(f"{CLEAR}; TRUNCATE worker_heartbeats; {CLEAR_LIMITS}")
+        yield Jobs(request.param, connection)
+
+
+@pytest.fixture
+def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
+    """A connection in autocommit, and empty tables."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(f"{CLEAR}; TRUNCATE worker_heartbeats; {CLEAR_LIMITS}")
+        yield connection
+
+
+@pytest.fixture
+def two(qwf_dsn: str, jobs: Jobs, tmp_path: Path) -> Iterator[tuple[Hand, Hand]]:
+    """Two workers of one host."""
+    with (
+        hand(qwf_dsn, "here:q:1", jobs.family, lock_dir=tmp_path / "here") as one,
+        hand(qwf_dsn, "here:q:2", jobs.family, lock_dir=tmp_path / "here") as two,
+    ):
+        yield one, two
+
+
+@pytest.fixture
+def there(qwf_dsn: str, jobs: Jobs, tmp_path: Path) -> Iterator[Hand]:
+    """A worker of another host."""
+    with hand(qwf_dsn, "there:q:1", jobs.family, lock_dir=tmp_path / "there") as found:
+        yield found
+
+
+def state(jobs: Jobs, job_id: int) -> tuple[str, str | None]:
+    sql = f"SELECT status, hold_reason FROM {jobs.table} WHERE id = %s"
+    found = jobs.connection.execute(sql, [job_id]).fetchone()
+    assert found is not None
+    return found
+
+
+def test_one_job_at_a_time_has_a_lock_and_nobody_waits_behind_the_others(
+    jobs: Jobs, two: tuple[Hand, Hand]
+) -> None:
+    """In one worker or in two: who finds the lock held is put aside at its place, and the next one runs."""
+    first, second, third = jobs.enqueue(3, host_lock="camera")
+    (free,) = jobs.enqueue(1)
+    assert [job.id for job in two[0].claim(2)] == [first]
+    assert [job.id for job in two[1].claim(2)] == [free]
+    sql = f"""
+        SELECT hold_key, failures, position < (SELECT position FROM {jobs.table} WHERE id = {free})
+        FROM {jobs.table}
+    """
+    for waiting in (second, third):
+        assert state(jobs, waiting) == HELD
+        assert jobs.connection.execute(f"{sql} WHERE id = {waiting}").fetchone() == ("camera", 0, True)
+
+
+def test_the_end_of_a_job_frees_its_lock_for_the_next(jobs: Jobs, two: tuple[Hand, Hand]) -> None:
+    """The end is stored, the lock is free, the next in line is in the queue; with a claim it is in hand."""
+    first, second, third = jobs.enqueue(3, host_lock="camera", priorities=(5, 4, 7))
+    assert [job.id for job in two[0].claim(3)] == [third]
+    two[0].end()
+    assert state(jobs, first) == ("queued", None)
+    assert state(jobs, second) == HELD
+    assert [job.id for job in two[1].claim(1)] == [first]
+    assert [job.id for job in two[1].end_and_claim()] == [second]
+    two[1].end()
+    assert not two[1].terms.locks
+
+
+def test_who_lost_its_lease_keeps_the_lock_until_its_work_has_stopped(
+    jobs: Jobs, two: tuple[Hand, Hand]
+) -> None:
+    """The row is another's, and nobody on this host has the lock before the first one has let go of it."""
+    jobs.enqueue(2, host_lock="camera")
+    (job,) = two[0].claim(1)
+    jobs.connection.execute(
+        f"UPDATE {jobs.table} SET status = 'queued', claimed_by = NULL, lease_expires_at = NULL, attempt = 7"
+    )
+    assert two[1].claim(2) == []
+    two[0].intake.abandon([job.fence])
+    assert len(two[1].claim(2)) == 1
+
+
+def test_an_end_beside_a_running_function_keeps_the_lock(jobs: Jobs, two: tuple[Hand, Hand]) -> None:
+    """Where the process has to end for the job to end, the lock goes with the process."""
+    jobs.enqueue(1, host_lock="camera")
+    (job,) = two[0].claim(1)
+    two[0].intake.end([ending(job, "queued")], keeps_locks=True)
+    assert two[1].claim(1) == []
+
+
+def test_a_full_limit_takes_no_lock_and_a_held_lock_no_slot(jobs: Jobs, two: tuple[Hand, Hand]) -> None:
+    """A job that needs both holds both, or neither."""
+    cap(jobs.connection, "api", 1)
+    first, second = jobs.enqueue(2, host_lock="camera", limit_key="api")
+    (other,) = jobs.enqueue(1, host_lock="scanner", limit_key="api")
+    assert [job.id for job in two[0].claim(1)] == [first]
+    assert two[1].claim(2) == []
+    assert [state(jobs, one)[1] for one in (second, other)] == ["host_lock", "limit_full"]
+    assert holders(jobs.connection, "api") == [first]
+    assert not two[1].terms.locks
+    two[0].end()
+    assert len(two[0].claim(2)) == 1
+    two[0].end()
+
+
+def test_a_release_promotes_the_first_of_each_queue(
+    qwf_dsn: str, conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    """Workers of other queues of a host wait for the same lock."""
+    jobs = Jobs("ingest", conn)
+    jobs.enqueue(1, host_lock="camera")
+    others = jobs.enqueue(2, host_lock="camera", queue="load")
+    with (
+        hand(qwf_dsn, "here:fetch:1", lock_dir=tmp_path) as fetch,
+        hand(qwf_dsn, "here:load:1", queue="load", lock_dir=tmp_path) as load,
+    ):
+        assert len(fetch.claim(1)) == 1
+        assert load.claim(2) == []
+        fetch.end()
+        assert [state(jobs, one)[0] for one in others] == ["queued", "scheduled"]
+        assert len(load.claim(2)) == 1
+
+
+def test_another_host_has_a_lock_of_its_own(jobs: Jobs, two: tuple[Hand, Hand], there: Hand) -> None:
+    """The lock is a machine's: elsewhere a job of the same lock runs at the same time."""
+    first, second = jobs.enqueue(2, host_lock="camera")
+    assert [job.id for job in two[0].claim(1)] == [first]
+    assert [job.id for job in there.claim(1)] == [second]
+
+
+def test_what_is_left_to_other_hosts_is_promoted_where_the_lock_is_free(
+    jobs: Jobs, two: tuple[Hand, Hand], there: Hand
+) -> None:
+    """This host leaves it alone while the lock is held here; one where it is free takes it at once."""
+    (first,) = jobs.enqueue(1, host_lock="camera")
+    (second,) = jobs.enqueue(1, host_lock="elsewhere:camera")
+    assert [job.id for job in two[0].claim(1)] == [first]
+    assert two[1].claim(1) == []
+    assert state(jobs, second) == HELD
+    keys = there.intake.repository.held_keys("host_lock", queue=jobs.queue)
+    assert keys == ["elsewhere:camera"]
+    assert not two[1].terms.locks.is_free(keys[0])
+    assert there.terms.locks.is_free(keys[0])
+    assert HostLockRepository(there.connection).promote(keys) == 1
+    assert [job.id for job in there.claim(1)] == [second]
+
+
+def test_what_a_stranger_frees_is_seen_by_who_missed_it(
+    jobs: Jobs, two: tuple[Hand, Hand], tmp_path: Path
+) -> None:
+    """A program of this machine holds the lock and tells nobody when it lets go."""
+    (job_id,) = jobs.enqueue(1, host_lock="camera")
+    (tmp_path / "here").mkdir()
+    lock = HostLock("camera", directory=tmp_path / "here")
+    lock.acquire()
+    assert two[0].claim(1) == []
+    locks = two[0].terms.locks
+    assert locks.missed
+    assert locks.freed() == []
+    lock.release()
+    assert locks.freed() == ["camera"]
+    assert not locks.missed
+    HostLockRepository(jobs.connection).promote(["camera"])
+    assert state(jobs, job_id) == ("queued", None)
+
+
+def test_a_lock_that_cannot_be_taken_is_a_hold(
+    jobs: Jobs, qwf_dsn: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A worker that may not lock here runs nothing without the lock, and says why."""
+    jobs.enqueue(1, host_lock="camera")
+    (tmp_path / "file").touch()
+    with hand(qwf_dsn, "here:q:1", jobs.family, lock_dir=tmp_path / "file") as blocked:
+        assert blocked.claim(1) == []
+    assert "locks cannot live in" in caplog.text
+
+
+# Real workers.
+
+
+def enqueue(conn: psycopg.Connection, place: Path, count: int) -> None:
+    """Jobs that check from inside that they are alone, by the kernel's own lock on another file."""
+    IngestJobRepository(conn).enqueue_many(
+        NewIngestJob(
+            task_name="inside",
+            queue="fetch",
+            host_lock="camera",
+            args={"place": str(place), "key": "camera", "cap": 1, "s": 0.005},
+        )
+        for _ in range(count)
+    )
+
+
+def statuses(conn: psycopg.Connection) -> dict[str, int]:
+    return dict(conn.execute("SELECT status, count(*) FROM ingest_jobs GROUP BY 1").fetchall())
+
+
+@pytest.mark.slow
+def test_two_workers_of_a_host_are_never_inside_at_once_and_a_kill_frees_the_lock(
+    conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path
+) -> None:
+    """One with one job, one with eight threads, which is killed; the other does all that is left."""
+    settings = TASKS | {"QWF_LOCK_DIR": str(tmp_path / "locks"), "QWF_LEASE_S": "2"}
+    enqueue(conn, tmp_path, 60)
+    with ExitStack() as stack:
+        one = stack.enter_context(running_worker(qwf_dsn, "--concurrency", "8", **settings))
+        stack.enter_context(running_worker(qwf_dsn, "--concurrency", "1", **settings))
+        patiently(lambda: statuses(conn).get("completed", 0) >= 10)
+        os.killpg(one.pid, signal.SIGKILL)
+        one.wait()
+        patiently(lambda: statuses(conn) == {"completed": 60})
+    assert not (tmp_path / "too-many").exists()
+
+
+def test_the_threads_of_a_worker_take_turns_and_a_stranger_is_waited_for(
+    conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path
+) -> None:
+    """Eight threads of a real worker share a lock, once a program of the machine has let go of it."""
+    (tmp_path / "locks").mkdir()
+    enqueue(conn, tmp_path, 20)
+    lock = HostLock("camera", directory=tmp_path / "locks")
+    lock.acquire()
+    with running_worker(
+        qwf_dsn, "--concurrency", "8", "--max-jobs", "20", QWF_LOCK_DIR=str(tmp_path / "locks"), **TASKS
+    ) as worker:
+        patiently(lambda: statuses(conn) == {"scheduled": 20})
+        lock.release()
+        assert worker.wait(300) == 0
+    assert statuses(conn) == {"completed": 20}
+    assert not (tmp_path / "too-many").exists()
+    assert conn.execute("SELECT count(*) FROM ingest_jobs WHERE failures > 0").fetchone() == (0,)
