@@ -53,6 +53,7 @@ def environment(home: Path, dsn: str) -> dict[str, str]:
 # Pages that start servers and workers, and wait for what these do.
 LONG = (
     "hook-records",
+    "how-to-crawl",
     "how-to-limit",
     "how-to-operate",
     "how-to-operate-runs",
