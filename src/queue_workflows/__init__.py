@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from queue_workflows.hooks.records import process_hook_records
     from queue_workflows.host.hardening import Hardened, TornDown, harden
     from queue_workflows.host.locks import HostLock
+    from queue_workflows.host.resources import ResourceKind, register_resource_kind
     from queue_workflows.host.workspaces import Workspace, workspace
     from queue_workflows.jobs.context import JobContext
     from queue_workflows.jobs.host_keys import host_key
@@ -140,6 +141,7 @@ __all__ = [
     "RateRepository",
     "RecordContext",
     "RefError",
+    "ResourceKind",
     "RetryAfter",
     "RunCancelled",
     "RunFailed",
@@ -183,6 +185,7 @@ __all__ = [
     "process_hook_records",
     "register_ingest_task",
     "register_record_type",
+    "register_resource_kind",
     "retry_run",
     "set_ingest_schedule",
     "set_invoke_context",
@@ -248,6 +251,7 @@ _HOMES: Final = {
     "hooks.records": ("process_hook_records",),
     "host.hardening": ("Hardened", "TornDown", "harden"),
     "host.locks": ("HostLock",),
+    "host.resources": ("ResourceKind", "register_resource_kind"),
     "host.workspaces": ("Workspace", "workspace"),
     "jobs.context": ("JobContext",),
     "jobs.host_keys": ("host_key",),

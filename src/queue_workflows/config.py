@@ -108,6 +108,8 @@ class EngineConfig:
     run_finished_hooks: tuple[RunFinishedHook, ...] = ()
     # As `set_ingest_schedule` checked it; None where the host app has not said whether it has any.
     ingest_schedule: Any = None
+    # The ResourceKinds that `register_resource_kind` has checked, by their names.
+    resource_kinds: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     overrides: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
 
@@ -231,6 +233,14 @@ def set_invoke_context(factory: InvokeContext | None) -> None:
 def declare_ingest_schedule(declared: Any) -> None:
     """Keep what `set_ingest_schedule` has checked."""
     _change({}, {"ingest_schedule": declared})
+
+
+def keep_resource_kind(name: str, kind: Any) -> None:
+    """Keep what `register_resource_kind` has checked."""
+    global _current  # noqa: PLW0603 - see `_change`
+    with _lock:
+        kinds = MappingProxyType({**_current.resource_kinds, name: kind})
+        _current = replace(_current, resource_kinds=kinds)
 
 
 def on_run_finished(hook: _Hook) -> _Hook:

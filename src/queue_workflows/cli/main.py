@@ -42,6 +42,9 @@ ENTRIES: Final = {
     "supervisor": Entry(
         "queue_workflows.cli.supervisor:supervisor", "Run and watch the workers of this machine."
     ),
+    "janitor": Entry(
+        "queue_workflows.cli.janitor:janitor", "End what dead jobs left behind on this machine."
+    ),
     "queue": Entry(
         "queue_workflows.cli.queue:queue", "Fill the queues, see how they move, work on one, pause it."
     ),

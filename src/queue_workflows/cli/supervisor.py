@@ -21,7 +21,17 @@ from queue_workflows.gpu.devices import find_devices
 from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.launcher import own_command, run_as_child_if_pid1
 from queue_workflows.host.lifetime import hide_memory
-from queue_workflows.roles.slots import GPU, ORCHESTRATOR, SCHEDULER, EachDevice, RoleSpec, Spec, WorkerSpec
+from queue_workflows.roles.attending import Attending
+from queue_workflows.roles.slots import (
+    GPU,
+    JANITOR,
+    ORCHESTRATOR,
+    SCHEDULER,
+    EachDevice,
+    RoleSpec,
+    Spec,
+    WorkerSpec,
+)
 from queue_workflows.roles.supervisor import supervise
 from queue_workflows.settings import Settings, check_queue_name
 
@@ -120,6 +130,12 @@ def _check_not_shared(specs: Sequence[WorkerSpec]) -> None:
     is_flag=True,
     help="A scheduler beside them, which enqueues the jobs of schedules; any number may run anywhere.",
 )
+@click.option(
+    "--janitor/--no-janitor",
+    default=None,
+    help="A janitor beside them, which ends what dead jobs left on this machine."
+    "  [default: where there are resource kinds, or directories of runs]",
+)
 @click.option("--host-label", metavar="LABEL", help="This machine's name in worker ids; else host_label.")
 @click.option(
     "--grace",
@@ -140,6 +156,7 @@ def supervisor(
     workers: Workers,
     orchestrator: bool,
     scheduler: bool,
+    janitor: bool | None,
     host_label: str | None,
     grace: float | None,
     spare: bool,
@@ -149,7 +166,7 @@ def supervisor(
     SIGTERM, SIGINT or SIGHUP stops them gracefully: each may finish its job within the grace; a second signal
     stops them at once. What a worker held that died is queued again at once.
     """
-    beside = [*([ORCHESTRATOR] if orchestrator else []), *([SCHEDULER] if scheduler else [])]
+    beside = [*([ORCHESTRATOR] if orchestrator else []), *([SCHEDULER] if scheduler else []), *([JANITOR] if janitor else [])]
     if not workers.specs and not workers.each and not beside:
         raise click.UsageError(
             "nothing to run: say --worker QUEUE[:N], --orchestrator, --scheduler, or several"
@@ -162,8 +179,10 @@ def supervisor(
         hide_memory()
     for spec in workers.specs:
         check_known_queue(spec.queue)
+    attending = Attending(settings, is_open=janitor is None)
     return supervise(
-        [*workers.specs, *beside],
+        [*workers.specs, *beside, *attending.first()],
+        late=attending.late,
         each=_on_devices(workers.each, settings),
         command_for=commands(invocation, settings, grace),
         settings=settings,
@@ -183,7 +202,7 @@ def commands(
     invocation: Invocation, settings: Settings, grace: float | None = None
 ) -> Callable[[Spec], list[str]]:
     """How each process is started: what stood before our command stands before its own too."""
-    above = list(_before_the_command(invocation))
+    above = list(before_the_command(invocation))
     beside = ["--host-label", settings.host_label, *(["--grace", f"{grace:g}"] if grace is not None else [])]
 
     def command_for(spec: Spec) -> list[str]:
@@ -194,7 +213,8 @@ def commands(
     return command_for
 
 
-def _before_the_command(invocation: Invocation) -> Iterator[str]:
+def before_the_command(invocation: Invocation) -> Iterator[str]:
+    """What stood before our command, for that of a process that we start."""
     if invocation.db_url is not None:
         yield from ("--db", invocation.db_url)
     if invocation.app is not None:

@@ -24,6 +24,7 @@ from queue_workflows.errors import ExitCode
 from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.launcher import run_as_child_if_pid1
 from queue_workflows.host.lifetime import hide_memory
+from queue_workflows.roles.attending import Attending
 from queue_workflows.roles.outlet import OneLog
 from queue_workflows.roles.slots import ORCHESTRATOR, SCHEDULER, Spec, WorkerSpec, slots_of
 from queue_workflows.roles.supervisor import supervise
@@ -67,7 +68,8 @@ def up(invocation: Invocation, *, workers: Workers) -> ExitCode:
     asked = workers.specs or _usual_workers()
     for spec in asked:
         check_known_queue(spec.queue)
-    specs: list[Spec] = [ORCHESTRATOR, SCHEDULER, *asked]
+    attending = Attending(settings)
+    specs: list[Spec] = [ORCHESTRATOR, SCHEDULER, *asked, *attending.first()]
     names = [slot.name for slot in slots_of(specs, 0.0)]
     with Database.open(invocation.db_url, role="up", settings=settings) as database:
         applied = bootstrap(invocation.db_url)
@@ -82,6 +84,7 @@ def up(invocation: Invocation, *, workers: Workers) -> ExitCode:
                 command_for=commands(invocation, settings),
                 settings=settings,
                 db_url=invocation.db_url,
+                late=attending.late,
                 outlet=log.outlet,
             )
 

@@ -31,6 +31,7 @@ class WorkerSpec:
 
     queue: str
     options: tuple[str, ...] = ()
+    is_attendant: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -49,10 +50,12 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class RoleSpec:
-    """An orchestrator or a scheduler that shall be there; it holds no jobs, and beats in a pipe of ours."""
+    """An orchestrator, say, that shall be there; it holds no jobs, and beats in a pipe of ours."""
 
     name: str
     options: tuple[str, ...] = ()
+    # Of no use by itself: it ends when nothing else is left to run.
+    is_attendant: bool = False
     queue = ""
     last_ends: ClassVar[frozenset[int]] = frozenset()
 
@@ -70,6 +73,7 @@ class EachDevice:
 
 ORCHESTRATOR: Final = RoleSpec("orchestrator")
 SCHEDULER: Final = RoleSpec("scheduler")
+JANITOR: Final = RoleSpec("janitor", is_attendant=True)
 Spec = WorkerSpec | RoleSpec
 
 

@@ -67,10 +67,11 @@ def supervise(
     with_spares: bool = False,
     outlet: Outlet | None = None,
     restarts: Restarts | None = None,
+    late: Callable[[], Sequence[Spec]] = tuple,
 ) -> ExitCode:
     """Supervise in this process, from its main thread, until a signal says otherwise or all have finished.
 
-    `each` asks for a worker on every device. `with_spares` is for commands that are `qwf worker`, which knows
+    `each` asks for a worker on every device, `late` tells who shall be there from now on. `with_spares` is for commands that are `qwf worker`, which knows
     how to stand by.
     """
     manager = ServiceManager.from_environment()
@@ -98,6 +99,7 @@ def supervise(
                 spares=Spares(worth_a_spare(specs) if with_spares else (), command_for, waiter),
                 outlet=outlet,
                 restarts=restarts,
+                late=late,
             ).run()
 
 
@@ -122,6 +124,7 @@ class Supervisor:
         outlet: Outlet | None = None,
         manager: ServiceManager | None = None,
         restarts: Restarts | None = None,
+        late: Callable[[], Sequence[Spec]] = tuple,
         now: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -135,6 +138,7 @@ class Supervisor:
         self._outlet = outlet or (lambda _name: nullcontext())
         self._manager = manager or ServiceManager(None)
         self._restarts = restarts or Restarts()
+        self._late = late
         self._now = now
         self._chance = chance
         self._vigil = Vigil(stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
@@ -169,7 +173,7 @@ class Supervisor:
                 self._see_to_the_end(slot, slot.life)
         self._judge()
         self._unpark()
-        fresh = self._placement.tend()
+        fresh = [*self._placement.tend(), *slots_of(self._late(), self._now())]
         self._slots += [] if self._obeyed else fresh
         self._start_due()
         self._spares.tend(self._now())
@@ -177,7 +181,13 @@ class Supervisor:
         self._bookkeeper.cut_if_stuck()
         if self._manager.watchdog_s is not None:
             self._manager.tell("WATCHDOG=1")
+        if not self._obeyed and self._is_left_to_attendants():
+            self._halt.ask()
         return None if all(slot.done for slot in self._slots) else self._delay()
+
+    def _is_left_to_attendants(self) -> bool:
+        principals = [slot for slot in self._slots if not slot.spec.is_attendant]
+        return len(principals) not in (0, len(self._slots)) and all(slot.done for slot in principals)
 
     def _delay(self) -> float:
         # Who waits for a device is woken by the look that sees it free.

@@ -1,0 +1,82 @@
+"""`qwf janitor`: ends what dead jobs left behind on this machine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.operating import json_option, print_json, print_table, say
+from queue_workflows.cli.seconds import Seconds
+from queue_workflows.errors import ExitCode
+
+if TYPE_CHECKING:
+    from queue_workflows.roles.janitor_process import Outcome
+
+
+@click.command()
+@click.option("--once", is_flag=True, help="One look at everything, then end, as for cron.")
+@click.option("--dry-run", is_flag=True, help="Say what one look would do, and do nothing.")
+@json_option
+@click.option(
+    "--every",
+    type=Seconds(min_open=True),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long from one look to the next.",
+)
+@click.option("--reap", type=(str, str, int, int), hidden=True)
+@click.pass_obj
+def janitor(
+    invocation: Invocation,
+    *,
+    once: bool,
+    dry_run: bool,
+    as_json: bool,
+    every: float,
+    reap: tuple[str, str, int, int] | None,
+) -> ExitCode:
+    """End what has no owner any more: things of the kinds that the host app registers, and old lock files.
+
+    What has a live owner is never touched, however old. Any number of janitors may run, also below
+    supervisors; no database is needed. With --once it ends with 1 if something could not be ended.
+    """
+    from queue_workflows.cli.logs import log_to_stderr
+    from queue_workflows.cli.supervisor import before_the_command
+    from queue_workflows.config import effective_settings
+    from queue_workflows.host.launcher import own_command, run_as_child_if_pid1
+    from queue_workflows.roles.janitor import JanitorOptions
+    from queue_workflows.roles.janitor_process import ROLE, run_janitor, run_reaper
+
+    if as_json and not (once or dry_run):
+        raise click.UsageError("--json goes with --once or --dry-run: who runs on has a log")
+    log_to_stderr(debug=invocation.debug)
+    if reap is not None:
+        return run_reaper(*reap)
+    run_as_child_if_pid1()
+    command = own_command([*before_the_command(invocation), ROLE])
+    options = JanitorOptions(once=once, dry=dry_run, every_s=every)
+    outcome = run_janitor(effective_settings(), options, command, invocation.db_url)
+    if once or dry_run:
+        _tell(outcome, as_json=as_json)
+    return outcome.status
+
+
+def _tell(outcome: Outcome, *, as_json: bool) -> None:
+    if as_json:
+        print_json(asdict(outcome))
+        return
+    verdicts = outcome.verdicts
+    print_table(
+        ("KIND", "NAME", "DEED", "WHY"), [(one.kind or "-", one.name, one.deed, one.why) for one in verdicts]
+    )
+    counts = Counter(one.deed for one in verdicts)
+    said = [f"{count} {deed}" for deed, count in sorted(counts.items())]
+    said += [f"{len(outcome.directories)} directories of runs"] if outcome.directories else []
+    say(", ".join(said) or "nothing was found")
+    for failure in outcome.failures:
+        say(failure)
