@@ -166,7 +166,11 @@ def supervisor(
     SIGTERM, SIGINT or SIGHUP stops them gracefully: each may finish its job within the grace; a second signal
     stops them at once. What a worker held that died is queued again at once.
     """
-    beside = [*([ORCHESTRATOR] if orchestrator else []), *([SCHEDULER] if scheduler else []), *([JANITOR] if janitor else [])]
+    beside = [
+        *([ORCHESTRATOR] if orchestrator else []),
+        *([SCHEDULER] if scheduler else []),
+        *([JANITOR] if janitor else []),
+    ]
     if not workers.specs and not workers.each and not beside:
         raise click.UsageError(
             "nothing to run: say --worker QUEUE[:N], --orchestrator, --scheduler, or several"

@@ -2,8 +2,8 @@
 
 A thing that a job owns outside the database (a deployed server, a device, a port, a directory) has a name,
 and its owner holds the lock of that name for longer than the thing is there. Nobody asks whether an owner is
-well: the kernel frees the lock when it ends, however it ends. So whoever can take the lock knows that there is
-no owner, and while he has it there cannot be one.
+well: the kernel frees the lock when it ends, however it ends. So whoever can take the lock knows that there
+is no owner, and while he has it there cannot be one.
 
     discover ──names──> those that match the whole pattern ──the lock of each──┬── held by somebody: live
                                                                               └── in our hand: an orphan

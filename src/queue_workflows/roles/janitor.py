@@ -5,8 +5,8 @@
       └─ lock files without things are tidied       reaped, or tried again later <──── reaper ───┘ orphan
 
 The main thread waits for nothing but its selector. A discovery that hangs keeps its own kind from being
-looked at and no other; a teardown that hangs is killed with its reaper when its time is up. See `host.janitor`
-for what is decided, `host.reaping` for how one thing is ended.
+looked at, and no other; a teardown that hangs is killed with its reaper when its time is up. What is decided
+stands in `host.janitor`, how one thing is ended in `host.reaping`.
 """
 
 from __future__ import annotations

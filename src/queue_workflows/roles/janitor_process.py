@@ -34,7 +34,7 @@ _CLEAR_EVERY_S: Final = 600.0
 
 @dataclass
 class Outcome:
-    """What one look came to: of each thing, what could not be looked at, and directories that were removed."""
+    """What one look came to: of each thing, what could not be looked at, directories that were removed."""
 
     status: ExitCode
     verdicts: list[Verdict] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Outcome:
 def run_janitor(
     settings: Settings, options: JanitorOptions, command: Sequence[str], db_url: str | None
 ) -> Outcome:
-    """Look after this machine until told to stop, or once; `command` is that of a janitor, for its reapers."""
+    """Look after this machine until told to stop, or once; `command` starts a janitor, for its reapers."""
     die_with_parent(take_launcher_pid())
     kinds = registered_kinds()
     if not kinds and not has_places(settings):

@@ -1,0 +1,208 @@
+"""`qwf janitor` and the janitor of a supervisor, as shipped: real processes, what they say and end with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+from support.commands import qwf_here
+from support.leftovers import PLACE, Leftovers
+from support.processes import UNSHARE, Running, environment, gone, pid_namespace
+from support.supervised import Supervised
+from support.workers import patiently, until
+
+from queue_workflows.host.locks import lock_file_name
+
+TESTS = Path(__file__).parents[1]
+QWF = [sys.executable, "-m", "queue_workflows"]
+APP = [*QWF, "--app", "support.leftovers"]
+
+
+class Machine:
+    """One with things of a host app, and a directory for their locks."""
+
+    def __init__(self, place: Path) -> None:
+        self.leftovers = Leftovers(place)
+        self.leftovers.make()
+        self.locks = place / "locks"
+        self.env = {
+            PLACE: str(place),
+            "QWF_LOCK_DIR": str(self.locks),
+            "QWF_DATA_DIR": str(place / "data"),
+            "PYTHONPATH": os.pathsep.join([environment()["PYTHONPATH"], str(TESTS)]),
+        }
+
+    def owner(self, name: str, *prefix: str) -> Running:
+        self.locks.mkdir(exist_ok=True)
+        return Running([*prefix, *self.leftovers.owner(name, self.locks)])
+
+    def said(self, *command: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            env=environment({**self.env, **(env or {})}),
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+    def supervisor(self, dsn: str, *options: str, prefix: tuple[str, ...] = ()) -> Supervised:
+        command = [*prefix, *APP, "supervisor", "--worker", "fetch", "--no-spare", *options]
+        return Supervised(command, dsn, env=self.env)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_the_command_reaps_what_a_killed_owner_left(machine: Machine) -> None:
+    """What lives stays; without a database, and `--json` says it all."""
+    machine.leftovers.make("lost-1")
+    with machine.owner("live-1") as owner:
+        assert owner.line() == "has it"
+        done = machine.said(
+            *APP, "janitor", "--once", "--json", env={"QWF_DB_URL": "postgresql://x@127.0.0.1:1/x"}
+        )
+        assert done.returncode == 0, done.stderr
+        said = json.loads(done.stdout)
+        assert (said["status"], said["failures"], said["directories"]) == (0, [], [])
+        verdicts = sorted((one["kind"], one["name"], one["deed"], one["pid"]) for one in said["verdicts"])
+        assert verdicts == [("thing", "live-1", "leave", owner.pid), ("thing", "lost-1", "reaped", None)]
+        assert machine.leftovers.left() == ["live-1"]
+        assert {file.name for file in machine.locks.iterdir()} == {lock_file_name("live-1")}
+
+
+@pytest.mark.slow
+def test_what_cannot_be_reaped_is_the_status(machine: Machine) -> None:
+    """And a dry run changes nothing."""
+    machine.leftovers.make("raising-1")
+    dry = machine.said(*APP, "janitor", "--dry-run")
+    assert (dry.returncode, dry.stderr) == (0, "1 reap\n")
+    assert dry.stdout.splitlines()[1].split() == ["thing", "raising-1", "reap", "it", "has", "no", "lock"]
+    assert machine.leftovers.torn_down() == []
+    done = machine.said(*APP, "janitor", "--once")
+    assert done.returncode == 1
+    assert "raising-1  failed  RuntimeError: raising-1 does not want to end" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--every", "0"], "--every"),
+        (["--onec"], "No such option '--onec'"),
+        (["--json"], "--json goes with --once or --dry-run"),
+        (["now"], "unexpected extra argument"),
+    ],
+)
+def test_a_wrong_command_line_is_said_in_one_line(options: list[str], words: str) -> None:
+    """With status 2."""
+    said = qwf_here("janitor", *options, status=2).stderr
+    assert (said.count("\n"), words in said) == (1, True), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "env", "words"),
+    [
+        ([*QWF, "janitor", "--once"], {}, "no resource kind is registered"),
+        ([*APP, "janitor", "--reap", "no", "x", "0", "1"], {}, "there is no resource kind 'no'"),
+        ([*APP, "janitor", "--once"], {"QWF_LOCK_DIR": "/dev/null"}, "/dev/null"),
+    ],
+)
+def test_a_wrong_set_up_is_said_in_one_line(
+    machine: Machine, command: list[str], env: dict[str, str], words: str
+) -> None:
+    """With what to do about it, and status 78."""
+    done = machine.said(*command, env=env)
+    assert (done.returncode, done.stderr.count("\n"), words in done.stderr) == (78, 1, True), done.stderr
+
+
+@pytest.mark.slow
+def test_two_of_them_run_on_until_they_are_stopped(machine: Machine) -> None:
+    """They share the work; a signal ends each with 0, and what it is at is finished."""
+    command = [*APP, "janitor", "--every", "0.2"]
+    with Running(command, env=machine.env) as one, Running(command, env=machine.env) as other:
+        machine.leftovers.make("lost-1", "lost-2", "lost-3")
+        patiently(lambda: machine.leftovers.left() == [])
+        machine.leftovers.gate.touch()
+        machine.leftovers.make("gated-1")
+        patiently(lambda: "gated-1" in machine.leftovers.torn_down())
+        one.process.send_signal(signal.SIGINT)
+        other.process.send_signal(signal.SIGTERM)
+        machine.leftovers.gate.unlink()
+        assert (one.status(), other.status()) == (0, 0)
+    assert machine.leftovers.left() == []
+    assert sorted(machine.leftovers.torn_down()) == ["gated-1", "lost-1", "lost-2", "lost-3"]
+
+
+@pytest.mark.slow
+def test_a_killed_janitor_leaves_no_reaper(machine: Machine) -> None:
+    """It ends with its janitor, and the lock with it; the next one finishes the work."""
+    machine.leftovers.make("gated-1")
+    machine.leftovers.gate.touch()
+    with Running([*APP, "janitor"], env=machine.env) as janitor:
+        patiently(lambda: machine.leftovers.torn_down() == ["gated-1"])
+        claim = json.loads((machine.locks / lock_file_name("gated-1")).read_text())
+        assert (claim["pid"], claim["note"]) == (janitor.pid, "a janitor, reaping")
+        (reaper,) = psutil.Process(janitor.pid).children()
+        janitor.process.kill()
+        janitor.status()
+        until(lambda: gone(reaper.pid))
+        machine.leftovers.gate.unlink()
+    assert machine.leftovers.left() == ["gated-1"]
+    assert machine.said(*APP, "janitor", "--once").returncode == 0
+    assert machine.leftovers.left() == []
+
+
+def test_the_supervisor_has_a_janitor_that_reaps(machine: Machine, qwf_dsn: str) -> None:
+    """By itself, because the app has things; it comes back when it is killed, and ends with the rest."""
+    machine.leftovers.make("lost-1")
+    with machine.owner("live-1") as owner, machine.supervisor(qwf_dsn) as supervisor:
+        assert owner.line() == "has it"
+        janitor = int(supervisor.until(r"janitor/1: started, pid (\d+)")[1])
+        supervisor.until("thing lost-1: reaped")
+        owner.process.kill()
+        owner.status()
+        os.kill(janitor, signal.SIGKILL)
+        supervisor.until(r"janitor/1: pid \d+ killed by SIGKILL")
+        supervisor.until("thing live-1: reaped")
+        assert supervisor.stop() == 0
+        assert all(gone(pid) for pid in supervisor.pids)
+    assert machine.leftovers.left() == []
+    assert machine.leftovers.torn_down() == ["lost-1", "live-1"]
+
+
+@pytest.mark.slow
+@pid_namespace
+def test_in_a_pid_namespace_too(machine: Machine, qwf_dsn: str) -> None:
+    """The supervisor is PID 1 there; an owner outside is live to it."""
+    machine.leftovers.make("lost-1")
+    with machine.owner("live-1") as owner, machine.supervisor(qwf_dsn, prefix=UNSHARE) as supervisor:
+        assert owner.line() == "has it"
+        supervisor.until("thing lost-1: reaped")
+        until(lambda: (machine.leftovers.left()) == ["live-1"])
+
+
+@pytest.mark.slow
+def test_a_supervisor_does_not_stay_for_its_janitor(machine: Machine, qwf_dsn: str) -> None:
+    """When its workers are through, so is it; a janitor alone can be asked for, or none at all."""
+    drained = [*APP, "supervisor", "--worker", "fetch --drain"]
+    with Supervised(drained, qwf_dsn, env=machine.env) as supervisor:
+        supervisor.until("supervising fetch/1, janitor/1$")
+        assert supervisor.status() == 0
+    machine.leftovers.make("lost-1")
+    with Supervised([*drained, "--no-janitor"], qwf_dsn, env=machine.env) as supervisor:
+        supervisor.until("supervising fetch/1$")
+        assert supervisor.status() == 0
+    with Supervised([*APP, "supervisor", "--janitor"], qwf_dsn, env=machine.env) as supervisor:
+        supervisor.until("supervising janitor/1$")
+        supervisor.until("thing lost-1: reaped")
+        assert supervisor.stop() == 0
