@@ -9,9 +9,13 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.config import effective_settings
 from queue_workflows.db.doctor import examine
 from queue_workflows.db.doctor.findings import Check, Report, Status
-from queue_workflows.errors import ExitCode
+from queue_workflows.errors import ExitCode, QwfError
+from queue_workflows.host.flock import expected_directory
+from queue_workflows.host.lock_checks import check_locks
+from queue_workflows.host.resources import registered_kinds
 
 COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "red", Status.SKIP: "blue"}
 
@@ -25,7 +29,7 @@ def doctor(invocation: Invocation, as_json: bool) -> ExitCode:
     Changes nothing. Ends with 0 if nothing failed (warnings do not count), with 69, 78 or 79 if it was the
     connection, the configuration or the schema alone, else with 1.
     """
-    report = examine(invocation.db_url)
+    report = Report((*examine(invocation.db_url).checks, *_checks_of_this_machine()))
     if as_json:
         click.echo(json.dumps(_plain(report), indent=2, default=str))
     else:
@@ -35,6 +39,15 @@ def doctor(invocation: Invocation, as_json: bool) -> ExitCode:
         _print_skipped([check for check in report.checks if check.status is Status.SKIP])
         click.echo(_summary(report))
     return report.exit_code
+
+
+def _checks_of_this_machine() -> list[Check]:
+    """What needs no database; a configuration that cannot be read has been found already."""
+    try:
+        settings = effective_settings()
+    except QwfError:
+        return []
+    return check_locks(expected_directory(settings.lock_dir), registered_kinds())
 
 
 def _print(check: Check) -> None:

@@ -33,8 +33,7 @@ def lock_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ)
     """
     if chosen is None and (shared := _shared()) is not None:
         return local(shared)
-    runtime = environ.get("XDG_RUNTIME_DIR")
-    own = Path(runtime) / "qwf" if runtime else Path(tempfile.gettempdir()) / f"qwf-{os.getuid()}"
+    own = _own(environ)
     found = chosen or own
     try:
         found.mkdir(parents=True, exist_ok=True)
@@ -47,6 +46,17 @@ def lock_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ)
         _refuse_a_strangers(own)
         _say_once(own)
     return local(found)
+
+
+def expected_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The same for who only looks: nothing is made, and nothing is refused."""
+    has_shared = SHARED.exists() or os.access(SHARED.parent, os.W_OK | os.X_OK)
+    return chosen or (SHARED if has_shared else _own(environ))
+
+
+def _own(environ: Mapping[str, str]) -> Path:
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    return Path(runtime) / "qwf" if runtime else Path(tempfile.gettempdir()) / f"qwf-{os.getuid()}"
 
 
 def local(directory: Path) -> Path:

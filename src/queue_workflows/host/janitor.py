@@ -26,7 +26,7 @@ janitors cannot have one lock, and the second finds the thing gone. What a look 
     is not        cannot be judged              skip, and say why
 
 Names outside the pattern are no candidates: they are not even looked at. The deadline is the kind's, or for a
-lock without a thing what its holder wrote down.
+lock without a thing what its holder wrote down, to be told and not to be acted on.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from typing import Final
 from queue_workflows.host.locks import (
     SUFFIX,
     Absent,
+    Claim,
     Free,
     Held,
     HostLock,
@@ -139,12 +140,19 @@ def look_at(kind: ResourceKind, name: str, directory: Path, *, dry: bool = False
     return Found(verdict, ours)
 
 
-def tidy(directory: Path, spared: Iterable[str], *, now: float, dry: bool = False) -> list[Verdict]:
+def tidy(
+    directory: Path,
+    spared: Iterable[str],
+    kinds: Sequence[ResourceKind],
+    *,
+    now: float,
+    dry: bool = False,
+) -> list[Verdict]:
     """Judge the lock files of all but the names that are there, and remove those that are stale."""
     files = {lock_file_name(name) for name in spared}
     verdicts = []
     for file in sorted(lock_files(directory)):
-        if file not in files and (verdict := _look_at_file(directory, file, now, dry)) is not None:
+        if file not in files and (verdict := _look_at_file(directory, file, kinds, now, dry)) is not None:
             verdicts.append(verdict)
     return verdicts
 
@@ -157,7 +165,9 @@ def lock_files(directory: Path) -> Sequence[str]:
         return []
 
 
-def _look_at_file(directory: Path, file: str, now: float, dry: bool) -> Verdict | None:
+def _look_at_file(
+    directory: Path, file: str, kinds: Sequence[ResourceKind], now: float, dry: bool
+) -> Verdict | None:
     try:
         idle_s = now - (directory / file).lstat().st_mtime
     except FileNotFoundError:
@@ -166,14 +176,20 @@ def _look_at_file(directory: Path, file: str, now: float, dry: bool) -> Verdict 
     if isinstance(lock, Absent):
         return None
     claim = None if isinstance(lock, Unusable) else lock.claim
-    deadline_s = (claim.deadline_s if claim else None) or DEADLINE_S
-    deed, why = judge(False, lock, deadline_s=deadline_s, idle_s=idle_s)
+    deed, why = judge(False, lock, deadline_s=_deadline(claim, kinds), idle_s=idle_s)
     if isinstance(lock, Free):
         if deed is Deed.TIDY and not dry:
             lock.unlink_and_release()
         else:
             lock.release()
     return _verdict("", claim.name if claim else file, deed, why, lock)
+
+
+def _deadline(claim: Claim | None, kinds: Sequence[ResourceKind]) -> float:
+    """The holder's own word, else that of the kind whose name it holds."""
+    told = [claim.deadline_s] if claim is not None and claim.deadline_s else []
+    told += [kind.deadline_s for kind in kinds if claim is not None and kind.takes(claim.name)]
+    return next(iter(told), DEADLINE_S)
 
 
 def _verdict(kind: str, name: str, deed: Deed, why: str, lock: Probe | None) -> Verdict:

@@ -206,7 +206,7 @@ class Janitor:
         try:
             directory = self.lock_directory()
             spared = [name for names in self._names.values() for name in names]
-            for verdict in tidy(directory, spared, now=time.time(), dry=self.options.dry):
+            for verdict in tidy(directory, spared, self.kinds, now=time.time(), dry=self.options.dry):
                 self._judge(verdict)
         except (OSError, QwfError) as exc:
             self._fail("locks", f"they cannot be looked at: {exc}")
