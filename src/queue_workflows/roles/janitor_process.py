@@ -16,8 +16,8 @@ import psycopg
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
 from queue_workflows.host.flock import lock_directory
+from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.janitor import Verdict
-from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.host.reaping import reap_here
 from queue_workflows.host.resources import registered_kinds
 from queue_workflows.jobs.clearing import clear, clear_places, has_places
@@ -46,7 +46,7 @@ def run_janitor(
     settings: Settings, options: JanitorOptions, command: Sequence[str], db_url: str | None
 ) -> Outcome:
     """Look after this machine until told to stop, or once; `command` starts a janitor, for its reapers."""
-    die_with_parent(take_launcher_pid())
+    bound_to_launcher()
     kinds = registered_kinds()
     if not kinds and not has_places(settings):
         raise ConfigurationError(
@@ -89,7 +89,7 @@ def run_janitor(
 
 def run_reaper(kind: str, name: str, lock: int, report: int) -> ExitCode:
     """Be the reaper of one orphan, whose lock is in our hand."""
-    die_with_parent(take_launcher_pid())
+    bound_to_launcher()
     for one in registered_kinds():
         if one.name == kind:
             return reap_here(one, name, lock, report)
