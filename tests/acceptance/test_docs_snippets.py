@@ -52,6 +52,7 @@ def environment(home: Path, dsn: str) -> dict[str, str]:
 
 # Pages that start servers and workers, and wait for what these do.
 LONG = (
+    "concurrency",
     "hook-records",
     "how-to-crawl",
     "how-to-limit",
