@@ -36,6 +36,7 @@ STOP: Final = struct.Struct("!d")  # how much grace is left
 NEWS: Final = struct.Struct("!cI")  # from a keeper to the spawner: busy or free, and its pid
 _COMMANDS: Final = 1000
 _IDLE_S: Final = 10.0
+_SOON_S: Final = 0.02
 _LINGER_S: Final = 0.5
 _PATIENCE_S: Final = 5.0
 _BUSY_TRIES: Final = 20
@@ -64,14 +65,23 @@ class Keeper:
 
     def run(self) -> None:
         """Until the worker or the spawner is gone, or there is nothing to do for so many keepers."""
-        served = 0
-        while served < _COMMANDS and (worker := self._next(None if served == 0 else _IDLE_S)):
-            os.write(self._tell, NEWS.pack(b"+", os.getpid()))
+        served, is_busy = 0, False
+        while served < _COMMANDS:
+            worker = self._next(_SOON_S if is_busy else _IDLE_S if served else None)
+            if worker is None:
+                if not is_busy:
+                    return
+                # Not before a moment without a command: the spawner would be woken for each.
+                is_busy = False
+                os.write(self._tell, NEWS.pack(b"-", os.getpid()))
+                continue
+            if not is_busy:
+                is_busy = True
+                os.write(self._tell, NEWS.pack(b"+", os.getpid()))
             with worker:
                 if not self._serve(worker):
                     os._exit(1)
             os.chdir("/")
-            os.write(self._tell, NEWS.pack(b"-", os.getpid()))
             served += 1
 
     def _next(self, patience_s: float | None) -> socket.socket | None:
