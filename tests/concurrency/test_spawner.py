@@ -22,6 +22,8 @@ from support.processes import SOURCE, UNSHARE, Running, linux_only, pid_namespac
 from support.workers import until
 
 from queue_workflows.errors import ExitCode, ProcessLost, SpawnRefused
+from queue_workflows.host import launcher
+from queue_workflows.host import spawner as module
 from queue_workflows.host.spawner import Command, Ended, Spawner, Stop, read_report
 
 pytestmark = linux_only
@@ -270,6 +272,61 @@ def test_whoever_is_killed_the_command_ends(who: str, tmp_path: Path) -> None:
         until(lambda: not bearing(str(tmp_path / "d")))
         until(lambda: who == "keeper" or not psutil.pid_exists(victim.pid) or spawner._child is None)
         assert spawner.run(shell(tmp_path, "exit 6")).code == 6
+
+
+def test_who_stops_its_keeper_is_ended(tmp_path: Path) -> None:
+    """No command gets rid of its timeout like that; the next one runs."""
+    with Spawner() as spawner:
+        script = f"kill -STOP $PPID; exec sleep 1000.{os.getpid()}"
+        with pytest.raises(ProcessLost):
+            Underway(spawner, shell(tmp_path, script, timeout_s=600)).ended()
+        until(lambda: not bearing(f"sleep 1000.{os.getpid()}"))
+        assert spawner.run(shell(tmp_path, "exit 6")).code == 6
+
+
+def test_who_stops_the_spawner_holds_up_nobody(tmp_path: Path) -> None:
+    """It goes on as soon as it is missed, and commands are started as ever."""
+    with Spawner() as spawner:
+        script = "kill -STOP $(ps -o ppid= -p $PPID); touch ../stopped; exec sleep 1000"
+        under = Underway(spawner, shell(tmp_path, script, grace_s=0.0))
+        until((tmp_path / "stopped").exists)
+        others = [tmp_path / str(number) for number in range(3)]
+        for other in others:
+            other.mkdir()
+        ran = [Underway(spawner, shell(other, "sleep 0.2; exit 6")) for other in others]
+        assert [one.ended().code for one in ran] == [6, 6, 6]
+        under.stop.request("enough")
+        assert under.ended().stopped == "enough"
+
+
+def test_where_no_keeper_comes_a_stop_and_the_end_are_heeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many commands wait for one, as on a machine with too many processes."""
+    ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    idle = launcher.spawn(["sleep", "1000"])
+    monkeypatch.setattr(module, "_start", lambda: (idle, ours))
+    monkeypatch.setattr(module, "_UNREAD_S", 0.0)
+    monkeypatch.setattr(module, "_end", lambda *_: idle.kill())
+    spawner = Spawner()
+    commands = [tmp_path / str(number) for number in range(40)]
+    for place in commands:
+        place.mkdir()
+    long = {"PATH": "/bin", "LONG": "x" * 1_000_000}
+    waiting = [Underway(spawner, shell(place, "exit 0", env=long)) for place in commands]
+    with theirs:
+        for one in waiting[:20]:
+            one.stop.request("enough")
+        for one in waiting[:20]:
+            with pytest.raises(ProcessLost):
+                one.ended()
+        spawner.close()
+        theirs.close()
+        for one in waiting[20:]:
+            with pytest.raises(ProcessLost):
+                one.ended()
+    idle.wait()
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ How nothing is left behind:
 - When the worker is gone, its ends of the sockets close and the keeper kills all that is below it.
 - When the spawner is gone, the kernel tells the keepers (PR_SET_PDEATHSIG), and they do the same. The spawner
   learns so of the worker's end, because a socket may have been inherited by a child that somebody forked.
+- A keeper that is stopped (SIGSTOP) is killed: its command may not outwit its timeout like that.
 - When a keeper is killed, what it kept falls to the spawner, which is a subreaper too and kills whom it has
   below itself besides keepers.
 """
@@ -107,16 +108,24 @@ class Spawner:
         lost = False
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
             except ChildProcessError:
                 break
             if pid == 0:
                 break
+            if os.WIFSTOPPED(status):
+                self._end_stopped(pid)
+                continue
             lost = lost or status != 0 or pid not in self._keepers
             if self._keepers.pop(pid, None) is not None and self._cages:
                 self._cages.forget(str(pid))
         if lost:
             trees.kill_all(self._strays, _nobody, patience_s=_PATIENCE_S)
+
+    def _end_stopped(self, pid: int) -> None:
+        """A keeper that stands still heeds no timeout; only its own command has a reason to stop it."""
+        if pid in self._keepers:
+            os.kill(pid, signal.SIGKILL)  # not waited for, so the number is still its own
 
     def _strays(self) -> list[trees.Member]:
         return trees.below(os.getpid(), without=self._keepers)

@@ -7,13 +7,19 @@ many at once cost nothing while they run.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import termios
+import time
 import uuid
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +29,7 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from queue_workflows.errors import ProcessLost, SpawnRefused
+from queue_workflows.host import trees
 from queue_workflows.host.keeper import LENGTH, STOP
 from queue_workflows.host.kernel import IS_LINUX
 from queue_workflows.host.launcher import Child, spawn
@@ -35,6 +42,16 @@ _PROGRAM: Final = (
     "from queue_workflows.host.shim import main; main(int(control), int(worker))"
 )
 _END_PATIENCE_S: Final = 15.0
+# The kernel queues no more for who does not take it.
+_FULL: Final = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS})
+_FULL_S: Final = 0.1
+# How often it is looked after a command that says nothing.
+_FIRST_LOOK_S: Final = 1.0
+_LONGEST_LOOK_S: Final = 10.0
+# How long a command that was told to end may take to be read by a keeper at all.
+_UNREAD_S: Final = 10.0
+# How much longer than its time and grace a command may take to be ended and told of.
+_OVERDUE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +104,13 @@ class Stop:
         self._tell: Callable[[float | None], None] | None = None
         self._grace_s: float | None = None
         self.reason: str | None = None
+        self.asked_at: float | None = None
 
     def request(self, reason: str, *, grace_s: float | None = None) -> None:
         """SIGTERM, the grace (by default the command's), SIGKILL; asked again, the grace can only shrink."""
         with self._lock:
             self.reason = self.reason or reason
+            self.asked_at = self.asked_at or time.monotonic()
             self._grace_s = grace_s
             if self._tell is not None:
                 self._tell(grace_s)
@@ -118,12 +137,17 @@ class Spawner:
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
-                mark = self._hand_over(theirs)
+                mark = self._hand_over(theirs, stop)
             message = _message(command, mark)
             try:
-                ours.sendall(LENGTH.pack(len(message)) + message)
-                stop._listen(lambda grace: _tell(ours, command.grace_s if grace is None else grace))
+                waiting = _Waiting(ours, command, stop, self._resume)
+                waiting.send(LENGTH.pack(len(message)) + message)
+                stop._listen(waiting.tell)
+                waiting.until_it_speaks()
                 report = read_report(ours)
+            except _Overdue:
+                report = None
+                kill_trees((), mark=mark, grace_s=0)
             except OSError:
                 report = None
             finally:
@@ -150,16 +174,35 @@ class Spawner:
     ) -> None:
         self.close()
 
-    def _hand_over(self, theirs: socket.socket) -> str:
-        """Give a keeper its end of the socket; returns the mark that its command is to bear."""
-        with self._lock:
-            for _ in range(2):
+    def _hand_over(self, theirs: socket.socket, stop: Stop) -> str:
+        """Give a keeper its end of the socket; returns the mark that its command is to bear.
+
+        Where no further keeper can be started for a while, as many commands wait as the kernel queues for
+        them, and further ones here, where a stop or `close` ends their wait.
+        """
+        gone = 0
+        while gone < 2:
+            with self._lock:
                 child, control = self._at_work()
-                with suppress(OSError):  # it was killed: the next one takes it
-                    socket.send_fds(control, [b"+"], [theirs.fileno()])
+                try:
+                    _give(control, theirs)
                     return f"{child.mark}{COMMAND}{uuid.uuid4().hex}"
-                self._forget()
+                except OSError as wrong:
+                    if wrong.errno not in _FULL:  # it was killed: the next one takes it
+                        self._forget()
+                        gone += 1
+                        continue
+            if stop.reason is not None:
+                break
+            time.sleep(_FULL_S)
         raise ProcessLost("the spawner")
+
+    def _resume(self) -> None:
+        """Have the spawner go on, if a command has stopped it."""
+        with self._lock:
+            seen = None if self._child is None else trees.seen(self._child.pid)
+            if seen is not None and seen.state == "T":
+                trees.send(signal.SIGCONT, [seen])
 
     def _at_work(self) -> tuple[Child, socket.socket]:
         if self._closed:
@@ -185,6 +228,74 @@ class Spawner:
         _end(child, control)
         if child is not None:
             kill_trees((), mark=child.mark, grace_s=0)
+
+
+class _Overdue(TimeoutError):
+    """A command should have been ended long ago: nobody knows what its keeper is at."""
+
+
+class _Waiting:
+    """A worker's end of the socket to a keeper, which may be slow to come or may have been tampered with."""
+
+    def __init__(self, ours: socket.socket, command: Command, stop: Stop, resume: Callable[[], None]) -> None:
+        self._ours, self._command, self._stop, self._resume = ours, command, stop, resume
+        self._began = time.monotonic()
+        self._look_s = _FIRST_LOOK_S
+        self._is_read = False
+
+    def send(self, message: bytes) -> None:
+        """All of it, even if nobody reads it yet."""
+        rest = memoryview(message)
+        while rest:
+            try:
+                rest = rest[self._ours.send(rest, socket.MSG_DONTWAIT) :]
+            except BlockingIOError:
+                self._await(select.POLLOUT)
+
+    def tell(self, grace_s: float | None) -> None:
+        """Have it ended."""
+        self._is_unread()
+        with suppress(OSError):  # it has just ended, or nobody has come for it yet
+            grace = self._command.grace_s if grace_s is None else grace_s
+            self._ours.send(STOP.pack(grace), socket.MSG_DONTWAIT)
+
+    def until_it_speaks(self) -> None:
+        """Until there is something to read."""
+        self._await(select.POLLIN)
+
+    def _await(self, event: int) -> None:
+        """Raises `TimeoutError` when nobody has read what is to stop, and `_Overdue`."""
+        poll = select.poll()
+        poll.register(self._ours, event)
+        while not poll.poll(self._look_s * 1000):
+            self._look_s = min(self._look_s * 2, _LONGEST_LOOK_S)
+            self._resume()
+            asked_at, now = self._stop.asked_at, time.monotonic()
+            if self._is_unread():
+                if asked_at is not None and now > asked_at + _UNREAD_S:
+                    raise TimeoutError
+            elif self._is_overdue(asked_at):
+                raise _Overdue
+
+    def _is_unread(self) -> bool:
+        """Whether no keeper has read the command yet, as where none can be started."""
+        if not self._is_read:
+            left = array("i", [0])
+            with suppress(OSError):
+                fcntl.ioctl(self._ours, termios.TIOCOUTQ, left)
+            self._is_read = left[0] == 0
+        return not self._is_read
+
+    def _is_overdue(self, asked_at: float | None) -> bool:
+        limit = self._command.timeout_s
+        since = [self._began + limit] if limit is not None else []
+        since += [asked_at] if asked_at is not None else []
+        return bool(since) and time.monotonic() > min(since) + self._command.grace_s + _OVERDUE_S
+
+
+def _give(control: socket.socket, theirs: socket.socket) -> None:
+    descriptors = array("i", [theirs.fileno()])
+    control.sendmsg([b"+"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)], socket.MSG_DONTWAIT)
 
 
 def _start() -> tuple[Child, socket.socket]:
@@ -228,11 +339,6 @@ def _message(command: Command, mark: str) -> bytes:
             "grace_s": command.grace_s,
         }
     ).encode()
-
-
-def _tell(ours: socket.socket, grace_s: float) -> None:
-    with suppress(OSError):  # it has just ended
-        ours.sendall(STOP.pack(grace_s))
 
 
 def read_report(ours: socket.socket) -> dict[str, Any] | None:
