@@ -29,6 +29,7 @@ from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepos
 from queue_workflows.repositories.binaries import BinaryFence, BinaryRepository, Installed
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.repositories.machines import MachineRepository
+from queue_workflows.roles.aside import Aside
 from queue_workflows.states import BinaryStatus, JobStatus, check_move
 
 
@@ -379,3 +380,31 @@ def test_a_program_moves_only_as_the_table_says(conn: psycopg.Connection, shop: 
             check_move("binary", status, after)
             moved.add((name, status, after))
     assert {name for name, *_ in moved} == verbs.keys() - {"renew"}
+
+
+def test_a_database_that_is_away_is_asked_again(
+    conn: psycopg.Connection, shop: Workshop, qwf_dsn: str, tmp_path: Path
+) -> None:
+    """In the midst of an installation too: it costs the hook no attempt."""
+    provider(shop, "second", f"echo x >> {tmp_path / 'log'}\n{making(shop, tmp_path / 'log')}")
+    run = RunRepository(conn).insert("Snapshot", spec={}, spec_hash="h").id
+    waiting = NewNodeJob(run_id=run, node_id="n", node_module="m", plugin="p", queue="hooks")
+    NodeJobRepository(conn).insert_many([waiting])
+    (job,) = NodeJobRepository(conn).claim("hooks", worker_id="w1", lease_s=30, limit=1)
+    tried: list[bool] = []
+
+    def connect() -> psycopg.Connection[Any]:
+        """Nobody listens there at every second try, and each connection is good for one question."""
+        tried.append(len(tried) % 2 == 1)
+        return psycopg.connect(qwf_dsn if tried[-1] else "host=127.0.0.1 port=1", autocommit=True)
+
+    aside = Aside(connect, lambda _job: True, sleep=lambda _s: None)
+
+    def ask(question: Any) -> Any:
+        answer = aside.ask(job, question)
+        aside.close()
+        return answer
+
+    assert ensure([TOOL], replace(shop, ask=ask)).is_ready
+    assert tried.count(True) == tried.count(False) == 3
+    assert rows(conn) == [("tool", "installed", "second", "1.2", None, None)]

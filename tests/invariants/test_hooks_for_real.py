@@ -270,6 +270,19 @@ def test_a_worker_does_no_more_than_its_share_in_the_background_either(stage: St
 
 
 @linux_only
+def test_what_a_hook_printed_is_kept_when_its_keeper_is_lost(stage: Stage) -> None:
+    """How it ended nobody knows, and no attempt comes after the last one."""
+    tag = json.dumps({"type": "Tag", "name": "said"})
+    wait = "until [ -s ../.output/a/on_Page__10_a.sh.1.stdout.jsonl ]; do sleep 0.1; done"
+    stage.put("a/on_Page__10_a.sh", f"echo '{tag}'", wait, "kill -9 $PPID", **{"x-max-attempts": 1})
+    run_id = stage.start()
+    with stage.worker():
+        stage.until(lambda: stage.status(run_id) == "failed")
+    (said,) = HookRecordRepository(stage.connection).list(run_id, kind="Tag")
+    assert (said.attempt, said.payload["name"]) == (1, "said")
+
+
+@linux_only
 def test_a_hook_cannot_read_its_workers_environment(stage: Stage) -> None:
     """The database's URL stands there, and both are of one user."""
     stage.put(
