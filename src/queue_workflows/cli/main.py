@@ -31,6 +31,9 @@ ASKS_FOR_HELP: Final = "queue_workflows.asks_for_help"
 # looking for rubbish in it.
 GC_THRESHOLDS: Final = (20_000, 20, 20)
 
+# What needs nothing of the host app.
+WITHOUT_APP: Final = ("completion", "run-job")
+
 ENTRIES: Final = {
     "up": Entry("queue_workflows.cli.up:up", "Run everything in one terminal, for development."),
     "demo": Entry("queue_workflows.cli.demo:demo", "Run the bundled example on an embedded Postgres."),
@@ -69,6 +72,10 @@ ENTRIES: Final = {
     "hooks": Entry("queue_workflows.cli.hooks:hooks", "See hook scripts, and run them as a workflow."),
     "schedule": Entry("queue_workflows.cli.schedule:schedule", "See, preview, pause and trigger schedules."),
     "metrics": Entry("queue_workflows.cli.metrics:metrics", "Serve figures for Prometheus."),
+    "run-job": Entry(
+        "queue_workflows.cli.run_job:run_job",
+        "Run a command with a deadline, locks, and nothing left behind.",
+    ),
     "completion": Entry(
         "queue_workflows.cli.completion:completion", "Print the completion script of a shell."
     ),
@@ -115,7 +122,7 @@ def _show_version(ctx: click.Context, _option: click.Parameter, asked: bool) -> 
 def cli(ctx: click.Context, db_url: str | None, app: str | None, debug: bool) -> None:
     """A workflow engine in which one Postgres is the queue, the message bus and the record."""
     ctx.obj = Invocation(db_url=db_url, app=app, debug=debug)
-    if ctx.invoked_subcommand == "completion" or ctx.meta[ASKS_FOR_HELP]:
+    if ctx.invoked_subcommand in WITHOUT_APP or ctx.meta[ASKS_FOR_HELP]:
         return
     if app is None:
         from queue_workflows.settings import load_settings

@@ -44,6 +44,12 @@ class Workspace:
         """What a command that works here has in its environment."""
         return {VARIABLE: str(self.path)}
 
+    def fileno(self) -> int:
+        """The descriptor that keeps it, for a process that goes on with it."""
+        if self._held is None:
+            raise RuntimeError(f"the workspace {self.path} was closed")
+        return self._held
+
     def close(self) -> None:
         """Keep it no more than its retention does."""
         held, self._held = self._held, None
