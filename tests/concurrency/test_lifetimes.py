@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
-from support.processes import PREAMBLE, UNSHARE, Running, linux_only, pid_namespace, program
-from support.workers import until
+from support.processes import PREAMBLE, UNSHARE, Running, gone, linux_only, pid_namespace, program
+from support.workers import running_worker, until
 
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.host.hardening import harden
 from queue_workflows.host.locks import HostLock
+from queue_workflows.repositories import IngestJobRepository
 
 pytestmark = linux_only
 
@@ -121,7 +127,7 @@ own(body)
 @pid_namespace
 def test_as_pid_1_it_ends_as_anywhere(lock: HostLock) -> None:
     """Signals that the kernel drops where they have no handler are heard."""
-    text = OWNER + "own(lambda: (say(os.getpid()), time.sleep(600)), deadline_s=0.5)"
+    text = OWNER + "own(lambda: (say(os.getpid()), time.sleep(600)), deadline_s=1)"
     with Running([*UNSHARE, *program(text)]) as running:
         assert [running.line() for _ in range(4)] == ["up", "1", "finally", "torn down"]
         assert running.status() == ExitCode.DEADLINE
@@ -132,11 +138,11 @@ def test_as_pid_1_it_ends_as_anywhere(lock: HostLock) -> None:
 
 def test_a_deadline_tears_down_and_says_so(lock: HostLock) -> None:
     """Its own status and its own line; the lock is free."""
-    with Running(program(OWNER + "own(deadline_s=0.3)"), stderr=-1) as running:
+    with Running(program(OWNER + "own(deadline_s=1)"), stderr=-1) as running:
         assert [running.line() for _ in range(4)] == ["up", "finally", "torn down", ""]
         assert running.status() == ExitCode.DEADLINE == 73
         assert running.process.stderr
-        assert running.process.stderr.read() == "the deadline of 0.3 s has passed: tearing down\n"
+        assert running.process.stderr.read() == "the deadline of 1 s has passed: tearing down\n"
         running.process.stderr.close()
     assert is_free(lock)
 
@@ -240,7 +246,7 @@ def deadlocked():
 def unwound():
     try: time.sleep(600)
     finally: deadlocked()
-own(BODY, deadline_s=0.3, teardown_s=0.3)
+own(BODY, deadline_s=1, teardown_s=0.3)
 """
     )
     with Running(program(text.replace("BODY", "deadlocked" if where == "body" else "unwound"))) as running:
@@ -289,3 +295,220 @@ def test_what_makes_no_sense_is_refused() -> None:
         harden(deadline_s=0)
     with pytest.raises(ConfigurationError, match="teardown_s is nan"):
         harden(teardown_s=float("nan"))
+
+
+# Any command, by `qwf run-job`
+
+
+def run_job(*words: str) -> list[str]:
+    return [sys.executable, "-m", "queue_workflows", "run-job", *words]
+
+
+# A process that is nobody's child, in a session of its own, and deaf to SIGTERM; it says its pid.
+DAEMON = "(setsid sh -c 'trap \"\" TERM; echo daemon $$; exec sleep 600' &)\n"
+
+
+def told(running: Running, *words: str) -> dict[str, int]:
+    """The pids that processes say, in whatever order."""
+    said = dict(running.line().split() for _ in words)
+    assert set(said) == set(words)
+    return {word: int(pid) for word, pid in said.items()}
+
+
+@pytest.fixture
+def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostLock:
+    """The lock `device` of commands that are run."""
+    monkeypatch.setenv("QWF_LOCK_DIR", str(tmp_path / "locks"))
+    monkeypatch.setenv("QWF_DATA_DIR", str(tmp_path / "data"))
+    (tmp_path / "locks").mkdir()
+    return HostLock("device", directory=tmp_path / "locks")
+
+
+ENDS = {
+    "exit 7": (["sh", "-c", "exit 7"], 7, ""),
+    "a signal": (["sh", "-c", "kill -9 $$"], 137, ""),
+    "nothing of that name": (["no-such-command"], 127, "qwf: no-such-command: command not found"),
+    "no program": (["/etc/passwd"], 126, "qwf: /etc/passwd cannot be run: Permission denied"),
+    "a command with options": (["sh", "-c", "test \"$*\" = '--deadline 1'", "sh", "--deadline", "1"], 0, ""),
+}
+QUICK: dict[str, Any] = {"exit 7": (), "nothing of that name": ()}
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=() if how in QUICK else pytest.mark.slow) for how in ENDS]
+)
+def test_a_command_ends_with_its_own_status(locks: HostLock, how: str) -> None:
+    """And with one line where there is no such command."""
+    command, status, said = ENDS[how]
+    done = subprocess.run(run_job("--lock", "device", "--", *command), capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr[: len(said)]) == (status, "", said)
+    assert done.stderr.count("\n") == bool(said)
+    assert is_free(locks)
+
+
+@pytest.mark.slow
+def test_a_command_has_our_streams_and_none_of_our_locks(locks: HostLock) -> None:
+    """Its stdin is ours, its environment too, and the locks' descriptors are not among its own."""
+    text = "cat; echo end; ls /proc/self/fd | wc -l; env | grep -c '^QWF_LAUNCHER_PID'"
+    environ = {**os.environ, "QWF_LAUNCHER_PID": str(os.getpid())}
+    done = subprocess.run(
+        run_job("--lock", "device", "--lock", "other", "--", "sh", "-c", text),
+        input="a\nb\n", capture_output=True, text=True, env=environ,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["a", "b", "end", "4", "0"]
+
+
+@pytest.mark.slow
+def test_a_deadline_ends_all_of_a_command(locks: HostLock) -> None:
+    """SIGTERM, the grace, SIGKILL: also for a child that forked twice; the lock is free only then."""
+    words = ("--deadline", "3s", "--grace", "0.3", "--lock", "device")
+    with Running(run_job(*words, "--", "sh", "-c", DAEMON + "sleep 600"), stderr=subprocess.PIPE) as running:
+        daemon = told(running, "daemon")["daemon"]
+        assert not is_free(locks)
+        assert running.status() == ExitCode.DEADLINE
+        assert gone(daemon)
+        assert running.process.stderr
+        assert running.process.stderr.read() == "qwf: the deadline of 3 s has passed: ending sh\n"
+        running.process.stderr.close()
+    assert is_free(locks)
+
+
+def test_a_command_is_told_of_sigterm_and_nothing_of_it_stays(locks: HostLock) -> None:
+    """Its `finally` runs, its status is passed on, and its daemon ends with it."""
+    text = DAEMON + "trap 'echo finally; exit 5' TERM; echo up $$; sleep 600 & wait"
+    with Running(run_job("--grace", "0.3", "--lock", "device", "--", "sh", "-c", text)) as running:
+        daemon = told(running, "daemon", "up")["daemon"]
+        os.kill(running.pid, signal.SIGTERM)
+        assert [running.line(), running.line()] == ["finally", ""]
+        assert running.status() == 5
+        assert gone(daemon)
+    assert is_free(locks)
+
+
+@pytest.mark.parametrize("killed", ["warden", pytest.param("its second", marks=pytest.mark.slow)])
+def test_no_single_death_leaves_a_command_behind(locks: HostLock, killed: str) -> None:
+    """Whichever of the two is killed, the other ends the command; until then the lock is held."""
+    text = DAEMON + "echo second $PPID; exec sleep 600"
+    with Running(run_job("--grace", "0.2", "--lock", "device", "--", "sh", "-c", text)) as running:
+        pids = told(running, "daemon", "second")
+        os.kill(running.pid if killed == "warden" else pids["second"], signal.SIGKILL)
+        until(lambda: is_free(locks))
+        assert all(map(gone, pids.values()))
+        assert running.status() == (-9 if killed == "warden" else 137)
+
+
+@pytest.mark.slow
+def test_a_second_copy_waits_for_the_first_and_all_that_it_started(locks: HostLock) -> None:
+    """It says so in one line; who does not want to wait is told at once who holds the lock."""
+    text = "sh -c 'trap \"\" TERM; echo left $$; exec sleep 600' & read word; exit 0"
+    with Running(run_job("--grace", "1", "--lock", "device", "--", "sh", "-c", text)) as first:
+        left = told(first, "left")["left"]
+        hurried = subprocess.run(
+            run_job("--lock", "device", "--wait", "0", "--", "true"), capture_output=True, text=True
+        )
+        assert (hurried.returncode, hurried.stderr.count("\n")) == (73, 1)
+        assert f"process {first.pid} (run-job sh) holds it" in hurried.stderr
+        after = f"kill -0 {left} 2>&-; echo $?"
+        with Running(run_job("--lock", "device", "--", "sh", "-c", after), stderr=subprocess.PIPE) as second:
+            assert second.process.stderr
+            assert second.process.stderr.readline().startswith("qwf: waiting for the lock 'device', which")
+            first.tell("end")
+            assert second.line() == "1"
+            assert second.status() == first.status() == 0
+            second.process.stderr.close()
+
+
+@pytest.mark.slow
+def test_a_terminals_interrupt_comes_once(locks: HostLock) -> None:
+    """Ctrl-C goes to the foreground, which the command is not part of: it hears it from us, once."""
+    text = (
+        PREAMBLE
+        + """
+heard = []
+signal.signal(signal.SIGINT, lambda *_: heard.append(1))
+say("up")
+while not heard: time.sleep(0.01)
+time.sleep(0.5)
+say("heard", len(heard))
+"""
+    )
+    ours, theirs = pty.openpty()
+    with Running(
+        ["setsid", "--ctty", *run_job("--", sys.executable, "-c", text)], stdin=theirs, stderr=theirs
+    ) as running:
+        assert running.line() == "up"
+        os.write(ours, b"\x03")
+        assert running.line() == "heard 1"
+    os.close(ours)
+    os.close(theirs)
+
+
+@pytest.mark.slow
+@pid_namespace
+def test_a_command_below_pid_1(locks: HostLock) -> None:
+    """As PID 1 of a container it hears signals, waits for orphans, and passes the status on."""
+    text = "trap 'echo finally; exit 5' TERM; (sleep 0.1 &); kill -TERM 1; sleep 600 & wait"
+    with Running([*UNSHARE, *run_job("--grace", "30", "--", "sh", "-c", text)]) as running:
+        assert [running.line(), running.line()] == ["finally", ""]
+        assert running.status() == 5
+
+
+REFUSED = {
+    "no command": ([], 2, "Missing argument"),
+    "a wrong duration": (["--deadline", "soon", "--", "true"], 2, "'soon' is no duration"),
+    "no time": (["--deadline", "0", "--", "true"], 2, "out of range"),
+    "a grace that is too long": (["--grace", "9999d", "--", "true"], 2, "out of range"),
+    "a share without a workspace": (["--share", "a=/tmp", "--", "true"], 2, "are for a --workspace"),
+    "a share of nothing": (["--workspace", "w", "--share", "a", "--", "true"], 2, "NAME=PATH"),
+    "a share twice": (["--workspace", "w", *["--share", "a=/tmp"] * 2, "--", "true"], 2, "shared twice"),
+    "a share that is not there": (
+        ["--workspace", "w", "--share", "a=/nowhere", "--", "true"],
+        78,
+        "not there",
+    ),
+    "a workspace that leads away": (["--workspace", "../w", "--", "true"], 78, "cannot name a workspace"),
+    "a data directory that is a file": (["--workspace", "w", "--", "true"], 78, "cannot be used"),
+    "a lock without a name": (["--lock", "", "--", "true"], 78, "needs a name"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_makes_no_sense_is_refused_in_one_line(
+    locks: HostLock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Before the command is started, with a status that tells whose mistake it is."""
+    words, status, said = REFUSED[what]
+    if what == "a data directory that is a file":
+        (tmp_path / "file").write_text("")
+        monkeypatch.setenv("QWF_DATA_DIR", str(tmp_path / "file"))
+    done = subprocess.run(run_job(*words), capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+# 21: a job of a worker
+
+
+@pytest.mark.slow
+def test_all_of_a_cancelled_job_is_gone(qwf_dsn: str, qwf_conn: psycopg.Connection, tmp_path: Path) -> None:
+    """Also what forked twice and is in a session of its own, before anybody reads that it was cancelled."""
+    jobs, pid_file = IngestJobRepository(qwf_conn), tmp_path / "pid"
+    job = jobs.enqueue("daemon", queue="fetch", args={"pid_file": str(pid_file)}).id
+    qwf_conn.commit()
+    with running_worker(qwf_dsn, QWF_CANCEL_GRACE_S="0.2"):
+        daemon = int(until(lambda: pid_file.exists() and pid_file.read_text()))
+        assert not gone(daemon)
+        cancelled = subprocess.run(
+            [sys.executable, "-m", "queue_workflows", "--db", qwf_dsn, "job", "cancel", str(job)],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert cancelled.returncode == 0, cancelled.stderr
+        until(lambda: ended(qwf_conn, job))
+        assert gone(daemon)
+
+
+def ended(conn: psycopg.Connection, job: int) -> bool:
+    conn.rollback()
+    return IngestJobRepository(conn).fetch(job).status == "cancelled"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -14,7 +16,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.jobs import CLEAR
-from support.processes import Running, linux_only, program
+from support.processes import Running, environment, linux_only, program
 from support.runs import settings, start
 
 from queue_workflows.errors import ConfigurationError
@@ -175,6 +177,42 @@ def test_a_job_has_the_workspace_of_its_run(connection, tmp_path: Path, shared: 
     assert clear_places(connection, tmp_path, kept_s=0, ttl_s=0).removed == [made.path]
     assert tree(shared) == {}
     assert shared.exists()
+
+
+STUB = """#!/bin/sh
+printf '%s|%s|%s|%s\n' "$*" "$QWF_WORKSPACE" "$(pwd)" "$(readlink "$QWF_WORKSPACE/servers")" >> "$RECORD"
+"""
+
+
+def test_a_command_has_its_workspace_from_the_first_on(tmp_path: Path, shared: Path) -> None:
+    """A stub in place of its program records what it is given: at its first call it is all there."""
+    stub = tmp_path / "bin" / "deploy"
+    stub.parent.mkdir()
+    stub.write_text(STUB)
+    stub.chmod(0o755)
+    record = tmp_path / "record"
+    environ = {
+        **environment(),
+        "PATH": f"{stub.parent}:{os.environ['PATH']}",
+        "RECORD": str(record),
+        "QWF_DATA_DIR": str(tmp_path / "data"),
+    }
+    words = ["--workspace", "film-1", "--share", f"servers={shared}", "--in-workspace"]
+    command = [
+        sys.executable,
+        "-m",
+        "queue_workflows",
+        "run-job",
+        *words,
+        "--",
+        "sh",
+        "-c",
+        "deploy a; deploy b",
+    ]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    made = tmp_path / "data" / "workspaces" / "film-1"
+    assert record.read_text() == f"a|{made}|{made}|{shared}\nb|{made}|{made}|{shared}\n"
 
 
 # How long it is kept

@@ -36,14 +36,17 @@ def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
         connection.execute("DROP TRIGGER barrier ON ingest_jobs; DROP FUNCTION wait_at_the_barrier()")
 
 
-@pytest.mark.parametrize("why", ["stall", "cancel", "off", "stop"])
+@pytest.mark.parametrize(
+    ("why", "task"),
+    [("stall", "parent"), ("cancel", "parent"), ("off", "parent"), ("stop", "parent"), ("cancel", "daemon")],
+)
 def test_its_processes_are_dead_before_its_row_changes(
-    qwf_dsn: str, conn: psycopg.Connection, tmp_path: Path, why: str
+    qwf_dsn: str, conn: psycopg.Connection, tmp_path: Path, why: str, task: str
 ) -> None:
     """While the statement that gives the job back still waits, what the job started is gone already."""
     jobs, control, pid_file = IngestJobRepository(conn), WorkerControlRepository(conn), tmp_path / "pid"
     limit = {"stall_timeout_s": 0.5} if why == "stall" else {}
-    job = jobs.enqueue("parent", queue="fetch", args={"pid_file": str(pid_file)}, **limit).id
+    job = jobs.enqueue(task, queue="fetch", args={"pid_file": str(pid_file)}, **limit).id
     with running_worker(qwf_dsn, "--grace", "0.2", QWF_CANCEL_GRACE_S="0.2") as worker:
         child = int(until(lambda: pid_file.exists() and pid_file.read_text()))
         if why == "cancel":

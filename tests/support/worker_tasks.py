@@ -92,6 +92,19 @@ def parent(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
     child.wait()
 
 
+@ingest_task("daemon")
+def daemon(reason: str | None, args: dict[str, Any]) -> None:
+    """Starts a process that is nobody's child, in a session of its own, and hears nothing."""
+    import subprocess
+
+    text = f"(setsid sh -c 'echo $$ > {args['pid_file']}.new; exec sleep 1000' &)"
+    subprocess.run(["sh", "-c", text], check=True)
+    while not Path(args["pid_file"] + ".new").exists():
+        time.sleep(0.01)
+    Path(args["pid_file"] + ".new").rename(args["pid_file"])
+    time.sleep(1000)
+
+
 @ingest_task("later")
 def later(reason: str | None) -> None:
     raise RetryAfter(3600, reason or "")

@@ -6,13 +6,14 @@ import logging
 import os
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
 import psutil
 
-from queue_workflows.host.lifetime import kill_trees
+from queue_workflows.host.lifetime import MARK, kill_trees
 from queue_workflows.host.pid1 import LAUNCHER_PID
 from queue_workflows.roles.identity import Identity
 from queue_workflows.telemetry.provider import flush
@@ -56,12 +57,19 @@ def execute_anew(launcher_pid: int | None, identity: Identity, jobs_done: int) -
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 
+def bear_mark() -> None:
+    """Let all that jobs start be known as ours, which a supervisor sees to for those that it starts."""
+    os.environ.setdefault(MARK, uuid.uuid4().hex)
+
+
 def end_children() -> None:
-    """What its jobs left running goes before a process of ours does, and before its job is another's."""
-    children = [child.pid for child in psutil.Process().children()]
-    if children:
-        with suppress(psutil.Error, ValueError):
-            kill_trees(children, grace_s=0)
+    """What its jobs left running goes before a process of ours does, and before its job is another's.
+
+    Also a daemon, which is nobody's child: it has our mark.
+    """
+    with suppress(psutil.Error, ValueError):
+        children = [child.pid for child in psutil.Process().children()]
+        kill_trees(children, grace_s=0, mark=os.environ.get(MARK))
 
 
 def _reap() -> None:

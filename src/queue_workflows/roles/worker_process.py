@@ -33,7 +33,7 @@ from queue_workflows.roles.duty import WorkerOptions, family_of
 from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.health import HealthReport, judge
 from queue_workflows.roles.identity import Identity, versions
-from queue_workflows.roles.leaving import leaving_after
+from queue_workflows.roles.leaving import bear_mark, leaving_after
 from queue_workflows.roles.outfit import Outfit
 from queue_workflows.roles.probing import probed
 from queue_workflows.roles.schema import is_as_shipped
@@ -52,6 +52,7 @@ _LOOP_ENDS_WITHIN_S: Final = 5.0
 def run_worker(database: Database, settings: Settings, options: WorkerOptions) -> ExitCode:
     """Work until told to stop, drained, or done; the status to end the process with."""
     launcher_pid = bound_to_launcher()
+    bear_mark()
     # Processes that share a card hand each other its memory through descriptors that they may have to trace.
     if settings.hook_dirs and options.queue != GPU_QUEUE:
         hide_memory()
