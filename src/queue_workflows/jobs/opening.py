@@ -7,11 +7,12 @@ is opened in parts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
 from queue_workflows.errors import QwfError, RefError
+from queue_workflows.jobs.held_names import Names, names_of
 from queue_workflows.repositories.dispatching import LockedRun
 from queue_workflows.repositories.node_jobs import NewNodeJob
 from queue_workflows.states import JobStatus
@@ -35,7 +36,7 @@ Host = Callable[[str, Mapping[str, Any]], Any]
 class Opening:
     """A node that gets jobs: one, or those of `elements` from `start` on, of which `skipped` need no work.
 
-    `due` is when a wait is over.
+    `due` is when a wait is over, `names` is what the jobs hold.
     """
 
     node: BaseNode
@@ -43,6 +44,7 @@ class Opening:
     start: int = 0
     skipped: frozenset[int] = frozenset()
     due: datetime | None = None
+    names: Mapping[int | None, Names] = field(default_factory=dict)
 
     @property
     def jobs(self) -> int:
@@ -69,7 +71,10 @@ def needed_to_open(node: BaseNode) -> list[Path]:
     """The paths that deciding about a node needs, without those that are known without a look."""
     return [
         path
-        for value in (node.skip_if, getattr(node, "for_each", None), getattr(node, "until", None))
+        for value in (
+            node.skip_if,
+            *(getattr(node, name, None) for name in ("for_each", "until", "host_lock", "exclusive")),
+        )
         if value is not None
         for path in paths_in(value)
         if path.root not in _AT_HAND
@@ -86,10 +91,11 @@ def decided(
             return NotOpened(node)
         elements = _elements(node, scope, host)
         opening = Opening(node, elements, start, due=_due(node, scope, host))
+        # All of them the first time, so that an error is found before any of them runs.
+        looked_at = opening.part if start or elements is None else range(len(elements))
+        opening = replace(opening, names=names_of(node, elements, looked_at, scope, host))
         if not per_element or elements is None:
             return opening
-        # All of them the first time, so that an error is found before any of them runs.
-        looked_at = opening.part if start else range(len(elements))
         skipped = {at for at in looked_at if at is not None and _skips(node, scope, elements[at], at, host)}
         return replace(opening, skipped=frozenset(skipped.intersection(opening.part)))
     except QwfError as wrong:
@@ -154,7 +160,7 @@ def _new_job(run: LockedRun, opening: Opening, index: int | None, max_attempts: 
     if index in opening.skipped:
         common["status"] = JobStatus.SKIPPED
     if isinstance(node, TaskNode):
-        return _task(run, node, common, max_attempts)
+        return _task(run, node, common, max_attempts, opening.names.get(index, Names()))
     parked = {"queue": PARKED_QUEUE, "status": JobStatus.AWAITING_INPUT, **common}
     if isinstance(node, WorkflowNode):
         priority = run.priority if node.priority is None else node.priority
@@ -167,7 +173,9 @@ def _new_job(run: LockedRun, opening: Opening, index: int | None, max_attempts: 
     return NewNodeJob(**parked, expires_s=seconds or 0.0)
 
 
-def _task(run: LockedRun, node: TaskNode, common: dict[str, Any], max_attempts: int) -> NewNodeJob:
+def _task(
+    run: LockedRun, node: TaskNode, common: dict[str, Any], max_attempts: int, names: Names
+) -> NewNodeJob:
     retry = node.retry
     attempts = None if retry is None else retry.max_attempts
     return NewNodeJob(
@@ -181,10 +189,10 @@ def _task(run: LockedRun, node: TaskNode, common: dict[str, Any], max_attempts: 
         step=node.step,
         background=node.background,
         pinned_host=run.pinned_host if node.queue == "hooks" else None,
-        limit_key=node.limit_key,
+        limit_key=names.limit_key or node.limit_key,
         max_attempts=max_attempts if attempts is None else attempts,
         backoff_s=None if retry is None else retry.backoff_s,
         timeout_s=node.timeout_s,
         stall_timeout_s=node.stall_timeout_s,
-        host_lock=node.host_lock,
+        host_lock=names.host_lock,
     )

@@ -50,6 +50,7 @@ class EnqueueOptions(TypedDict, total=False):
     timeout_s: float | None
     stall_timeout_s: float | None
     host_lock: str | None
+    exclusive: str | None
     traceparent: str | None
 
 
@@ -119,8 +120,13 @@ class IngestTask(Generic[P, R]):
     def _options(self, args: dict[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in options.items() if value is not None}
         merged = {**self.defaults, **given}
-        if self.limit_key_of is not None and "limit_key" not in given:
+        if "exclusive" in given or "limit_key" in given:
+            # What is said of a job takes the place of what its task says, whichever of the two it is.
+            merged = {**merged, "limit_key": None, "exclusive": None, **given}
+        elif self.limit_key_of is not None:
             merged["limit_key"] = self._limit_key(self.limit_key_of, args)
+        if (key := fields.exclusive_key(merged.pop("exclusive", None), merged.get("limit_key"))) is not None:
+            merged["limit_key"] = key
         if "queue" not in merged:
             raise ConfigurationError(
                 f"the task {self.name!r} has no queue of its own, and none was given",
@@ -157,6 +163,8 @@ class TaskRegistry:
         timeout_s: float | None = None,
         stall_timeout_s: float | None = None,
         limit_key: LimitKey | None = None,
+        host_lock: str | None = None,
+        exclusive: str | None = None,
     ) -> IngestTask[P, R]:
         """Say what a task name means; the options are what its jobs get when enqueued through the result.
 
@@ -176,6 +184,8 @@ class TaskRegistry:
                 "timeout_s": timeout_s,
                 "stall_timeout_s": stall_timeout_s,
                 "limit_key": None if callable(limit_key) else limit_key,
+                "host_lock": host_lock,
+                "exclusive": exclusive,
             },
         )
         delay_rule = None
@@ -184,6 +194,8 @@ class TaskRegistry:
             if delay_rule is None:
                 defaults["backoff_s"] = backoff
         limit_key_of = limit_key if callable(limit_key) else None
+        if exclusive is not None and limit_key is not None:
+            _checked(label, lambda: fields.exclusive_key(exclusive, "limit_key"))
         task = IngestTask(name, function, defaults, limit_key_of=limit_key_of, delay_rule=delay_rule)
         with self._lock:
             if name in self._known and not _same(self._known[name][0].fn, function):
@@ -205,6 +217,8 @@ class TaskRegistry:
         timeout_s: float | None = None,
         stall_timeout_s: float | None = None,
         limit_key: LimitKey | None = None,
+        host_lock: str | None = None,
+        exclusive: str | None = None,
     ) -> Callable[[Callable[P, R]], IngestTask[P, R]]:
         """`register` as a decorator."""
         if not isinstance(name, str):
@@ -222,6 +236,8 @@ class TaskRegistry:
                 timeout_s=timeout_s,
                 stall_timeout_s=stall_timeout_s,
                 limit_key=limit_key,
+                host_lock=host_lock,
+                exclusive=exclusive,
             )
 
         return decorate
@@ -324,6 +340,8 @@ def _checked_options(label: str, options: Mapping[str, Any]) -> dict[str, Any]:
                 fields.whole(name, value, 1, fields.SMALLINT_MAX)
             elif name == "limit_key":
                 fields.limit_key(value)
+            elif name in {"host_lock", "exclusive"}:
+                fields.limit_key(fields.text(name, value))
             elif name == "queue":
                 _check_queue(value)
             else:

@@ -12,7 +12,7 @@ from queue_workflows.config import EngineConfig, current_config, effective_setti
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.repositories.bulk import Enqueued
 from queue_workflows.repositories.connection import Handle
-from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.fields import PayloadLimits, exclusive_key
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.ingest_rows import IngestRows, NewIngestJob
 from queue_workflows.states import JobFamily
@@ -78,9 +78,13 @@ def enqueue_ingest_job(
     timeout_s: float | None = None,
     stall_timeout_s: float | None = None,
     host_lock: str | None = None,
+    exclusive: str | None = None,
     traceparent: str | None = None,
 ) -> Enqueued:
-    """Enqueue a job on one of this host app's queues, in the transaction of `conn`."""
+    """Enqueue a job on one of this host app's queues, in the transaction of `conn`.
+
+    `exclusive` names what it has alone while it runs, among all machines: the key `exclusive:{name}`.
+    """
     standing = _kept.get()
     if queue not in standing.config.ingest_queues:
         raise unknown_queue(queue, standing.config.ingest_queues)
@@ -94,7 +98,7 @@ def enqueue_ingest_job(
             priority=priority,
             run_at=run_at,
             delay=delay,
-            limit_key=limit_key,
+            limit_key=exclusive_key(exclusive, limit_key),
             max_attempts=max_attempts,
             backoff_s=backoff_s,
             timeout_s=timeout_s,

@@ -127,6 +127,23 @@ def due(run_at: datetime | None, delay: timedelta | float | None) -> tuple[datet
     return moment_or_none("run_at", run_at), delay_or_none("delay", delay)
 
 
+# Keys that one job holds at a time, whatever limits were set.
+EXCLUSIVE: Final = "exclusive:"
+
+
+def exclusive_key(name: str | None, limit_key: str | None) -> str | None:
+    """The one key that a job takes a slot of: the one it was given, or that of what it holds alone."""
+    if name is None:
+        return limit_key
+    if limit_key is not None:
+        raise PayloadError(
+            "both exclusive and limit_key are given, and a job takes a slot of one key",
+            path="exclusive",
+            advice="take the other one in its body, by ctx.limit",
+        )
+    return EXCLUSIVE + text("exclusive", name)
+
+
 def limit_key(key: str) -> str:
     """The key of a limit; `*` is for the patterns that limits are set by."""
     if "*" in text("limit_key", key):

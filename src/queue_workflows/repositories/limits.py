@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from queue_workflows.errors import PayloadError
 from queue_workflows.models import ConcurrencyLimit, LimitSlot
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.table import LONGEST_PAGE, Filters, Repository, Table
@@ -77,6 +78,12 @@ class LimitRepository(Repository[ConcurrencyLimit]):
         self, key_pattern: str, max_slots: int, *, actor: str, reason: str | None = None
     ) -> ConcurrencyLimit:
         """Say how many may hold a key at once, 0 for none; `host:*` is for keys without their own."""
+        if max_slots > 1 and key_pattern.startswith(check.EXCLUSIVE):
+            raise PayloadError(
+                f"the cap of {key_pattern!r:.80} is one: what is exclusive has one job at a time",
+                path="max_slots",
+                advice="0 closes it; what bears more takes a limit_key of another name",
+            )
         params = {
             "key_pattern": check.key_pattern("key_pattern", key_pattern),
             "max_slots": check.whole("max_slots", max_slots, 0, check.INT_MAX),
@@ -100,7 +107,10 @@ class LimitRepository(Repository[ConcurrencyLimit]):
 
     def effective(self, limit_key: str) -> ConcurrencyLimit | None:
         """The limit that holds for a key: its own, else the longest pattern's; None where nobody set one."""
-        return self._first(EFFECTIVE, {"limit_key": check.limit_key(limit_key)})
+        found = self._first(EFFECTIVE, {"limit_key": check.limit_key(limit_key)})
+        if limit_key.startswith(check.EXCLUSIVE) and (found is None or found.max_slots > 1):
+            return ConcurrencyLimit(key_pattern=f"{check.EXCLUSIVE}*", max_slots=1)
+        return found
 
     def slots(
         self, limit_key: str | None = None, *, limit: int = 100, after: tuple[str, int] = ("", -1)

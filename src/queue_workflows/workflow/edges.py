@@ -15,6 +15,9 @@ def expressions_of(node: BaseNode) -> Iterator[tuple[str, Any]]:
     if isinstance(node, TaskNode | WorkflowNode):
         yield "for_each", node.for_each
         yield "inputs", node.inputs
+        if isinstance(node, TaskNode):
+            yield "host_lock", node.host_lock
+            yield "exclusive", node.exclusive
     elif isinstance(node, WaitNode):
         yield "until", node.until
 

@@ -106,6 +106,11 @@ def _flaws_of_node(node: BaseNode, names: _Names) -> Iterator[Flaw]:
     if isinstance(node, TaskNode):
         if node.module is None and node.plugin is None:
             yield Flaw(("module",), MISSING)
+        if node.exclusive is not None and node.limit_key is not None:
+            said = (
+                "a job takes one key: give `exclusive` or `limit_key`, and the other by ctx.limit in its body"
+            )
+            yield Flaw(("exclusive",), said)
     elif isinstance(node, WaitNode):
         yield from _flaws_of_wait(node)
     elif isinstance(node, InputNode) and node.answer_schema is not None:

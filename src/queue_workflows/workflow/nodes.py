@@ -48,10 +48,31 @@ def name_text(text: str) -> str:
     return text
 
 
-def _limit_key(text: str) -> str:
+def key_text(text: str) -> str:
+    """A name that no pattern is."""
     if "*" in text:
         raise ValueError("must name one key: `*` is for the patterns that limits are set by")
     return name_text(text)
+
+
+def _key(value: Any) -> Any:
+    return key_text(value) if isinstance(value, str) else _reference(value)
+
+
+def _reference(value: Any) -> Any:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise ValueError("must be a name, or a reference such as {$from: item.device}")
+    return value
+
+
+def _lock(value: Any) -> Any:
+    if isinstance(value, dict) and "name" in value:
+        if strange := sorted(set(value) - {"name", "when_held"}):
+            raise ValueError(f"has `name` and `when_held`, no {strange[0]!r:.40}")
+        if value.get("when_held", "wait") not in {"wait", "elsewhere"}:
+            raise ValueError("has a `when_held` that is neither wait nor elsewhere")
+        return {**value, "name": _lock(value["name"])}
+    return name_text(value) if isinstance(value, str) else _reference(value)
 
 
 def _label(value: Any) -> Any:
@@ -65,6 +86,10 @@ Label: TypeAlias = Annotated[
 ]
 Name: TypeAlias = Annotated[
     str, Field(strict=True, json_schema_extra={"minLength": 1}), AfterValidator(name_text)
+]
+Key: TypeAlias = Annotated[Any, Field(json_schema_extra={"type": ["string", "object"]}), AfterValidator(_key)]
+Lock: TypeAlias = Annotated[
+    Any, Field(json_schema_extra={"type": ["string", "object"]}), AfterValidator(_lock)
 ]
 NodeId: TypeAlias = Annotated[
     str, Field(strict=True, json_schema_extra={"pattern": f"^{NODE_ID}$"}), AfterValidator(_node_id)
@@ -125,10 +150,16 @@ class TaskNode(BaseNode):
     host_priority: Annotated[int, Field(strict=True, ge=-SMALLINT_MAX, le=SMALLINT_MAX)] = Field(
         0, description="A host's preference among equals."
     )
-    limit_key: Annotated[str, Field(strict=True), AfterValidator(_limit_key)] | None = Field(
+    limit_key: Annotated[str, Field(strict=True), AfterValidator(key_text)] | None = Field(
         None, description="The limit whose slot it takes."
     )
-    host_lock: Name | None = Field(None, description="The lock of its machine that it holds.")
+    host_lock: Lock | None = Field(
+        None,
+        description="The lock of its machine that it holds: a name, a reference, or `{name, when_held}`.",
+    )
+    exclusive: Key | None = Field(
+        None, description="What it holds alone among all machines: a name, or a reference to one."
+    )
     plugin: Name | None = Field(None, description="The plugin of a hook.")
     step: Annotated[int, Field(strict=True, ge=0, le=SMALLINT_MAX)] | None = Field(
         None, description="The step of a hook."
