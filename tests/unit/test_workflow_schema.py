@@ -39,6 +39,7 @@ EVERYTHING: dict[str, Any] = {
             "when": "all_done",
             "on_failure": "continue",
         },
+        {"id": "book", "module": "m", "exclusive": "ledger", "host_lock": {"name": {"$value": 1}}},
         {"id": "ask", "type": "input", "schema": {"ok": {"type": "boolean"}}, "expires_s": 60, "prompt": "?"},
         {"id": "nap", "type": "wait", "seconds": 0},
         {"id": "until", "type": "wait", "until": "2030-01-31T09:00:00Z", "depends_on": ["nap"]},
@@ -61,6 +62,8 @@ def test_the_schema_is_a_schema():
 def test_all_that_a_document_may_say_passes():
     """Every field of every type of node, in a document that we take too."""
     said = {node.get("type", "task"): set(node) for node in EVERYTHING["nodes"]}
+    # Only one of `exclusive` and `limit_key`.
+    said["task"] |= set(EVERYTHING["nodes"][0])
     said["wait"] = {"id", "type", "seconds", "until", "depends_on"}
     common = {"when", "on_failure", "skip_if", "depends_on", "type", "id"}
     for kind, model in TYPES.items():
