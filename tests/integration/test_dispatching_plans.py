@@ -134,6 +134,14 @@ def test_jobs_are_stopped_by_run_and_node(crowded, run_id: UUID, mode: str) -> N
 
 
 @pytest.mark.parametrize("mode", PLAN_MODES)
+def test_a_seal_looks_at_its_own_run(crowded, run_id: UUID, mode: str) -> None:
+    """For what of its background is on hold."""
+    plan = explain(crowded, mode, dispatching.SEAL, {"run_id": run_id}, off=AS_ORCHESTRATORS)
+    assert "workflow_node_jobs" not in scanned(plan)
+    assert plan[0]["Actual Rows"] == 1
+
+
+@pytest.mark.parametrize("mode", PLAN_MODES)
 def test_upkeep_reads_what_is_due(crowded, mode: str) -> None:
     """Parked jobs by their time, ends of runs by theirs, old runs by when they ended."""
     no_answer = {"error": '{"kind": "expired"}'}

@@ -186,12 +186,24 @@ WHERE id = %(run_id)s::uuid
 RETURNING CASE WHEN %(over)s::boolean
     THEN set_config('synchronous_commit', %(durability)s::text, true) END
 """
-# Asked for once: what ends at the seal is told by its worker, which looks at the run.
-SEAL: Final = """
+# Asked for once: what ends at the seal is told by its worker, which looks at the run. held: what of the
+# background waits for a program. looked_at: its worker says at once whether it is to begin at all.
+SEAL: Final = f"""
+WITH held AS MATERIALIZED (
+    SELECT id FROM workflow_node_jobs
+    WHERE run_id = %(run_id)s::uuid AND background AND status = 'scheduled'
+        AND hold_reason = 'binary_missing'
+    FOR NO KEY UPDATE SKIP LOCKED
+), looked_at AS (
+    UPDATE workflow_node_jobs AS job SET
+        status = 'queued', run_at = statement_timestamp(), past_holds = {PAST_HOLDS},
+        hold_reason = NULL, hold_key = NULL
+    WHERE job.id = ANY (ARRAY(SELECT id FROM held))
+)
 UPDATE workflow_runs SET seal_requested_at = COALESCE(seal_requested_at, statement_timestamp())
 WHERE id = %(run_id)s::uuid
 RETURNING id
-"""
+"""  # noqa: S608 - a fragment of our own
 # The job that a child run was started for, locked: who retries the parent opens it again and starts another
 # child in one transaction. Then, by a statement of its own, whether somebody has.
 LOCK_PARENT_JOB: Final = """
