@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alembic import op
+from queue_workflows.db.migrations.indexes import replace_index
 
 revision = "0018"
 down_revision = "0017"
@@ -14,23 +14,18 @@ TABLES = ("workflow_node_jobs", "ingest_jobs")
 
 def upgrade() -> None:
     for table in TABLES:
-        op.execute(f"DROP INDEX ix_{table}_hold")
-        op.execute(f"""
-            CREATE INDEX ix_{table}_hold ON {table} (hold_reason, hold_key, priority DESC, position)
-            WHERE status = 'scheduled' AND hold_reason IS NOT NULL
-        """)
+        replace_index(
+            f"ix_{table}_hold",
+            table,
+            "(hold_reason, hold_key, priority DESC, position)"
+            " WHERE status = 'scheduled' AND hold_reason IS NOT NULL",
+        )
 
 
 def downgrade() -> None:
     for table in TABLES:
-        op.execute(f"DROP INDEX IF EXISTS ix_{table}_hold")
-        op.execute(f"""
-            DO $$
-            BEGIN
-                IF to_regclass('{table}') IS NOT NULL THEN
-                    CREATE INDEX ix_{table}_hold ON {table} (hold_reason, hold_key)
-                    WHERE status = 'scheduled' AND hold_reason IS NOT NULL;
-                END IF;
-            END
-            $$
-        """)
+        replace_index(
+            f"ix_{table}_hold",
+            table,
+            "(hold_reason, hold_key) WHERE status = 'scheduled' AND hold_reason IS NOT NULL",
+        )

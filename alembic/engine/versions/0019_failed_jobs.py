@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-from alembic import op
+from queue_workflows.db.migrations.indexes import build_index, drop_index
 
 revision = "0019"
 down_revision = "0018"
@@ -15,15 +14,9 @@ TABLES = ("workflow_node_jobs", "ingest_jobs")
 
 def upgrade() -> None:
     for table in TABLES:
-        op.create_index(
-            f"ix_{table}_failed",
-            table,
-            ["id"],
-            unique=False,
-            postgresql_where=sa.text("status = 'failed'"),
-        )
+        build_index(f"ix_{table}_failed", table, "(id) WHERE status = 'failed'")
 
 
 def downgrade() -> None:
     for table in TABLES:
-        op.drop_index(f"ix_{table}_failed", table, if_exists=True)
+        drop_index(f"ix_{table}_failed")

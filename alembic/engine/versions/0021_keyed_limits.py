@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from queue_workflows.db.migrations.indexes import build_index, drop_index, replace_index
+
 revision = "0021"
 down_revision = "0020"
 branch_labels = None
@@ -14,6 +16,17 @@ TABLES = ("workflow_node_jobs", "ingest_jobs")
 
 
 def upgrade() -> None:
+    for table in TABLES:
+        replace_index(
+            f"ix_{table}_hold",
+            table,
+            "(hold_reason, hold_key, queue, priority DESC, position)"
+            " WHERE status = 'scheduled' AND hold_reason IS NOT NULL",
+        )
+        build_index(
+            f"ix_{table}_keyed", table, "(limit_key, queue) WHERE status = 'queued' AND limit_key IS NOT NULL"
+        )
+    # Last, so that it is one transaction with the revision.
     op.drop_index("ix_limit_slots_job", "limit_slots", if_exists=True)
     op.create_index(
         "ix_concurrency_limits_patterns",
@@ -22,35 +35,17 @@ def upgrade() -> None:
         unique=False,
         postgresql_where=sa.text("\"right\"(key_pattern, 1) = '*'"),
     )
-    for table in TABLES:
-        op.execute(f"DROP INDEX ix_{table}_hold")
-        op.execute(f"""
-            CREATE INDEX ix_{table}_hold ON {table} (hold_reason, hold_key, queue, priority DESC, position)
-            WHERE status = 'scheduled' AND hold_reason IS NOT NULL
-        """)
-        op.create_index(
-            f"ix_{table}_keyed",
-            table,
-            ["limit_key", "queue"],
-            unique=False,
-            postgresql_where=sa.text("status = 'queued' AND limit_key IS NOT NULL"),
-        )
 
 
 def downgrade() -> None:
     for table in TABLES:
-        op.drop_index(f"ix_{table}_keyed", table, if_exists=True)
-        op.execute(f"DROP INDEX IF EXISTS ix_{table}_hold")
-        op.execute(f"""
-            DO $$
-            BEGIN
-                IF to_regclass('{table}') IS NOT NULL THEN
-                    CREATE INDEX ix_{table}_hold ON {table} (hold_reason, hold_key, priority DESC, position)
-                    WHERE status = 'scheduled' AND hold_reason IS NOT NULL;
-                END IF;
-            END
-            $$
-        """)
+        drop_index(f"ix_{table}_keyed")
+        replace_index(
+            f"ix_{table}_hold",
+            table,
+            "(hold_reason, hold_key, priority DESC, position)"
+            " WHERE status = 'scheduled' AND hold_reason IS NOT NULL",
+        )
     op.drop_index("ix_concurrency_limits_patterns", "concurrency_limits", if_exists=True)
     op.execute("""
         DO $$

@@ -6,8 +6,7 @@ claimed are in them, so that other queues pay for none of this.
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-from alembic import op
+from queue_workflows.db.migrations.indexes import build_index, drop_index
 
 revision = "0029"
 down_revision = "0028"
@@ -15,20 +14,18 @@ branch_labels = None
 depends_on = None
 
 TABLE = "workflow_node_jobs"
-HERE = "status = 'queued' AND queue = 'gpu'"
+HERE = "WHERE status = 'queued' AND queue = 'gpu'"
 DIRECTIONS = {"high": "host_priority DESC", "low": "host_priority"}
 
 
 def upgrade() -> None:
     for name, host_priority in DIRECTIONS.items():
-        order = [sa.text("priority DESC"), sa.text(host_priority), "position"]
-        op.create_index(f"ix_{TABLE}_any_{name}", TABLE, order, postgresql_where=sa.text(HERE))
-        op.create_index(
-            f"ix_{TABLE}_model_{name}", TABLE, ["required_model", *order], postgresql_where=sa.text(HERE)
-        )
+        order = f"priority DESC, {host_priority}, position"
+        build_index(f"ix_{TABLE}_any_{name}", TABLE, f"({order}) {HERE}")
+        build_index(f"ix_{TABLE}_model_{name}", TABLE, f"(required_model, {order}) {HERE}")
 
 
 def downgrade() -> None:
     for name in DIRECTIONS:
-        op.drop_index(f"ix_{TABLE}_model_{name}", TABLE, if_exists=True)
-        op.drop_index(f"ix_{TABLE}_any_{name}", TABLE, if_exists=True)
+        drop_index(f"ix_{TABLE}_model_{name}")
+        drop_index(f"ix_{TABLE}_any_{name}")
