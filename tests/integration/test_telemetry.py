@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,24 @@ from support.claimed_jobs import context, ingest_job
 from support.films_traced import FILMS
 from support.jobs import CLEAR, jobs_of
 from support.telemetry import Told, id_of, parent_of, sdk_here, trace_of
+from support.ticking import away_since, pass_once
 from support.workers import worker_command, worker_environment
 
 from queue_workflows import NewIngestJob, enqueue_ingest_job, enqueue_many, start_run
+from queue_workflows.db.asking import AskingConnection
 from queue_workflows.jobs.asking import Awaited, Wait
 from queue_workflows.jobs.executor import execute
+from queue_workflows.jobs.importing import sending_on
 from queue_workflows.jobs.maintenance import sweep
-from queue_workflows.jobs.observing import processing
+from queue_workflows.jobs.observing import insert_ticks, processing
 from queue_workflows.jobs.outcomes import Completed
 from queue_workflows.jobs.work import Work
+from queue_workflows.models import Schedule
+from queue_workflows.repositories import IngestJobRepository, ScheduleRepository
+from queue_workflows.repositories.enqueueing import current_rows
+from queue_workflows.repositories.ticks import Planned, Tick, TickRepository
 from queue_workflows.settings import Settings
-from queue_workflows.telemetry import names
+from queue_workflows.telemetry import names, spans
 from queue_workflows.telemetry.harmless import _say
 from queue_workflows.telemetry.instruments import OTHER, instruments
 
@@ -239,6 +247,74 @@ def test_a_context_is_carried_on_without_an_sdk(conn):
     enqueue_ingest_job("a", queue="fetch", conn=conn)
     rows = conn.execute("SELECT traceparent FROM ingest_jobs ORDER BY id").fetchall()
     assert rows == [(f"00-{1:032x}-{2:016x}-01",), (None,)]
+
+
+def test_the_state_of_vendors_goes_with_the_context(conn, monkeypatch):
+    """From a row to the span that runs it; of too many, the oldest are left out."""
+    entries = [(f"v{n}", "x" * 100) for n in range(9)]
+    for state, kept in ((entries[:2], 2), (entries, 4), ([], 0)):
+        current = trace.SpanContext(1, 2, True, trace.TraceFlags(1), trace.TraceState(state))
+        with trace.use_span(trace.NonRecordingSpan(current)):
+            job_id = enqueue_ingest_job("a", queue="fetch", conn=conn).id
+        ((stored,),) = conn.execute("SELECT traceparent FROM ingest_jobs WHERE id = %s", [job_id])
+        parent, _, said = stored.partition(" ")
+        assert parent == f"00-{1:032x}-{2:016x}-01"
+        assert said == ",".join(f"{name}={value}" for name, value in state[:kept])
+        with sdk_here(monkeypatch) as memory:
+            with spans.consuming("a", "fetch", "ingest", stored, {}):
+                pass
+            (span,) = memory.spans().values()
+        assert (span.parent.trace_id, span.parent.span_id) == (1, 2)
+        assert list(span.context.trace_state.items()) == state[:kept]
+        NewIngestJob(task_name="a", queue="fetch", traceparent=stored)
+
+
+def test_an_imported_batch_is_a_span(qwf_dsn, monkeypatch, conn):
+    """As many jobs enqueued by one call are; a line may bring a context of its own."""
+    theirs = f"00-{1:032x}-{2:016x}-01"
+    rows = [
+        current_rows().row(NewIngestJob(task_name="a", queue="fetch", dedupe_key=key, traceparent=context))
+        for key, context in (("1", None), ("2", theirs), ("1", None))
+    ]
+    with sdk_here(monkeypatch) as memory, AskingConnection.connect(qwf_dsn, autocommit=True) as connection:
+        sending_on(connection, IngestJobRepository(connection))(rows, lambda: None)
+        (span,) = memory.spans().values()
+        sent = [count for attributes, count in memory.points()[names.SENT] if attributes["qwf.task"] == "a"]
+    assert (span.name, span.kind, span.attributes["messaging.batch.message_count"]) == (
+        "enqueue",
+        trace.SpanKind.PRODUCER,
+        3,
+    )
+    stored = conn.execute("SELECT traceparent FROM ingest_jobs ORDER BY id").fetchall()
+    assert stored == [(said_of(span),), (theirs,)]
+    assert sent == [2]
+
+
+def test_each_tick_is_a_span_of_its_own(qwf_dsn, conn, monkeypatch):
+    """Of its own trace, though one statement inserts many; and only if this scheduler has inserted it."""
+    conn.execute("TRUNCATE schedules")
+    for name in ("one", "two"):
+        ScheduleRepository(conn).upsert(
+            name, cron="0 * * * *", task_name=f"tidy {name}", queue="load", catch_up="all", catch_up_cap=2
+        )
+        away_since(conn, name, timedelta(hours=5))
+    with sdk_here(monkeypatch) as memory:
+        pass_once(lambda: psycopg.connect(qwf_dsn, autocommit=True))
+        told = memory.all_spans()
+        before = TickRepository(conn)
+        at = conn.execute("SELECT now()").fetchone()[0]
+        stale = Schedule(name="one", task_name="tidy one", queue="load", updated_at=at, next_tick_at=at)
+        assert insert_ticks(before, [Planned(stale, [Tick(at, at, "late", {"max_attempts": 1})], None)]) == []
+        assert memory.all_spans() == told
+    rows = conn.execute("SELECT task_name, traceparent FROM ingest_jobs ORDER BY id").fetchall()
+    assert sorted(rows) == sorted((f"tidy {s.name.split()[-1]}", said_of(s)) for s in told)
+    assert len(rows) == len({span.context.trace_id for span in told}) == 4
+    assert {(span.kind, span.parent) for span in told} == {(trace.SpanKind.PRODUCER, None)}
+
+
+def said_of(span: ReadableSpan) -> str:
+    """The context of a span as a row carries it."""
+    return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-{span.context.trace_flags:02x}"
 
 
 def test_what_a_job_waits_for_is_told(monkeypatch):

@@ -29,6 +29,10 @@ class Memory:
         """By their names, the latest of each."""
         return {span.name: span for span in self._spans.get_finished_spans()}
 
+    def all_spans(self) -> list[ReadableSpan]:
+        """In the order in which they ended."""
+        return list(self._spans.get_finished_spans())
+
     def points(self) -> dict[str, list[tuple[dict[str, Any], float]]]:
         """Each metric's points: attributes, and the sum, value or count."""
         data = self._metrics.get_metrics_data()

@@ -23,10 +23,14 @@ from queue_workflows.errors import ConfigurationError, LineRefused, PayloadError
 from queue_workflows.jobs.tasks import TaskRegistry, current_tasks
 from queue_workflows.repositories.bulk import Enqueued
 from queue_workflows.repositories.columns import CHUNK_BYTES, CHUNK_ROWS
-from queue_workflows.repositories.enqueueing import current_rows, unknown_queue
+from queue_workflows.repositories.enqueueing import ENQUEUE, current_rows, unknown_queue
 from queue_workflows.repositories.fields import Row
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
-from queue_workflows.repositories.ingest_rows import IngestRows, NewIngestJob
+from queue_workflows.repositories.ingest_rows import BULK, IngestRows, NewIngestJob
+from queue_workflows.states import JobFamily
+from queue_workflows.telemetry.instruments import count_sent, instruments
+from queue_workflows.telemetry.names import BATCH_COUNT
+from queue_workflows.telemetry.spans import producing
 
 FIELDS: Final = tuple(one.name for one in fields(NewIngestJob))
 # What a line may have beside its args, written in escapes.
@@ -37,6 +41,7 @@ _PAST_BYTES: Final = 1_048_576
 _BOM: Final = b"\xef\xbb\xbf"
 _begun: Final = json.JSONDecoder().raw_decode
 _OWN: Final = frozenset({"task_name", "args"})
+_TASK, _QUEUE, _CONTEXT = (BULK.names.index(name) for name in ("task_name", "queue", "traceparent"))
 
 Line: TypeAlias = tuple[int, bytes]
 # Up to so many bytes of a line; None says that nothing comes at this moment.
@@ -277,12 +282,28 @@ def sending_on(connection: AskingConnection, repository: IngestJobRepository) ->
 
         connection.meanwhile = once
         try:
-            return repository.enqueue_rows(rows)
+            with producing(ENQUEUE, None, None, JobFamily.INGEST) as traced:
+                enqueued = repository.enqueue_rows(_traced(rows, traced.traceparent))
+                traced.note(BATCH_COUNT, len(enqueued))
         finally:
             connection.meanwhile = None
             once()
+        if instruments() is not None:
+            new = [row for row, each in zip(rows, enqueued, strict=True) if each.created]
+            count_sent(ENQUEUE, JobFamily.INGEST, [(row[_QUEUE], row[_TASK]) for row in new])
+        return enqueued
 
     return send
+
+
+def _traced(rows: list[Row], traceparent: str | None) -> list[Row]:
+    """With the context of their batch, where a line has none of its own."""
+    if traceparent is None:
+        return rows
+    return [
+        row if row[_CONTEXT] is not None else (*row[:_CONTEXT], traceparent, *row[_CONTEXT + 1 :])
+        for row in rows
+    ]
 
 
 def _object(text: bytes) -> dict[str, Any]:

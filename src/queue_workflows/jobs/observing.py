@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Final
 
@@ -29,9 +30,11 @@ from queue_workflows.jobs.outcomes import (
 from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
 from queue_workflows.repositories.dispatching import LockedRun
 from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.enqueueing import ENQUEUE
+from queue_workflows.repositories.ticks import Inserted, Planned, TickRepository
 from queue_workflows.states import JobFamily, JobStatus
 from queue_workflows.telemetry import spans
-from queue_workflows.telemetry.instruments import Instruments, instruments
+from queue_workflows.telemetry.instruments import Instruments, count_sent, instruments
 from queue_workflows.telemetry.names import MESSAGE_ID, OUTCOME, RUN
 from queue_workflows.telemetry.provider import flush, is_silent, tracer
 
@@ -205,3 +208,23 @@ def _known_of(job: ClaimedJob) -> dict[str, str | int]:
     if isinstance(job, ClaimedNodeJob):
         known |= {RUN: str(job.run_id), "qwf.node": job.node_id}
     return known
+
+
+def insert_ticks(ticks: TickRepository, planned: Sequence[Planned]) -> list[Inserted]:
+    """Insert ticks, each with a span of its own; what another scheduler has inserted is told by that one."""
+    if is_silent():
+        return ticks.insert(planned)
+    made: dict[tuple[str, datetime], spans.Traced] = {}
+    traced: list[Planned] = []
+    for one in planned:
+        name, task, queue = one.schedule.name, one.schedule.task_name, one.schedule.queue
+        for tick in one.ticks:
+            made[name, tick.at] = spans.sending(task, queue, JobFamily.INGEST)
+        with_context = [replace(tick, traceparent=made[name, tick.at].traceparent) for tick in one.ticks]
+        traced.append(replace(one, ticks=with_context))
+    inserted = ticks.insert(traced)
+    for each in inserted:
+        made[each].end()
+    named = {one.schedule.name: (one.schedule.queue, one.schedule.task_name) for one in planned}
+    count_sent(ENQUEUE, JobFamily.INGEST, [named[each.schedule] for each in inserted])
+    return inserted

@@ -70,7 +70,7 @@ _OPTIONS: Final[tuple[tuple[str, Callable[[str, Any], Any]], ...]] = (
     ("timeout_s", check.seconds),
     ("stall_timeout_s", check.seconds),
     ("host_lock", check.text),
-    ("traceparent", check.text),
+    ("traceparent", partial(check.text, max_bytes=check.KEY_BYTES)),
 )
 # What every job says, and what is put in for it, in the order of `plain_texts`.
 PLAIN: Final = ("task_name", "queue", "args", "priority", "max_attempts")

@@ -280,7 +280,7 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
             check.seconds_or_none("timeout_s", job.timeout_s),
             check.seconds_or_none("stall_timeout_s", job.stall_timeout_s),
             check.text_or_none("host_lock", job.host_lock),
-            check.text_or_none("traceparent", job.traceparent),
+            check.text_or_none("traceparent", job.traceparent, max_bytes=check.KEY_BYTES),
             *check.due(job.run_at, job.delay),
             _status(job.status),
             check.moment_or_none("expires_at", job.expires_at),

@@ -314,7 +314,7 @@ class RunRepository(Repository[WorkflowRun]):
             "spec_hash": check.text("spec_hash", spec_hash),
             "priority": check.whole("priority", priority, 0, 9),
             "labels": self._limits.json_object("labels", labels),
-            "traceparent": check.text_or_none("traceparent", traceparent),
+            "traceparent": check.text_or_none("traceparent", traceparent, max_bytes=check.KEY_BYTES),
         }
 
     def fetch(self, run_id: uuid.UUID, *, known: WorkflowRun | None = None) -> WorkflowRun | None:

@@ -62,17 +62,18 @@ WITH planned AS MATERIALIZED (
     SELECT
         moved.name, tick.at, moved.task_name, moved.queue, tick.reason, moved.args, moved.priority,
         COALESCE(moved.limit_key, tick.limit_key) AS limit_key, tick.max_attempts, tick.backoff_s,
-        tick.timeout_s, tick.stall_timeout_s, tick.begins_at,
+        tick.timeout_s, tick.stall_timeout_s, tick.begins_at, tick.traceparent,
         row_number() OVER (
             PARTITION BY moved.queue, COALESCE(moved.limit_key, tick.limit_key)
             ORDER BY tick.begins_at, tick.name
         ) AS nth
     FROM unnest(
         %(tick_of)s::text[], %(tick_at)s::timestamptz[], %(begins_at)s::timestamptz[], %(reason)s::text[],
-        %(max_attempts)s::smallint[], %(backoff_s)s::float8[], %(timeout_s)s::float8[],
-        %(stall_timeout_s)s::float8[], %(limit_key)s::text[]
+        %(traceparent)s::text[], %(max_attempts)s::smallint[], %(backoff_s)s::float8[],
+        %(timeout_s)s::float8[], %(stall_timeout_s)s::float8[], %(limit_key)s::text[]
     ) AS tick (
-        name, at, begins_at, reason, max_attempts, backoff_s, timeout_s, stall_timeout_s, limit_key
+        name, at, begins_at, reason, traceparent, max_attempts, backoff_s, timeout_s, stall_timeout_s,
+        limit_key
     )
     JOIN moved ON moved.name = tick.name
 ), placed AS MATERIALIZED (
@@ -114,13 +115,14 @@ def _inserting(*, laned: str, run_at: str, more: Mapping[str, str]) -> str:
 
 
 INSERT: Final = _inserting(laned="false", run_at=_RUN_AT, more={})
-# The same where some have a limit's key, so that others neither pay for it nor need the rights.
-INSERT_KEYED: Final = _inserting(
+# The same where some have a limit's key or a context, so that others neither pay for it nor need the rights.
+INSERT_MORE: Final = _inserting(
     laned=_LANED,
     run_at=f"CASE WHEN laned THEN {LANE_RUN_AT} ELSE {_RUN_AT} END",
     more={
         "hold_reason": f"CASE WHEN laned THEN '{LIMIT_FULL}' END",
         "hold_key": "CASE WHEN laned THEN limit_key END",
+        "traceparent": "traceparent",
     },
 )
 
@@ -145,6 +147,7 @@ class Tick:
     begins_at: datetime
     reason: str
     options: Mapping[str, Any]
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +199,10 @@ class TickRepository(Repository[Schedule]):
             "tick_at": [tick.at for _, tick in of_tick],
             "begins_at": [tick.begins_at for _, tick in of_tick],
             "reason": [tick.reason for _, tick in of_tick],
+            "traceparent": [tick.traceparent for _, tick in of_tick],
         }
         for option in JOB_OPTIONS:
             params[option] = [tick.options.get(option) for _, tick in of_tick]
-        is_keyed = any(params["limit_key"]) or any(one.schedule.limit_key for one in planned)
-        return [Inserted(*row) for row in self._sql.rows(INSERT_KEYED if is_keyed else INSERT, params)]
+        says_more = any(params["limit_key"]) or any(params["traceparent"])
+        says_more = says_more or any(one.schedule.limit_key for one in planned)
+        return [Inserted(*row) for row in self._sql.rows(INSERT_MORE if says_more else INSERT, params)]

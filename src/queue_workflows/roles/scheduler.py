@@ -26,6 +26,7 @@ from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import ExitCode
 from queue_workflows.jobs.declaring import Declaring
 from queue_workflows.jobs.maintenance import sweep
+from queue_workflows.jobs.observing import insert_ticks
 from queue_workflows.jobs.ticking import Times, begins_at, plan, reason_of
 from queue_workflows.models import Schedule
 from queue_workflows.repositories.ticks import Planned, Tick, TickRepository
@@ -149,7 +150,7 @@ class Scheduler:
         """In few statements; where one is refused, each schedule by itself."""
         for planned in _in_parts(self._plan(schedules, now)):
             try:
-                self._tell(ticks.insert(planned))
+                self._tell(insert_ticks(ticks, planned))
             except psycopg.Error as exc:
                 _raise_if_away(exc)
                 for one in planned:
@@ -157,7 +158,7 @@ class Scheduler:
 
     def _insert_one(self, ticks: TickRepository, planned: Planned) -> None:
         try:
-            self._tell(ticks.insert([planned]))
+            self._tell(insert_ticks(ticks, [planned]))
         except psycopg.Error as exc:
             _raise_if_away(exc)
             self._put_aside(planned.schedule.name, exc)

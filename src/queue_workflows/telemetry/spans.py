@@ -1,5 +1,8 @@
 """Spans, and the W3C context that a row carries from who enqueued it to who runs it.
 
+It is W3C's `traceparent`, with its `tracestate` behind a blank where there is one. Who knows the first part
+alone takes the two for no context at all, and runs the job as a trace of its own.
+
 Where there is no SDK, what was current all the same is passed on: a service behind a proxy that traces may
 have a context without exporting anything itself.
 """
@@ -27,7 +30,7 @@ from queue_workflows.telemetry.provider import is_silent, tracer
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span
+    from opentelemetry.trace import Span, SpanContext, Tracer
 
 
 class Traced:
@@ -79,6 +82,7 @@ class _Untraced(Traced):
 
 
 UNTRACED: Final = _Untraced()
+STATE_BYTES: Final = 512
 
 
 def producing(
@@ -95,6 +99,15 @@ def producing(
     attributes = _attributes(operation, task, queue, family)
     name = operation if task is None else f"{operation} {task}"
     return _Spanned(lambda: made.start_span(name, None, SpanKind.PRODUCER, attributes))
+
+
+def sending(task: str, queue: str, family: str) -> Traced:
+    """The span of one job of many that go in one statement and have nothing to do with each other.
+
+    It is told when it is ended, and never if the job turns out to be another's to insert.
+    """
+    made = tracer()
+    return UNTRACED if made is None else _Sent(made, task, _attributes("enqueue", task, queue, family))
 
 
 def consuming(
@@ -168,6 +181,22 @@ class _Spanned(Traced):
         self._scope.__exit__(None, None, None)
 
 
+class _Sent(Traced):
+    """A span that begins a trace and is never current."""
+
+    def __init__(self, made: Tracer, task: str, attributes: Mapping[str, str | int]) -> None:
+        super().__init__()
+        self._begin(made, task, attributes)
+
+    @harmless
+    def _begin(self, made: Tracer, task: str, attributes: Mapping[str, str | int]) -> None:
+        from opentelemetry.context import Context
+        from opentelemetry.trace import SpanKind
+
+        self._span = made.start_span(f"enqueue {task}", Context(), SpanKind.PRODUCER, attributes)
+        self.traceparent = _said(self._span.get_span_context())
+
+
 def _attributes(operation: str, task: str | None, queue: str | None, family: str) -> dict[str, str | int]:
     given = {QUEUE: queue, TASK: task, OPERATION_TYPE: OPERATION_TYPES.get(operation)}
     known = {name: value for name, value in given.items() if value is not None}
@@ -181,14 +210,25 @@ def _context_of(traceparent: str | None) -> Context:
 
     if traceparent is None:
         return Context()
-    return TraceContextTextMapPropagator().extract({"traceparent": traceparent}, Context())
+    parent, _, state = traceparent.partition(" ")
+    return TraceContextTextMapPropagator().extract({"traceparent": parent, "tracestate": state}, Context())
 
 
 def _current_traceparent() -> str | None:
-    """As in W3C's header; what a vendor adds in `tracestate` has no column."""
+    """Of the span that is current."""
     from opentelemetry.trace import get_current_span
 
-    current = get_current_span().get_span_context()
-    if not current.is_valid:
+    return _said(get_current_span().get_span_context())
+
+
+def _said(context: SpanContext) -> str | None:
+    """As a row carries it; of a longer state than W3C asks for, what the latest vendors have entered."""
+    if not context.is_valid:
         return None
-    return f"00-{current.trace_id:032x}-{current.span_id:016x}-{current.trace_flags:02x}"
+    said = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    if not context.trace_state:
+        return said
+    state = context.trace_state.to_header()
+    while len(state) > STATE_BYTES:
+        state = state.rpartition(",")[0]
+    return f"{said} {state}" if state else said
