@@ -59,7 +59,8 @@ def test_what_is_due_is_read_by_index(crowded: psycopg.Connection) -> None:
     assert rows_read(plan) == 1
 
 
-def test_a_schedule_moves_on_by_its_key(crowded: psycopg.Connection) -> None:
+@pytest.mark.parametrize("insert", [ticks.INSERT, ticks.INSERT_MORE], ids=["plain", "keyed"])
+def test_a_schedule_moves_on_by_its_key(crowded: psycopg.Connection, insert: str) -> None:
     """The statement that inserts reads the schedules that it is about, and the job's key."""
     due = ticks.TickRepository(crowded).due()
     one = due.schedules[0]
@@ -73,13 +74,15 @@ def test_a_schedule_moves_on_by_its_key(crowded: psycopg.Connection) -> None:
         "tick_at": [due.now],
         "begins_at": [due.now],
         "reason": ["why"],
+        "traceparent": [None],
         "max_attempts": [3],
         "backoff_s": [None],
         "timeout_s": [None],
         "stall_timeout_s": [None],
         "limit_key": [None],
     }
-    plan = explain(crowded, "force_generic_plan", ticks.INSERT, params, off=AS_A_TICKER)
+    with crowded.transaction(force_rollback=True):
+        plan = explain(crowded, "force_generic_plan", insert, params, off=AS_A_TICKER)
     inserted = [node for node in plan if node["Node Type"] == "ModifyTable"]
     assert {node["Relation Name"] for node in inserted} == {"schedules", "ingest_jobs"}
     # Read to be locked, and again to be changed.
