@@ -8,12 +8,12 @@ from queue_workflows.roles.room import AHEAD_LEAST, AHEAD_MOST, GIVE_BACK_AFTER_
 
 
 def at_pace(room: Room, *, per_ms: int, seconds: float, rounds: int = 100) -> tuple[float, int]:
-    """So many jobs a millisecond claimed, begun and ended, each taking so long."""
+    """So many jobs a millisecond claimed, begun and ended, each taking so long, by threads that are busy."""
     now = 10.0
     for _ in range(rounds):
         now += 0.001
         room.handed(per_ms, now)
-        free = room.free(0, 0, now)
+        free = room.free(8, 0, now)
         room.ended(per_ms, per_ms * seconds)
     return now, free
 
@@ -38,7 +38,7 @@ def test_slow_jobs_are_not_claimed_ahead() -> None:
         now += 0.5
 
 
-@pytest.mark.parametrize(("per_ms", "most"), [(2, 8 + AHEAD_LEAST), (100, 8 + AHEAD_MOST)])
+@pytest.mark.parametrize(("per_ms", "most"), [(2, AHEAD_LEAST), (100, AHEAD_MOST)])
 def test_quick_jobs_are_claimed_ahead_by_twenty_milliseconds(per_ms: int, most: int) -> None:
     """As many as were begun in that time, and never more than the cap."""
     room = Room(8)
@@ -52,7 +52,7 @@ def test_a_slow_round_lets_one_claim_further_ahead(round_s: float, ahead: int) -
     room = Room(8)
     room.asked(round_s)
     _, free = at_pace(room, per_ms=3, seconds=0.00001)
-    assert 8 + ahead - 4 <= free <= 8 + ahead + 4
+    assert ahead - 4 <= free <= ahead + 4
 
 
 def test_who_gets_little_of_the_machine_claims_no_tiny_batches() -> None:
@@ -64,6 +64,38 @@ def test_who_gets_little_of_the_machine_claims_no_tiny_batches() -> None:
     assert room.free(5, 0, now + 2) == 3
     room.ended(10_000, 10_000 * 0.5)
     assert room.free(0, 0, now + 3) == 8
+
+
+def test_who_runs_dry_soon_claims_large_batches() -> None:
+    """Each batch was begun before the next one came, so that one is twice as large, up to the cap."""
+    room = Room(8)
+    now, claims = 1.0, list[int]()
+    for _ in range(6):
+        claims.append(room.free(0, 0, now))
+        room.handed(claims[-1], now)
+        now += 0.06
+        room.ended(claims[-1], claims[-1] * 0.0001)
+    assert claims == [8, 8 + AHEAD_LEAST, 124, 256, *[(8 + AHEAD_MOST) // 2] * 2]
+
+
+def test_who_has_jobs_waiting_claims_no_more_than_it_begins() -> None:
+    """A thread that is about to take one has not run dry."""
+    room = Room(8)
+    room.ended(32, 32 * 0.0001)
+    assert room.free(0, 0, 1.0) == 8 + AHEAD_LEAST
+    room.handed(100, 1.0)
+    assert room.free(0, 40, 1.06) == 8 - 40 + 60
+
+
+def test_the_first_that_end_say_how_long_jobs_take() -> None:
+    """Quick jobs are claimed ahead from the second claim on, and slow ones are not, however many came."""
+    room = Room(8)
+    assert room.free(0, 0, 1.0) == 8
+    room.handed(8, 1.0)
+    room.ended(8, 8 * 0.0001)
+    assert room.free(0, 0, 1.06) == 8 + AHEAD_LEAST
+    room.ended(64, 64 * 0.5)
+    assert room.free(0, 0, 1.12) == 8
 
 
 def test_who_may_have_all_claims_half_of_it_at_a_time() -> None:

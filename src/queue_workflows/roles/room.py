@@ -7,7 +7,8 @@ many share a machine batches would else get smaller with each of them, and each 
 
     claimed, not begun   <=   free threads  +  the least of
         what it began within the last round                    (whose jobs are stuck begins nothing),
-            or 50 while most of its threads are free: nothing is stuck, it gets little of the machine
+            or 50 while most of its threads are free: nothing is stuck, it gets little of the machine,
+            or twice as much where none waits for them either: it could have begun more
         what so many threads can begin in a round              (by how long the last jobs took: 0 if slow)
         400
 
@@ -35,8 +36,9 @@ class Room:
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
-        # Slow, until they show otherwise.
+        # Slow, until the first that end show otherwise.
         self._mean_s = 2 * AHEAD_S * threads
+        self._seen = 0
         # When so many jobs in all had been begun, and when the claim of so many in all was handed over.
         self._begun: deque[tuple[float, int]] = deque([(0.0, 0)])
         self._handed: deque[tuple[float, int]] = deque()
@@ -61,7 +63,8 @@ class Room:
     def ended(self, jobs: int, seconds: float) -> None:
         """So many ended that took so long together."""
         if jobs:
-            weight = jobs / (jobs + self._threads * _REMEMBERED)
+            weight = jobs / (jobs + self._seen)
+            self._seen = min(self._seen + jobs, self._threads * _REMEMBERED)
             self._mean_s += (seconds / jobs - self._mean_s) * weight
 
     def free(self, running: int, waiting: int, now: float, *, unread: int = 0) -> int:
@@ -72,7 +75,7 @@ class Room:
             seen.popleft()
         lately = begun - seen[0][1]
         if running <= self._threads // 2:
-            lately = max(lately, AHEAD_LEAST)
+            lately = max(lately if waiting else 2 * lately, AHEAD_LEAST)
         seen.append((now, begun))
         able = int(self._threads * self._round_s / max(self._mean_s, 1e-6))
         ahead = min(lately, able, AHEAD_MOST)
