@@ -198,9 +198,12 @@ def test_the_same_result_is_that_of_each(jobs: Jobs) -> None:
     assert [jobs.events(each) for each in ids] == [jobs.ended((1, 1, "completed"))] * 3
 
 
-def test_no_endings_is_no_statement(jobs: Jobs) -> None:
-    """An empty batch is fine."""
+def test_a_batch_may_be_empty(jobs: Jobs) -> None:
+    """Where all leases were lost there is nothing to end, and the next jobs are claimed all the same."""
+    (job_id,) = jobs.enqueue()
     assert jobs.repository.end_many([]).statuses == {}
+    ended, (claimed,) = jobs.repository.end_and_claim([], jobs.queue, worker_id="w1", lease_s=9)
+    assert (ended.statuses, ended.lost, claimed.id) == ({}, [], job_id)
     assert jobs.repository.renew([], lease_s=5) == {}
     assert jobs.repository.beat_many([]) == {}
 

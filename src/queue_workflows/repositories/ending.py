@@ -204,12 +204,12 @@ def _shortened(text: str, size: int, *, keep_end: bool = False) -> str:
 def given_params(family: Family, endings: Sequence[Ending]) -> tuple[bool, dict[str, Any]]:
     """Whether all that endings differ in is their jobs, and what the statement for such endings is given.
 
-    Where it is not, what the statement for any endings is given.
+    Where it is not, or there are none, what the statement for any endings is given.
     """
     fences = list(map(_FENCE, endings))
     claims, becoming = list(map(_OF_CLAIM, fences)), list(map(_TO_BECOME, endings))
     size = len(endings)
-    if claims.count(claims[0]) == size and becoming.count(becoming[0]) == size:
+    if size and claims.count(claims[0]) == size and becoming.count(becoming[0]) == size:
         return True, alike_params(family, endings)
     return False, end_params(family, endings)
 
