@@ -370,3 +370,35 @@ def test_the_settings_say_how_long(connection, tmp_path: Path) -> None:
     kept = [places(tmp_path, run) for run in (old, young)][1]
     assert (has_places(given), clear_by_settings(connection, given)) == (True, 2)
     assert sorted(path for kind in (RUNS, WORKSPACES) for path in (tmp_path / kind).glob("[!.]*")) == kept
+
+
+@pytest.mark.slow
+def test_what_is_mounted_in_it_is_left_alone(connection, tmp_path: Path) -> None:
+    """Somebody else's file system may have been bound there; the directory waits until it is not."""
+    run = start(connection, ONE)
+    over(connection, run, 31)
+    made = workspace(run, root=tmp_path)
+    made.close()
+    (made.path / "bound").mkdir()
+    (made.path / "mine").write_text("x")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "precious").write_text("x")
+    text = """
+from pathlib import Path
+from queue_workflows.host.directories import empty, opened, take_away
+data, run = Path(sys.argv[1]), sys.argv[2]
+bound = data / "workspaces" / run / "bound"
+subprocess.run(["mount", "--bind", data / "theirs", bound], check=True)
+with opened(data, "workspaces") as above:
+    taken = take_away(above, run)
+    with opened(data, "workspaces", ".removed") as removed:
+        say(taken, len(empty(removed)))
+"""
+    command = ["unshare", "--mount", *program(text), str(tmp_path), str(run)]
+    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
+        pytest.skip("may not mount here")
+    with Running(command) as running:
+        assert running.line() == "True 1"
+    assert tree(tmp_path / "theirs") == {"precious": "x"}
+    assert clear(connection, tmp_path) == []
+    assert list((tmp_path / WORKSPACES / ".removed").iterdir()) == []

@@ -35,6 +35,7 @@ from queue_workflows.hooks.records import Storing, keep_what_was_left
 from queue_workflows.hooks.reported import is_program
 from queue_workflows.hooks.sealing import NOTHING_LEFT, SEALED, AtSeal
 from queue_workflows.hooks.shelf import Shelf
+from queue_workflows.host.directories import hold
 from queue_workflows.host.orphans import end_orphans
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.context import JobContext
@@ -117,6 +118,8 @@ class HookAttempt:
             raise Skip(values.disabled_by)
         self._listen(config)
         places.make()
+        # What the retention of another database would take for forgotten is in use.
+        self._held.callback(os.close, hold(places.beneath, places.run.name))
         if values.timeout_s is not None:
             self._ctx.takes_s = values.timeout_s + terms.grace_s + _TO_READ_S
         if self._job.attempt > 1:

@@ -16,27 +16,31 @@ DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def directory_beneath(
-    directory: str | os.PathLike[str], *, beneath: str | os.PathLike[str], make: bool = False
+    directory: str | os.PathLike[str],
+    *,
+    beneath: str | os.PathLike[str],
+    make: bool = False,
+    mode: int = 0o777,
 ) -> Iterator[int]:
     """A directory opened name by name below `beneath`; `OSError` where a link is in the way.
 
-    `beneath` is followed wherever it leads. What is missing is made if `make` says so.
+    `beneath` is followed wherever it leads. What is missing is made if `make` says so, below it with `mode`.
     """
-    opened = _opened(os.fspath(directory), os.fspath(beneath), make)
+    opened = _opened(os.fspath(directory), os.fspath(beneath), make, mode)
     try:
         yield opened
     finally:
         os.close(opened)
 
 
-def _opened(directory: str, beneath: str, make: bool) -> int:
+def _opened(directory: str, beneath: str, make: bool, mode: int) -> int:
     parts = _parts(directory, beneath)
     if make:
         os.makedirs(beneath, exist_ok=True)
     opened = os.open(beneath, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for part in parts:
-            inner = _inner(part, opened, make)
+            inner = open_within(opened, part, make=make, mode=mode)
             os.close(opened)
             opened = inner
     except OSError as wrong:
@@ -46,12 +50,13 @@ def _opened(directory: str, beneath: str, make: bool) -> int:
     return opened
 
 
-def _inner(part: str, within: int, make: bool) -> int:
+def open_within(within: int, part: str, *, make: bool = False, mode: int = 0o777) -> int:
+    """The descriptor of a directory that stands in an open one; made if `make` says so."""
     with suppress(FileNotFoundError):
         return os.open(part, DIRECTORY, dir_fd=within)
     if make:
         with suppress(FileExistsError):
-            os.mkdir(part, dir_fd=within)
+            os.mkdir(part, mode, dir_fd=within)
     return os.open(part, DIRECTORY, dir_fd=within)
 
 

@@ -18,14 +18,15 @@ import os
 import stat
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from queue_workflows.errors import ConfigurationError
+from queue_workflows.host.beneath import DIRECTORY, directory_beneath, open_within
 
 REMOVED: Final = ".removed"
-_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EEXIST})
 _NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL})
 _OURS_ALONE: Final = 0o700
 
@@ -33,22 +34,12 @@ _OURS_ALONE: Final = 0o700
 @contextmanager
 def opened(base: Path, *names: str, makes: bool = True) -> Iterator[int]:
     """The descriptor of a directory of ours below `base`, each step of the way made if it is missing."""
-    if makes:
-        try:
-            base.mkdir(parents=True, exist_ok=True)
-        except OSError as wrong:
-            raise _unusable(base, wrong) from None
-    path, held = base, -1
-    try:
-        held = _opened(base, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        for name in names:
-            path /= name
-            above, held = held, _below(held, name, path, makes=makes)
-            os.close(above)
-        yield held
-    finally:
-        if held >= 0:
-            os.close(held)
+    path = base.joinpath(*names)
+    with ExitStack() as stack:
+        with _in_words(path):
+            held = directory_beneath(path, beneath=base, make=makes, mode=_OURS_ALONE)
+            descriptor = stack.enter_context(held)
+        yield descriptor
 
 
 def hold(base: Path, *names: str) -> int:
@@ -56,13 +47,15 @@ def hold(base: Path, *names: str) -> int:
     while True:
         with opened(base, *names[:-1]) as above:
             try:
-                held = _below(above, names[-1], base.joinpath(*names), makes=True)
+                with _in_words(base.joinpath(*names)):
+                    held = open_within(above, names[-1], make=True, mode=_OURS_ALONE)
             except FileNotFoundError:  # made, and removed before it was opened
                 continue
             try:
                 _lock(held, fcntl.LOCK_SH)
                 if is_at(held, above, names[-1]):
-                    os.utime(held)  # from its last use on it is kept as long as a new one
+                    with suppress(PermissionError):
+                        os.utime(held)  # from its last use on it is kept as long as a new one
                     return held
             except BaseException:
                 os.close(held)
@@ -82,7 +75,7 @@ def take_away(above: int, name: str) -> bool:
             return False
         with suppress(FileExistsError):
             os.mkdir(REMOVED, _OURS_ALONE, dir_fd=above)
-        removed = os.open(REMOVED, _DIRECTORY, dir_fd=above)
+        removed = os.open(REMOVED, DIRECTORY, dir_fd=above)
         try:
             os.rename(name, uuid.uuid4().hex, src_dir_fd=above, dst_dir_fd=removed)
         finally:
@@ -133,31 +126,18 @@ def is_at(held: int, above: int, name: str) -> bool:
     return os.path.samestat(os.fstat(held), there)
 
 
-def _below(above: int, name: str, path: Path, *, makes: bool) -> int:
-    if makes:
-        try:
-            os.mkdir(name, _OURS_ALONE, dir_fd=above)
-        except FileExistsError:
-            pass
-        except OSError as wrong:
-            raise _unusable(path, wrong) from None
-    return _opened(path, _DIRECTORY, name=name, above=above)
-
-
-def _opened(path: Path, flags: int, *, name: str | None = None, above: int | None = None) -> int:
+@contextmanager
+def _in_words(path: Path) -> Iterator[None]:
+    """What is in the way, as the user's to see to; but for what is only not there."""
     try:
-        return os.open(path if name is None else name, flags, dir_fd=above)
+        yield
     except FileNotFoundError:
         raise
     except OSError as wrong:
-        raise _unusable(path, wrong) from None
-
-
-def _unusable(path: Path, wrong: OSError) -> ConfigurationError:
-    what = "no directory" if wrong.errno in (errno.ENOTDIR, errno.ELOOP, errno.EEXIST) else wrong.strerror
-    return ConfigurationError(
-        f"{path} cannot be used: {what}", advice="see to it, or name another directory with QWF_DATA_DIR"
-    )
+        what = "no directory" if wrong.errno in _NO_DIRECTORY else wrong.strerror
+        raise ConfigurationError(
+            f"{path} cannot be used: {what}", advice="see to it, or name another directory with QWF_DATA_DIR"
+        ) from None
 
 
 def _lock(held: int, how: int) -> None:
@@ -195,14 +175,14 @@ def _is_directory(name: str, above: int) -> bool:
 def _writable(above: int, name: str) -> int:
     """A directory, opened; whoever worked there may have taken the right to it away, as from a cache."""
     try:
-        held = os.open(name, _DIRECTORY, dir_fd=above)
+        held = os.open(name, DIRECTORY, dir_fd=above)
     except PermissionError:
         found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
         try:
             os.chmod(f"/proc/self/fd/{found}", _OURS_ALONE)
         finally:
             os.close(found)
-        held = os.open(name, _DIRECTORY, dir_fd=above)
+        held = os.open(name, DIRECTORY, dir_fd=above)
     if os.fstat(held).st_mode & _OURS_ALONE != _OURS_ALONE:
         with suppress(PermissionError):
             os.fchmod(held, _OURS_ALONE)

@@ -79,7 +79,7 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
         number = signal.sigwaitinfo(held).si_signo
         if number != signal.SIGCHLD:
             _pass_on(child, number)
-        elif (status := _reap(child)) is not None:
+        elif (status := reap(child)) is not None:
             return shell_status(status)
 
 
@@ -96,7 +96,7 @@ def _pass_on(child: int, number: int) -> None:
         os.kill(child, number)  # not reaped yet, so this pid is still the command's
 
 
-def _reap(child: int) -> int | None:
+def reap(child: int) -> int | None:
     """Wait for all that have ended; the wait status of the command if it is among them."""
     found = None
     while True:

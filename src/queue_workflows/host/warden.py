@@ -33,7 +33,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from queue_workflows.host import trees
 from queue_workflows.host.kernel import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
-from queue_workflows.host.pid1 import held_signals, shell_status
+from queue_workflows.host.pid1 import held_signals, reap, shell_status
 
 NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
@@ -109,10 +109,10 @@ def _warden(second: int) -> int:
     while status is None:
         number = signal.sigwaitinfo(held).si_signo
         if number == signal.SIGCHLD:
-            status = _reaped(second)
+            status = reap(second)
         elif number not in deaf and number != signal.SIGTTOU:
             os.kill(second, number)  # not waited for yet, so this pid is still its own
-    _end_all(lambda: _reaped(0))
+    _end_all(lambda: reap(second))
     return shell_status(status)
 
 
@@ -217,15 +217,6 @@ def _refused(program: str, wrong: OSError) -> int:
     why = NO_PROGRAM if wrong.errno == ENOEXEC else wrong.strerror
     _say(f"{program} cannot be run: {why} — correct its path or its rights")
     return NOT_EXECUTABLE
-
-
-def _reaped(child: int) -> int | None:
-    """Wait for all that have ended; the wait status of this child if it is among them."""
-    found = None
-    with suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            found = ended[1] if ended[0] == child else found
-    return found
 
 
 def _end_all(reap: Callable[[], object]) -> None:
