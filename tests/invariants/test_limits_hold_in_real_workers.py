@@ -26,9 +26,9 @@ TASKS = {"QWF_APP": "support.limited_tasks", "QWF_LEASE_S": "2", "QWF_MAX_CRASHE
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
-    """A connection in autocommit, empty tables, no limits."""
+    """A connection in autocommit, empty tables, no limits, no rates."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(f"{CLEAR}; TRUNCATE worker_heartbeats; {CLEAR_LIMITS}")
+        connection.execute(f"{CLEAR}; TRUNCATE worker_heartbeats; {CLEAR_LIMITS}, rate_limits")
         yield connection
 
 
@@ -112,10 +112,15 @@ def test_a_drain_leaves_no_lane(conn: psycopg.Connection, qwf_dsn: str, concurre
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_minute_of_kills(conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path) -> None:
-    """Four processes with eight threads each over fifty keys, one of them killed every few seconds."""
+    """Four processes with eight threads each over fifty keys, one of them killed every few seconds.
+
+    Some of the jobs wait for windows of three more keys, and some for tokens of a rate, in the same threads.
+    """
     rng = Random(7)
     caps = {f"key{number}": 1 + number % 4 for number in range(50)}
-    enqueue(conn, tmp_path, caps, 200, 0.02)
+    begun_at = time.time()
+    enqueue(conn, tmp_path, caps, 190, 0.02)
+    enqueue_waiting(conn, tmp_path)
     with ExitStack() as stack:
         fleet = Fleet(qwf_dsn, stack, 4, "--concurrency", "8")
         end = time.monotonic() + 60
@@ -131,6 +136,35 @@ def test_a_minute_of_kills(conn: psycopg.Connection, qwf_dsn: str, tmp_path: Pat
         patiently(lambda: fleet.at_work() and set(counted(conn)) == {"completed"})
     assert not (tmp_path / "too-many").exists()
     assert counted(conn) == {"completed": 10_000}
+    # Each token was taken between the beginning and its note, whoever was killed in between.
+    taken = sorted(float(line) for line in (tmp_path / "rated").read_text().split())
+    assert len(taken) >= RATED
+    assert all(nth <= BURST + PER_S * (at - begun_at) + 1 for nth, at in enumerate(taken, start=1))
+
+
+RATED, PER_S, BURST = 200, 5.0, 5
+
+
+def enqueue_waiting(conn: psycopg.Connection, place: Path) -> None:
+    """Jobs that wait within; of their own keys, so that they leave threads for others."""
+    cap(conn, "windowed", 8)
+    cap(conn, "rated", 4)
+    windows = [{"place": str(place), "key": f"window{most}", "cap": most, "s": 0.02} for most in (1, 2, 3)]
+    rate = {"place": str(place), "key": "rate", "per_s": PER_S, "burst": BURST}
+    IngestJobRepository(conn).enqueue_many(
+        [
+            *(
+                NewIngestJob(
+                    task_name="inside window", queue="fetch", limit_key="windowed", args=windows[n % 3]
+                )
+                for n in range(300)
+            ),
+            *(
+                NewIngestJob(task_name="rated", queue="fetch", limit_key="rated", args=rate)
+                for _ in range(RATED)
+            ),
+        ]
+    )
 
 
 @pytest.mark.slow

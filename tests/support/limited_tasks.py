@@ -1,4 +1,4 @@
-"""A task that checks from inside whether its limit holds: by the kernel's locks, which a kill takes away."""
+"""Tasks that check from inside whether their limits hold: by the kernel's locks, which a kill takes away."""
 
 from __future__ import annotations
 
@@ -10,9 +10,34 @@ from typing import Any
 
 from queue_workflows import ingest_task
 
+FOR_LONG = 600.0
+
 
 @ingest_task("inside")
 def inside(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Under the key that the job was claimed with."""
+    take_a_seat(args, ctx)
+
+
+@ingest_task("inside window")
+def inside_window(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Under a key of which it waits for a slot itself."""
+    with ctx.limit(args["key"], max=args["cap"], max_wait_s=FOR_LONG):
+        take_a_seat(args, ctx)
+
+
+@ingest_task("rated")
+def rated(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Note when it had its token, a line that is whole."""
+    ctx.rate(args["key"], per_s=args["per_s"], burst=args["burst"], max_wait_s=FOR_LONG)
+    log = os.open(Path(args["place"]) / "rated", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(log, f"{time.time()}\n".encode())
+    finally:
+        os.close(log)
+
+
+def take_a_seat(args: dict[str, Any], ctx: Any) -> None:
     """Lock one of as many files as the key's cap; where all are locked, one is inside too many."""
     place = Path(args["place"])
     for number in range(args["cap"]):
