@@ -17,6 +17,7 @@ from support.statement_proxy import StatementProxy
 from support.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository, RunRepository, figures
+from queue_workflows.repositories.hardware import HardwareRepository
 from queue_workflows.roles import figures as reading
 from queue_workflows.roles.figures import AWAY, FigureReader, read_figures
 from queue_workflows.telemetry.exposition import exposed
@@ -28,7 +29,7 @@ NAME = "reads-figures"
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats, schedules")
+        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats, schedules, host_hardware")
         yield connection
 
 
@@ -89,6 +90,45 @@ def test_what_they_count(conn):
     assert (points["qwf.runs"], points["qwf.runs.poisoned"]) == ({("queued",): 1, ("running",): 1}, {(): 1})
     assert points["qwf.schedules"] == {("on",): 3, ("paused",): 1, ("late",): 2}
     assert 300 <= points["qwf.schedules.lag"][()] < 900
+
+
+def test_what_machines_are_at(conn):
+    """Of those that somebody looks at; devices by their place, and slices by that of their card."""
+    gib = 2**30
+    machine = {"cpu_percent": 25.0, "cores": 8, "memory_total_mb": 4096, "memory_used_mb": 1024}
+    card = {"id": "GPU-a", "vendor": "nvidia", "number": 0, "is_split": True}
+    slices = [
+        {"id": f"MIG-{n}", "vendor": "nvidia", "card": "GPU-a", "memory_used_mb": 1024} for n in range(2)
+    ]
+    other = {
+        "id": "x",
+        "vendor": "amd",
+        "number": 1,
+        "utilisation_percent": 50.0,
+        "temperature_c": 60.0,
+        "power_w": 9.5,
+    }
+    ours = {"ours": {"containers": 2, "cpu_percent": 10.0, "memory_mb": 512}, "rest": {}}
+    rows = HardwareRepository(conn)
+    for host, containers, devices in (
+        ("h1", ours, [card, *slices, other]),
+        ("h2", None, []),
+        ("gone", None, [other]),
+    ):
+        rows.report(
+            host, {"machine": machine, "containers": containers, "devices": devices}, every_s=5, parts=[]
+        )
+    conn.execute("UPDATE host_hardware SET sampled_at = now() - interval '1 h' WHERE host_label = 'gone'")
+    found = {name: dict(values) for name, values in read_figures(conn, stale_s=30).items()}
+    assert found["qwf.host.cpu"] == {("h1", "all"): 0.25, ("h1", "ours"): 0.1, ("h2", "all"): 0.25}
+    assert found["qwf.host.memory"]["h1", "ours"] == gib / 2
+    assert found["qwf.gpu.memory"] == {("h1", "nvidia0.0", "used"): gib, ("h1", "nvidia0.1", "used"): gib}
+    assert found["qwf.gpu.utilization"] == {("h1", "amd1"): 0.5}
+    assert (found["qwf.gpu.temperature"], found["qwf.gpu.power"]) == (
+        {("h1", "amd1"): 60},
+        {("h1", "amd1"): 9.5},
+    )
+    assert 'qwf_host_memory_bytes{host="h1",part="ours"}' in exposed(read_figures(conn, stale_s=30))
 
 
 def test_names_are_escaped():

@@ -68,6 +68,26 @@ def test_a_quarantine_is_written_kept_fresh_and_ends_when_somebody_deletes_it(cl
     assert HeartbeatRepository(clean).list() == []
 
 
+def test_a_quarantine_is_written_no_oftener_than_a_beat(clean) -> None:
+    """Though it is asked for each second, as its end is heard of that way."""
+    ours = desk()
+    ours.quarantine("GPU-0a", "full", CARD.plain())
+    for _ in range(3):
+        ours.run(clean)
+    seen = "SELECT last_seen, xmin::text FROM worker_heartbeats"
+    before = clean.execute(
+        "UPDATE worker_heartbeats SET last_seen = now() + interval '1 h' RETURNING last_seen"
+    )
+    (at,) = before.fetchone()
+    ((_, version),) = clean.execute(seen).fetchall()
+    ours.run(clean)
+    assert clean.execute(seen).fetchall() == [(at, version)]
+    clean.execute("UPDATE worker_heartbeats SET last_seen = now() - interval '6 s'")
+    ours.run(clean)
+    assert QuarantineRepository(clean).of()[0].age_s < 6
+    assert ours.is_quarantined("GPU-0a")
+
+
 def test_other_hosts_and_queues_are_not_ours(clean) -> None:
     """Their rows are neither read nor kept."""
     rows = QuarantineRepository(clean)

@@ -13,9 +13,12 @@ from typing import Any, Final
 from queue_workflows.models import WorkerHeartbeat
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.connection import Handle, Statements
+from queue_workflows.repositories.families import ASYNCHRONOUSLY
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.states import WorkerState
 
+# As often as a worker beats.
+KEPT_EVERY_S: Final = 5
 _MATCHES: Final = """state = 'quarantined'
     AND (%(host_label)s::text = '*' OR host_label = %(host_label)s::text)
     AND (%(queue)s::text = '*' OR queue = %(queue)s::text)"""
@@ -26,11 +29,16 @@ _COLUMNS: Final = (
 READ: Final = f"""
 SELECT {_COLUMNS} FROM worker_heartbeats WHERE {_MATCHES} ORDER BY host_label, queue, worker_id
 """  # noqa: S608 - fragments of our own
-KEEP: Final = """
-UPDATE worker_heartbeats SET last_seen = statement_timestamp(), pid = %(pid)s::integer
+# kept: those whose last sign of life is a while ago; asked each second, it writes no oftener than a beat.
+KEEP: Final = f"""
+WITH kept AS (
+    UPDATE worker_heartbeats SET last_seen = statement_timestamp(), pid = %(pid)s::integer
+    WHERE worker_id = ANY (%(worker_ids)s::text[]) AND state = 'quarantined'
+        AND last_seen <= statement_timestamp() - make_interval(secs => {KEPT_EVERY_S}) AND {ASYNCHRONOUSLY}
+)
+SELECT worker_id FROM worker_heartbeats
 WHERE worker_id = ANY (%(worker_ids)s::text[]) AND state = 'quarantined'
-RETURNING worker_id
-"""
+"""  # noqa: S608 - fragments of our own
 # cleared: the devices that may be tried again. logged: who said so and why.
 CLEAR: Final = f"""
 WITH cleared AS (
@@ -90,7 +98,8 @@ class QuarantineRepository:
 
     def keep(self, names: Iterable[str], *, pid: int) -> set[str]:
         """Say that these are looked after; those that are still there, for nobody has cleared them."""
-        return {name for (name,) in self._sql.rows(KEEP, {"worker_ids": list(names), "pid": pid})}
+        params = {"worker_ids": list(names), "pid": pid, "relaxed": self._sql.commits_each}
+        return {name for (name,) in self._sql.rows(KEEP, params)}
 
     def clear(
         self, host_label: str, queue: str, *, actor: str, reason: str | None = None

@@ -19,7 +19,9 @@ from queue_workflows.db.failures import DATABASE_FAILED
 from queue_workflows.db.line import Line
 from queue_workflows.db.looking import at_one_moment
 from queue_workflows.repositories.figures import FigureRepository
+from queue_workflows.repositories.hardware import HardwareRepository
 from queue_workflows.repositories.statistics import COUNTED, Statistics, StatisticsRepository
+from queue_workflows.roles.hardware_figures import of_hardware
 from queue_workflows.telemetry.exposition import Figures, Point, Points
 
 _log = logging.getLogger(__name__)
@@ -116,6 +118,7 @@ def read_figures(connection: psycopg.Connection[Any], *, stale_s: float, most: i
         ],
         "qwf.schedules.lag": [((), schedules.lag_s)],
         "qwf.jobs.stored": [((family,), max(rows, 0)) for family, rows in seen.stored.items()],
+        **of_hardware(HardwareRepository(connection).readings(), stale_s=stale_s),
     }
 
 

@@ -41,6 +41,9 @@ _MESSAGING: Final = (SYSTEM, OPERATION, QUEUE, FAMILY, TASK)
 _JOB: Final = (QUEUE, FAMILY, TASK)
 
 
+_IN_PROMETHEUS: Final = {"s": "_seconds", "By": "_bytes", "1": "_ratio", "Cel": "_celsius", "W": "_watts"}
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One metric: its name in OpenTelemetry, what it counts, and the attributes that it has, no others."""
@@ -54,7 +57,7 @@ class Metric:
     @property
     def prometheus(self) -> str:
         """The name under which Prometheus knows it, by the rules of OpenTelemetry's own exporters."""
-        name = self.name.replace(".", "_") + ("_seconds" if self.unit == "s" else "")
+        name = self.name.replace(".", "_") + _IN_PROMETHEUS.get(self.unit, "")
         return f"{name}_total" if self.kind == "counter" else name
 
 
@@ -145,5 +148,23 @@ FIGURES: Final = (
         "Rows of the job tables as the planner estimates them, the past included.",
         ("family",),
     ),
+    Metric(
+        "qwf.host.cpu",
+        "gauge",
+        "1",
+        "Use of a machine's processors: all, and of it what our containers use: ours.",
+        ("host", "part"),
+    ),
+    Metric(
+        "qwf.host.memory",
+        "gauge",
+        "By",
+        "A machine's memory: total, used, and what our containers use: ours.",
+        ("host", "part"),
+    ),
+    Metric("qwf.gpu.utilization", "gauge", "1", "Use of a GPU, as its tool tells it.", ("host", "device")),
+    Metric("qwf.gpu.memory", "gauge", "By", "Memory of a GPU: total, used.", ("host", "device", "part")),
+    Metric("qwf.gpu.temperature", "gauge", "Cel", "Temperature of a GPU.", ("host", "device")),
+    Metric("qwf.gpu.power", "gauge", "W", "What a GPU draws.", ("host", "device")),
     Metric("qwf.figures.duration", "gauge", "s", "How long it took to read these figures."),
 )
