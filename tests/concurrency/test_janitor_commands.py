@@ -11,14 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
+import psycopg
 import pytest
 from support.commands import qwf_here
 from support.leftovers import PLACE, Leftovers
 from support.processes import UNSHARE, Running, environment, gone, pid_namespace
+from support.runs import start
 from support.supervised import Supervised
 from support.workers import patiently, until
 
-from queue_workflows.host.locks import lock_file_name
+from queue_workflows.host.locks import HostLock, lock_file_name
 
 TESTS = Path(__file__).parents[1]
 QWF = [sys.executable, "-m", "queue_workflows"]
@@ -132,6 +134,7 @@ def test_two_of_them_run_on_until_they_are_stopped(machine: Machine) -> None:
     with Running(command, env=machine.env) as one, Running(command, env=machine.env) as other:
         machine.leftovers.make("lost-1", "lost-2", "lost-3")
         patiently(lambda: machine.leftovers.left() == [])
+        patiently(lambda: {one.pid, other.pid} <= machine.leftovers.discoverers())
         machine.leftovers.gate.touch()
         machine.leftovers.make("gated-1")
         patiently(lambda: "gated-1" in machine.leftovers.torn_down())
@@ -145,21 +148,22 @@ def test_two_of_them_run_on_until_they_are_stopped(machine: Machine) -> None:
 
 @pytest.mark.slow
 def test_a_killed_janitor_leaves_no_reaper(machine: Machine) -> None:
-    """It ends with its janitor, and the lock with it; the next one finishes the work."""
-    machine.leftovers.make("gated-1")
-    machine.leftovers.gate.touch()
+    """Its reaper ends with it, and before that what the teardown had started; then the lock is free."""
+    machine.leftovers.make("spawning-1")
     with Running([*APP, "janitor"], env=machine.env) as janitor:
-        patiently(lambda: machine.leftovers.torn_down() == ["gated-1"])
-        claim = json.loads((machine.locks / lock_file_name("gated-1")).read_text())
+        family = patiently(
+            lambda: len(found := psutil.Process(janitor.pid).children(recursive=True)) > 1 and found
+        )
+        assert machine.leftovers.torn_down() == ["spawning-1"]
+        claim = json.loads((machine.locks / lock_file_name("spawning-1")).read_text())
         assert (claim["pid"], claim["note"]) == (janitor.pid, "a janitor, reaping")
-        (reaper,) = psutil.Process(janitor.pid).children()
         janitor.process.kill()
         janitor.status()
-        until(lambda: gone(reaper.pid))
-        machine.leftovers.gate.unlink()
-    assert machine.leftovers.left() == ["gated-1"]
-    assert machine.said(*APP, "janitor", "--once").returncode == 0
-    assert machine.leftovers.left() == []
+        lock = HostLock("spawning-1", directory=machine.locks)
+        lock.acquire(timeout_s=60)
+        assert [one.name() for one in family if not gone(one.pid)] == []
+        lock.release()
+    assert machine.leftovers.left() == ["spawning-1"]
 
 
 def test_the_supervisor_has_a_janitor_that_reaps(machine: Machine, qwf_dsn: str) -> None:
@@ -177,7 +181,6 @@ def test_the_supervisor_has_a_janitor_that_reaps(machine: Machine, qwf_dsn: str)
         assert supervisor.stop() == 0
         assert all(gone(pid) for pid in supervisor.pids)
     assert machine.leftovers.left() == []
-    assert machine.leftovers.torn_down() == ["lost-1", "live-1"]
 
 
 @pytest.mark.slow
@@ -206,3 +209,25 @@ def test_a_supervisor_does_not_stay_for_its_janitor(machine: Machine, qwf_dsn: s
         supervisor.until("supervising janitor/1$")
         supervisor.until("thing lost-1: reaped")
         assert supervisor.stop() == 0
+
+
+@pytest.mark.slow
+def test_directories_of_runs_that_are_over_go_where_there_is_a_database(
+    machine: Machine, qwf_dsn: str
+) -> None:
+    """Without it they stay, which is said, and things are reaped all the same."""
+    machine.leftovers.make("lost-1")
+    with psycopg.connect(qwf_dsn, autocommit=True) as conn:
+        run = start(conn, {"nodes": [{"id": "one", "module": "m"}]})
+        over = "UPDATE workflow_runs SET status = 'cancelled', finished_at = now() - interval '40 days'"
+        conn.execute(f"{over} WHERE id = %s", [run])
+    old = Path(machine.env["QWF_DATA_DIR"]) / "workspaces" / str(run)
+    old.mkdir(parents=True)
+    away = machine.said(*APP, "--db", "postgresql://x@127.0.0.1:1/x", "janitor", "--once", "--json")
+    said = json.loads(away.stdout)
+    assert (away.returncode, [one["deed"] for one in said["verdicts"]]) == (1, ["reaped"])
+    assert "directories of runs: " in said["failures"][0]
+    assert old.exists()
+    done = machine.said(*QWF, "--db", qwf_dsn, "janitor", "--once", "--json")
+    assert (done.returncode, json.loads(done.stdout)["directories"]) == (0, [str(old)])
+    assert not old.exists()

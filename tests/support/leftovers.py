@@ -7,6 +7,7 @@ PLACE/gate           while it is there, the teardown of a thing called `gated-â€
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -60,6 +61,8 @@ class Leftovers:
         self._say("teardown", name)
         if name.startswith("raising"):
             raise RuntimeError(f"{name} does not want to end")
+        if name.startswith("spawning"):
+            subprocess.run(["sleep", "1000"], check=True)
         if name.startswith("crashing"):
             os.abort()
         while name.startswith("hanging") or (name.startswith("gated") and self.gate.exists()):
@@ -71,6 +74,11 @@ class Leftovers:
         """The names, in the order in which they were torn down, as often as they were."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [line.split()[1] for line in lines if line.startswith("teardown")]
+
+    def discoverers(self) -> set[int]:
+        """The pids of those that looked."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return {int(line.split()[1]) for line in lines if line.startswith("discover")}
 
     def left(self) -> list[str]:
         return sorted(os.listdir(self.things))

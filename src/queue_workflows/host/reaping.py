@@ -76,8 +76,7 @@ def reap_here(kind: ResourceKind, name: str, lock: int, report: int) -> ExitCode
         os.set_inheritable(descriptor, False)
     try:
         is_gone, words = end(kind, name)
-    # The host app's code may raise anything; whatever it is, it is told, and another thing's reaper goes on.
-    except BaseException as exc:
+    except Exception as exc:
         is_gone, words = False, f"{type(exc).__name__}: {exc}".removesuffix(": ")
     words = " ".join(words.split())[:_LONGEST_WORDS]
     with suppress(OSError):

@@ -16,12 +16,13 @@ import psycopg
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
 from queue_workflows.host.flock import lock_directory
-from queue_workflows.host.hardening import bound_to_launcher
+from queue_workflows.host.hardening import bound_to_launcher, harden
 from queue_workflows.host.janitor import Verdict
 from queue_workflows.host.reaping import reap_here
 from queue_workflows.host.resources import registered_kinds
 from queue_workflows.jobs.clearing import clear, clear_places, has_places
 from queue_workflows.roles.janitor import Janitor, JanitorOptions
+from queue_workflows.roles.leaving import end_children
 from queue_workflows.roles.lifeline import told
 from queue_workflows.roles.loop import Halt, Waiter
 from queue_workflows.settings import DAY_S, Settings
@@ -30,6 +31,7 @@ _log = logging.getLogger(__name__)
 
 ROLE: Final = "janitor"
 _CLEAR_EVERY_S: Final = 600.0
+_TEARDOWN_S: Final = 10.0
 
 
 @dataclass
@@ -88,11 +90,11 @@ def run_janitor(
 
 
 def run_reaper(kind: str, name: str, lock: int, report: int) -> ExitCode:
-    """Be the reaper of one orphan, whose lock is in our hand."""
-    bound_to_launcher()
+    """Be the reaper of one orphan, whose lock is in our hand; what it starts ends before it does."""
     for one in registered_kinds():
         if one.name == kind:
-            return reap_here(one, name, lock, report)
+            with harden(deadline_s=one.timeout_s, on_teardown=end_children, teardown_s=_TEARDOWN_S):
+                return reap_here(one, name, lock, report)
     raise ConfigurationError(f"there is no resource kind {kind!r}", advice="this option is the janitor's own")
 
 
