@@ -318,7 +318,7 @@ def said_of(span: ReadableSpan) -> str:
 
 
 def test_what_a_job_waits_for_is_told(monkeypatch):
-    """For a window of a limit, and for a rate."""
+    """For a window of a limit, for a rate, and for a host lock."""
     with sdk_here(monkeypatch) as memory:
         job = ingest_job()
         ctx, observed = context(job), processing(job)
@@ -328,7 +328,7 @@ def test_what_a_job_waits_for_is_told(monkeypatch):
                 with ctx.waiting(Awaited(what, ("key",))) as begin:
                     begin()
         points = memory.points()
-    for name in (names.LIMIT_WAIT, names.RATE_SLEEP):
+    for name in (names.LIMIT_WAIT, names.RATE_SLEEP, names.LOCK_WAIT):
         assert [count for _, count in points[name]] == [1]
 
 

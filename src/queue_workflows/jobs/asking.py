@@ -78,10 +78,11 @@ class Wait(Enum):
 
     RATE = "rate"
     LIMIT = "limit"
+    HOST_LOCK = "host_lock"
 
 
 class Awaited(NamedTuple):
-    """What a job waits for: a rate's tokens, or a slot of each of these keys."""
+    """What a job waits for: a rate's tokens, a slot of each of these keys, or a lock of its machine."""
 
     what: Wait
     keys: tuple[str, ...]

@@ -357,6 +357,8 @@ def _waiting_inside(job_id: int, holder: Standing) -> Iterator[Reason]:
         waited_s = wait["s"] + holder.age_s
         if wait["for"] == Wait.RATE.value:
             text = f"it waits for tokens of the rate {keys}, for {waited_s:.0f} s: `qwf limits list` shows it"
+        elif wait["for"] == Wait.HOST_LOCK.value:
+            text = f"it waits for the host lock {keys}, for {waited_s:.0f} s: `lslocks` there shows it"
         else:
             text = (
                 f"it waits for a window of {keys}, for {waited_s:.0f} s: `qwf limits list` shows who is in it"

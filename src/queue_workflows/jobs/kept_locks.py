@@ -43,7 +43,7 @@ class KeptLocks:
         """In the directory that was `chosen`, or where the locks of this machine are; made when needed."""
         self._chosen = chosen
         self._lock = threading.Lock()
-        self._held: dict[Fence, HostLock] = {}
+        self._held: dict[Fence, list[HostLock]] = {}
         self._missed: set[str] = set()
         self._directory: Path | None = None
 
@@ -62,7 +62,7 @@ class KeptLocks:
     def free(self, fences: Iterable[Fence]) -> list[str]:
         """Free what these attempts hold, which are over; the names."""
         with self._lock:
-            freed = [lock for fence in fences if (lock := self._held.pop(fence, None)) is not None]
+            freed = [lock for fence in fences for lock in self._held.pop(fence, ())]
         for lock in freed:
             lock.release()
         return [lock.name for lock in freed]
@@ -89,18 +89,39 @@ class KeptLocks:
             found.release()
         return isinstance(found, Free | Absent)
 
-    def _has(self, job: ClaimedJob, key: str) -> bool:
+    def lock_for(self, job: ClaimedJob, name: str) -> HostLock:
+        """The lock that a job is about to try, with the job's name for who looks."""
         note = f"{job.family}:{job.id}, attempt {job.attempt}"
+        return HostLock(name, directory=self._place(), deadline_s=job.timeout_s, note=note)
+
+    def keep(self, fence: Fence, lock: HostLock) -> None:
+        """An attempt has it, until it lets go of it or is over."""
+        with self._lock:
+            self._held.setdefault(fence, []).append(lock)
+
+    def let_go(self, fence: Fence, lock: HostLock) -> bool:
+        """The attempt needs it no more; False if it was over before."""
+        with self._lock:
+            held = self._held.get(fence, [])
+            if lock not in held:
+                return False
+            held.remove(lock)
+            if not held:
+                del self._held[fence]
+        lock.release()
+        return True
+
+    def _has(self, job: ClaimedJob, key: str) -> bool:
         try:
-            lock = HostLock(lock_of(key), directory=self._place(), deadline_s=job.timeout_s, note=note)
+            lock = self.lock_for(job, lock_of(key))
             is_had = lock.try_acquire()
         except (ConfigurationError, LockUnusable) as exc:
             _log.error("job %d waits: %s", job.id, exc)
             is_had = False
-        with self._lock:
-            if is_had:
-                self._held[job.fence] = lock
-            else:
+        if is_had:
+            self.keep(job.fence, lock)
+        else:
+            with self._lock:
                 self._missed.add(key)
         return is_had
 

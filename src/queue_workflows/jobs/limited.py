@@ -7,29 +7,36 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.jobs.asking import Awaited, Procedure, Wait, refuse_in_event_loop
+from queue_workflows.jobs.locking import Locked
 from queue_workflows.jobs.observing import UNOBSERVED, Unobserved
 from queue_workflows.jobs.rates import MAX_WAIT_S, Grant, penalizing, rule_of, taking, wish
 from queue_workflows.jobs.windows import Window, Windows
 from queue_workflows.repositories import fields
-from queue_workflows.telemetry.names import LIMIT_WAIT, RATE_SLEEP
+from queue_workflows.telemetry.names import LIMIT_WAIT, LOCK_WAIT, RATE_SLEEP
+
+_METRICS: Final = {Wait.RATE: RATE_SLEEP, Wait.LIMIT: LIMIT_WAIT, Wait.HOST_LOCK: LOCK_WAIT}
 
 
 class Waits(NamedTuple):
-    """How long, and how often, an attempt has waited for rates and for windows."""
+    """How long, and how often, an attempt has waited for rates, for windows and for host locks."""
 
     rate_s: float = 0.0
     rates: int = 0
     limit_s: float = 0.0
     limits: int = 0
+    lock_s: float = 0.0
+    locks: int = 0
 
     def plus(self, what: Wait, seconds: float) -> Waits:
         """One wait more."""
         if what is Wait.RATE:
             return self._replace(rate_s=self.rate_s + seconds, rates=self.rates + 1)
+        if what is Wait.HOST_LOCK:
+            return self._replace(lock_s=self.lock_s + seconds, locks=self.locks + 1)
         return self._replace(limit_s=self.limit_s + seconds, limits=self.limits + 1)
 
 
@@ -107,6 +114,22 @@ class Limited(ABC):
         fields.seconds_or_none("max_wait_s", min(max_wait_s, fields.LONGEST_S), zero=True)
         return Window(self, self._reach(), keys, most=max, max_wait_s=max_wait_s)
 
+    def host_lock(self, name: str, *, max_wait_s: float = MAX_WAIT_S) -> Locked:
+        """A lock of this machine: `with` or `async with` it, and inside be the only one here that has it.
+
+        A job that waits for longer than `max_wait_s` is put back by `RetryAfter`, uncounted.
+        """
+        fields.seconds_or_none("max_wait_s", min(max_wait_s, fields.LONGEST_S), zero=True)
+        reach = self._reach()
+        return Locked(
+            self,
+            reach.errands,
+            reach.locks,
+            fields.text("name", name),
+            max_wait_s=max_wait_s,
+            clock=reach.clock,
+        )
+
     # What follows is for what waits in the job's name.
 
     @contextmanager
@@ -137,8 +160,7 @@ class Limited(ABC):
                     self.waits = self.waits.plus(what.what, now - began[0])
                     self.awaiting = tuple(one for one in self.awaiting if one != (what, began[0]))
             if began and what is not None:
-                metric = RATE_SLEEP if what.what is Wait.RATE else LIMIT_WAIT
-                self.observed.waited(metric, now - began[0])
+                self.observed.waited(_METRICS[what.what], now - began[0])
 
     @abstractmethod
     def raise_if_cancelled(self) -> None:

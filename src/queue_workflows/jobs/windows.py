@@ -40,6 +40,7 @@ from queue_workflows.jobs.asking import (
     Waiter,
     refuse_in_event_loop,
 )
+from queue_workflows.jobs.kept_locks import KeptLocks
 from queue_workflows.jobs.kept_slots import KeptSlots
 from queue_workflows.jobs.outcomes import RetryAfter
 from queue_workflows.repositories import fields
@@ -67,10 +68,12 @@ class Windows:
         kept: KeptSlots,
         *,
         lease_s: float,
+        locks: KeptLocks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.errands = errands
         self.kept = kept
+        self.locks = locks or KeptLocks()
         self.lease_s = lease_s
         self.clock = clock
         self.line = Line()

@@ -99,7 +99,12 @@ class Outfit:
             guardian=guardian,
             listener=listener,
             aside=aside,
-            windows=Windows(Errands(aside.ask), guardian.terms.kept, lease_s=guardian.holdings.lease_s),
+            windows=Windows(
+                Errands(aside.ask),
+                guardian.terms.kept,
+                lease_s=guardian.holdings.lease_s,
+                locks=guardian.terms.locks,
+            ),
             marks=marks,
             rng=rng,
             redactor=redactor,

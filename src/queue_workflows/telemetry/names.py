@@ -33,6 +33,7 @@ ENDED: Final = "qwf.job.ended"
 IN_FLIGHT: Final = "qwf.job.in_flight"
 LIMIT_WAIT: Final = "qwf.limit.wait.duration"
 RATE_SLEEP: Final = "qwf.rate.sleep.duration"
+LOCK_WAIT: Final = "qwf.host_lock.wait.duration"
 MODEL_LOADS: Final = "qwf.model.loads"
 MODEL_HITS: Final = "qwf.model.hits"
 MODEL_LOAD_TIME: Final = "qwf.model.load.duration"
@@ -77,6 +78,7 @@ INSTRUMENTS: Final = (
     Metric(IN_FLIGHT, "observed", "{job}", "Jobs that this worker holds.", (QUEUE, FAMILY)),
     Metric(LIMIT_WAIT, "histogram", "s", "How long a job waited for `ctx.limit`.", _JOB),
     Metric(RATE_SLEEP, "histogram", "s", "How long a job waited for `ctx.rate`.", _JOB),
+    Metric(LOCK_WAIT, "histogram", "s", "How long a job waited for `ctx.host_lock`.", _JOB),
     Metric(
         MODEL_LOADS,
         "counter",
