@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -63,7 +64,7 @@ class Archive:
         self.dirs = [PLUGINS]
         self._workers: dict[str, Popen[str]] = {}
 
-    def work(self, host: str) -> None:
+    def work(self, host: str, **settings: str) -> None:
         """Have a worker on a host, whatever became of the one before."""
         dirs = ":".join(map(str, self.dirs))
         self._workers[host] = self._hosts.enter_context(
@@ -74,6 +75,7 @@ class Archive:
                 QWF_HOOK_DIRS=dirs,
                 QWF_DATA_DIR=str(self.directory / host),
                 QWF_LEASE_S="3",
+                **{"SCREENSHOT_ENABLED": "false"} | settings,
             )
         )
 
@@ -82,9 +84,9 @@ class Archive:
         self._workers[host].kill()
         self._workers[host].wait()
 
-    def start(self, url: str, **inputs: Any) -> uuid.UUID:
+    def start(self, url: str, plugins: list[str] | None = None, **inputs: Any) -> uuid.UUID:
         """Archive a page, and what it leads to."""
-        document = compile_hooks("Snapshot", self.dirs)
+        document = compile_hooks("Snapshot", self.dirs, plugins=plugins)
         return start_run(document, {"url": url, **inputs}, conn=self.conn).id
 
     def until(self, look: Any) -> Any:
@@ -151,9 +153,37 @@ def test_a_crawl_archives_the_pages_that_it_may_see(archive: Archive, site: str)
         kept = archive.directory / host / "runs" / str(run.id)
         assert "fetch/page.html" in (kept / "index" / "index.html").read_text()
         assert "fetch/page.html" in (kept / "checksum" / "SHA256SUMS").read_text()
-        has_browser = shutil.which("chromium") is not None
-        shot = [status for plugin, _, status, *_ in jobs if plugin == "screenshot"]
-        assert shot == [shot[0]] if has_browser else shot == ["skipped"]
+        assert [status for plugin, _, status, *_ in jobs if plugin == "screenshot"] == ["skipped"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_pages_are_pictured_where_there_is_a_browser(archive: Archive, site: str, tmp_path: Path) -> None:
+    """Two at once, which do not get into each other's way; nothing but the picture is left."""
+    skip_without_browser(tmp_path)
+    archive.work("a", SCREENSHOT_ENABLED="true")
+    runs = [archive.start(site + page, ["screenshot"]) for page in ("", "boats.html")]
+    assert [run.status for run in archive.until(lambda: archive.ended(2))] == ["completed"] * 2
+    for run in runs:
+        place = archive.directory / "a" / "runs" / str(run) / "screenshot"
+        assert [path.name for path in place.iterdir()] == ["page.png"]
+        assert (place / "page.png").read_bytes().startswith(b"\x89PNG\r\n")
+
+
+def skip_without_browser(place: Path) -> None:
+    """One that is there may not work, as without the libraries that it needs."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        pytest.skip("there is no chromium on PATH")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={place / 'browser'}"]
+    try:
+        tried = subprocess.run(
+            [browser, *options, "--dump-dom", "data:text/html,works"], capture_output=True, timeout=60
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip("chromium does not end here")
+    if b"works" not in tried.stdout:
+        pytest.skip(f"chromium does not work here: {tried.stderr[-200:]!r}")
 
 
 @contextmanager

@@ -293,7 +293,9 @@ def test_who_stops_the_spawner_holds_up_nobody(tmp_path: Path) -> None:
         others = [tmp_path / str(number) for number in range(3)]
         for other in others:
             other.mkdir()
-        ran = [Underway(spawner, shell(other, "sleep 0.2; exit 6")) for other in others]
+        # Each waits for all: it takes as many keepers, more than are ready.
+        together = "touch up; while [ $(ls ../../*/work/up | wc -l) -lt 3 ]; do sleep 0.05; done; exit 6"
+        ran = [Underway(spawner, shell(other, together)) for other in others]
         assert [one.ended().code for one in ran] == [6, 6, 6]
         under.stop.request("enough")
         assert under.ended().stopped == "enough"

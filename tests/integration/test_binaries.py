@@ -176,6 +176,25 @@ def test_a_provider_is_believed_when_the_file_is_there(conn: psycopg.Connection,
     assert again.skip.startswith("tool is missing on here: first: /nowhere/tool")
 
 
+def test_nobody_is_skipped_while_the_program_is_being_installed(
+    conn: psycopg.Connection, shop: Workshop
+) -> None:
+    """It may be there in a moment: until it has failed, who would be skipped without it waits."""
+    provider(shop, "first", "exit 1")
+    need = Need("tool", ("first",), {}, is_skipped_without=True)
+    binaries = BinaryRepository(conn)
+    binaries.want(shop.machine_id, "tool", bin_providers="first", overrides={})
+    wanted = binaries.named(shop.machine_id, ["tool"])["tool"]
+    fence = binaries.claim(wanted.id, claimed_by="w2", lease_s=60.0)
+    assert fence is not None
+    waits = ensure([need], shop)
+    assert (waits.skip, waits.hold_key) == (None, "here/tool")
+    conn.execute("UPDATE binaries SET lease_expires_at = now() - interval '1 s'")
+    failed = ensure([need], shop)
+    assert failed.skip is not None
+    assert failed.skip.startswith("tool is missing on here: first: exit 1")
+
+
 def writing_end(fifo: Path) -> int | None:
     """An open FIFO, as soon as somebody reads it."""
     try:

@@ -73,13 +73,13 @@ def ensure(
         else:
             env[need.variable] = path
     for need, known in zip(left, _known(left, workshop), strict=True):
-        path, why = _in_place(known), ""
+        path, why = _in_place(known), None
         if path is None:
             path, why = _have(need, workshop, stop or HookStop(), known, at_once=at_once, on_wait=on_wait)
         if path is not None:
             env[need.variable] = path
             continue
-        if need.is_skipped_without:
+        if need.is_skipped_without and why is not None:
             return Prepared(env, skip=f"{need.name} is missing on {workshop.host_label}: {why}")
         return Prepared(env, hold_key=hold_key(workshop.host_label, need.name))
     return Prepared(env)
@@ -109,8 +109,8 @@ def _have(
     *,
     at_once: bool,
     on_wait: OnWait | None,
-) -> tuple[str | None, str]:
-    """Where a program is that was not there; None, and why, if it still is not."""
+) -> tuple[str | None, str | None]:
+    """Where a program is that was not there; or why it is missing; neither while somebody installs it."""
     if not need.is_exact and (others := needs_below(workshop.hook_dirs).get(need.name)) is not None:
         need = need.or_by([others])
     known, fence = workshop.ask(partial(_claim, need, workshop, known, at_once))
@@ -119,13 +119,14 @@ def _have(
     if fence is not None:
         try:
             found = bring_to_its_end(Installation(need, fence, workshop, stop))
-        except InstallationLost as lost:
-            return None, str(lost)
+        except InstallationLost:
+            return None, None
         if found is not None:
-            return found.abspath, ""
+            return found.abspath, None
         (again,) = _known([need], workshop)
         return None, reason_of(again or known)
-    return _in_place(known), reason_of(known)
+    is_open = known.status in (BinaryStatus.RUNNING, BinaryStatus.QUEUED)
+    return _in_place(known), None if is_open else reason_of(known)
 
 
 def _claim(

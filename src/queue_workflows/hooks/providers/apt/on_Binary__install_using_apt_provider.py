@@ -41,8 +41,15 @@ def main() -> int:
         )
         return 1
     record = {"type": "Binary", "name": asked.name, "abspath": os.path.abspath(program), "provider": "apt"}
-    print(json.dumps(record))
+    print(json.dumps(record | {"version": version_of(packages[0])}))
     return 0
+
+
+def version_of(package: str) -> str | None:
+    """The version of the package that was asked for."""
+    show = ["dpkg-query", "--show", "--showformat=${Version}", package.partition("=")[0]]
+    said = subprocess.run(show, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return said.stdout.strip() or None
 
 
 if __name__ == "__main__":

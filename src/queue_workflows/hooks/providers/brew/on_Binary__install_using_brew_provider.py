@@ -32,8 +32,15 @@ def main() -> int:
         )
         return 1
     record = {"type": "Binary", "name": asked.name, "abspath": os.path.abspath(program), "provider": "brew"}
-    print(json.dumps(record))
+    print(json.dumps(record | {"version": version_of(packages[0])}))
     return 0
+
+
+def version_of(package: str) -> str | None:
+    """The version of the package that was asked for."""
+    show = ["brew", "list", "--versions", package]
+    said = subprocess.run(show, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return said.stdout.split()[-1] if said.stdout.split() else None
 
 
 if __name__ == "__main__":

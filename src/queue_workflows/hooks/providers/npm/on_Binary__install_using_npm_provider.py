@@ -25,14 +25,25 @@ def main() -> int:
     install = ["npm", "install", "--prefix", "npm", "--no-fund", "--no-audit", *packages]
     done = subprocess.run(install, stdin=subprocess.DEVNULL, stdout=sys.stderr, check=False)
     program = os.path.join("npm", "node_modules", ".bin", asked.name)
-    if done.returncode or program is None or not os.access(program, os.X_OK):
+    if done.returncode or not os.access(program, os.X_OK):
         print(
             f"{' '.join(packages)} brought no {asked.name}: npm ended with {done.returncode}", file=sys.stderr
         )
         return 1
     record = {"type": "Binary", "name": asked.name, "abspath": os.path.abspath(program), "provider": "npm"}
-    print(json.dumps(record))
+    print(json.dumps(record | {"version": version_of(packages[0])}))
     return 0
+
+
+def version_of(package: str) -> str | None:
+    """The version of the package that was asked for."""
+    name = package[:1] + package[1:].partition("@")[0]  # a scope begins with one
+    try:
+        with open(os.path.join("npm", "node_modules", name, "package.json"), encoding="utf-8") as file:
+            version = json.load(file).get("version")
+    except (OSError, ValueError):
+        return None
+    return version if isinstance(version, str) else None
 
 
 if __name__ == "__main__":
