@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -21,15 +24,42 @@ pytestmark = linux_only
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> str:
-    """A cgroup for the test, which processes here may enter; skips where there can be none."""
-    there = cages._delegated() if Path("/proc/self/cgroup").exists() else None
-    opened = None if there is None else Cages.open()
-    if there is None or opened is None:
+def home() -> Iterator[str]:
+    """A cgroup of the test's own, with this process in it: no other test's spawner sweeps there."""
+    outer = cages._delegated() if Path("/proc/self/cgroup").exists() else None
+    if outer is None:
         pytest.skip("no cgroup is delegated here")
-    opened.close()
-    os.close(opened._lock)
-    return there
+    own = os.path.join(outer, f"test-{secrets.token_hex(8)}")
+    try:
+        os.mkdir(own)
+        if os.geteuid() == 0:
+            os.setxattr(own, "trusted.delegate", b"1")
+        enter(own)
+    except OSError as wrong:
+        with suppress(OSError):
+            os.rmdir(own)
+        pytest.skip(f"there can be no cgroup of our own: {wrong.strerror}")
+    try:
+        opened = Cages.open()
+        if opened is None:
+            pytest.skip("there can be no cgroups below one of our own")
+        opened.close()
+        os.close(opened._lock)
+        yield own
+    finally:
+        enter(outer)
+        until(lambda: is_removed(own))
+
+
+def enter(cgroup: str) -> None:
+    Path(cgroup, "cgroup.procs").write_text("0")
+
+
+def is_removed(cgroup: str) -> bool:
+    """Whoever is still dying in it holds it up."""
+    cages._sweep(cgroup)
+    cages._remove(cgroup)
+    return not os.path.exists(cgroup)
 
 
 def below(home: str) -> set[str]:
