@@ -81,6 +81,18 @@ def test_every_status_is_reachable_and_every_row_can_end(family: str) -> None:
         assert reachable(family, status) & TERMINAL[family]
 
 
+@pytest.mark.parametrize("family", ["run", "node job", "binary"])
+def test_what_hooks_are_made_of_has_one_shape(family: str) -> None:
+    """Queued, running, a final state; what is broken off is queued or running again, never lost."""
+    check_move(family, "queued", "running")
+    for final in TERMINAL[family]:
+        check_move(family, "running", final)
+        assert reachable(family, final) & {"running"}
+    if family != "run":
+        # A run is advanced by whoever is there, and goes on as it is.
+        check_move(family, "running", "queued")
+
+
 def test_the_main_roads_are_open_and_the_short_cuts_closed() -> None:
     """What the design names by hand, so that a slip in the table itself shows."""
     for road in (
