@@ -60,6 +60,7 @@ def test_a_listener_that_has_not_begun_is_skipped_at_the_seal(stage: Stage) -> N
     assert not stage.file(run_id, "lacks/began").exists()
 
 
+@pytest.mark.slow
 def test_the_program_that_the_user_names_is_the_one(stage: Stage) -> None:
     """For a run or in the environment; nothing is looked for, and a wrong one is said."""
     stage.put("own/on_Page__10_own.sh", 'echo "$NO_SUCH_TOOL_BINARY" > path', **{"x-max-attempts": 1})

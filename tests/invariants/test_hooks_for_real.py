@@ -269,6 +269,7 @@ def test_a_worker_does_no_more_than_its_share_in_the_background_either(stage: St
     assert sorted(attempt for _, attempt in stage.jobs().values()) == [0, 0, 1]
 
 
+@pytest.mark.slow
 @linux_only
 def test_what_a_hook_printed_is_kept_when_its_keeper_is_lost(stage: Stage) -> None:
     """How it ended nobody knows, and no attempt comes after the last one."""
