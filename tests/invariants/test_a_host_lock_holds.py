@@ -255,3 +255,56 @@ def test_the_threads_of_a_worker_take_turns_and_a_stranger_is_waited_for(
     assert statuses(conn) == {"completed": 20}
     assert not (tmp_path / "too-many").exists()
     assert conn.execute("SELECT count(*) FROM ingest_jobs WHERE failures > 0").fetchone() == (0,)
+
+
+@pytest.mark.slow
+def test_a_real_worker_of_another_host_takes_what_is_left_to_it(
+    conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path
+) -> None:
+    """Two hosts, a lock directory each: where somebody holds the lock nothing runs, on the other all does."""
+    IngestJobRepository(conn).enqueue_many(
+        NewIngestJob(task_name="quick", queue="fetch", host_lock="elsewhere:camera") for _ in range(5)
+    )
+    (tmp_path / "here").mkdir()
+    here = TASKS | {"QWF_LOCK_DIR": str(tmp_path / "here")}
+    there = TASKS | {"QWF_LOCK_DIR": str(tmp_path / "there"), "QWF_HOST_LABEL": "there"}
+    with HostLock("camera", directory=tmp_path / "here"), ExitStack() as stack:
+        stack.enter_context(running_worker(qwf_dsn, "--concurrency", "8", **here))
+        patiently(lambda: statuses(conn) == {"scheduled": 5})
+        stack.enter_context(running_worker(qwf_dsn, "--concurrency", "1", **there))
+        patiently(lambda: statuses(conn) == {"completed": 5})
+    hosts = conn.execute("SELECT DISTINCT split_part(claimed_by, ':', 1) FROM ingest_jobs").fetchall()
+    assert hosts == [("there",)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["timeout", "kill"])
+def test_the_end_of_a_process_frees_what_its_job_held(
+    conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path, how: str
+) -> None:
+    """A function that hears nothing is ended with its process, or killed: the lock is free with that."""
+    begun = tmp_path / "begun"
+    IngestJobRepository(conn).enqueue_many(
+        [
+            NewIngestJob(
+                task_name="deaf inside",
+                queue="fetch",
+                host_lock="camera",
+                max_attempts=1,
+                timeout_s=1.0 if how == "timeout" else None,
+                args={"begun": str(begun)},
+            )
+        ]
+    )
+    settings = TASKS | {"QWF_LOCK_DIR": str(tmp_path / "locks"), "QWF_LEASE_S": "2"}
+    with running_worker(qwf_dsn, "--concurrency", "1", **settings) as worker:
+        patiently(begun.exists)
+        lock = HostLock("camera", directory=tmp_path / "locks")
+        assert how == "timeout" or not lock.try_acquire()
+        if how == "kill":
+            os.killpg(worker.pid, signal.SIGKILL)
+        assert worker.wait(300) == (75 if how == "timeout" else -signal.SIGKILL)
+        assert lock.try_acquire()
+        lock.release()
+    if how == "timeout":
+        assert statuses(conn) == {"failed": 1}
