@@ -462,7 +462,7 @@ REFUSED = {
     "a share of nothing": (["--workspace", "w", "--share", "a", "--", "true"], 2, "NAME=PATH"),
     "a share twice": (["--workspace", "w", *["--share", "a=/tmp"] * 2, "--", "true"], 2, "shared twice"),
     "a share that is not there": (
-        ["--workspace", "w", "--share", "a=/nowhere", "--", "true"],
+        ["--workspace", "w", "--share", "a=/no/where", "--", "true"],
         78,
         "not there",
     ),

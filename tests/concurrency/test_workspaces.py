@@ -323,7 +323,7 @@ def test_nothing_outside_is_deleted(connection, tmp_path: Path, shared: Path) ->
     (root.path / "locked").chmod(0o500)
     os.chdir(root.path)
     try:
-        for _ in range(1100):
+        for _ in range(850):
             os.mkdir("deep")
             os.chdir("deep")
     finally:

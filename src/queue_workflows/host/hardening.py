@@ -54,6 +54,7 @@ _EXITS: Final[dict[int, ExitCode]] = {
 }
 # The kernel's timer comes after the thread, which can still tell the status.
 _KERNEL_LATER_S: Final = 2.0
+_SAID_WITHIN_S: Final = 5.0
 LONGEST_DEADLINE_S: Final = 366 * 86_400.0
 
 
@@ -105,6 +106,7 @@ class Hardened:
         self._before: dict[signal.Signals, Any] = {}
         self._closed = False
         self._begun: SimpleQueue[signal.Signals] = SimpleQueue()  # a signal handler may put into it
+        self._said = threading.Event()
         self._over = threading.Event()
         self._alarm, self._deadman = Alarm(slack_s=0), DeadMan(slack_s=0)
 
@@ -137,6 +139,8 @@ class Hardened:
             if self._on_teardown is not None:
                 self._on_teardown()
         finally:
+            if self.by is not None:
+                self._said.wait(_SAID_WITHIN_S)  # a thread that is no part of the interpreter's end
             self._over.set()
             self._alarm.close()
             self._deadman.close()
@@ -173,6 +177,7 @@ class Hardened:
             _log.error("the deadline of %g s has passed: tearing down", self._deadline_s)
         else:
             _log.warning("%s: tearing down", by.name)
+        self._said.set()
         if not self._over.wait(self._teardown_s):
             _log.critical("the teardown is not through after %g s: ended", self._teardown_s)
             os._exit(exit_code_of(by))
