@@ -106,6 +106,23 @@ def test_an_unload_that_hangs_ends_its_worker(studio: ModelStudio) -> None:
 
 
 @pytest.mark.slow
+def test_an_unload_that_hangs_blames_no_job_that_waits_for_it(studio: ModelStudio) -> None:
+    """Given back uncounted, though its own time was shorter; and done by the next worker."""
+    studio.keep("unloading-a")
+    first = studio.enqueue("a")
+    second = studio.enqueue("b", timeout_s=0.2, max_attempts=1)
+    with studio.worker(QWF_MODEL_LOAD_TIMEOUT_S="2") as worker:
+        studio.until_logged("unload a")
+        assert worker.wait(60) == 75
+    assert studio.jobs.seen(first, "status", "failures") == ("completed", 0)
+    assert studio.jobs.seen(second, "status", "failures", "crash_count") == ("queued", 0, 0)
+    studio.let_go("unloading-a")
+    studio.connection.execute("UPDATE workflow_node_jobs SET timeout_s = NULL WHERE id = %s", [second])
+    with studio.worker():
+        studio.until_in("completed", second)
+
+
+@pytest.mark.slow
 def test_cancel_and_off_end_a_load(studio: ModelStudio) -> None:
     """Cancelled, the job is over and its worker goes on afresh; switched off, it is given back uncounted and
     the worker is parked with nothing loaded. On again, it goes on.

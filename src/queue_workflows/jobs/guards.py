@@ -5,12 +5,13 @@ timer of `host.deadman`, needs no thread of ours and stands under them all.
 
     wall clock   the job has run longer than its budget                           the process ends (75)
     load         its model is not loaded within the time for that                 the process ends (75)
+    unload       another model, for which the job waits, is not unloaded in time  the process ends (75)
     stall        after a first progress beat, none for longer than the limit      the process ends (76)
     stop         cancelled, or its worker has to stop, and its grace is over      the process starts anew
     lease        a renewal was refused, so another attempt owns the job            the process ends (80)
 
 A job's own budget begins when its model is loaded: how long that takes is not the job's doing, and nothing
-beats meanwhile.
+beats meanwhile. For a model that is not unloaded no job is blamed at all: it is given back.
 
 Code that does not end by itself cannot be taken off a thread, so a verdict ends the process, after the row
 has been ended in the one way in which every attempt ends (`jobs.ending`). Where other jobs would go down with
@@ -40,6 +41,7 @@ class Verdict(Enum):
     STOP = "stop"
     LEASE = "lease"
     MODEL_LOAD = "model_load_timeout"
+    MODEL_UNLOAD = "model_unload_timeout"
 
 
 @dataclass(frozen=True, slots=True)

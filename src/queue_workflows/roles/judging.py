@@ -39,9 +39,12 @@ _BARRED_S: Final = 0.5
 _EXITS: Final = {
     Verdict.WALL_CLOCK: ExitCode.WALL_CLOCK,
     Verdict.MODEL_LOAD: ExitCode.WALL_CLOCK,
+    Verdict.MODEL_UNLOAD: ExitCode.WALL_CLOCK,
     Verdict.STALL: ExitCode.STALL,
     Verdict.LEASE: ExitCode.LEASE_LOST,
 }
+# What is said of a job for its times, or would be.
+_BLAMED: Final = (None, Verdict.WALL_CLOCK, Verdict.STALL, Verdict.MODEL_LOAD)
 
 
 class Guarding(Protocol):
@@ -82,21 +85,35 @@ class Judge:
         for held in self._guardian.holdings.all():
             if now >= held.ask_at:
                 held.ctx.stop(Stop.RELEASE, "its worker stops")
-            verdict = verdict_on(held, now)
+            verdict = self._verdict_on(held, now)
             if verdict is not None and not self._asks_first(held, verdict, now):
                 self._carry_out(held, verdict, now)
 
     def _judge_unload(self, now: float) -> None:
         """Between jobs nobody else would: a worker that hangs there beats on, and looks idle to everybody."""
-        guardian, models = self._guardian, self._guardian.terms.models
-        unloading = None if models is None else models.unloading
-        if unloading is None or guardian.holdings.all():
-            return
-        (name, since), within_s = unloading, guardian.settings.model_load_timeout_s
-        if now >= since + within_s:
-            _log.error("the model %s was not unloaded within %g s, so its process ends", name, within_s)
+        guardian = self._guardian
+        if not guardian.holdings.all() and self._unload_hangs(now):
+            _log.error("a model was not unloaded in time, so its process ends")
             end_children()
             guardian.leave(ExitCode.WALL_CLOCK)
+
+    def _unload_hangs(self, now: float) -> bool | None:
+        """Whether an unload takes longer than it may; None if there is none."""
+        models = self._guardian.terms.models
+        unloading = None if models is None else models.unloading
+        if unloading is None:
+            return None
+        return now >= unloading[1] + self._guardian.settings.model_load_timeout_s
+
+    def _verdict_on(self, held: HeldJob, now: float) -> Verdict | None:
+        """The job's own, but while it waits for another model's unload: that uses up nothing of its times."""
+        verdict = verdict_on(held, now)
+        if verdict not in _BLAMED or held.is_ending or (hangs := self._unload_hangs(now)) is None:
+            return verdict
+        if hangs or verdict is Verdict.MODEL_LOAD:
+            return Verdict.MODEL_UNLOAD
+        held.leave_until = now + _BARRED_S
+        return None
 
     def _asks_first(self, held: HeldJob, verdict: Verdict, now: float) -> bool:
         """Whether the job is given a chance to end by itself, as others would be given back for it."""
@@ -118,7 +135,7 @@ class Judge:
         guardian = self._guardian
         if not guardian.claiming.acquire(timeout=MAIN_PATIENCE_S):
             return  # the main thread is writing its end right now; else we come again
-        if not guardian.holdings.holds(held.job) or verdict_on(held, now) is not verdict:
+        if not guardian.holdings.holds(held.job) or self._verdict_on(held, now) is not verdict:
             guardian.claiming.release()
             return
         others = [one for one in guardian.holdings.all() if one is not held]
