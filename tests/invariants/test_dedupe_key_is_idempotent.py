@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from support.schemas import blocked, until
 
+import queue_workflows.repositories.bulk
 import queue_workflows.repositories.columns
 from queue_workflows.repositories import Enqueued, IngestJobRepository, NewIngestJob
 from queue_workflows.repositories.columns import CHUNK_ROWS
@@ -200,6 +201,45 @@ def test_two_calls_with_the_same_keys_in_other_orders_do_not_deadlock(qwf_dsn, p
     one.commit()
     assert [each.id for each in second.result(30)] == [each.id for each in reversed(made)]
     assert not any(each.created for each in second.result())
+
+
+def test_the_next_statements_are_made_while_the_server_is_at_the_first(
+    qwf_dsn, pair, pool, monkeypatch
+) -> None:
+    """All are on their way while the first waits for a key; what became of each is told as ever."""
+    monkeypatch.setattr(queue_workflows.repositories.columns, "CHUNK_ROWS", 2)
+    real, made = queue_workflows.repositories.bulk._insertion, list[int]()
+
+    def insertion(table, rows, places):
+        made.append(rows.count)
+        return real(table, rows, places)
+
+    holder, waiter = pair
+    held = single(holder, "a")
+    monkeypatch.setattr(queue_workflows.repositories.bulk, "_insertion", insertion)
+    later: Future[list[Enqueued]] = pool.submit(bulk, waiter, "e", "d", "c", "b", "a")
+    waits_for(qwf_dsn, holder, waiter)
+    until(lambda: made == [2, 2, 1], "the last statement")
+    assert not later.done()
+    holder.commit()
+    answers = later.result(30)
+    assert [each.created for each in answers] == [True] * 4 + [False]
+    assert answers[4].id == held.id
+
+
+def test_a_refusal_among_several_statements_is_the_drivers_own(pair, monkeypatch) -> None:
+    """Nothing of the call is left behind it, and the caller's connection is as after any other refusal."""
+    monkeypatch.setattr(queue_workflows.repositories.columns, "CHUNK_ROWS", 2)
+    holder, waiter = pair
+    single(holder, "c")
+    waiter.execute("SET LOCAL lock_timeout = '50ms'")
+    with pytest.raises(psycopg.errors.LockNotAvailable):
+        bulk(waiter, "f", "e", "d", "c", "b", "a")
+    assert waiter.pgconn.pipeline_status == psycopg.pq.PipelineStatus.OFF
+    assert waiter.info.transaction_status == psycopg.pq.TransactionStatus.INERROR
+    waiter.rollback()
+    holder.rollback()
+    assert all(each.created for each in bulk(waiter, "f", "e", "d", "c", "b", "a"))
 
 
 @pytest.mark.parametrize("size", [10, 2], ids=["one statement", "several"])

@@ -9,10 +9,10 @@ and is no faster with the temporary table that would make up for it; docs/decisi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import DatabaseError
@@ -60,6 +60,8 @@ DUE_UNLESS_GIVEN: Final = (
 )
 
 TRIES: Final = 20
+# How many statements are on their way at once, where the connection can; their rows are in memory once more.
+IN_FLIGHT: Final = 25
 
 
 class Enqueued(NamedTuple):
@@ -110,17 +112,21 @@ def insert_or_find(statements: Statements, insert: str, find: str, params: Param
 def insert_many(statements: Statements, table: BulkTable, rows: Columns) -> list[Enqueued]:
     """Each row's id in the order given; the first of several with one key makes it, the rest point at it."""
     bounds = list(rows.bounds(table.large))
-    if len(bounds) < 2 or (order := _by_key(table, rows)) is None:
-        chunks = [_insert_chunk(statements, table, rows.part(*ends), None) for ends in bounds]
-        return chunks[0] if len(chunks) == 1 else [answer for chunk in chunks for answer in chunk]
+    if len(bounds) < 2:
+        if not bounds:
+            return []
+        return _settled(statements, table, rows, None, statements.rows(*_insertion(table, rows, None)))
+    if (order := _by_key(table, rows)) is None:
+        parts = ((rows.part(*ends), None) for ends in bounds)
+        return [answer for chunk in _insert_chunks(statements, table, parts) for answer in chunk]
     # By key across all statements too, and for the same reason; so the places are taken beforehand.
     taken = statements.rows(TAKE_PLACES.replace("{table}", table.name), {"rows": rows.count})
     places = sorted([place for (place,) in taken])
+    chosen = [sorted(order[start:stop]) for start, stop in rows.picked(order).bounds(table.large)]
+    picked = ((rows.picked(numbers), list(map(places.__getitem__, numbers))) for numbers in chosen)
     done: dict[int, Enqueued] = {}
-    for start, stop in rows.picked(order).bounds(table.large):
-        numbers = sorted(order[start:stop])
-        theirs = list(map(places.__getitem__, numbers))
-        done.update(zip(numbers, _insert_chunk(statements, table, rows.picked(numbers), theirs), strict=True))
+    for numbers, answers in zip(chosen, _insert_chunks(statements, table, picked), strict=True):
+        done.update(zip(numbers, answers, strict=True))
     return [done[number] for number in range(rows.count)]
 
 
@@ -151,10 +157,31 @@ def _by_key(table: BulkTable, rows: Columns) -> list[int] | None:
     return None if order == list(numbers) else order
 
 
-def _insert_chunk(
-    statements: Statements, table: BulkTable, rows: Columns, places: Sequence[int] | None
+def _insert_chunks(
+    statements: Statements, table: BulkTable, chunks: Iterable[tuple[Columns, Sequence[int] | None]]
+) -> Iterator[list[Enqueued]]:
+    """What became of each: the next ones are made and sent while the server is at the first."""
+    coming = iter(chunks)
+    while True:
+        asked = []
+        with statements.flowing():
+            for rows, places in islice(coming, IN_FLIGHT):
+                asked.append((rows, places, statements.ask(*_insertion(table, rows, places))))
+            answered = [(rows, places, answer()) for rows, places, answer in asked]
+        if not answered:
+            return
+        for rows, places, answers in answered:
+            yield _settled(statements, table, rows, places, answers)
+
+
+def _settled(
+    statements: Statements,
+    table: BulkTable,
+    rows: Columns,
+    places: Sequence[int] | None,
+    answers: Sequence[Sequence[Any]],
 ) -> list[Enqueued]:
-    answers = statements.rows(*_insertion(table, rows, places))
+    """Each row's id: of those whose key was taken the id of who has it."""
     ids = [new_id for (new_id,) in answers]
     if len(ids) == rows.count and None not in ids:
         # A call for each would cost as much as all else that is done with an answer.

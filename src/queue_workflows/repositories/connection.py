@@ -9,6 +9,7 @@ caller's retry logic must see a unique violation, a serialization failure or a l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
@@ -33,6 +34,7 @@ _WANTED: Final = (
 _ASYNC: Final = "use `await session.run_sync(…)` and hand on the Session or Connection that it gives"
 # An enum's members are dear to look up on a class, and these are asked for with every claim.
 _IDLE: Final = TransactionStatus.IDLE
+_BEGUN: Final = TransactionStatus.INTRANS
 _NO_PIPELINE: Final = PipelineStatus.OFF
 # A caller may stream: a server-side cursor takes no INSERT.
 _AT_ONCE: Final = {"stream_results": False, "yield_per": None}
@@ -87,6 +89,18 @@ class Statements:
         meanwhile.
         """
         return self._ask(sql, params)
+
+    def flowing(self) -> AbstractContextManager[object]:
+        """Where what is asked is on its way until its answer is called for, if the caller's connection can.
+
+        Not in autocommit, where a pipeline would make one transaction of its statements.
+        """
+        handle = self._handle
+        if not isinstance(handle, psycopg.Connection) or handle.pgconn.pipeline_status != _NO_PIPELINE:
+            return nullcontext()
+        status = handle.pgconn.transaction_status
+        is_begun = status == _BEGUN or (status == _IDLE and not handle.autocommit)
+        return handle.pipeline() if is_begun and psycopg.Pipeline.is_supported() else nullcontext()
 
     def send(self, sql: str, params: Params) -> None:
         """A statement whose rows nobody wants. In a psycopg pipeline nobody waits for it either: what goes
