@@ -217,8 +217,6 @@ def test_a_kill_at_every_step_loses_and_doubles_nothing(archive: Archive, site: 
         assert run.status == "completed"
         assert {worker.split(":")[0] for *_, worker in archive.jobs(run_id) if worker} == {"a"}
         results = archive.results(run_id)
-        # There only where a browser is.
-        results.pop("screenshot", None)
         assert sorted(results) == WITH_RESULTS
         assert [len(said) for said in results.values()] == [1] * len(WITH_RESULTS)
         assert not (tmp_path / "b" / "runs").exists()
