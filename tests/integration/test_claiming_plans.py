@@ -22,6 +22,7 @@ from queue_workflows.repositories import (
     deciding,
     explaining,
     holding,
+    host_locks,
     sweeping,
 )
 from queue_workflows.repositories import ending as ends
@@ -189,6 +190,7 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
         (claiming.HEAD, {"queue": crowded.queue}, "claim"),
         (sweeping.PROMOTE, {"in_turn": True}, "due"),
         (sweeping.PROMOTE_HELD, held, "hold"),
+        (host_locks.PROMOTE, {"keys": texts(["camera", "elsewhere:camera"])}, "hold"),
         (sweeping.RECLAIM, reclaim, "running"),
         (sweeping.RECLAIM_WORKER, of_worker, "running"),
     ):
@@ -239,6 +241,7 @@ def test_explaining(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
         (explaining.JUDGED, of_queue | {"id": job_id}, None),
         (explaining.AHEAD, ahead, "claim"),
         (explaining.AT_WORK, {"workers": ["w1", "w2"]}, "running"),
+        (host_locks.HOLDERS, {"keys": texts(["camera"])}, "running"),
         (sweeping.HELD_KEYS, {"reason": "limit", "queue": crowded.queue, "limit": 100}, "hold"),
     ):
         plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
