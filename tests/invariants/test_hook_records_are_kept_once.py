@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -28,9 +29,9 @@ from queue_workflows.hooks.records import (
     store_and_process,
 )
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
-from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.claimed import ClaimedNodeJob, Fence
 from queue_workflows.repositories.ending import Ending
-from queue_workflows.repositories.hook_records import HookRecordRepository
+from queue_workflows.repositories.hook_records import HookOfJob, HookRecordRepository
 from queue_workflows.states import JobStatus
 from queue_workflows.workflow.spec import load_document
 
@@ -406,3 +407,53 @@ def test_runs_that_cannot_be_started_are_warnings(conn: psycopg.Connection) -> N
         conn.execute("DROP FUNCTION refuse CASCADE")
     warned = [(row[3], (row[5] or "").splitlines()[:1]) for row in rows(conn) if row[3]]
     assert warned == [(1, ["Run: not today"]), (2, ["Run: not today"]), (3, []), (4, [])]
+
+
+def test_what_has_no_other_effect_is_stored_by_one_statement(conn: psycopg.Connection, qwf_dsn: str) -> None:
+    """With the same rows, once, under the same fence: who has lost the job writes nothing."""
+    job = held(conn)
+    hook = HookOfJob(job.run_id, *HOOK)
+    lines = [
+        HookLine(1, "Tag", '{"type": "Tag", "name": "x"}'),
+        HookLine(2, "Warning", warning="not JSON"),
+        HookLine(3, "Result", '{"type": "Result", "status": "odd"}'),
+        HookLine(4, "Zebra", '{"type": "Zebra"}'),
+    ]
+
+    def stored(fence: Fence) -> Counter[str]:
+        storing = Storing(fence, HookOutput(tuple(lines)), host_label="here", hook=hook)
+        storing.store_part(once)
+        assert storing.is_done
+        return storing.counts
+
+    with psycopg.connect(qwf_dsn, autocommit=True) as once:
+        for _ in range(2):
+            assert stored(job.fence) == {"Tag": 1, "Zebra": 1}
+        assert once.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
+        assert [row[3:] for row in rows(conn)] == [
+            (0, "Files", None),
+            (1, "Tag", None),
+            (2, "Warning", "not JSON"),
+            (3, "Result", "Result: status must be one of succeeded, failed, skipped, not 'odd'"),
+            (4, "Zebra", None),
+        ]
+        assert {row[:3] for row in rows(conn)} == {(1, *HOOK)}
+        NodeJobRepository(conn).end_many([Ending(job.fence, JobStatus.QUEUED)])
+        again = claimed(conn, "w2")
+        with pytest.raises(LeaseLost):
+            stored(job.fence._replace(attempt=again.attempt))
+        assert len(rows(conn)) == 5
+
+
+def test_what_does_not_fit_into_one_statement_is_stored_all_the_same(
+    conn: psycopg.Connection, qwf_dsn: str
+) -> None:
+    """In as many as it takes, all of them or none."""
+    job = held(conn)
+    text = json.dumps({"type": "Zebra", "text": "x" * 900_000})
+    large = HookOutput(tuple(HookLine(number, "Zebra", text) for number in range(1, 11)))
+    hook = HookOfJob(job.run_id, *HOOK)
+    storing = Storing(job.fence, large, host_label="here", hook=hook, clock=lambda: 0.0)
+    with psycopg.connect(qwf_dsn, autocommit=True) as once:
+        storing.store_part(once)
+    assert (storing.is_done, storing.counts, len(rows(conn))) == (True, {"Zebra": 10}, 11)

@@ -44,7 +44,7 @@ from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.hook_jobs import HookJobRepository
-from queue_workflows.repositories.hook_records import HookRecordRepository
+from queue_workflows.repositories.hook_records import HookOfJob, HookRecordRepository
 
 T = TypeVar("T")
 
@@ -180,7 +180,9 @@ class HookAttempt:
 
     def _store(self, output: HookOutput) -> None:
         """All of it; once the job has to stop, no more than the part that was begun."""
-        storing = Storing(self._job.fence, output, host_label=self._terms.host_label)
+        job = self._job
+        hook = HookOfJob(job.run_id, job.plugin or "", job.node_module or "")
+        storing = Storing(job.fence, output, host_label=self._terms.host_label, hook=hook)
         while not storing.is_done:
             self._ask(storing.store_part)
             if not storing.is_done:

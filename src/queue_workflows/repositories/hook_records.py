@@ -39,17 +39,34 @@ SELECT job.run_id, job.plugin, job.node_module, set_config('synchronous_commit',
 {_HOLDS}
 FOR NO KEY UPDATE
 """
-# given: the lines. A line that is stored already is the same line.
-STORE: Final = """
+_INSERT: Final = """
 INSERT INTO hook_records (run_id, node_job_id, attempt, plugin, hook, line_no, type, payload, warning)
-SELECT %(run_id)s::uuid, %(id)s::bigint, %(attempt)s::integer, %(plugin)s::text, %(hook)s::text,
-    given.line_no, given.type, given.payload::jsonb, NULLIF(given.warning, '')
-FROM unnest(%(lines)s::integer[], %(types)s::text[], %(payloads)s::text[], %(warnings)s::text[])
+SELECT {of}, given.line_no, given.type, given.payload::jsonb, NULLIF(given.warning, '')
+FROM {held}unnest(%(lines)s::integer[], %(types)s::text[], %(payloads)s::text[], %(warnings)s::text[])
     AS given (line_no, type, payload, warning)
 ORDER BY given.line_no
 ON CONFLICT (node_job_id, attempt, line_no) DO NOTHING
-RETURNING line_no
 """
+# given: the lines. A line that is stored already is the same line.
+STORE: Final = (
+    _INSERT.format(
+        of="%(run_id)s::uuid, %(id)s::bigint, %(attempt)s::integer, %(plugin)s::text, %(hook)s::text", held=""
+    )
+    + "RETURNING line_no"
+)
+# held: the attempt, as by HOLD. stored: its lines, as by STORE. No row: it is not held.
+HOLD_AND_STORE: Final = f"""
+WITH held AS MATERIALIZED ({HOLD}), stored AS (
+    {
+    _INSERT.format(
+        of="held.run_id, %(id)s::bigint, %(attempt)s::integer, COALESCE(held.plugin, ''),"
+        " COALESCE(held.node_module, '')",
+        held="held CROSS JOIN ",
+    )
+}
+)
+SELECT run_id FROM held
+"""  # noqa: S608 - fragments of our own
 STORED: Final = f"""
 SELECT attempt FROM hook_records
 WHERE node_job_id = %(id)s::bigint AND attempt < %(attempt)s::integer AND line_no = {FILES_LINE}
@@ -114,15 +131,17 @@ class HookRecordRepository(Repository[HookRecord]):
                         **hook._asdict(),
                         "id": fence.job_id,
                         "attempt": fence.attempt if attempt is None else attempt,
-                        "lines": array(str(line.line_no) for line in part),
-                        "types": texts(line.type for line in part),
-                        "payloads": texts(line.payload_json for line in part),
-                        "warnings": texts(line.warning for line in part),
+                        **_given(part),
                     },
                 )
             )
             for part in _in_parts(lines)
         )
+
+    def hold_and_store(self, fence: Fence, lines: Sequence[StoredLine]) -> None:
+        """Store lines that fit into one statement, and commit with it; `LeaseLost` if they are another's."""
+        if not self._sql.rows(HOLD_AND_STORE, fence._asdict() | {"id": fence.job_id} | _given(lines)):
+            raise LeaseLost(JobFamily.NODE.value, fence.job_id, fence.attempt)
 
     def stored_before(self, fence: Fence) -> set[int]:
         """The earlier attempts whose output was stored to its end."""
@@ -160,6 +179,20 @@ class HookRecordRepository(Repository[HookRecord]):
         if not all_attempts:
             filters.always(_CURRENT)
         return self._page(filters, by="id", after=after, limit=limit, newest_first=False)
+
+
+def fits_at_once(lines: Sequence[StoredLine]) -> bool:
+    """Whether lines can be stored by one statement."""
+    return sum(1 for _ in zip(_in_parts(lines), range(2), strict=False)) <= 1
+
+
+def _given(lines: Sequence[StoredLine]) -> dict[str, str]:
+    return {
+        "lines": array(str(line.line_no) for line in lines),
+        "types": texts(line.type for line in lines),
+        "payloads": texts(line.payload_json for line in lines),
+        "warnings": texts(line.warning for line in lines),
+    }
 
 
 def _in_parts(lines: Iterable[StoredLine]) -> Iterator[Sequence[StoredLine]]:
