@@ -69,4 +69,4 @@ def node_job(**changes: Any) -> ClaimedNodeJob:
 
 def context(job: ClaimedJob, *, make_durable: Callable[[], bool] = lambda: True, **given: Any) -> JobContext:
     family = "ingest job" if isinstance(job, ClaimedIngestJob) else "node job"
-    return JobContext(job, family=family, make_durable=make_durable, **given)
+    return JobContext(job, family=family, make_durable=lambda _: make_durable(), **given)

@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from queue_workflows.errors import LeaseLost, PayloadError
 from queue_workflows.host.workspaces import Workspace, workspace
@@ -85,13 +85,15 @@ class JobContext(Limited):
     _workspaces: tuple[Workspace, ...] = ()
     # Held until the attempt has to stop; made by the first who sleeps.
     _running: threading.Lock | None = None
+    _own_lock: threading.Lock | None = None
+    _making: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(
         self,
         job: ClaimedJob,
         *,
         family: str,
-        make_durable: Callable[[], bool],
+        make_durable: Callable[[ClaimedJob], bool],
         on_progress: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         model: Any = None,
@@ -110,9 +112,16 @@ class JobContext(Limited):
         self._on_progress = on_progress
         self._windows = windows
         self._clock = clock
-        self._lock = threading.Lock()
         if job.cancel_requested_at is not None:
             self.stop(Stop.CANCEL)
+
+    @property
+    def _lock(self) -> threading.Lock:
+        """Made by the first who needs it, as hardly a short job does."""
+        if self._own_lock is None:
+            with self._making:
+                self._own_lock = self._own_lock or threading.Lock()
+        return self._own_lock
 
     @property
     def id(self) -> int:
@@ -173,7 +182,7 @@ class JobContext(Limited):
             if self._stop is Stop.LEASE_LOST or (self._closed and self._fence is None):
                 raise self._lease_lost()
             if self._fence is None:
-                if not self._make_durable():
+                if not self._make_durable(self.job):
                     self.stop(Stop.LEASE_LOST)
                     raise self._lease_lost()
                 self._fence = FenceToken(self.family, self.id, self.attempt, self.worker_id)
@@ -304,8 +313,11 @@ class JobContext(Limited):
 
     def close(self) -> None:
         """The function has ended; what its threads still report is not its job's any more."""
-        with self._lock:
-            self._closed = True
+        self._closed = True
+        # Who made no lock before that was true will see it; who did is waited for.
+        if self._own_lock is not None:
+            with self._own_lock:
+                pass
         for each in self._workspaces:
             each.close()
 

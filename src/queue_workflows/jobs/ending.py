@@ -41,7 +41,10 @@ def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float
     ending: Ending | None
     match outcome:
         case Completed():
-            ending = Ending(fence, _COMPLETED, outcome.result_json)
+            # Most jobs of most workers: made without the call that fills in what is not given.
+            ending = tuple.__new__(
+                Ending, (fence, _COMPLETED, outcome.result_json, None, False, None, None, None, None)
+            )
         case Skipped():
             ending = Ending(fence, JobStatus.SKIPPED, error=_note("skipped", outcome.reason))
         case RetryLater():

@@ -29,7 +29,7 @@ from queue_workflows.config import InvokeContext
 from queue_workflows.errors import LeaseLost, PayloadError, RefError
 from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.invocation import invocation
+from queue_workflows.jobs.invocation import invocation, unchanged
 from queue_workflows.jobs.observing import UNOBSERVED, Unobserved, processing
 from queue_workflows.jobs.outcomes import (
     Abandoned,
@@ -174,24 +174,47 @@ def _perform_sync(  # noqa: PLR0917 - a context that is run in takes keywords at
     redactor: Redactor,
 ) -> Outcome:
     """The same for a function that is no coroutine, which needs no event loop."""
+    observed = processing(job)
+    if observed is UNOBSERVED:
+        return _outcome_in_thread(job, work, ctx, invoke_context, run, limits, redactor)
+    with observed:
+        ctx.observed = observed
+        outcome = _outcome_in_thread(job, work, ctx, invoke_context, run, limits, redactor)
+        observed.ended(outcome)
+        return outcome
+
+
+def _outcome_in_thread(  # noqa: PLR0917 - as above
+    job: ClaimedJob,
+    work: Work,
+    ctx: JobContext,
+    invoke_context: InvokeContext | None,
+    run: Any,
+    limits: PayloadLimits,
+    redactor: Redactor,
+) -> Outcome:
     outcome: Outcome
-    with processing(job) as observed:
-        if observed is not UNOBSERVED:
-            ctx.observed = observed
-        try:
-            ctx.raise_if_cancelled()
+    try:
+        ctx.raise_if_cancelled()
+        if invoke_context is None:
+            value = work.call(job, ctx)
+            if value is None and not work.returns_dict:
+                outcome = _NO_RESULT
+            else:
+                outcome = _completed(value, unchanged, work, limits)
+        else:
             with invocation(invoke_context, job, run) as finalize:
                 outcome = _completed(work.call(job, ctx), finalize, work, limits)
-        except BaseException as exc:
-            if _is_the_users_own(exc):
-                raise
-            outcome = _outcome_of(exc, job, ctx, redactor)
-            if (slowed := _slowed_in(exc)) is not None:
-                with _tolerated(ctx, slowed):
-                    ctx.penalize(*slowed)
-        finally:
-            ctx.close()
-        return _ended(outcome, ctx, observed, redactor)
+    except BaseException as exc:
+        if _is_the_users_own(exc):
+            raise
+        outcome = _outcome_of(exc, job, ctx, redactor)
+        if (slowed := _slowed_in(exc)) is not None:
+            with _tolerated(ctx, slowed):
+                ctx.penalize(*slowed)
+    finally:
+        ctx.close()
+    return outcome if ctx.stopping is None else _heeding_stop(outcome, ctx, redactor)
 
 
 def _completed(value: Any, finalize: Callable[[Any], Any], work: Work, limits: PayloadLimits) -> Completed:

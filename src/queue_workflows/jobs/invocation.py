@@ -62,13 +62,14 @@ class _NoContext:
     """For a host app that put nothing around its jobs."""
 
     def __enter__(self) -> Callable[[Any], Any]:
-        return _unchanged
+        return unchanged
 
     def __exit__(self, *_: object) -> None:
         return None
 
 
-def _unchanged(value: Any) -> Any:
+def unchanged(value: Any) -> Any:
+    """What is applied to a result where nobody has anything to apply."""
     return value
 
 

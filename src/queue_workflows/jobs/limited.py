@@ -52,7 +52,6 @@ class Limited(ABC):
     observed: Unobserved = UNOBSERVED
     _windows: Windows | None = None
     _clock: Callable[[], float]
-    _lock: threading.Lock
     _waiting = 0
     _beat_before = -math.inf
 
@@ -161,6 +160,11 @@ class Limited(ABC):
                     self.awaiting = tuple(one for one in self.awaiting if one != (what, began[0]))
             if began and what is not None:
                 self.observed.waited(_METRICS[what.what], now - began[0])
+
+    @property
+    @abstractmethod
+    def _lock(self) -> threading.Lock:
+        """Around what several threads of a job may change."""
 
     @abstractmethod
     def raise_if_cancelled(self) -> None:

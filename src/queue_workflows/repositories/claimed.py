@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from operator import itemgetter
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
 from queue_workflows.states import JobFamily
 
@@ -25,11 +25,16 @@ class Fence(NamedTuple):
 class ClaimedJob:
     """What both families hand to a worker; the rest is in the two classes below.
 
-    Not frozen: a frozen class sets each of its fields by a call, which costs three times as much.
+    Not frozen: a frozen class sets each of its fields by a call, which costs three times as much. What a
+    worker looks at in every job is taken from the row at once, all else when somebody asks for it: to read
+    the moments alone costs as much as the rest, and hardly a function wants to know them.
     """
 
     family: ClassVar[JobFamily]
     json_fields: ClassVar[tuple[str, ...]]
+
+    # What the server returned, where it is that which made this.
+    _row: Sequence[Any] = field(init=False, repr=False, compare=False)
 
     id: int
     queue: str
@@ -62,7 +67,42 @@ class ClaimedJob:
     @property
     def fence(self) -> Fence:
         """What every write for this job has to show."""
-        return Fence(self.id, self.attempt, self.claimed_by)
+        # Once for every job at least: made without the call that names its parts.
+        return tuple.__new__(Fence, (self.id, self.attempt, self.claimed_by))
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> Self:
+        """From the columns as `returned` has them."""
+        job = cls.__new__(cls)
+        job._row = row
+        (
+            job.id,
+            job.queue,
+            job.priority,
+            job.position,
+            job.attempt,
+            job.suspect,
+            job.claimed_by,
+            job.timeout_s,
+            job.stall_timeout_s,
+            job.limit_key,
+        ) = _AT_ONCE(row)
+        if _CANCELLED(row) is None:
+            job.cancel_requested_at = None
+        return job
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """A field that was not asked for yet."""
+            late = _LATE[type(self)].get(name)
+            if late is None:
+                raise AttributeError(name=name, obj=self)
+            place, read = late
+            text = self._row[place]
+            value = text if text is None or read is None else read(text)
+            setattr(self, name, value)
+            return value
 
 
 @dataclass(slots=True)
@@ -100,24 +140,62 @@ class ClaimedIngestJob(ClaimedJob):
     schedule_name: str | None
     tick_at: datetime | None
 
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> Self:
+        """Of these a worker has thousands a second, and asks each for its task."""
+        # As `super().of(row)`, which a class that is made anew for its slots cannot say.
+        job: Self = _of_any(cls, row)
+        job.task_name, job.reason = _OWN(row)
+        return job
+
 
 C = TypeVar("C", bound=ClaimedJob)
+_of_any: Final[Callable[[type[Any], Sequence[Any]], Any]] = ClaimedJob.of.__func__  # type: ignore[attr-defined]
 
 
 def columns_of(kind: type[ClaimedJob]) -> list[str]:
     """The columns that make up a claimed job, in the order in which `loaded` takes them."""
-    return [field.name for field in fields(kind)]
+    return [column.name for column in fields(kind) if column.init]
 
 
-_PRIORITY, _POSITION = (itemgetter(columns_of(ClaimedJob).index(name)) for name in ("priority", "position"))
-# What `json.loads` does in the end; the server's own text is sound, and begins with its first letter.
-_scanned: Final[Callable[[str, int], tuple[Any, int]]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+def _getter(kind: type[ClaimedJob], *names: str) -> Callable[[Sequence[Any]], Any]:
+    columns = columns_of(kind)
+    return itemgetter(*[columns.index(name) for name in names])
+
+
+_PRIORITY, _POSITION = _getter(ClaimedJob, "priority"), _getter(ClaimedJob, "position")
+_CANCELLED: Final = _getter(ClaimedJob, "cancel_requested_at")
+_AT_ONCE: Final = _getter(
+    *(ClaimedJob, "id", "queue", "priority", "position", "attempt", "suspect", "claimed_by"),
+    *("timeout_s", "stall_timeout_s", "limit_key"),
+)
+_OWN: Final = _getter(ClaimedIngestJob, "task_name", "reason")
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+def _is_moment(name: str) -> bool:
+    return name.endswith("_at")
+
+
+def _late(kind: type[ClaimedJob]) -> Mapping[str, tuple[int, Callable[[str], Any] | None]]:
+    """Where each column is, and what reads its text."""
+    read: dict[str, Callable[[str], Any]] = dict.fromkeys(kind.json_fields, json.loads)
+    columns = columns_of(kind)
+    read |= dict.fromkeys(filter(_is_moment, columns), _moment)
+    return {name: (place, read.get(name)) for place, name in enumerate(columns)}
+
+
+_LATE: Final = {kind: _late(kind) for kind in (ClaimedNodeJob, ClaimedIngestJob)}
 
 
 def returned(kind: type[ClaimedJob]) -> str:
     """What to return of `job`; JSON as text, so that no loader the caller registered can change it."""
     return ", ".join(
-        f"job.{name}::text" if name in kind.json_fields else f"job.{name}" for name in columns_of(kind)
+        f"job.{name}::text" if name in kind.json_fields or _is_moment(name) else f"job.{name}"
+        for name in columns_of(kind)
     )
 
 
@@ -126,11 +204,4 @@ def loaded(kind: type[C], rows: Iterable[Sequence[Any]]) -> list[C]:
     ordered = sorted(rows, key=_POSITION)
     if len(set(map(_PRIORITY, ordered))) > 1:
         ordered.sort(key=_PRIORITY, reverse=True)
-    jobs = [kind(*row) for row in ordered]
-    for name in kind.json_fields:
-        for job in jobs:
-            text = getattr(job, name)
-            if text is not None:
-                # Most have none, and are not to wait until a parser has come into the caches.
-                setattr(job, name, {} if text == "{}" else _scanned(text, 0)[0])
-    return jobs
+    return list(map(kind.of, ordered))

@@ -321,7 +321,7 @@ class Crew:
         return JobContext(
             job,
             family=self._family.title,
-            make_durable=lambda: self._make_durable(job),
+            make_durable=self._make_durable,
             windows=self._windows,
         )
 

@@ -202,6 +202,6 @@ class Worker:
         return JobContext(
             job,
             family=self._family.title,
-            make_durable=lambda: self._touch.make_durable(job),
+            make_durable=self._touch.make_durable,
             windows=self._windows,
         )
