@@ -33,6 +33,7 @@ from queue_workflows.states import JobStatus
 _REFUSED_DELAY_S: Final = 60.0
 # An enum's members are dear to look up on a class, and this one is wanted for nearly every job.
 _COMPLETED: Final = JobStatus.COMPLETED
+_made: Final = tuple.__new__
 
 
 def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float) -> Ending | None:
@@ -42,7 +43,7 @@ def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float
     match outcome:
         case Completed():
             # Most jobs of most workers: made without the call that fills in what is not given.
-            ending = tuple.__new__(
+            ending = _made(
                 Ending, (fence, _COMPLETED, outcome.result_json, None, False, None, None, None, None)
             )
         case Skipped():

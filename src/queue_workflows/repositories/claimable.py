@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
 
 from queue_workflows.errors import IllegalTransition, LeaseLost, PayloadError
 from queue_workflows.models.base import Base
@@ -33,6 +34,9 @@ from queue_workflows.settings import check_queue_name
 from queue_workflows.states import JOB_TERMINAL, DesiredState, JobStatus
 
 M = TypeVar("M", bound=Base)
+
+# Of an answer to an end and a claim, the columns of the job.
+_CLAIMED: Final = itemgetter(slice(2, None))
 
 
 class Claims(NamedTuple):
@@ -172,7 +176,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
             rows = answer()
             # The first row is what was accepted, each other one a job.
             ids, statuses, *_ = rows[0]
-            jobs = loaded(self._claimed, [row[2:] for row in rows[1:]])
+            jobs = loaded(self._claimed, map(_CLAIMED, rows[1:]))
             return accepted_of(endings, zip(ids or (), statuses or (), strict=True)), jobs
 
         return Unread(answer.number() - 1, load)

@@ -21,13 +21,17 @@ class Fence(NamedTuple):
     claimed_by: str
 
 
+# Looked up once, as they are called for every job.
+_made, _new = tuple.__new__, object.__new__
+
+
 @dataclass(slots=True)
 class ClaimedJob:
     """What both families hand to a worker; the rest is in the two classes below.
 
-    Not frozen: a frozen class sets each of its fields by a call, which costs three times as much. What a
-    worker looks at in every job is taken from the row at once, all else when somebody asks for it: to read
-    the moments alone costs as much as the rest, and hardly a function wants to know them.
+    Not frozen: a frozen class sets each of its fields by a call, which costs three times as much. What the
+    server returned is read when somebody asks for it: to read the moments alone costs as much as all the
+    rest, and hardly a function wants to know them.
     """
 
     family: ClassVar[JobFamily]
@@ -68,27 +72,13 @@ class ClaimedJob:
     def fence(self) -> Fence:
         """What every write for this job has to show."""
         # Once for every job at least: made without the call that names its parts.
-        return tuple.__new__(Fence, (self.id, self.attempt, self.claimed_by))
+        return _made(Fence, (self.id, self.attempt, self.claimed_by))
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Self:
         """From the columns as `returned` has them."""
-        job = cls.__new__(cls)
+        job = _new(cls)
         job._row = row
-        (
-            job.id,
-            job.queue,
-            job.priority,
-            job.position,
-            job.attempt,
-            job.suspect,
-            job.claimed_by,
-            job.timeout_s,
-            job.stall_timeout_s,
-            job.limit_key,
-        ) = _AT_ONCE(row)
-        if _CANCELLED(row) is None:
-            job.cancel_requested_at = None
         return job
 
     if not TYPE_CHECKING:
@@ -142,15 +132,23 @@ class ClaimedIngestJob(ClaimedJob):
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> Self:
-        """Of these a worker has thousands a second, and asks each for its task."""
-        # As `super().of(row)`, which a class that is made anew for its slots cannot say.
-        job: Self = _of_any(cls, row)
-        job.task_name, job.reason = _OWN(row)
+        """Of these a worker has thousands a second, so what it looks at in each of them is taken at once."""
+        job = _new(cls)
+        job._row = row
+        # All columns in their order; what has no name here is read when it is asked for.
+        # fmt: off
+        (
+            job.id, job.queue, job.priority, job.position, _, _, job.attempt, _, _, _, _, job.suspect,
+            job.claimed_by, _, job.timeout_s, job.stall_timeout_s, _, job.limit_key, cancelled_at, _, _, _,
+            job.task_name, job.reason, _, _, _, _,
+        ) = row
+        # fmt: on
+        if cancelled_at is None:
+            job.cancel_requested_at = None
         return job
 
 
 C = TypeVar("C", bound=ClaimedJob)
-_of_any: Final[Callable[[type[Any], Sequence[Any]], Any]] = ClaimedJob.of.__func__  # type: ignore[attr-defined]
 
 
 def columns_of(kind: type[ClaimedJob]) -> list[str]:
@@ -158,18 +156,7 @@ def columns_of(kind: type[ClaimedJob]) -> list[str]:
     return [column.name for column in fields(kind) if column.init]
 
 
-def _getter(kind: type[ClaimedJob], *names: str) -> Callable[[Sequence[Any]], Any]:
-    columns = columns_of(kind)
-    return itemgetter(*[columns.index(name) for name in names])
-
-
-_PRIORITY, _POSITION = _getter(ClaimedJob, "priority"), _getter(ClaimedJob, "position")
-_CANCELLED: Final = _getter(ClaimedJob, "cancel_requested_at")
-_AT_ONCE: Final = _getter(
-    *(ClaimedJob, "id", "queue", "priority", "position", "attempt", "suspect", "claimed_by"),
-    *("timeout_s", "stall_timeout_s", "limit_key"),
-)
-_OWN: Final = _getter(ClaimedIngestJob, "task_name", "reason")
+_PRIORITY, _POSITION = (itemgetter(columns_of(ClaimedJob).index(name)) for name in ("priority", "position"))
 
 
 def _moment(text: str) -> datetime:

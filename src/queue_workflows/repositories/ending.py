@@ -140,8 +140,6 @@ class Ending(NamedTuple):
 
 
 _FENCE, _JOB_ID = itemgetter(0), itemgetter(0)
-_OF_CLAIM, _TO_BECOME = itemgetter(slice(1, None)), itemgetter(slice(1, None))
-_BARE: Final = Ending(Fence(0, 0, ""), JobStatus.COMPLETED)[2:]
 _NO_WORDS: Final = dict.fromkeys(("results", "failures", "delays", "reasons", "keys", "progress"), _NOTHING)
 
 
@@ -206,11 +204,12 @@ def given_params(family: Family, endings: Sequence[Ending]) -> tuple[bool, dict[
 
     Where it is not, or there are none, what the statement for any endings is given.
     """
-    fences = list(map(_FENCE, endings))
-    claims, becoming = list(map(_OF_CLAIM, fences)), list(map(_TO_BECOME, endings))
     size = len(endings)
-    if size and claims.count(claims[0]) == size and becoming.count(becoming[0]) == size:
-        return True, alike_params(family, endings)
+    if size:
+        fences, *becoming = zip(*endings, strict=True)
+        _, *claims = zip(*fences, strict=True)
+        if all([column.count(column[0]) == size for column in (*claims, *becoming)]):  # noqa: C419 - short
+            return True, alike_params(family, endings)
     return False, end_params(family, endings)
 
 
@@ -220,29 +219,30 @@ def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
     Where no ending has a value an empty array stands for a column of NULL: most columns of most batches.
     """
     ordered = sorted(endings, key=_FENCE)
-    fences, size = [ending.fence for ending in ordered], len(ordered)
-    _check_ids(set(map(_JOB_ID, fences)), size)
+    size = len(ordered)
+    # By columns, as each of them is one array: nothing is done for each job that is done for all at once.
+    fences, statuses, results, failures, counted, delays, reasons, keys, progress = zip(*ordered, strict=True)
     params = fence_params(fences)
-    params["statuses"] = array([ending.status for ending in ordered])
-    if [ending[2:] for ending in ordered].count(_BARE) == size:
-        # Nothing but a status, as most have it: one of each is looked at.
-        for ending in {ending.status: ending for ending in ordered}.values():
-            _check(family, ending)
-        return params | _NO_WORDS | {"counted": array(["f"] * size)}
-    for ending in ordered:
+    _check_ids(set(map(_JOB_ID, fences)), size)
+    is_bare = not any(counted) and delays.count(None) == size
+    is_bare = is_bare and not (any(results) or any(failures) or any(reasons) or any(keys) or any(progress))
+    # Where they have nothing but one status, as most have it, the first is looked at for all of them.
+    for ending in ordered[:1] if is_bare and statuses.count(statuses[0]) == size else ordered:
         _check(family, ending)
-    delays = [ending.delay_s for ending in ordered]
-    params["results"] = _column([ending.result for ending in ordered])
-    params["failures"] = _column([ending.error for ending in ordered])
-    params["counted"] = array(["t" if ending.counts else "f" for ending in ordered])
+    params["statuses"] = array(statuses)
+    if is_bare:
+        return params | _NO_WORDS | {"counted": array(["f"] * size)}
+    params["results"] = _column(results)
+    params["failures"] = _column(failures)
+    params["counted"] = array(["t" if counts else "f" for counts in counted])
     params["delays"] = (
         array(["NULL" if delay is None else repr(delay) for delay in delays])
         if any(delay is not None for delay in delays)
         else _NOTHING
     )
-    params["reasons"] = _column([ending.hold_reason for ending in ordered])
-    params["keys"] = _column([ending.hold_key for ending in ordered])
-    params["progress"] = _column([ending.progress for ending in ordered])
+    params["reasons"] = _column(reasons)
+    params["keys"] = _column(keys)
+    params["progress"] = _column(progress)
     return params
 
 
@@ -251,19 +251,17 @@ def _check_ids(ids: Set[int], size: int) -> None:
         raise PayloadError("a job has two endings in one batch", path="endings", advice="a job ends once")
 
 
-def _column(values: list[str | None]) -> str:
+def _column(values: Sequence[str | None]) -> str:
     return texts([value or "" for value in values]) if any(values) else _NOTHING
 
 
-def alike_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
+def _alike_params(family: Family, ids: Sequence[int], ending: Ending) -> dict[str, Any]:
     """The values of `GIVEN_ALIKE`; numbers as text, which the driver types the same whatever their size."""
-    ending = endings[0]
     _check(family, ending)
-    ids = sorted([each.fence.job_id for each in endings])
-    _check_ids(set(ids), len(endings))
+    _check_ids(set(ids), len(ids))
     _, attempt, claimed_by = ending.fence
     return {
-        "ids": array(map(str, ids)),
+        "ids": array(map(str, sorted(ids))),
         "attempt": str(attempt),
         "claimed_by": claimed_by,
         "status": ending.status.value,
@@ -279,14 +277,16 @@ def alike_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
 
 def fence_params(fences: Sequence[Fence]) -> dict[str, Any]:
     """The arrays of some fences."""
-    workers = {fence.claimed_by for fence in fences}
+    if not fences:
+        return {"ids": _NOTHING, "attempts": _NOTHING, "workers": _NOTHING}
+    ids, attempts, workers = zip(*fences, strict=True)
     return {
-        "ids": array([str(fence.job_id) for fence in fences]),
-        "attempts": array([str(fence.attempt) for fence in fences]),
+        "ids": array(map(str, ids)),
+        "attempts": array(map(str, attempts)),
         # Nearly always one worker's own.
-        "workers": array([_quoted(*workers)] * len(fences))
-        if len(workers) == 1
-        else texts(fence.claimed_by for fence in fences),
+        "workers": array([_quoted(workers[0])] * len(workers))
+        if workers.count(workers[0]) == len(workers)
+        else texts(workers),
     }
 
 

@@ -43,7 +43,8 @@ class Holdings:
         with self._lock:
             held = self._held
             # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
-            held.update([(one.job.id, one) for one in taken])
+            for one in taken:
+                held[one.job.id] = one
             for one in dropped:
                 # As `_forget` does it, without the call.
                 job_id = one.job.id

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 # short one would have workers that do not know a million of them put them aside again all the time.
 UNKNOWN_DELAY_S: Final = 3600.0
 _TASK_NAME: Final = attrgetter("task_name")
+# Outcomes of attempts after which the job waits as it did before.
+_NO_JOBS_WORTH: Final = (Released, OnHold)
 
 
 class Performed(NamedTuple):
@@ -91,6 +93,12 @@ class Performer:
 
         Raises what the database has against it, before the function has begun.
         """
+        if isinstance(job, ClaimedIngestJob):
+            task = self._tasks.find(job.task_name)
+            if task is None:
+                return Performed(self.aside(job), counts=False)
+            self.has_loaded = True
+            return self._performed(job, task, ctx, None)
         work, reason, key = self._look_up(job)
         if work is None:
             if self._hooks is not None and isinstance(job, ClaimedNodeJob):
@@ -108,6 +116,14 @@ class Performer:
                 work = on_loaded_model(
                     work, model, ctx, models, timeout_s=self._load_timeout_s, clock=time.monotonic
                 )
+        performed = self._performed(job, work, ctx, run)
+        if self._models is not None:
+            # What the function leaves of its context must not keep a model that is unloaded.
+            ctx.model = None
+            self._models.used()
+        return performed
+
+    def _performed(self, job: ClaimedJob, work: Work, ctx: JobContext, run: WorkflowRun | None) -> Performed:
         outcome = execute(
             job,
             work,
@@ -118,11 +134,7 @@ class Performer:
             limits=self._limits,
             redactor=self._redactor,
         )
-        if self._models is not None:
-            # What the function leaves of its context must not keep a model that is unloaded.
-            ctx.model = None
-            self._models.used()
-        return Performed(self._ending_of(outcome, job), counts=not isinstance(outcome, Released | OnHold))
+        return Performed(self._ending_of(outcome, job), not isinstance(outcome, _NO_JOBS_WORTH))
 
     def unknown(self, jobs: Sequence[ClaimedJob]) -> set[str]:
         """The tasks of these jobs, of one family, that this process does not know."""
@@ -178,8 +190,6 @@ class Performer:
         return ending_of(outcome, job, self._backoff, self._rng.random())
 
     def _look_up(self, job: ClaimedJob) -> tuple[Work | None, str, str | None]:
-        if isinstance(job, ClaimedIngestJob):
-            return self._tasks.find(job.task_name), UNKNOWN_TASK, job.task_name
         assert isinstance(job, ClaimedNodeJob)  # noqa: S101 - there are two families
         if self._hooks is not None:
             return self._hooks.work(job), UNKNOWN_MODULE, f"{job.plugin}/{job.node_module}"
