@@ -221,13 +221,15 @@ def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
     ordered = sorted(endings, key=_FENCE)
     size = len(ordered)
     # By columns, as each of them is one array: nothing is done for each job that is done for all at once.
-    fences, statuses, results, failures, counted, delays, reasons, keys, progress = zip(*ordered, strict=True)
+    columns = zip(*ordered, strict=True) if ordered else [()] * len(Ending._fields)
+    fences, statuses, results, failures, counted, delays, reasons, keys, progress = columns
     params = fence_params(fences)
     _check_ids(set(map(_JOB_ID, fences)), size)
     is_bare = not any(counted) and delays.count(None) == size
     is_bare = is_bare and not (any(results) or any(failures) or any(reasons) or any(keys) or any(progress))
+    is_one_status = bool(ordered) and statuses.count(statuses[0]) == size
     # Where they have nothing but one status, as most have it, the first is looked at for all of them.
-    for ending in ordered[:1] if is_bare and statuses.count(statuses[0]) == size else ordered:
+    for ending in ordered[:1] if is_bare and is_one_status else ordered:
         _check(family, ending)
     params["statuses"] = array(statuses)
     if is_bare:
@@ -255,9 +257,11 @@ def _column(values: Sequence[str | None]) -> str:
     return texts([value or "" for value in values]) if any(values) else _NOTHING
 
 
-def _alike_params(family: Family, ids: Sequence[int], ending: Ending) -> dict[str, Any]:
+def alike_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
     """The values of `GIVEN_ALIKE`; numbers as text, which the driver types the same whatever their size."""
+    ending = endings[0]
     _check(family, ending)
+    ids = [each.fence.job_id for each in endings]
     _check_ids(set(ids), len(ids))
     _, attempt, claimed_by = ending.fence
     return {
