@@ -319,6 +319,18 @@ def test_an_unknown_task_waits_for_a_worker_that_knows_it(qwf_dsn, jobs):
         until(lambda: jobs.fetch(job).status == jobs.fetch(behind).status == "completed")
 
 
+def test_unknown_tasks_are_put_aside_together(qwf_dsn, jobs):
+    """A worker of one job claims one of them to find out; the others wait without an attempt."""
+    ids = [enqueue(jobs, "note") for _ in range(20)]
+    with running_worker(qwf_dsn, "--drain", *SOLO, QWF_APP="support.processes") as worker:
+        assert worker.wait(60) == 0
+    rows = [jobs.fetch(job_id) for job_id in ids]
+    assert {(row.status, row.hold_reason, row.hold_key) for row in rows} == {
+        ("scheduled", "unknown_task", "note")
+    }
+    assert sum(row.attempt for row in rows) == 1
+
+
 def test_an_unknown_module_waits_for_a_worker_that_knows_it(qwf_dsn):
     """A starting worker fetches the node jobs whose module it knows, and no others."""
     with jobs_of("node", qwf_dsn) as nodes:

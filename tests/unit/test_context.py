@@ -299,6 +299,29 @@ def test_what_a_left_behind_thread_reports_is_nobodys():
     assert json.loads(ctx.take_progress(now=0, final=True) or "") == {"fraction": 1.0}
 
 
+def test_what_is_being_reported_as_the_function_ends_is_the_jobs_last_word():
+    """A context is closed when whoever was in the midst of a report has made it: none is half made."""
+    in_the_midst, go_on = threading.Event(), threading.Event()
+
+    def clock() -> float:
+        in_the_midst.set()
+        assert go_on.wait(30)
+        return 1.0
+
+    ctx = context(ingest_job(), clock=clock)
+    said = threading.Thread(target=ctx.progress, args=[0.5])
+    said.start()
+    assert in_the_midst.wait(30)
+    closed = threading.Thread(target=ctx.close)
+    closed.start()
+    closed.join(0.1)
+    assert closed.is_alive()
+    go_on.set()
+    closed.join(30)
+    assert ctx.take_progress(now=2.0, final=True) == '{"fraction":0.5}'
+    said.join(30)
+
+
 def test_an_interrupt_is_called_by_a_stop_and_not_after():
     """From whatever thread stops; one that comes late is called at once."""
     ctx = context(ingest_job())

@@ -87,7 +87,9 @@ class ClaimedJob:
             """A field that was not asked for yet."""
             late = _LATE[type(self)].get(name)
             if late is None:
-                raise AttributeError(name=name, obj=self)
+                raise AttributeError(
+                    f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
+                )
             place, read = late
             text = self._row[place]
             value = text if text is None or read is None else read(text)
@@ -139,7 +141,8 @@ class ClaimedIngestJob(ClaimedJob):
         # fmt: off
         (
             job.id, job.queue, job.priority, job.position, _, _, job.attempt, _, _, _, _, job.suspect,
-            job.claimed_by, _, job.timeout_s, job.stall_timeout_s, _, job.limit_key, cancelled_at, _, _, _,
+            job.claimed_by, _, job.timeout_s, job.stall_timeout_s, job.host_lock, job.limit_key,
+            cancelled_at, _, _, _,
             job.task_name, job.reason, _, _, _, _,
         ) = row
         # fmt: on

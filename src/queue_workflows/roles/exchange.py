@@ -181,6 +181,7 @@ class Exchange:
             self._unread = self._asked(ended, limit, alone, before)
             if before is not None:
                 self._begin(before)
+                self._abandon(before.ended)
         except _FAILED as exc:
             self._unread = None
             self._guardian.claiming.release()
@@ -230,9 +231,9 @@ class Exchange:
         ):
             # The claim beside it did not see what was given back.
             self._taking.unsure()
-        if not self._kept:
-            # To let go of so many jobs takes its time: here, while the server is at the next, and not after.
-            unread.ended, unread.jobs, unread.asked = [], [], unread.asked._replace(endings=())
+        # To let go of so many jobs takes its time: here, while the server is at the next, and not after.
+        unread.ended = [held for held in unread.ended if held.ending is None]
+        unread.jobs, unread.asked = [], unread.asked._replace(endings=())
 
     def _abandon(self, ended: list[HeldJob]) -> None:
         """Give back the slots of those whose lease is lost; what fails here lapses by itself."""

@@ -26,10 +26,12 @@ from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.ending import ending_instead
 from queue_workflows.jobs.guards import HeldJob, budget_for
+from queue_workflows.jobs.tasks import UNKNOWN_TASK
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.roles.outfit import Outfit
 from queue_workflows.roles.performing import Performed
+from queue_workflows.roles.putting_aside import PuttingAside
 from queue_workflows.states import WorkerState
 
 _log = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ class Worker:
         self._touch = outfit.touch
         self._performer = outfit.performer
         self._duty = outfit.duty
+        self._unknown = PuttingAside(outfit.options.queue)
 
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
@@ -69,6 +72,8 @@ class Worker:
                 self._duty.park(self._guardian.wish)
                 continue
             self._duty.fetch_again(time.monotonic())
+            if self._unknown.is_due:
+                self._unknown.put_aside(self._touch)
             job = self._claim()
             if job is None and not self._options.drain:
                 job = self._idle()
@@ -167,7 +172,9 @@ class Worker:
         if last_words is not None:
             self._touch.repository().beat_many([(job.fence, last_words)])
         # What waits for who knows it, or for a lock, would else wait until there is no work.
-        if self._duty.may_claim() and not self._duty.must_ask(time.monotonic()):
+        if ending.hold_reason == UNKNOWN_TASK and ending.hold_key is not None:
+            self._unknown.met(ending.hold_key)
+        elif self._duty.may_claim() and not self._duty.must_ask(time.monotonic()):
             return self._end_and_claim(held, ending)
         with self._guardian.claiming:
             lost = self._touch.intake().end([ending]).lost
