@@ -29,7 +29,9 @@ REAPER = """
 import os, sys
 from pathlib import Path
 from support.leftovers import Leftovers, PLACE
+from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.host.reaping import reap_here
+die_with_parent(take_launcher_pid())
 _, kind, name, lock, report = sys.argv[1:]
 sys.exit(reap_here(Leftovers(Path(os.environ[PLACE])).kind(), name, int(lock), int(report)))
 """
