@@ -116,6 +116,7 @@ def test_a_wrong_command_line_is_said_in_one_line(options: list[str], words: str
     [
         ([*QWF, "janitor", "--once"], {}, "no resource kind is registered"),
         ([*APP, "janitor", "--reap", "no", "x", "0", "1"], {}, "there is no resource kind 'no'"),
+        ([*APP, "janitor", "--reap", "thing", "x", "99", "98"], {}, "there is no lock to hold"),
         ([*APP, "janitor", "--once"], {"QWF_LOCK_DIR": "/dev/null"}, "/dev/null"),
     ],
 )

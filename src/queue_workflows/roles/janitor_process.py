@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -91,11 +92,21 @@ def run_janitor(
 
 def run_reaper(kind: str, name: str, lock: int, report: int) -> ExitCode:
     """Be the reaper of one orphan, whose lock is in our hand; what it starts ends before it does."""
+    is_ours = all(_is_open(descriptor) for descriptor in (lock, report))
     for one in registered_kinds():
-        if one.name == kind:
+        if one.name == kind and is_ours:
             with harden(deadline_s=one.timeout_s, on_teardown=end_children, teardown_s=_TEARDOWN_S):
                 return reap_here(one, name, lock, report)
-    raise ConfigurationError(f"there is no resource kind {kind!r}", advice="this option is the janitor's own")
+    what = f"there is no resource kind {kind!r}" if is_ours else "there is no lock to hold"
+    raise ConfigurationError(f"--reap: {what}", advice="this option is the janitor's own")
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except (OSError, OverflowError):
+        return False
+    return True
 
 
 def _clear_once(outcome: Outcome, settings: Settings, db_url: str | None, *, dry: bool) -> None:
