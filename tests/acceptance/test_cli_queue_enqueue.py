@@ -47,6 +47,24 @@ def test_one_job_with_everything(qwf_dsn, conn):
     assert datetime.fromisoformat(row["run_at"]) == datetime(2040, 1, 31, 12, tzinfo=UTC)
 
 
+def test_what_a_job_has_alone(qwf_dsn, conn):
+    """On its machine, and among all of them."""
+    enqueued(qwf_dsn, "page", "--queue", "fetch", "--host-lock", "disk", "--exclusive", "account-7")
+    enqueued(qwf_dsn, "page", "--queue", "fetch", "--host-lock", "disk", "--when-held", "elsewhere")
+    enqueued(qwf_dsn, "page", "--queue", "fetch", "--host-lock", "disk", "--when-held", "wait")
+    assert conn.execute("SELECT host_lock, limit_key FROM ingest_jobs ORDER BY id").fetchall() == [
+        ("disk", "exclusive:account-7"),
+        ("elsewhere:disk", None),
+        ("disk", None),
+    ]
+    for wrong, why in (
+        (("--when-held", "wait"), "--when-held is about --host-lock"),
+        (("--exclusive", "a", "--limit-key", "b"), "both exclusive and limit_key"),
+    ):
+        said = qwf_here("--db", qwf_dsn, "queue", "enqueue", "page", "--queue", "fetch", *wrong, status=2)
+        assert why in said.stderr
+
+
 def test_a_key_that_is_taken(qwf_dsn, conn):
     """The job that has it is named, and nothing enqueued."""
     options = ("page", "--queue", "fetch", "--dedupe-key", "k")

@@ -83,6 +83,23 @@ def test_every_field_of_a_line_is_stored(qwf_dsn, conn, tmp_path):
     assert conn.execute("SELECT to_jsonb(j) FROM ingest_jobs j ORDER BY id").fetchall() == before
 
 
+def test_a_line_says_what_its_job_has_alone(qwf_dsn, conn, tmp_path):
+    """By the words of a job; one that has two keys is refused with its number."""
+    file = written(
+        tmp_path / "jobs.jsonl",
+        line(1, exclusive="account-7"),
+        line(2, host_lock="elsewhere:disk", exclusive=None),
+    )
+    assert imported(qwf_dsn, file)["created"] == 2
+    assert conn.execute("SELECT limit_key, host_lock FROM ingest_jobs ORDER BY id").fetchall() == [
+        ("exclusive:account-7", None),
+        (None, "elsewhere:disk"),
+    ]
+    wrong = written(tmp_path / "wrong.jsonl", line(3), line(4, exclusive="a", limit_key="b"))
+    assert "line 2: " in (said := imported(qwf_dsn, wrong, status=2)["said"])
+    assert "both exclusive and limit_key" in said
+
+
 @pytest.mark.parametrize("shape", ["plain", "crlf", "bom", "blank lines", "no end", "gzip"])
 def test_files_as_they_come(qwf_dsn, conn, tmp_path, shape):
     """However an editor or a program left them."""

@@ -35,6 +35,8 @@ ROWS = IngestRows(PayloadLimits(), max_attempts=4)
     [
         LEAST,
         LEAST | FULL,
+        LEAST | {"exclusive": "account-7"},
+        LEAST | {"exclusive": None, "limit_key": "host:a"},
         LEAST | {"args": None, "delay": None},
         LEAST | {"run_at": datetime(2040, 1, 1, tzinfo=UTC)},
         LEAST | {"delay": timedelta(seconds=3)},
@@ -60,6 +62,9 @@ def test_a_job_is_the_same_row_however_it_is_said(given):
             {"timeout_s": 10**400},
             {"delay": float("nan")},
             {"delay": 1, "run_at": datetime(2040, 1, 1, tzinfo=UTC)},
+            {"exclusive": "a", "limit_key": "b"},
+            {"exclusive": 7},
+            {"exclusive": "a*"},
         ),
     ],
 )
@@ -71,6 +76,19 @@ def test_and_refused_in_the_same_words(wrong):
             make(LEAST | wrong)
         said.append((type(caught.value), str(caught.value)))
     assert said[0] == said[1]
+
+
+def test_what_a_job_has_alone_is_its_key():
+    """Among many that are checked at once too; the one that has two keys is named."""
+    jobs = [NewIngestJob(**LEAST), NewIngestJob(**LEAST, exclusive="account-7")]
+    assert [dict(zip(BULK.names, ROWS.row(job), strict=True))["limit_key"] for job in jobs] == [
+        None,
+        "exclusive:account-7",
+    ]
+    assert ROWS.columns(jobs).each["limit_key"] == (None, "exclusive:account-7")
+    with pytest.raises(PayloadError, match="both exclusive and limit_key") as caught:
+        ROWS.columns([*jobs, NewIngestJob(**LEAST, exclusive="a", limit_key="b")])
+    assert caught.value.path == "jobs[2].exclusive"
 
 
 def test_what_the_last_job_said_vouches_for_no_other():

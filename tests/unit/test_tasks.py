@@ -272,7 +272,7 @@ def test_a_task_without_a_queue_needs_one(registry: TaskRegistry):
 def test_the_options_are_those_of_a_job():
     """What can be said of a job can be said through its task."""
     of_a_job = {field.name for field in fields(NewIngestJob)} - {"task_name", "args"}
-    assert set(EnqueueOptions.__annotations__) == of_a_job | {"exclusive"}  # which is a limit_key
+    assert set(EnqueueOptions.__annotations__) == of_a_job
 
 
 def test_registering_from_many_threads_loses_none(registry: TaskRegistry):

@@ -26,6 +26,7 @@ from queue_workflows.jobs.importing import (
 from queue_workflows.repositories.bulk import Enqueued
 from queue_workflows.repositories.columns import CHUNK_ROWS
 from queue_workflows.repositories.fields import Row
+from queue_workflows.repositories.host_locks import ELSEWHERE
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 
 MOST: Final = 100_000_000
@@ -42,6 +43,13 @@ MOST: Final = 100_000_000
 @click.option("--delay", type=span, metavar="SPAN", help="Not before so long from now.")
 @click.option("--run-at", metavar="TIME", help="Not before then, as in 2030-01-31T12:00:00Z.")
 @click.option("--limit-key", metavar="KEY", help="The limit that it counts against.")
+@click.option("--exclusive", metavar="NAME", help="What it has alone while it runs, among all machines.")
+@click.option("--host-lock", metavar="NAME", help="The lock of its machine that it holds while it runs.")
+@click.option(
+    "--when-held",
+    type=click.Choice(["wait", "elsewhere"]),
+    help="Where another has that lock: wait for it, or go to a host where it is free.",
+)
 @click.option("--max-attempts", type=int, metavar="N", help="It has failed after so many failures.")
 @click.option("--timeout", "timeout_s", type=span, metavar="SPAN", help="How long it may run.")
 @click.option("--reason", metavar="TEXT", help="What the task is told as its reason.")
@@ -55,6 +63,7 @@ def enqueue(
     pairs_: Sequence[str],
     count: int,
     run_at: str | None,
+    when_held: str | None,
     as_json: bool,
     **given: Any,
 ) -> ExitCode:
@@ -64,6 +73,10 @@ def enqueue(
     """
     if count > 1 and given["dedupe_key"] is not None:
         raise click.UsageError("--count with --dedupe-key would be one job: leave one of them out")
+    if when_held is not None and given["host_lock"] is None:
+        raise click.UsageError("--when-held is about --host-lock: name one")
+    if when_held == "elsewhere":
+        given["host_lock"] = ELSEWHERE + given["host_lock"]
     args = mapping_of("--args", args_text) if args_text is not None else {}
     given |= {"args": args | pairs("--arg", pairs_), "run_at": run_at and moment_of(run_at)}
     row = our_rows().row({name: value for name, value in given.items() if value is not None})

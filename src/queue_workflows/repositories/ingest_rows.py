@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import lru_cache, partial
 from itertools import islice
@@ -93,7 +93,10 @@ _DUE: Final = frozenset({"run_at", "delay"})
 # Not frozen: to be so would make up most of what one costs, and there may be a million of them.
 @dataclass(slots=True, kw_only=True)
 class NewIngestJob:
-    """A job to enqueue. `run_at` or `delay` puts it off; a taken `dedupe_key` makes enqueueing it a no-op."""
+    """A job to enqueue. `run_at` or `delay` puts it off; a taken `dedupe_key` makes enqueueing it a no-op.
+
+    `exclusive` names what it has alone while it runs, among all machines: the key `exclusive:{name}`.
+    """
 
     task_name: str
     queue: str
@@ -109,6 +112,7 @@ class NewIngestJob:
     timeout_s: float | None = None
     stall_timeout_s: float | None = None
     host_lock: str | None = None
+    exclusive: str | None = None
     traceparent: str | None = None
 
 
@@ -138,6 +142,7 @@ class IngestRows:
 
     def row(self, job: NewIngestJob) -> check.Row:
         """The values of `BULK.columns`, each checked."""
+        job = keyed(job)
         options = (
             *(job.reason, job.dedupe_key, job.limit_key, job.max_attempts, job.backoff_s, job.timeout_s),
             *(job.stall_timeout_s, job.host_lock, job.traceparent),
@@ -152,6 +157,8 @@ class IngestRows:
     def of(self, given: Mapping[str, Any]) -> check.Row:
         """The same by the names of its fields, a task and a queue among them: for who has a million."""
         values, last = self._usual.copy(), self._last_names
+        if "exclusive" in given:
+            given = _keyed_words(given)
         for name, value in given.items():
             if name in last and type(value) is str and last[name] == value:
                 values[name] = value
@@ -175,8 +182,9 @@ class IngestRows:
             said: list[tuple[Any, ...]] = []
             texts: list[str] = []
             first = sum(part.count for part in parts)
-            for job in islice(coming, CHUNK_ROWS):
+            for given in islice(coming, CHUNK_ROWS):
                 try:
+                    job = given if given.exclusive is None else keyed(given)
                     texts.append(text_of("args", job.args))
                 except PayloadError as refused:
                     raise check.in_place(refused, "jobs", first + len(texts)) from None
@@ -293,6 +301,19 @@ class IngestRows:
         if run_at is not None or delay is not None:
             values["run_at"], values["delay_s"] = check.due(run_at, delay)
         return values
+
+
+def keyed(job: NewIngestJob) -> NewIngestJob:
+    """The same job; what it has alone is the key of a limit."""
+    if job.exclusive is None:
+        return job
+    return replace(job, exclusive=None, limit_key=check.exclusive_key(job.exclusive, job.limit_key))
+
+
+def _keyed_words(given: Mapping[str, Any]) -> dict[str, Any]:
+    words = dict(given)
+    key = check.exclusive_key(words.pop("exclusive"), words.get("limit_key"))
+    return words if key is None else words | {"limit_key": key}
 
 
 def _are_sound_keys(name: str, keys: Set[str]) -> bool:
