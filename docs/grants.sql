@@ -88,15 +88,15 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON host_hardware TO qwf_worker;
 -- it needs to sweep it has as a member of qwf_worker. An operator's pause is not its to take back.
 
 GRANT SELECT, INSERT (
-    name, cron, timezone, catch_up, catch_up_cap, jitter_s, task_name, queue, args, priority, limit_key, declared,
-    declared_by, declaration, declared_until
+    name, cron, timezone, catch_up, catch_up_cap, jitter_s, task_name, queue, args, priority, limit_key, host_lock,
+    declared, declared_by, declaration, declared_until
 ), UPDATE (
-    cron, timezone, catch_up, catch_up_cap, jitter_s, task_name, queue, args, priority, limit_key, declared, declared_by,
-    declaration, declared_until, last_tick_at, next_tick_at, updated_at
+    cron, timezone, catch_up, catch_up_cap, jitter_s, task_name, queue, args, priority, limit_key, host_lock, declared,
+    declared_by, declaration, declared_until, last_tick_at, next_tick_at, updated_at
 ) ON schedules TO qwf_scheduler;
 GRANT INSERT (
     schedule_name, tick_at, task_name, queue, reason, args, priority, limit_key, max_attempts, backoff_s, timeout_s,
-    stall_timeout_s, run_at, status, position, hold_reason, hold_key, traceparent
+    stall_timeout_s, run_at, status, position, hold_reason, hold_key, traceparent, host_lock
 ) ON ingest_jobs TO qwf_scheduler;
 
 

@@ -439,11 +439,12 @@ def test_a_scheduler_declares_and_ticks(roles, administrator):
         queue="load",
         priority=5,
         limit_key=None,
+        host_lock=None,
     )
     declaring = Declaring(DeclaredSchedules("shop", ({**words, "args": {}},)))
     assert pass_once(lambda: roles.connect("scheduler"), declaring) == 0
     away_since(administrator, "each", timedelta(hours=1))
-    limited = {"limit_key": "site"}
+    limited = {"limit_key": "site", "host_lock": "disk"}
     assert pass_once(lambda: roles.connect("scheduler"), declaring, lambda _: limited) == 0
     ticks = "SELECT count(*) FROM ingest_jobs WHERE schedule_name = 'each'"
     assert administrator.execute(ticks).fetchone() == (5,)

@@ -90,11 +90,10 @@ class Stage:
             _, said = process.communicate(timeout=300)
             assert process.returncode == 0, said
 
-    def pass_once(self) -> int:
+    def pass_once(self, **of_task: Any) -> int:
         """One pass of a scheduler in this process; the status it ends with."""
-        return pass_once(
-            lambda: psycopg.connect(self.dsn, autocommit=True), options=lambda _: {"timeout_s": 5.0}
-        )
+        options = {"timeout_s": 5.0, **of_task}
+        return pass_once(lambda: psycopg.connect(self.dsn, autocommit=True), options=lambda _: options)
 
 
 @pytest.fixture
@@ -320,3 +319,23 @@ def test_a_job_has_what_its_schedule_says(stage: Stage) -> None:
     reason = f"schedule whole at {tick:%Y-%m-%dT%H:%M:%SZ}"
     assert told == ["tidy", "load", reason, args, 7, "disk", 3, 5.0, "scheduled"]
     assert begins > tick
+
+
+def test_a_job_has_the_host_lock_of_its_schedule_or_of_its_task(stage: Stage) -> None:
+    """The schedule's word counts; when somebody triggers it too."""
+    stage.schedule("own", host_lock="disk")
+    stage.schedule("open")
+    for name in ("own", "open"):
+        stage.away_since(name, timedelta(seconds=2))
+    assert stage.pass_once(host_lock="scanner") == 0
+    for name in ("own", "open"):
+        stage.schedules.trigger(name, actor="ann", options={"host_lock": "scanner"})
+    found = stage.connection.execute(
+        "SELECT DISTINCT schedule_name, host_lock, reason LIKE '%by ann' FROM ingest_jobs ORDER BY 1, 3"
+    ).fetchall()
+    assert found == [
+        ("open", "scanner", False),
+        ("open", "scanner", True),
+        ("own", "disk", False),
+        ("own", "disk", True),
+    ]

@@ -38,6 +38,14 @@ def test_a_dict_is_as_good_as_the_class() -> None:
     assert current_config().ingest_schedule is None
 
 
+def test_what_its_jobs_have_alone() -> None:
+    """Among all machines it is a limit's key, and on each a lock."""
+    set_ingest_schedule([NIGHTLY | {"exclusive": "account-7", "host_lock": "disk"}])
+    (words,) = current_config().ingest_schedule.words
+    assert (words["limit_key"], words["host_lock"]) == ("exclusive:account-7", "disk")
+    assert "exclusive" not in words
+
+
 def test_whose_they_are() -> None:
     """As said, else the package of the wiring."""
     set_ingest_schedule([NIGHTLY])
@@ -60,6 +68,9 @@ def test_whose_they_are() -> None:
         ({"jitter_s": -1}, "jitter_s must be a number of seconds"),
         ({"priority": 10}, "priority must be a whole number"),
         ({"limit_key": "host:*"}, "contains `*`"),
+        ({"exclusive": "a", "limit_key": "b"}, "both exclusive and limit_key"),
+        ({"exclusive": ""}, "exclusive is empty"),
+        ({"host_lock": 7}, "host_lock must be"),
         ({"args": [1]}, "args must be a dict"),
         ({"args": {"a": float("nan")}}, "schedule 'nightly'"),
         ({"name": ""}, "name is empty"),

@@ -26,8 +26,17 @@ from queue_workflows.repositories.schedules import ScheduleRepository, state_of
 
 _MOST = 10_000
 _COLUMNS = (
-    *("name", "cron", "timezone", "task_name", "queue", "args", "priority", "limit_key", "catch_up"),
-    *("catch_up_cap", "jitter_s", "enabled", "declared", "declared_by", "last_tick_at", "next_tick_at"),
+    *("name", "cron", "timezone", "task_name", "queue", "args", "priority", "limit_key", "host_lock"),
+    *(
+        "catch_up",
+        "catch_up_cap",
+        "jitter_s",
+        "enabled",
+        "declared",
+        "declared_by",
+        "last_tick_at",
+        "next_tick_at",
+    ),
 )
 
 

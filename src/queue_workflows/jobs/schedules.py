@@ -27,7 +27,7 @@ class IngestSchedule:
 
     `cron` has five fields, or six with the seconds first. `catch_up` says what becomes of ticks that nobody
     inserted in time: `none`, `latest` or `all`, the last `catch_up_cap` of them. `jitter_s` spreads the
-    beginning of the jobs over so many seconds.
+    beginning of the jobs over so many seconds. `exclusive` is the limit's key `exclusive:{name}`.
     """
 
     name: str
@@ -41,6 +41,8 @@ class IngestSchedule:
     jitter_s: float = 0.0
     priority: int = 5
     limit_key: str | None = None
+    host_lock: str | None = None
+    exclusive: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +106,9 @@ def _checked(given: IngestSchedule | Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(given, IngestSchedule):
         given = _made_of(given)
     values = asdict(given)
-    args = values.pop("args")
+    args, exclusive = values.pop("args"), values.pop("exclusive")
     try:
+        values["limit_key"] = check.exclusive_key(exclusive, values["limit_key"])
         words = checked_words(**values)
         current_limits().json_object("args", args)
     except QwfError as refused:

@@ -29,6 +29,7 @@ class Schedule(Base):
     args: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     priority: Mapped[int] = mapped_column(SmallInteger, server_default=text("5"))
     limit_key: Mapped[str | None]
+    host_lock: Mapped[str | None]
     enabled: Mapped[bool] = mapped_column(server_default=text("true"))
     # In the code of `declared_by`; what that no longer has does not tick.
     declared: Mapped[bool] = mapped_column(server_default=text("false"))

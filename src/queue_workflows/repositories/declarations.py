@@ -33,7 +33,8 @@ WITH turn AS MATERIALIZED (
 ), given AS MATERIALIZED (
     SELECT given.* FROM turn, jsonb_to_recordset(%(schedules)s::jsonb) AS given (
         name text, cron text, timezone text, catch_up text, catch_up_cap integer, jitter_s float8,
-        task_name text, queue text, args jsonb, priority smallint, limit_key text
+        task_name text, queue text, args jsonb, priority smallint, limit_key text,
+        host_lock text
     )
     WHERE turn.mine AND (
         given.name IN (SELECT name FROM free)
@@ -49,18 +50,19 @@ WITH turn AS MATERIALIZED (
 ), written AS (
     INSERT INTO schedules (
         name, cron, timezone, catch_up, catch_up_cap, jitter_s, task_name, queue, args, priority, limit_key,
-        declared, declared_by, declaration, declared_until
+        host_lock, declared, declared_by, declaration, declared_until
     )
     SELECT
         name, cron, timezone, catch_up, catch_up_cap, jitter_s, task_name, queue, args, priority, limit_key,
-        true, %(owner)s::text, %(digest)s::text, {_UNTIL}
+        host_lock, true, %(owner)s::text, %(digest)s::text, {_UNTIL}
     FROM given
     ORDER BY name
     ON CONFLICT (name) DO UPDATE SET
         cron = EXCLUDED.cron, timezone = EXCLUDED.timezone, catch_up = EXCLUDED.catch_up,
         catch_up_cap = EXCLUDED.catch_up_cap, jitter_s = EXCLUDED.jitter_s, task_name = EXCLUDED.task_name,
         queue = EXCLUDED.queue, args = EXCLUDED.args, priority = EXCLUDED.priority,
-        limit_key = EXCLUDED.limit_key, declared = true, declared_by = EXCLUDED.declared_by,
+        limit_key = EXCLUDED.limit_key, host_lock = EXCLUDED.host_lock,
+        declared = true, declared_by = EXCLUDED.declared_by,
         declaration = EXCLUDED.declaration, declared_until = EXCLUDED.declared_until,
         updated_at = statement_timestamp(),
         next_tick_at = CASE

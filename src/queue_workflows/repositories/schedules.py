@@ -20,23 +20,24 @@ _TABLE: Final = Table(Schedule)
 # A ticker that was away inserts them with one statement.
 MOST_CAUGHT_UP: Final = 10_000
 # What jobs of a task get that a schedule does not say.
-JOB_OPTIONS: Final = ("max_attempts", "backoff_s", "timeout_s", "stall_timeout_s", "limit_key")
+JOB_OPTIONS: Final = ("max_attempts", "backoff_s", "timeout_s", "stall_timeout_s", "limit_key", "host_lock")
 
 # Past ticks and an operator's switch stay, and so does the next tick unless the times are others now.
 UPSERT: Final = _TABLE.sql("""
 INSERT INTO schedules (
     name, cron, timezone, catch_up, catch_up_cap, jitter_s, task_name, queue, args, priority, limit_key,
-    declared, next_tick_at
+    host_lock, declared, next_tick_at
 ) VALUES (
     %(name)s::text, %(cron)s::text, %(timezone)s::text, %(catch_up)s::text, %(catch_up_cap)s::integer,
     %(jitter_s)s::float8, %(task_name)s::text, %(queue)s::text, %(args)s::jsonb, %(priority)s::smallint,
-    %(limit_key)s::text, %(declared)s::boolean, %(next_tick_at)s::timestamptz
+    %(limit_key)s::text, %(host_lock)s::text, %(declared)s::boolean, %(next_tick_at)s::timestamptz
 )
 ON CONFLICT (name) DO UPDATE SET
     cron = EXCLUDED.cron, timezone = EXCLUDED.timezone, catch_up = EXCLUDED.catch_up,
     catch_up_cap = EXCLUDED.catch_up_cap, jitter_s = EXCLUDED.jitter_s, task_name = EXCLUDED.task_name,
     queue = EXCLUDED.queue, args = EXCLUDED.args, priority = EXCLUDED.priority,
-    limit_key = EXCLUDED.limit_key, declared = EXCLUDED.declared, updated_at = statement_timestamp(),
+    limit_key = EXCLUDED.limit_key, host_lock = EXCLUDED.host_lock,
+    declared = EXCLUDED.declared, updated_at = statement_timestamp(),
     next_tick_at = COALESCE(EXCLUDED.next_tick_at, CASE
         WHEN (schedules.cron, schedules.timezone) = (EXCLUDED.cron, EXCLUDED.timezone)
         THEN schedules.next_tick_at
@@ -69,12 +70,12 @@ WITH now AS (
 ), job AS (
     INSERT INTO ingest_jobs (
         task_name, queue, reason, args, priority, limit_key, max_attempts, backoff_s, timeout_s,
-        stall_timeout_s, schedule_name, tick_at
+        stall_timeout_s, host_lock, schedule_name, tick_at
     )
     SELECT
         task_name, queue, %(said)s::text, args, priority, COALESCE(limit_key, %(limit_key)s::text),
         %(max_attempts)s::smallint, %(backoff_s)s::float8, %(timeout_s)s::float8,
-        %(stall_timeout_s)s::float8, name, now.at
+        %(stall_timeout_s)s::float8, COALESCE(host_lock, %(host_lock)s::text), name, now.at
     FROM schedules, now
     WHERE name = %(name)s::text
     RETURNING id, schedule_name
@@ -107,6 +108,7 @@ class ScheduleRepository(Repository[Schedule]):
         args: dict[str, Any] | None = None,
         priority: int = 5,
         limit_key: str | None = None,
+        host_lock: str | None = None,
         declared: bool = False,
         next_tick_at: datetime | None = None,
     ) -> Schedule:
@@ -122,6 +124,7 @@ class ScheduleRepository(Repository[Schedule]):
             queue=queue,
             priority=priority,
             limit_key=limit_key,
+            host_lock=host_lock,
         )
         params = words | {
             "args": self._limits.json_object("args", args),
@@ -203,6 +206,7 @@ def checked_words(
     queue: str,
     priority: int,
     limit_key: str | None,
+    host_lock: str | None,
 ) -> dict[str, Any]:
     """What a schedule says, but for its arguments, each word checked."""
     return {
@@ -216,6 +220,7 @@ def checked_words(
         "queue": ingest_queue(queue),
         "priority": check.whole("priority", priority, 0, 9),
         "limit_key": check.limit_key_or_none(limit_key),
+        "host_lock": check.text_or_none("host_lock", host_lock),
     }
 
 

@@ -57,12 +57,12 @@ WITH planned AS MATERIALIZED (
     UPDATE schedules SET
         last_tick_at = COALESCE(mine.last_tick, schedules.last_tick_at), next_tick_at = mine.next_tick
     FROM mine WHERE schedules.name = mine.name
-    RETURNING schedules.name, task_name, queue, args, priority, limit_key
+    RETURNING schedules.name, task_name, queue, args, priority, limit_key{of_schedule}
 ), job AS MATERIALIZED (
     SELECT
         moved.name, tick.at, moved.task_name, moved.queue, tick.reason, moved.args, moved.priority,
         COALESCE(moved.limit_key, tick.limit_key) AS limit_key, tick.max_attempts, tick.backoff_s,
-        tick.timeout_s, tick.stall_timeout_s, tick.begins_at, tick.traceparent,
+        tick.timeout_s, tick.stall_timeout_s, tick.begins_at{of_tick},
         row_number() OVER (
             PARTITION BY moved.queue, COALESCE(moved.limit_key, tick.limit_key)
             ORDER BY tick.begins_at, tick.name
@@ -70,10 +70,10 @@ WITH planned AS MATERIALIZED (
     FROM unnest(
         %(tick_of)s::text[], %(tick_at)s::timestamptz[], %(begins_at)s::timestamptz[], %(reason)s::text[],
         %(traceparent)s::text[], %(max_attempts)s::smallint[], %(backoff_s)s::float8[],
-        %(timeout_s)s::float8[], %(stall_timeout_s)s::float8[], %(limit_key)s::text[]
+        %(timeout_s)s::float8[], %(stall_timeout_s)s::float8[], %(limit_key)s::text[], %(host_lock)s::text[]
     ) AS tick (
         name, at, begins_at, reason, traceparent, max_attempts, backoff_s, timeout_s, stall_timeout_s,
-        limit_key
+        limit_key, host_lock
     )
     JOIN moved ON moved.name = tick.name
 ), placed AS MATERIALIZED (
@@ -100,8 +100,12 @@ _LANED: Final = f"""CASE
     END"""
 
 
-def _inserting(*, laned: str, run_at: str, more: Mapping[str, str]) -> str:
+def _inserting(
+    *, laned: str, run_at: str, more: Mapping[str, str], of_schedule: str = "", of_tick: str = ""
+) -> str:
     marks = {
+        "{of_schedule}": of_schedule,
+        "{of_tick}": of_tick,
         "{ticks}": TICKS,
         "{laned}": laned,
         "{run_at}": run_at,
@@ -115,7 +119,8 @@ def _inserting(*, laned: str, run_at: str, more: Mapping[str, str]) -> str:
 
 
 INSERT: Final = _inserting(laned="false", run_at=_RUN_AT, more={})
-# The same where some have a limit's key or a context, so that others neither pay for it nor need the rights.
+# The same where some have a limit's key, a lock or a context, so that others neither pay for it nor need the
+# rights.
 INSERT_MORE: Final = _inserting(
     laned=_LANED,
     run_at=f"CASE WHEN laned THEN {LANE_RUN_AT} ELSE {_RUN_AT} END",
@@ -123,7 +128,10 @@ INSERT_MORE: Final = _inserting(
         "hold_reason": f"CASE WHEN laned THEN '{LIMIT_FULL}' END",
         "hold_key": "CASE WHEN laned THEN limit_key END",
         "traceparent": "traceparent",
+        "host_lock": "host_lock",
     },
+    of_schedule=", schedules.host_lock",
+    of_tick=", tick.traceparent, COALESCE(moved.host_lock, tick.host_lock) AS host_lock",
 )
 
 
@@ -203,6 +211,6 @@ class TickRepository(Repository[Schedule]):
         }
         for option in JOB_OPTIONS:
             params[option] = [tick.options.get(option) for _, tick in of_tick]
-        says_more = any(params["limit_key"]) or any(params["traceparent"])
-        says_more = says_more or any(one.schedule.limit_key for one in planned)
+        says_more = any(any(params[name]) for name in ("limit_key", "host_lock", "traceparent"))
+        says_more = says_more or any(one.schedule.limit_key or one.schedule.host_lock for one in planned)
         return [Inserted(*row) for row in self._sql.rows(INSERT_MORE if says_more else INSERT, params)]

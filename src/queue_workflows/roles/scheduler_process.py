@@ -24,7 +24,7 @@ from queue_workflows.roles.schema import wait_for_schema
 from queue_workflows.settings import Settings
 
 # The revision that brought the last columns which a scheduler uses.
-MIN_SCHEMA: Final = 22
+MIN_SCHEMA: Final = 30
 ROLE: Final = "scheduler"
 
 
