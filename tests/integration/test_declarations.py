@@ -36,6 +36,7 @@ def version(owner: str = "shop", **crons: str) -> Declaring:
             jitter_s=0,
             priority=5,
             limit_key=None,
+            host_lock=None,
         )
         | {"args": {"from": cron}}
         for name, cron in sorted(crons.items())

@@ -316,3 +316,26 @@ def test_a_plugins_own_timeout_counts_beyond_the_queues_budget(stage: Stage) -> 
         run_id = stage.start()
         stage.until(lambda: stage.status(run_id) == "completed")
     assert stage.jobs() == {"on_Page__10_long.sh": ("completed", 1)}
+
+
+def test_hooks_that_name_one_host_lock_never_run_at_once(stage: Stage) -> None:
+    """The other one is put aside, uncounted, though the worker has room for both."""
+    alone = ("echo one >> ../started", "mkdir ../inside || exit 9", UNTIL.format("../go"), "rmdir ../inside")
+    for plugin in "ab":
+        stage.put(f"{plugin}/on_Page__10_scan.sh", *alone, **{"x-host-lock": "scanner", "x-max-attempts": 1})
+    run_id = stage.start()
+    held = "SELECT hold_key FROM workflow_node_jobs WHERE hold_reason = 'host_lock'"
+    started = stage.file(run_id, "started")
+    with stage.worker("--concurrency", "2", QWF_LOCK_DIR=str(stage.directory / "locks")):
+        stage.until(
+            lambda: (
+                (started.exists() and stage.connection.execute(held).fetchone())
+                or stage.status(run_id) == "failed"
+            )
+        )
+        assert stage.connection.execute(held).fetchall() == [("scanner",)]
+        assert started.read_text() == "one\n"
+        stage.file(run_id, "go").touch()
+        stage.until(lambda: stage.status(run_id) in ("completed", "failed"))
+    assert {status for status, _ in stage.jobs().values()} == {"completed"}
+    assert started.read_text() == "one\none\n"

@@ -83,7 +83,9 @@ def test_only_the_named_plugins(tmp_path: Path) -> None:
 def test_a_node_says_how_to_find_and_retry_its_hook(tmp_path: Path) -> None:
     """Its file by plugin and name, the run's inputs as arguments, and the plugin's own policy."""
     put(tmp_path, "a/on_Page__10_a.sh")
-    (tmp_path / "a" / "config.json").write_text(json.dumps({"x-max-attempts": 2, "x-retry-s": 1.5}))
+    (tmp_path / "a" / "config.json").write_text(
+        json.dumps({"x-max-attempts": 2, "x-retry-s": 1.5, "x-host-lock": "scanner"})
+    )
     (node,) = compile_hooks("Page", [tmp_path])["nodes"]
     assert node == {
         "id": "a__10_a_sh",
@@ -93,6 +95,7 @@ def test_a_node_says_how_to_find_and_retry_its_hook(tmp_path: Path) -> None:
         "step": 1,
         "inputs": {"args": {"$from": "inputs"}},
         "retry": {"max_attempts": 2, "backoff_s": 1.5},
+        "host_lock": "scanner",
     }
 
 

@@ -48,13 +48,15 @@ def test_the_policies_of_a_plugin_are_read(tmp_path: Path) -> None:
     plugin = tmp_path / "wget"
     plugin.mkdir()
     policies = {"x-max-attempts": 5, "x-retry-s": 0.5, "x-bg-at-seal": "kill", "x-env": ["HTTPS_PROXY"]}
+    policies["x-host-lock"] = "scanner"
     (plugin / "config.json").write_text(json.dumps({**_WGET, **policies}))
     config = load_plugin_config(plugin)
-    assert (config.max_attempts, config.retry_s, config.bg_at_seal, config.env) == (
+    assert (config.max_attempts, config.retry_s, config.bg_at_seal, config.env, config.host_lock) == (
         5,
         0.5,
         "kill",
         ("HTTPS_PROXY",),
+        "scanner",
     )
 
 
@@ -173,6 +175,8 @@ def test_a_wrong_value_is_named(environ: dict[str, str], key: str, said: str) ->
         ({"x-max-attempts": 0}, "x-max-attempts", "from 1 to 1000"),
         ({"x-max-attempts": True}, "x-max-attempts", "from 1 to 1000"),
         ({"x-retry-s": -1}, "x-retry-s", "seconds"),
+        ({"x-host-lock": 7}, "x-host-lock", "the name of a lock"),
+        ({"x-host-lock": " scanner"}, "x-host-lock", "the name of a lock"),
         ({"x-bg-at-seal": "stop"}, "x-bg-at-seal", '"wait" or "kill"'),
         ({"x-retries": 1}, "x-retries", "is none of"),
         ({"x-env": "PATH"}, "x-env", "a list of names"),

@@ -98,7 +98,7 @@ class _Nodes:
         self._before: list[str] = []
         self._background: list[str] = []
         self._ids: set[str] = set()
-        self._retries: dict[Path, dict[str, Any]] = {}
+        self._said: dict[Path, dict[str, Any]] = {}
 
     def add(self, step: int, hooks: Sequence[Hook], *, is_end: bool = False) -> None:
         """A step; End hooks have nothing left to run beside."""
@@ -132,16 +132,19 @@ class _Nodes:
             "step": step,
             "inputs": {"args": {"$from": "inputs"}},
             **_after(before),
-            **self._retry(hook.path.parent),
+            **self._policies(hook.path.parent),
         }
 
-    def _retry(self, plugin: Path) -> dict[str, Any]:
-        if plugin not in self._retries:
+    def _policies(self, plugin: Path) -> dict[str, Any]:
+        """What a plugin says of all its hooks."""
+        if plugin not in self._said:
             config = load_plugin_config(plugin)
             retry = {"max_attempts": config.max_attempts, "backoff_s": config.retry_s}
-            said = {name: value for name, value in retry.items() if value is not None}
-            self._retries[plugin] = {"retry": said} if said else {}
-        return self._retries[plugin]
+            retry = {name: value for name, value in retry.items() if value is not None}
+            self._said[plugin] = {"retry": retry} if retry else {}
+            if config.host_lock is not None:
+                self._said[plugin]["host_lock"] = config.host_lock
+        return self._said[plugin]
 
     def _id(self, hook: Hook) -> str:
         """What commands call a hook: its plugin and the part of its file's name behind the event."""

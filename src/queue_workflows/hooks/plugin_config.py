@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
 from queue_workflows.errors import PayloadError, PluginConfigError
+from queue_workflows.workflow.nodes import name_text
 from queue_workflows.workflow.schemas import filled, flaws_of_schema
 
 CONFIG_FILE: Final = "config.json"
@@ -35,7 +36,7 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _NOT_FOR_HOOKS: Final = re.compile(r"_?QWF_.*|AI_LEADS_.*|QUEUE_WORKFLOWS_.*|PG[A-Z_]+|NOTIFY_SOCKET")
 _FALSE: Final = frozenset({"false", "0", "no", "off", "n", "f", ""})
 _TRUE: Final = frozenset({"true", "1", "yes", "on", "y", "t"})
-_OWN_WORDS: Final = frozenset({"x-max-attempts", "x-retry-s", "x-bg-at-seal", "x-env"})
+_OWN_WORDS: Final = frozenset({"x-max-attempts", "x-retry-s", "x-bg-at-seal", "x-env", "x-host-lock"})
 _LONGEST_DELAY_S: Final = 30 * 86_400.0
 _MISSING: Final = object()
 
@@ -65,6 +66,7 @@ class PluginConfig:
     retry_s: float | None = None
     bg_at_seal: AtSeal = "wait"
     env: tuple[str, ...] = ()
+    host_lock: str | None = None
 
     @property
     def prefix(self) -> str:
@@ -131,6 +133,7 @@ def read_plugin_config(plugin: str, document: Any) -> PluginConfig:
         retry_s=document.get("x-retry-s"),
         bg_at_seal=cast(AtSeal, document.get("x-bg-at-seal", "wait")),
         env=tuple(document.get("x-env", ())),
+        host_lock=document.get("x-host-lock"),
     )
 
 
@@ -175,6 +178,11 @@ def _flaws_of_policies(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         yield "x-retry-s", f"must be seconds, from 0 to {_LONGEST_DELAY_S:,.0f}"
     if document.get("x-bg-at-seal", "wait") not in ("wait", "kill"):
         yield "x-bg-at-seal", 'must be "wait" or "kill"'
+    try:
+        if (lock := document.get("x-host-lock")) is not None:
+            name_text(lock)
+    except (ValueError, TypeError, AttributeError):
+        yield "x-host-lock", "must be the name of a lock, without blanks around it"
     passed = document.get("x-env", [])
     if not _are_texts(passed):
         yield "x-env", "must be a list of names of variables"
