@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import threading
 import time
@@ -244,6 +245,23 @@ def test_without_its_directory_of_locks_everything_is_skipped(
         assert [one.deed for one in gone.verdicts.values()] == [Deed.SKIP]
     assert "No such file" in caplog.text
     assert bench.once() == (ExitCode.DONE, {"lost-1": Deed.REAPED})
+
+
+def test_an_owner_whose_lock_file_was_removed_is_seen(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """With the whole directory, which another owner has made anew: by its process, until that has ended."""
+    bench.leftovers.make("lost-1")
+    with bench.owner("live-1") as owner:
+        assert owner.line() == "has it"
+        shutil.rmtree(bench.locks)
+        bench.locks.mkdir()
+        for dry in (True, False):
+            deeds = bench.once(dry=dry)[1]
+            assert deeds == {"live-1": Deed.FLAG, "lost-1": Deed.REAP if dry else Deed.REAPED}
+        why = "live, though its lock file was removed; held by process"
+        assert f"thing live-1: {why} {owner.pid}; left alone" in caplog.text
+        owner.process.kill()
+        owner.status()
+    assert bench.once()[1] == {"live-1": Deed.REAPED}
 
 
 @pytest.mark.slow

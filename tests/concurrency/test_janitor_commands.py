@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +35,7 @@ class Machine:
         self.leftovers = Leftovers(place)
         self.leftovers.make()
         self.locks = place / "locks"
+        self.locks.mkdir()
         self.env = {
             PLACE: str(place),
             "QWF_LOCK_DIR": str(self.locks),
@@ -42,7 +44,6 @@ class Machine:
         }
 
     def owner(self, name: str, *prefix: str) -> Running:
-        self.locks.mkdir(exist_ok=True)
         return Running([*prefix, *self.leftovers.owner(name, self.locks)])
 
     def said(self, *command: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -80,6 +81,19 @@ def test_the_command_reaps_what_a_killed_owner_left(machine: Machine) -> None:
         assert verdicts == [("thing", "live-1", "leave", owner.pid), ("thing", "lost-1", "reaped", None)]
         assert machine.leftovers.left() == ["live-1"]
         assert {file.name for file in machine.locks.iterdir()} == {lock_file_name("live-1")}
+
+
+def test_nothing_is_ended_while_the_directory_of_the_locks_is_missing(machine: Machine) -> None:
+    """An owner lives whose lock was removed with it; the command says so, and does not make the directory."""
+    machine.leftovers.make("lost-1")
+    with machine.owner("live-1") as owner:
+        assert owner.line() == "has it"
+        shutil.rmtree(machine.locks)
+        done = machine.said(*APP, "janitor", "--once", "--json")
+    deeds = {one["name"]: one["deed"] for one in json.loads(done.stdout)["verdicts"]}
+    assert (done.returncode, deeds) == (0, {"live-1": "skip", "lost-1": "skip"})
+    assert "the directory of the locks, is not there: nothing is ended until it is" in done.stderr
+    assert (machine.leftovers.torn_down(), machine.locks.exists()) == ([], False)
 
 
 @pytest.mark.slow

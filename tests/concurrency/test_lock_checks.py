@@ -54,6 +54,15 @@ def test_who_holds_a_lock_for_too_long_is_named(tmp_path: Path) -> None:
         assert found(tmp_path, leftovers.kind(deadline_s=60.0))["held"][0] is Status.WARN
 
 
+def test_who_holds_a_lock_file_that_was_removed_is_named(tmp_path: Path) -> None:
+    """Others may take the same lock meanwhile."""
+    with HostLock("mine", directory=tmp_path) as lock:
+        lock.path.unlink()
+        words = f"mine.hostlock, which was removed, by process {os.getpid()}"
+        assert found(tmp_path)["held"] == (Status.WARN, words)
+    assert found(tmp_path)["held"] == (Status.OK, "0 held, none for too long")
+
+
 def test_what_is_left_lying_about_is_named(tmp_path: Path) -> None:
     """Stale files, with the command that removes them, and files that nobody can judge."""
     lock = HostLock("old", directory=tmp_path)

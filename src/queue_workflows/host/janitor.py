@@ -17,8 +17,10 @@ janitors cannot have one lock, and the second finds the thing gone. What a look 
     ───────────   ───────────────────────────   ────────────────────────────────────────────────────────────
     is there      free, or has no file          reap: its owner is gone, as all are after a reboot
     is there      held                          leave: it is live
+    is there      held, its file was removed    flag: its owner lives, and nobody else can see that
     is there      held for over two deadlines   flag: it is live all the same, and somebody should look
-    is there      cannot be judged              skip, and say why: a doubt never ends anything
+    is there      cannot be judged, or the      skip, and say why: a doubt never ends anything
+                  directory is missing
     is there      any, reaped in vain before    wait for its next try, which comes later each time
     is not        free for a while              tidy: the lock file is removed, with the lock in our hand
     is not        free since a moment ago       leave: somebody may be about to make the thing
@@ -32,7 +34,7 @@ lock without a thing what its holder wrote down, to be told and not to be acted 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -70,6 +72,13 @@ class Deed(StrEnum):
     FAILED = "failed"
 
 
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Somebody lives who has the lock of a file that is not there any more."""
+
+    pid: int
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What is done about one name, and why; `kind` is empty for a lock file without a thing."""
@@ -82,19 +91,25 @@ class Verdict:
     age_s: float | None = None
 
 
-def judge(thing: bool, lock: Probe, *, deadline_s: float, idle_s: float = 0.0) -> tuple[Deed, str]:
+def judge(thing: bool, lock: Probe | Removed, *, deadline_s: float, idle_s: float = 0.0) -> tuple[Deed, str]:
     """The table; `idle_s` is how long ago a lock that is free was taken."""
     if isinstance(lock, Unusable):
         return Deed.SKIP, lock.why
-    if isinstance(lock, Held):
-        if lock.age_s > 2 * deadline_s:
-            return Deed.FLAG, f"held for {lock.age_s:.0f} s, and its deadline is {deadline_s:g} s"
-        return Deed.LEAVE, f"live: held for {lock.age_s:.0f} s"
+    if isinstance(lock, Held | Removed):
+        return _judge_live(lock, deadline_s)
     if thing:
         return Deed.REAP, "it has no lock" if isinstance(lock, Absent) else "nobody holds its lock"
     if isinstance(lock, Free) and idle_s > STALE_S:
         return Deed.TIDY, "nobody holds it"
     return Deed.LEAVE, "nobody holds it, for a short while"
+
+
+def _judge_live(lock: Held | Removed, deadline_s: float) -> tuple[Deed, str]:
+    if isinstance(lock, Removed):
+        return Deed.FLAG, "live, though its lock file was removed; held"
+    if lock.age_s > 2 * deadline_s:
+        return Deed.FLAG, f"held for {lock.age_s:.0f} s, and its deadline is {deadline_s:g} s"
+    return Deed.LEAVE, f"live: held for {lock.age_s:.0f} s"
 
 
 def candidates(kind: ResourceKind, found: Iterable[object]) -> tuple[list[str], int]:
@@ -124,9 +139,22 @@ class Found:
     lock: HostLock | None = None
 
 
-def look_at(kind: ResourceKind, name: str, directory: Path, *, dry: bool = False) -> Found:
-    """Judge a candidate; with its lock in hand if it is to be reaped, unless this is only to tell."""
-    lock = probe(directory, lock_file_name(name))
+def look_at(
+    kind: ResourceKind,
+    name: str,
+    directory: Path,
+    removed: Callable[[], Mapping[str, int]] = dict,
+    *,
+    dry: bool = False,
+) -> Found:
+    """Judge a candidate; with its lock in hand if it is to be reaped, unless this is only to tell.
+
+    `removed` says who has which lock file that is not there any more, and is asked only where one is missing.
+    """
+    file = lock_file_name(name)
+    lock: Probe | Removed = probe(directory, file)
+    if isinstance(lock, Absent) and (pid := removed().get(file)):
+        lock = Removed(pid)
     if isinstance(lock, Free):
         lock.release()
     deed, why = judge(True, lock, deadline_s=kind.deadline_s)
@@ -192,7 +220,9 @@ def _deadline(claim: Claim | None, kinds: Sequence[ResourceKind]) -> float:
     return next(iter(told), DEADLINE_S)
 
 
-def _verdict(kind: str, name: str, deed: Deed, why: str, lock: Probe | None) -> Verdict:
+def _verdict(kind: str, name: str, deed: Deed, why: str, lock: Probe | Removed) -> Verdict:
+    if isinstance(lock, Removed):
+        return Verdict(kind, name, deed, why, lock.pid)
     if not isinstance(lock, Held):
         return Verdict(kind, name, deed, why)
     return Verdict(kind, name, deed, why, lock.claim.pid if lock.claim else None, round(lock.age_s, 3))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from queue_workflows.db.doctor.findings import Check, Status, failed
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.host.flock import local
 from queue_workflows.host.janitor import Deed, Verdict, tidy
+from queue_workflows.host.missing_locks import holders_of_removed
 from queue_workflows.host.resources import ResourceKind
 
 _NAMED: Final = 3
@@ -25,7 +26,7 @@ def check_locks(directory: Path, kinds: Sequence[ResourceKind], *, now: float | 
         skipped = [Check(name, Status.SKIP, "needs the directory of the locks") for name in ("held", "stale")]
         return [usable, *skipped]
     verdicts = tidy(directory, (), kinds, now=time.time() if now is None else now, dry=True)
-    return [usable, _check_held(verdicts), _check_stale(verdicts)]
+    return [usable, _check_held(verdicts, holders_of_removed(directory)), _check_stale(verdicts)]
 
 
 def _check_directory(directory: Path) -> Check:
@@ -45,10 +46,16 @@ def _check_directory(directory: Path) -> Check:
     return Check("lock directory", Status.OK, found, data=data)
 
 
-def _check_held(verdicts: Sequence[Verdict]) -> Check:
+def _check_held(verdicts: Sequence[Verdict], removed: Mapping[str, int]) -> Check:
     held = [one for one in verdicts if one.age_s is not None]
     long = [one for one in held if one.deed is Deed.FLAG]
-    data = {"held": [asdict(one) for one in held]}
+    data = {"held": [asdict(one) for one in held], "removed": dict(removed)}
+    if removed:
+        advice = (
+            "let them end; until then others may have what they have: nobody is to remove held lock files"
+        )
+        said = [f"{file}, which was removed, by process {pid}" for file, pid in sorted(removed.items())]
+        return Check("held", Status.WARN, _some(said), advice, data=data)
     if not long:
         return Check("held", Status.OK, f"{len(held)} held, none for too long", data=data)
     advice = "see what it is at, and end it if it hangs: its lock is free then, and nobody else frees it"

@@ -42,7 +42,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from queue_workflows.errors import LockHeld, LockUnusable
-from queue_workflows.host.flock import local, lock_directory, remove, try_lock, unlock
+from queue_workflows.host.flock import is_at, local, lock_directory, remove, try_lock, unlock
 from queue_workflows.host.kernel import IS_LINUX
 
 _log = logging.getLogger(__name__)
@@ -163,17 +163,26 @@ class HostLock:
 
     def release(self) -> None:
         """Free the lock, if this object holds it; the file stays."""
-        fd, self._fd = self._fd, None
-        _held.discard(self)
-        if fd is not None:
-            unlock(fd)
+        if self._fd is not None and not is_at(self._fd, self.path):
+            _log.warning(
+                "the file of the lock %r was removed while process %d held it: others may have had it",
+                self.name,
+                os.getpid(),
+            )
+        self._let_go()
 
     def unlink_and_release(self) -> None:
         """Remove the file while the lock is held, and free it; not a file that was put there since."""
         try:
             remove(self._fd, self.path)
         finally:
-            self.release()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        fd, self._fd = self._fd, None
+        _held.discard(self)
+        if fd is not None:
+            unlock(fd)
 
     def fileno(self) -> int:
         """The descriptor, for a child that is to have the lock too; `release` frees it for both."""
@@ -274,7 +283,11 @@ def probe(directory: Path, file: str, *, now: Callable[[], float] = time.time) -
         if fd is None:
             return _held_by_another(path, now)
     except FileNotFoundError as exc:
-        return Absent() if directory.is_dir() else Unusable(f"{directory}: {exc.strerror}")
+        return (
+            Absent()
+            if directory.is_dir()
+            else Unusable(f"{directory}: {exc.strerror}: it was removed, or is not mounted")
+        )
     except OSError as exc:
         return Unusable(f"{path}: {exc.strerror or exc}")
     try:

@@ -12,17 +12,19 @@ stands in `host.janitor`, how one thing is ended in `host.reaping`.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.janitor import Deed, Vain, Verdict, candidates, look_at, tidy
+from queue_workflows.host.missing_locks import holders_of_removed
 from queue_workflows.host.reaping import Reaping
 from queue_workflows.host.resources import ResourceKind
 from queue_workflows.roles import loop
@@ -35,6 +37,8 @@ EVERY_S: Final = 30.0
 MOST_AT_ONCE: Final = 4
 # A discovery that has been at it for so many of its times does not come back.
 _HOPELESS: Final = 5.0
+# For how long an answer counts to who has lock files that were removed.
+_REMOVED_FOR_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ class _Place:
 
 @dataclass
 class Janitor:
-    """All of it is the main thread's; `lock_directory` is asked each round, as it may come and go."""
+    """All of it is the main thread's; `lock_directory` is asked at each look, and may be there or not."""
 
     kinds: Sequence[ResourceKind]
     lock_directory: Callable[[], Path]
@@ -104,6 +108,8 @@ class Janitor:
         self._names: dict[str, list[str]] = {}
         self._round_at = -1.0
         self._tidied = True
+        self._removed: Mapping[str, int] = {}
+        self._removed_at = -math.inf
         self._kill_at: float | None = None
         self.main_at = self.now()
 
@@ -215,7 +221,7 @@ class Janitor:
 
     def _attend(self, kind: ResourceKind, name: str) -> None:
         try:
-            found = look_at(kind, name, self.lock_directory(), dry=self.options.dry)
+            found = look_at(kind, name, self.lock_directory(), self._held_removed, dry=self.options.dry)
         except (OSError, QwfError) as exc:
             self._judge(Verdict(kind.name, name, Deed.SKIP, str(exc)))
             return
@@ -237,6 +243,13 @@ class Janitor:
             os.close(place.reaping.fd)
             place.sweep = Sweep(place.reaping.child, self.waiter.ring)
             place.sweep.start()
+
+    def _held_removed(self) -> Mapping[str, int]:
+        """Asked of the kernel once for all that are looked at together, as it takes a while."""
+        if (now := self.now()) > self._removed_at + _REMOVED_FOR_S:
+            self._removed = holders_of_removed(self.lock_directory())
+            self._removed_at = now
+        return self._removed
 
     def _see_to_places(self, now: float) -> None:
         for place in list(self._places):

@@ -16,9 +16,10 @@ import psycopg
 
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
-from queue_workflows.host.flock import lock_directory
+from queue_workflows.host.flock import local
 from queue_workflows.host.hardening import bound_to_launcher, harden
 from queue_workflows.host.janitor import Verdict
+from queue_workflows.host.missing_locks import open_directory
 from queue_workflows.host.reaping import reap_here
 from queue_workflows.host.resources import registered_kinds
 from queue_workflows.jobs.clearing import clear, clear_places, has_places
@@ -58,12 +59,12 @@ def run_janitor(
             advice="name the host app whose wiring calls register_resource_kind, with --app or QWF_APP",
         )
     # Said at once where somebody can mend it; one that vanishes later may come back, and is waited for.
-    lock_directory(settings.lock_dir)
+    directory = open_directory(settings.lock_dir, settings.data_dir)
     with Waiter() as waiter:
         halt = Halt(waiter.ring)
         janitor = Janitor(
             kinds,
-            lambda: lock_directory(settings.lock_dir),
+            lambda: local(directory),
             command,
             waiter,
             halt,
