@@ -383,6 +383,8 @@ def test_what_is_mounted_in_it_is_left_alone(connection, tmp_path: Path) -> None
     (made.path / "mine").write_text("x")
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "precious").write_text("x")
+    (tmp_path / "theirs").chmod(0o555)
+    (made.path / "yours" / "deeper").mkdir(parents=True)
     text = """
 from pathlib import Path
 from queue_workflows.host.directories import empty, opened, take_away
@@ -400,5 +402,8 @@ with opened(data, "workspaces") as above:
     with Running(command) as running:
         assert running.line() == "True 1"
     assert tree(tmp_path / "theirs") == {"precious": "x"}
+    assert stat.S_IMODE((tmp_path / "theirs").stat().st_mode) == 0o555
+    (left,) = (tmp_path / WORKSPACES / ".removed").iterdir()
+    assert [one.name for one in left.iterdir()] == ["bound"]
     assert clear(connection, tmp_path) == []
     assert list((tmp_path / WORKSPACES / ".removed").iterdir()) == []

@@ -24,6 +24,7 @@ from typing import Final
 
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.host.beneath import DIRECTORY, directory_beneath, open_within
+from queue_workflows.host.mounts import mount_of
 
 REMOVED: Final = ".removed"
 _NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EEXIST})
@@ -154,18 +155,29 @@ def _remove(directory: int, name: str) -> None:
     if not _is_directory(name, directory):
         os.unlink(name, dir_fd=directory)
         return
+    wrong = None
     held = _writable(directory, name)
     try:
         for each in os.listdir(held):
-            with suppress(FileNotFoundError):
-                if _is_directory(each, held):
-                    os.close(_writable(held, each))
-                    os.rename(each, uuid.uuid4().hex, src_dir_fd=held, dst_dir_fd=directory)
-                else:
-                    os.unlink(each, dir_fd=held)
+            try:
+                _take_out(each, held, directory)
+            except FileNotFoundError:
+                pass
+            except OSError as exc:
+                wrong = exc
     finally:
         os.close(held)
+    if wrong is not None:
+        raise wrong
     os.rmdir(name, dir_fd=directory)
+
+
+def _take_out(name: str, held: int, directory: int) -> None:
+    if _is_directory(name, held):
+        os.close(_writable(held, name))
+        os.rename(name, uuid.uuid4().hex, src_dir_fd=held, dst_dir_fd=directory)
+    else:
+        os.unlink(name, dir_fd=held)
 
 
 def _is_directory(name: str, above: int) -> bool:
@@ -173,17 +185,31 @@ def _is_directory(name: str, above: int) -> bool:
 
 
 def _writable(above: int, name: str) -> int:
-    """A directory, opened; whoever worked there may have taken the right to it away, as from a cache."""
+    """A directory, opened; whoever worked there may have taken the right to it away, as from a cache.
+
+    What is mounted there is somebody else's, and stays as it is.
+    """
     try:
         held = os.open(name, DIRECTORY, dir_fd=above)
     except PermissionError:
         found = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
         try:
+            _refuse_a_mount(found, above)
             os.chmod(f"/proc/self/fd/{found}", _OURS_ALONE)
         finally:
             os.close(found)
         held = os.open(name, DIRECTORY, dir_fd=above)
-    if os.fstat(held).st_mode & _OURS_ALONE != _OURS_ALONE:
-        with suppress(PermissionError):
-            os.fchmod(held, _OURS_ALONE)
+    try:
+        _refuse_a_mount(held, above)
+        if os.fstat(held).st_mode & _OURS_ALONE != _OURS_ALONE:
+            with suppress(PermissionError):
+                os.fchmod(held, _OURS_ALONE)
+    except BaseException:
+        os.close(held)
+        raise
     return held
+
+
+def _refuse_a_mount(held: int, above: int) -> None:
+    if mount_of(held) != mount_of(above):
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))

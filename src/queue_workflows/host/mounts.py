@@ -1,4 +1,4 @@
-"""What kind of file system a path is on."""
+"""What kind of file system a path is on, and which mount something open is on."""
 
 from __future__ import annotations
 
@@ -30,6 +30,16 @@ def network_file_system(path: Path, *, mountinfo: Path = Path("/proc/self/mounti
         return None
     is_network = kind in _NETWORK or kind == "fuse" or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
     return kind if is_network else None
+
+
+def mount_of(descriptor: int) -> tuple[int, str]:
+    """What tells one mount from another, also two of one file system; without /proc only its device."""
+    try:
+        with open(f"/proc/self/fdinfo/{descriptor}") as lines:
+            mount = next((line for line in lines if line.startswith("mnt_id:")), "")
+    except OSError:
+        mount = ""
+    return os.fstat(descriptor).st_dev, mount
 
 
 def _kind_at(path: str, mounts: Iterable[tuple[str, str]]) -> str:
