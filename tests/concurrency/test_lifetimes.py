@@ -127,7 +127,7 @@ own(body)
 @pid_namespace
 def test_as_pid_1_it_ends_as_anywhere(lock: HostLock) -> None:
     """Signals that the kernel drops where they have no handler are heard."""
-    text = OWNER + "own(lambda: (say(os.getpid()), time.sleep(600)), deadline_s=1)"
+    text = OWNER + "own(lambda: (say(os.getpid()), time.sleep(600)), deadline_s=2)"
     with Running([*UNSHARE, *program(text)]) as running:
         assert [running.line() for _ in range(4)] == ["up", "1", "finally", "torn down"]
         assert running.status() == ExitCode.DEADLINE
@@ -138,11 +138,11 @@ def test_as_pid_1_it_ends_as_anywhere(lock: HostLock) -> None:
 
 def test_a_deadline_tears_down_and_says_so(lock: HostLock) -> None:
     """Its own status and its own line; the lock is free."""
-    with Running(program(OWNER + "own(deadline_s=1)"), stderr=-1) as running:
+    with Running(program(OWNER + "own(deadline_s=2)"), stderr=-1) as running:
         assert [running.line() for _ in range(4)] == ["up", "finally", "torn down", ""]
         assert running.status() == ExitCode.DEADLINE == 73
         assert running.process.stderr
-        assert running.process.stderr.read() == "the deadline of 1 s has passed: tearing down\n"
+        assert running.process.stderr.read() == "the deadline of 2 s has passed: tearing down\n"
         running.process.stderr.close()
     assert is_free(lock)
 
@@ -198,8 +198,7 @@ def deaf():
     try:
         say("deaf")
         time.sleep(600)
-    except BaseException: pass
-    say("swallowed")
+    except BaseException: say("swallowed")
     time.sleep(600)
 own(deaf)
 """
@@ -376,7 +375,7 @@ def test_a_deadline_ends_all_of_a_command(locks: HostLock) -> None:
 def test_a_command_is_told_of_sigterm_and_nothing_of_it_stays(locks: HostLock) -> None:
     """Its `finally` runs, its status is passed on, and its daemon ends with it."""
     text = DAEMON + "trap 'echo finally; exit 5' TERM; echo up $$; sleep 600 & wait"
-    with Running(run_job("--grace", "0.3", "--lock", "device", "--", "sh", "-c", text)) as running:
+    with Running(run_job("--grace", "2", "--lock", "device", "--", "sh", "-c", text)) as running:
         daemon = told(running, "daemon", "up")["daemon"]
         os.kill(running.pid, signal.SIGTERM)
         assert [running.line(), running.line()] == ["finally", ""]
@@ -393,7 +392,8 @@ def test_no_single_death_leaves_a_command_behind(locks: HostLock, killed: str) -
         pids = told(running, "daemon", "second")
         os.kill(running.pid if killed == "warden" else pids["second"], signal.SIGKILL)
         until(lambda: is_free(locks))
-        assert all(map(gone, pids.values()))
+        assert gone(pids["daemon"])
+        until(lambda: gone(pids["second"]))  # it may have been the last to have the lock: that goes first
         assert running.status() == (-9 if killed == "warden" else 137)
 
 

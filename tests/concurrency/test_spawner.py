@@ -179,7 +179,7 @@ def test_a_command_can_be_stopped_at_any_time(spawner: Spawner, tmp_path: Path) 
     assert (ended.stopped, ended.signal, ended.timed_out) == ("cancelled", signal.SIGTERM, False)
 
     under = Underway(spawner, shell(tmp_path, "trap '' TERM; echo up; while :; do sleep 1; done"))
-    until(lambda: (tmp_path / "out").read_text() == "up\n")
+    until(lambda: (tmp_path / "out").exists() and (tmp_path / "out").read_text() == "up\n")
     under.stop.request("paused", grace_s=1000)
     under.stop.request("lost", grace_s=0.1)
     ended = under.ended()

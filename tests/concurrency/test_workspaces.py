@@ -311,7 +311,7 @@ time.sleep(600)
         assert clear(connection, tmp_path) == [f"workspaces/{run}"]
 
 
-def test_nothing_outside_is_deleted(connection, tmp_path: Path, shared: Path) -> None:
+def test_nothing_outside_is_deleted(connection, tmp_path: Path, shared: Path, monkeypatch) -> None:
     """Links to elsewhere, directories without rights, very deep ones: all go, and what they led to stays."""
     run = start(connection, ONE)
     over(connection, run, 31)
@@ -321,13 +321,11 @@ def test_nothing_outside_is_deleted(connection, tmp_path: Path, shared: Path) ->
     (root.path / "locked").mkdir()
     (root.path / "locked" / "in").symlink_to(shared)
     (root.path / "locked").chmod(0o500)
-    os.chdir(root.path)
-    try:
+    with monkeypatch.context() as inside:
+        inside.chdir(root.path)
         for _ in range(850):
             os.mkdir("deep")
             os.chdir("deep")
-    finally:
-        os.chdir(tmp_path)
     root.path.chmod(0o500)
     assert clear(connection, tmp_path) == [f"workspaces/{run}"]
     assert list((tmp_path / WORKSPACES / ".removed").iterdir()) == []
