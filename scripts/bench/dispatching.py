@@ -24,11 +24,11 @@ STATUS: Final = "SELECT status FROM workflow_runs WHERE id = %s"
 
 def dispatching(bench: Bench) -> Sequence[Figure]:
     """Ten chains side by side, so that every batch acts on ten ends and opens ten nodes."""
-    sizes = (100, 1_000, bench.much(10_000, 2_000), bench.much(100_000, 4_000))
+    sizes = (100, 1_000, bench.much(10_000, 1_200), bench.much(100_000, 1_500))
     costs: dict[int, float] = {}
     with bench.database() as (dsn, connection):
         for size in sizes:
-            runs = max(1, bench.much(10_000, 1_000) // size)
+            runs = max(1, bench.much(10_000, 100) // size)
             costs[size] = sum(_cost_ms(dsn, connection, size) for _ in range(runs)) / runs
             bench.say(f"{runs} runs of {size:,} nodes: {costs[size]:.3f} ms a node")
     base = costs[1_000]

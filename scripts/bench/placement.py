@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
 
 def affinity(bench: Bench) -> Sequence[Figure]:
     """Twenty models of Zipf's popularity over four workers, in both orders."""
-    count = bench.much(600, 120)
+    count = bench.much(600, 40)
     arrivals = _arrivals(count, RATE, seed=1)
     patience = {"QWF_AFFINITY_MAX_WAIT_S": str(MAX_WAIT_S / SCALE)}
     by_age = _worked_off(bench, arrivals, {"QWF_AFFINITY_MAX_WAIT_S": "0"})

@@ -60,7 +60,7 @@ def restart(bench: Bench) -> Sequence[Figure]:
 
     The server is one of the measure's own, as nobody else's may be killed.
     """
-    each = _Round(bench.much(10, 3), bench.much(30, 6))
+    each = _Round(bench.much(10, 2), bench.much(30, 4))
     before: list[float] = []
     after: list[float] = []
     with _own_server() as server:

@@ -104,9 +104,12 @@ def test_where_no_other_queue_is_installed_none_is_measured(
     ],
 )
 def test_a_quick_look(qwf_dsn: str, script: str, name: str) -> None:
-    """Each measure comes to a figure; what it is worth depends on the machine, so nothing is asked of it."""
+    """Each measure comes to a figure; what it is worth depends on the machine, so nothing is asked of it.
+
+    Only that there is something to it; but where all is fair nobody has waited.
+    """
     ran = run(script, "--quick", "--json", "--only", name, "--dsn", qwf_dsn)
     assert ran.returncode == 0, ran.stderr
     figures = json.loads(ran.stdout)["figures"]
-    assert [(figure["measure"], figure["value"] > 0) for figure in figures] == [(name, True)] * len(figures)
-    assert figures
+    assert {figure["measure"] for figure in figures} == {name}
+    assert all(figure["value"] > 0 or name == "fairness" for figure in figures)

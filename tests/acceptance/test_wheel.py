@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ROOT / "alembic" / "engine" / "versions"
 HOST_APP = ROOT / "tests" / "support" / "host_app"
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
+# What is imported is compiled then; most of it never is.
+INSTALL = (*PIP, "install", "--no-compile")
 INSTALL_TIMEOUT_S = 600
 
 # A step of the host app each, in a process of its own, as the user of its own that QWF_DB_URL names.
@@ -164,7 +166,7 @@ def installed(request, distributions, tmp_path_factory) -> Installed:
     here = Installed(tmp_path_factory.mktemp(f"python{request.param}-"), request.param)
     here.run(python, "-m", "venv", str(here.venv))
     wheel = str(distributions[1])
-    here.run(here.python, *PIP, "install", "--no-deps", "--no-index", wheel)
+    here.run(here.python, *INSTALL, "--no-deps", "--no-index", wheel)
     _install_dependencies(here, wheel)
     return here
 
@@ -174,7 +176,7 @@ def _install_dependencies(here: Installed, wheel: str) -> None:
     pins = here.cwd.parent / "pins.txt"
     lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     pins.write_text("\n".join(re.findall(r"^[\w.\[\]-]+==[^ \\;]+(?:\s*;[^\\\n]+)?", lock, re.M)))
-    command = (*PIP, "install", "--only-binary=:all:", "--retries", "1", "-c", str(pins))
+    command = (*INSTALL, "--only-binary=:all:", "--retries", "1", "-c", str(pins))
     try:
         here.run(here.python, *command, wheel)
     except AssertionError as failure:

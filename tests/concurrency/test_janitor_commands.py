@@ -183,6 +183,7 @@ def test_a_killed_janitor_leaves_no_reaper(machine: Machine) -> None:
     assert machine.leftovers.left() == ["spawning-1"]
 
 
+@pytest.mark.slow
 def test_the_supervisor_has_a_janitor_that_reaps(machine: Machine, qwf_dsn: str) -> None:
     """By itself, because the app has things; it comes back when it is killed, and ends with the rest."""
     machine.leftovers.make("lost-1")

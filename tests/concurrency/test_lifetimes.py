@@ -124,6 +124,7 @@ own(body)
     assert is_free(lock)
 
 
+@pytest.mark.slow
 @pid_namespace
 def test_as_pid_1_it_ends_as_anywhere(lock: HostLock) -> None:
     """Signals that the kernel drops where they have no handler are heard."""
