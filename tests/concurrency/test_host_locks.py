@@ -9,7 +9,7 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,9 +18,11 @@ from support.processes import Running, gone, linux_only
 from support.workers import until
 
 import queue_workflows
+from queue_workflows.db.doctor.findings import Status
 from queue_workflows.errors import ConfigurationError, ExitCode, LockHeld, LockUnusable
 from queue_workflows.host import locks
 from queue_workflows.host.flock import lock_directory
+from queue_workflows.host.lock_checks import check_locks
 from queue_workflows.host.locks import Absent, Claim, Free, Held, HostLock, Unusable, lock_file_name, probe
 from queue_workflows.host.mounts import network_file_system
 
@@ -357,6 +359,53 @@ def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         HostLock("camera", directory=tmp_path)
     with pytest.raises(ConfigurationError, match="network file system"):
         lock_directory(tmp_path)
+
+
+def _strangers(place: Path) -> None:
+    place.mkdir()
+    os.chown(place, 12345, 12345)
+
+
+def _open_to_all(place: Path) -> None:
+    place.mkdir()
+    place.chmod(0o777)
+
+
+def _led_elsewhere(place: Path) -> None:
+    (place.parent / "elsewhere").mkdir()
+    place.symlink_to("elsewhere")
+
+
+def _led_nowhere(place: Path) -> None:
+    place.symlink_to("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_strangers, "it belongs to user 12345"),
+        (_open_to_all, "everybody may remove what lies there"),
+        (_led_elsewhere, "it is no directory"),
+        (_led_nowhere, "this user cannot write"),
+    ],
+)
+def test_a_strangers_directory_of_locks_is_refused(
+    make: Callable[[Path], None], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever was first where all may write could remove held locks: nobody locks there, nor elsewhere."""
+    if make is _strangers and os.geteuid():
+        pytest.skip("only root may give a directory away")
+    shared = tmp_path / "shared"
+    make(shared)
+    monkeypatch.setattr("queue_workflows.host.flock.SHARED", shared)
+    with pytest.raises(ConfigurationError, match=words):
+        lock_directory(None)
+    if not shared.is_symlink():
+        (check, *_) = check_locks(shared, ())
+        assert (check.status, words in check.found) == (Status.WARN, True)
+        shared.chmod(0o1777)
+        os.chown(shared, os.geteuid(), -1)
+        assert lock_directory(None) == shared
 
 
 def test_the_public_lock_lives_where_the_settings_say(

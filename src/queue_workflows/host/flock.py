@@ -43,7 +43,7 @@ def lock_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ)
             advice="name a directory with QWF_LOCK_DIR",
         ) from exc
     if chosen is None:
-        _refuse_a_strangers(own)
+        trusted(own)
         _say_once(own)
     return local(found)
 
@@ -74,23 +74,39 @@ def _shared() -> Path | None:
     try:
         SHARED.mkdir(exist_ok=True)
     except OSError:
-        return None
+        if not os.path.lexists(SHARED):
+            return None
     if not os.access(SHARED, os.W_OK | os.X_OK):
         raise ConfigurationError(
             f"the locks of this machine live in {SHARED}, where this user cannot write",
             advice="run all that share its devices as one user, or name one directory in QWF_LOCK_DIR",
         )
-    return SHARED
+    return trusted(SHARED)
 
 
-def _refuse_a_strangers(own: Path) -> None:
-    """Below a directory that all may write to, somebody else may have been there first."""
-    there = own.lstat()
-    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.geteuid():
+def trusted(directory: Path) -> Path:
+    """The directory, or none; below one that all may write to, somebody else may have been there first."""
+    if flaw := flaw_of(directory):
         raise ConfigurationError(
-            f"locks cannot live in {own}: it is not a directory of this user's",
-            advice="name a directory with QWF_LOCK_DIR",
+            f"locks cannot live in {directory}: {flaw}",
+            advice="see who made it, or name a directory with QWF_LOCK_DIR",
         )
+    return directory
+
+
+def flaw_of(directory: Path) -> str | None:
+    """Why others could remove held locks there, or lead us elsewhere; None also where nothing is there."""
+    try:
+        there = directory.lstat()
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISDIR(there.st_mode):
+        return "it is no directory"
+    if there.st_uid not in (0, os.geteuid()):
+        return f"it belongs to user {there.st_uid}"
+    if there.st_mode & stat.S_IWOTH and not there.st_mode & stat.S_ISVTX:
+        return "everybody may remove what lies there"
+    return None
 
 
 @functools.cache

@@ -11,7 +11,7 @@ from typing import Final
 
 from queue_workflows.db.doctor.findings import Check, Status, failed
 from queue_workflows.errors import ConfigurationError, ExitCode
-from queue_workflows.host.flock import local
+from queue_workflows.host.flock import flaw_of, local
 from queue_workflows.host.janitor import Deed, Verdict, tidy
 from queue_workflows.host.missing_locks import holders_of_removed
 from queue_workflows.host.resources import ResourceKind
@@ -22,7 +22,7 @@ _NAMED: Final = 3
 def check_locks(directory: Path, kinds: Sequence[ResourceKind], *, now: float | None = None) -> list[Check]:
     """Whether the directory can be used, who holds something for too long, and what is left lying about."""
     usable = _check_directory(directory)
-    if usable.status is not Status.OK:
+    if usable.status is Status.FAIL:
         skipped = [Check(name, Status.SKIP, "needs the directory of the locks") for name in ("held", "stale")]
         return [usable, *skipped]
     verdicts = tidy(directory, (), kinds, now=time.time() if now is None else now, dry=True)
@@ -42,6 +42,8 @@ def _check_directory(directory: Path) -> Check:
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         what = f"{there} is no directory that this user can write to"
         return Check("lock directory", Status.FAIL, what, advice, ExitCode.CONFIGURATION, data)
+    if flaw := flaw_of(Path(os.path.realpath(directory))):
+        return Check("lock directory", Status.WARN, f"{directory}: {flaw}", advice, data=data)
     found = str(directory) if there == directory else f"{directory}, made with the first lock"
     return Check("lock directory", Status.OK, found, data=data)
 
