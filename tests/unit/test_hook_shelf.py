@@ -14,8 +14,11 @@ from queue_workflows.hooks import shelf as module
 from queue_workflows.hooks.shelf import Shelf
 
 HOOK = "on_Page__10_a.sh"
-# As if a minute had gone by since the files were written.
-LATER = time.time_ns() + 60_000_000_000
+
+
+def a_minute_later() -> int:
+    """As if that had gone by since the files were written."""
+    return time.time_ns() + 60_000_000_000
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ def look(shelf: Shelf, plugin: Path) -> tuple[Any, ...]:
 
 def test_what_has_not_changed_is_read_once(plugin: Path, read: Counter[str]) -> None:
     """However many hooks there are to run."""
-    shelf = Shelf([plugin.parent], now_ns=lambda: LATER)
+    shelf = Shelf([plugin.parent], now_ns=a_minute_later)
     for _ in range(3):
         assert look(shelf, plugin) == ((), 2, ["sh"])
     assert set(read.values()) == {1}
@@ -65,7 +68,7 @@ def test_what_has_not_changed_is_read_once(plugin: Path, read: Counter[str]) -> 
 
 def test_what_has_changed_is_read_again(plugin: Path) -> None:
     """The script, its rights, the config, what the plugin needs, and what its directory holds."""
-    shelf = Shelf([plugin.parent], now_ns=lambda: LATER)
+    shelf = Shelf([plugin.parent], now_ns=a_minute_later)
     look(shelf, plugin)
     (plugin / HOOK).chmod(0o644)
     (plugin / "config.json").write_text('{"x-max-attempts": 5}')
@@ -91,6 +94,6 @@ def test_what_has_just_been_written_is_not_kept(plugin: Path, read: Counter[str]
 @pytest.mark.parametrize("name", ["../a/on_Page__10_a.sh", "on_Page__12_b.sh", ""])
 def test_no_word_of_a_row_becomes_a_path(plugin: Path, name: str) -> None:
     """What is not listed is not there."""
-    shelf = Shelf([plugin.parent], now_ns=lambda: LATER)
+    shelf = Shelf([plugin.parent], now_ns=a_minute_later)
     assert shelf.find("a", name) is None
     assert shelf.find("../plugins/a", HOOK) is None
