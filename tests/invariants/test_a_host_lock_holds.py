@@ -171,6 +171,31 @@ def test_what_is_left_to_other_hosts_is_promoted_where_the_lock_is_free(
     assert [job.id for job in there.claim(1)] == [second]
 
 
+def test_what_is_left_to_another_host_is_never_claimed_twice_where_the_lock_is_held(
+    jobs: Jobs, two: tuple[Hand, Hand], there: Hand, tmp_path: Path
+) -> None:
+    """The other host takes one after the other from their hold, in the order of the queue."""
+    (tmp_path / "here").mkdir()
+    with HostLock("camera", directory=tmp_path / "here"):
+        waiting = jobs.enqueue(3, host_lock="elsewhere:camera")
+        assert two[0].claim(3) == []
+        (urgent,) = jobs.enqueue(1, priorities=(9,))
+        offers = there.terms.offers
+        offers.waited_for(["elsewhere:camera"])
+        offers.offer(["elsewhere:camera"])
+        # What stands before it is not passed, and it is not tried again before the next look.
+        assert [job.id for job in there.claim(1)] == [urgent]
+        assert not offers
+        offers.offer(["elsewhere:camera"])
+        there.end()
+        for job_id in waiting:
+            assert [job.id for job in there.claim(1)] == [job_id]
+            assert two[1].claim(1) == []
+            there.end()
+    sql = f"SELECT attempt, past_holds -> 0 ->> 'reason' FROM {jobs.table} WHERE id = ANY (%s)"
+    assert jobs.connection.execute(sql, [waiting]).fetchall() == [(2, "host_lock")] * 3
+
+
 def test_what_a_stranger_frees_is_seen_by_who_missed_it(
     jobs: Jobs, two: tuple[Hand, Hand], tmp_path: Path
 ) -> None:

@@ -104,7 +104,7 @@ class Marks:
 
     def unsure(self) -> None:
         """A claim's answer was lost, or a row was given back since: what was learned of "empty" is void."""
-        self.empty = False
+        self.empty = self._asked_all = False
         self._looked_at = None
 
     def claimed(self, jobs: Sequence[ClaimedJob], wanted: int) -> None:

@@ -14,9 +14,11 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.models import IngestJob
+from queue_workflows.repositories.claimed import ClaimedJob, loaded
+from queue_workflows.repositories.claiming import CLAIMING, KINDS, claim_params, with_claimed
 from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.ending import texts
-from queue_workflows.repositories.families import FAMILIES, per_family
+from queue_workflows.repositories.families import FAMILIES, Family, per_family
 
 HOST_LOCK: Final = "host_lock"
 ELSEWHERE: Final = "elsewhere:"
@@ -54,6 +56,41 @@ UPDATE {table} AS job SET
 WHERE job.id = ANY (ARRAY(SELECT id FROM freed))
 RETURNING job.id
 """
+)
+# first: the head of the queue. next: of each key the first that waits, unless the head comes before it, so
+# that nobody is passed. It is queued and claimed at once: in between no other host can claim it.
+TAKE: Final = with_claimed(
+    per_family(
+        """
+WITH first AS MATERIALIZED (
+    SELECT priority, position FROM {table}
+    WHERE status = 'queued' AND queue = %(queue)s::text
+    ORDER BY priority DESC, position
+    LIMIT 1
+), next AS MATERIALIZED (
+    SELECT held.id
+    FROM unnest(%(keys)s::text[]) AS offered (key) CROSS JOIN LATERAL (
+        SELECT id, priority, position FROM {table}
+        WHERE status = 'scheduled' AND hold_reason = 'host_lock' AND hold_key = offered.key
+            AND queue = %(queue)s::text AND (%(alone)s::boolean OR NOT suspect)
+        ORDER BY priority DESC, position
+        LIMIT 1
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS held
+    WHERE NOT EXISTS (
+        SELECT FROM first WHERE (-first.priority, first.position) < (-held.priority, held.position)
+    )
+    LIMIT %(limit)s::bigint
+)
+{claiming} AND {asynchronously}
+RETURNING {claimed}
+""",
+        claiming=CLAIMING.replace(
+            "status = 'running',",
+            "status = 'running', run_at = statement_timestamp(), past_holds = {past_holds},"
+            " hold_reason = NULL, hold_key = NULL,",
+        ),
+    )
 )
 # Few jobs run, whatever waits.
 HOLDERS: Final = per_family(
@@ -96,6 +133,24 @@ class HostLockRepository:
         """Queue the first job of each queue that waits for one of these; how many."""
         params = {"keys": texts(dict.fromkeys(keys))}
         return sum(len(self._sql.rows(PROMOTE[family.name], params)) for family in FAMILIES)
+
+    def take(
+        self,
+        family: Family,
+        keys: Iterable[str],
+        *,
+        queue: str,
+        worker_id: str,
+        lease_s: float,
+        limit: int,
+        alone: bool,
+    ) -> list[ClaimedJob]:
+        """Claim the first job of a queue that waits for each of these, where nobody stands before it."""
+        params = claim_params(
+            queue, worker_id=worker_id, lease_s=lease_s, limit=limit, alone=alone, positions=()
+        )
+        params |= {"keys": texts(dict.fromkeys(keys)), "relaxed": self._sql.commits_each}
+        return loaded(KINDS[family.name], self._sql.rows(TAKE[family.name], params))
 
     def holders(self, key: str) -> list[LockHolder]:
         """The jobs that run with the lock that a job needs, on whatever host."""

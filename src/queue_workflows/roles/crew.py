@@ -111,7 +111,8 @@ class Crew:
         if not may_claim:
             return self._wind_down()
         if not self._exchange.unread:
-            self._duty.fetch_again(now)
+            if self._duty.fetch_again(now):
+                self.unsure()
             if self._unknown.is_due:
                 self._unknown.put_aside(self._touch)
         limit, alone = self._wanted(now)

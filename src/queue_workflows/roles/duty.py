@@ -88,7 +88,9 @@ class Duty:
         self._fetch_all_at = -math.inf
         # What was loaded when something was fetched that was not for it alone.
         self._warm_before: list[str] | None = None
-        self._locks = LockLook(options.queue, guardian.terms.locks, guardian.holdings, touch)
+        self._locks = LockLook(
+            options.queue, guardian.terms.locks, guardian.terms.offers, guardian.holdings, touch
+        )
         # What was left to another worker is looked at again, also where nobody polls.
         self._look_again_s = math.inf if guardian.terms.affinity is None else _LOOK_AGAIN_S
 
@@ -201,17 +203,22 @@ class Duty:
         """Whether it is time to `fetch_again`."""
         return self.must_fetch(now) or self._locks.is_due(now)
 
-    def fetch_again(self, now: float) -> None:
-        """Now and then: what a worker that does not know its task has put aside is not left to its delay."""
+    def fetch_again(self, now: float) -> bool:
+        """Now and then: what a worker that does not know its task has put aside is not left to its delay.
+
+        Whether a claim would bring something that nobody was woken for.
+        """
+        is_offered = False
         if not self.must_ask(now):
-            return
+            return False
         try:
-            self._locks.look(now)
+            is_offered = self._locks.look(now)
             if self.must_fetch(now):
                 self.fetch_what_waited_for_us()
         except DATABASE_AWAY as exc:
             self._touch.lost(exc)
             self._touch.recover([])
+        return is_offered
 
     def _is_bloated(self) -> bool:
         options = self._options

@@ -30,6 +30,7 @@ from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.jobs.kept_locks import HELD_S, KeptLocks
 from queue_workflows.jobs.kept_slots import KeptSlots
+from queue_workflows.jobs.lock_offers import LockOffers
 from queue_workflows.jobs.observing import count_claimed, count_ended, count_held
 from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories.claimable import ClaimableRepository
@@ -61,6 +62,7 @@ class Terms:
     limits: PayloadLimits
     kept: KeptSlots = field(default_factory=KeptSlots)
     locks: KeptLocks = field(default_factory=KeptLocks)
+    offers: LockOffers = field(default_factory=LockOffers)
     models: ModelCache | None = None
     affinity: Affinity | None = None
 
@@ -174,7 +176,7 @@ class Intake:
         that either this sees who went into a lane meanwhile, or that one sees the free slot; in one round
         trip.
         """
-        if self._locks and self._locks.has_of([ending.fence for ending in endings]):
+        if self._terms.offers or (self._locks and self._locks.has_of([ending.fence for ending in endings])):
             # A lock is freed after the end is stored, and who waits for it may be the next.
             ended = self.end(endings, is_counted=True)
             jobs = self._claimed(marks, now, limit=limit, alone=alone)
@@ -203,6 +205,10 @@ class Intake:
 
     def _claimed(self, marks: Marks, now: float, *, limit: int, alone: bool) -> list[ClaimedJob]:
         terms = self._terms
+        if terms.offers and (jobs := self._offered(limit, alone)):
+            # They say nothing of the queue.
+            marks.unsure()
+            return jobs
         return self.repository.claim(
             terms.queue,
             worker_id=terms.worker_id,
@@ -295,10 +301,25 @@ class Intake:
         gone = {job.id for job in refused}
         return [job for job in jobs if job.id not in gone]
 
+    def _offered(self, limit: int, alone: bool) -> list[ClaimedJob]:
+        """Jobs that another host leaves to this one, from their hold."""
+        terms = self._terms
+        return HostLockRepository(self._connection).take(
+            self.repository.family,
+            terms.offers.pop(),
+            queue=terms.queue,
+            worker_id=terms.worker_id,
+            lease_s=terms.lease_s,
+            limit=limit,
+            alone=alone,
+        )
+
     def _free_locks(self, fences: Sequence[Fence]) -> None:
         """Free the locks of attempts that are over, and promote who waits for them."""
         if self._locks and (names := self._locks.free(fences)):
-            HostLockRepository(self._connection).promote(keys_of(names))
+            is_pinned = isinstance(self.repository, HookJobRepository)
+            HostLockRepository(self._connection).promote(keys_of(names) if is_pinned else names)
+            self._terms.offers.freed(names)
 
     # Keyed limits.
 
