@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from support.jobs import CLEAR
 from support.limited import CLEAR_LIMITS, Hand
+from support.workers import running_orchestrator, running_worker, until
 
+from queue_workflows import start_run
 from queue_workflows.errors import DocumentError, PayloadError, RefError
 from queue_workflows.jobs.held_names import Names, names_of
 from queue_workflows.jobs.tasks import TaskRegistry
-from queue_workflows.repositories import LimitRepository, enqueue_ingest_job
+from queue_workflows.repositories import LimitRepository, RunRepository, enqueue_ingest_job
 from queue_workflows.workflow.spec import TaskNode, load_document
 
 SCOPE: dict[str, Any] = {"inputs": {"device": "camera", "none": None, "flag": True}, "run": {}}
@@ -118,3 +122,32 @@ def test_what_is_exclusive_has_one_job_at_a_time_whatever_is_set(qwf_dsn: str) -
         two.end()
         limits.set("exclusive:account", 0, actor="ann")
         assert two.claim(3) == []
+
+
+@pytest.mark.slow
+def test_a_lock_that_a_run_names_is_held_in_a_real_worker(qwf_dsn: str, tmp_path: Path) -> None:
+    """Through an orchestrator into the rows, and from there to workers of one host: each port by itself."""
+    each = {
+        "id": "deploy",
+        "module": "alone",
+        "for_each": {"$from": "plan.ports"},
+        "host_lock": {"$from": "item.port"},
+        "inputs": {"port": {"$from": "item.port"}, "place": {"$from": "inputs.place"}},
+        "retry": {"max_attempts": 1},
+    }
+    ports = [{"port": 7001}, {"port": 7001}, {"port": 7002}]
+    plan = {"id": "plan", "module": "echo", "inputs": {"ports": {"$value": ports}}}
+    lock_dir = {"QWF_LOCK_DIR": str(tmp_path / "locks")}
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection, ExitStack() as stack:
+        connection.execute(f"{CLEAR}; {CLEAR_LIMITS}")
+        stack.enter_context(running_orchestrator(qwf_dsn))
+        for _ in range(2):
+            stack.enter_context(running_worker(qwf_dsn, "--queue", "cpu", **lock_dir))
+        document = {"name": "w", "nodes": [plan, each]}
+        run = start_run(document, {"place": str(tmp_path)}, conn=connection)
+        jobs = "SELECT host_lock, status, hold_key FROM workflow_node_jobs WHERE node_id = 'deploy'"
+        running = [("7001", "running", None), ("7001", "scheduled", "7001"), ("7002", "running", None)]
+        until(lambda: sorted(connection.execute(jobs).fetchall()) == running)
+        (tmp_path / "go").touch()
+        ended = until(lambda: (found := RunRepository(connection).fetch(run.id)).finished_at and found)
+        assert ended.status == "completed", ended.error
