@@ -15,14 +15,12 @@ from support.workers import until
 from queue_workflows import Cancelled, HostLock, RetryAfter
 from queue_workflows.host.locks import Free, Held, probe
 from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.kept_locks import KeptLocks
 from queue_workflows.jobs.outcomes import Stop
 
 
 @pytest.fixture
 def jobs(qwf_dsn: str, tmp_path: Path) -> Iterator[LimitedJobs]:
-    with limited_jobs(qwf_dsn) as made:
-        made.windows.locks = KeptLocks(tmp_path)
+    with limited_jobs(qwf_dsn, lock_dir=tmp_path) as made:
         yield made
 
 
@@ -54,7 +52,7 @@ def test_a_block_has_the_lock_and_frees_it_on_every_path(jobs: LimitedJobs, tmp_
     assert not is_held(tmp_path)
     asyncio.run(inside())
     assert not is_held(tmp_path)
-    assert not jobs.windows.locks
+    assert not jobs.windows.locks.any_held
 
 
 def test_two_jobs_of_one_process_exclude_each_other_and_the_wait_is_recorded(

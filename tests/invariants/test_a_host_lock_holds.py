@@ -6,15 +6,20 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
+from contextvars import copy_context
 from pathlib import Path
 
 import psycopg
 import pytest
+from support.claimed_jobs import context
 from support.jobs import CLEAR, Jobs, ending
 from support.limited import CLEAR_LIMITS, Hand, cap, hand, holders
 from support.workers import patiently, running_worker
 
 from queue_workflows.host.locks import HostLock
+from queue_workflows.jobs.asking import Errands
+from queue_workflows.jobs.kept_slots import KeptSlots
+from queue_workflows.jobs.windows import Windows
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 from queue_workflows.repositories.host_locks import HostLockRepository
 
@@ -89,7 +94,7 @@ def test_the_end_of_a_job_frees_its_lock_for_the_next(jobs: Jobs, two: tuple[Han
     assert [job.id for job in two[1].claim(1)] == [first]
     assert [job.id for job in two[1].end_and_claim()] == [second]
     two[1].end()
-    assert not two[1].terms.locks
+    assert not two[1].terms.locks.any_held
 
 
 def test_who_lost_its_lease_keeps_the_lock_until_its_work_has_stopped(
@@ -104,6 +109,24 @@ def test_who_lost_its_lease_keeps_the_lock_until_its_work_has_stopped(
     assert two[1].claim(2) == []
     two[0].intake.abandon([job.fence])
     assert len(two[1].claim(2)) == 1
+
+
+def test_what_a_function_left_held_promotes_as_its_jobs_own_lock_does(
+    jobs: Jobs, two: tuple[Hand, Hand]
+) -> None:
+    """The end of the job frees it, and the next who needs it is in the queue."""
+    (first,) = jobs.enqueue(1)
+    (second,) = jobs.enqueue(1, host_lock="camera")
+    (job,) = two[0].claim(1)
+    assert job.id == first
+    windows = Windows(
+        Errands(lambda job, ask: ask(jobs.connection)), KeptSlots(), two[0].terms.locks, lease_s=60
+    )
+    copy_context().run(context(job, windows=windows).host_lock("camera").__enter__)
+    assert two[1].claim(1) == []
+    assert state(jobs, second) == HELD
+    assert [job.id for job in two[0].end_and_claim()] == [second]
+    two[0].end()
 
 
 def test_an_end_beside_a_running_function_keeps_the_lock(jobs: Jobs, two: tuple[Hand, Hand]) -> None:
@@ -123,7 +146,7 @@ def test_a_full_limit_takes_no_lock_and_a_held_lock_no_slot(jobs: Jobs, two: tup
     assert two[1].claim(2) == []
     assert [state(jobs, one)[1] for one in (second, other)] == ["host_lock", "limit_full"]
     assert holders(jobs.connection, "api") == [first]
-    assert not two[1].terms.locks
+    assert not two[1].terms.locks.any_held
     two[0].end()
     assert len(two[0].claim(2)) == 1
     two[0].end()
@@ -280,6 +303,26 @@ def test_the_threads_of_a_worker_take_turns_and_a_stranger_is_waited_for(
     assert statuses(conn) == {"completed": 20}
     assert not (tmp_path / "too-many").exists()
     assert conn.execute("SELECT count(*) FROM ingest_jobs WHERE failures > 0").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_lock_that_a_function_takes_is_everybodys(
+    conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path, leaves: bool
+) -> None:
+    """Jobs of that lock and programs of the machine wait for it, and it ends with its job at the latest."""
+    args = {"lock": "camera", "place": str(tmp_path), "leaves": leaves}
+    jobs = IngestJobRepository(conn)
+    jobs.enqueue_many([NewIngestJob(task_name="inside host lock", queue="fetch", args=args)])
+    settings = TASKS | {"QWF_LOCK_DIR": str(tmp_path / "locks")}
+    with running_worker(qwf_dsn, "--concurrency", "4", "--max-jobs", "2", **settings) as worker:
+        patiently((tmp_path / "inside").exists)
+        lock = HostLock("camera", directory=tmp_path / "locks")
+        assert not lock.try_acquire()
+        jobs.enqueue_many([NewIngestJob(task_name="quick", queue="fetch", host_lock="camera")])
+        patiently(lambda: statuses(conn) == {"running": 1, "scheduled": 1})
+        (tmp_path / "let-go").touch()
+        assert worker.wait(300) == 0
+    assert statuses(conn) == {"completed": 2}
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ def jobs(qwf_dsn: str) -> Iterator[LimitedJobs]:
         aside = Aside(
             lambda: psycopg.connect(qwf_dsn, autocommit=True), lambda job: True, sleep=lambda seconds: None
         )
-        made.windows = Windows(Errands(aside.ask), made.kept, lease_s=600)
+        made.windows = Windows(Errands(aside.ask), made.kept, made.windows.locks, lease_s=600)
         yield made
         made.windows.errands.close()
         aside.close()

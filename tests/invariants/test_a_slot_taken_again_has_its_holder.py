@@ -38,7 +38,7 @@ class Windowed:
         self.told: Told = []
         self._connection = jobs.connection
         errands = Errands(lambda job, question: question(worker.connection))
-        self.windows = Windows(errands, worker.terms.kept, lease_s=60)
+        self.windows = Windows(errands, worker.terms.kept, worker.terms.locks, lease_s=60)
 
     def ctx(self) -> JobContext:
         """That of another job."""

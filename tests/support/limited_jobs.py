@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,6 +13,7 @@ from support.claimed_jobs import context, ingest_job
 
 from queue_workflows.jobs.asking import Errands, Question
 from queue_workflows.jobs.context import JobContext
+from queue_workflows.jobs.kept_locks import KeptLocks
 from queue_workflows.jobs.kept_slots import KeptSlots
 from queue_workflows.jobs.windows import Windows
 from queue_workflows.repositories.claimed import ClaimedJob
@@ -20,13 +22,15 @@ from queue_workflows.repositories.claimed import ClaimedJob
 class LimitedJobs:
     """Contexts of one process; `held_up` is called before each question, on the thread that asks it."""
 
-    def __init__(self, connection: psycopg.Connection[Any], worker: str = "host:fetch:1") -> None:
+    def __init__(
+        self, connection: psycopg.Connection[Any], worker: str = "host:fetch:1", lock_dir: Path | None = None
+    ) -> None:
         self.connection = connection
         self.worker = worker
         self.kept = KeptSlots()
         self.held_up: Callable[[], None] = lambda: None
         self.asked = 0
-        self.windows = Windows(Errands(self._ask), self.kept, lease_s=600)
+        self.windows = Windows(Errands(self._ask), self.kept, KeptLocks(lock_dir), lease_s=600)
         self._in_line = threading.Lock()
         self._last = 0
 
@@ -53,11 +57,11 @@ class LimitedJobs:
 
 
 @contextmanager
-def limited_jobs(dsn: str) -> Iterator[LimitedJobs]:
+def limited_jobs(dsn: str, lock_dir: Path | None = None) -> Iterator[LimitedJobs]:
     """Those of one process, on empty tables."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("TRUNCATE rate_limits, limit_slots, concurrency_limits, audit_log")
-        made = LimitedJobs(connection)
+        made = LimitedJobs(connection, lock_dir=lock_dir)
         try:
             yield made
         finally:

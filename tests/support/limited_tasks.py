@@ -63,6 +63,18 @@ def deaf_inside(reason: str | None, args: dict[str, Any]) -> None:
         time.sleep(0.02)
 
 
+@ingest_task("inside host lock")
+def inside_host_lock(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Say that it has a lock of its machine, and keep it until it is let go; or leave it held even then."""
+    lock, place = ctx.host_lock(args["lock"], max_wait_s=FOR_LONG), Path(args["place"])
+    lock.__enter__()
+    (place / "inside").touch()
+    while not (place / "let-go").exists():
+        ctx.sleep(0.02)
+    if not args["leaves"]:
+        lock.__exit__(None, None, None)
+
+
 @ingest_task("quick")
 def quick(reason: str | None) -> None:
     """Nothing."""

@@ -47,7 +47,8 @@ class KeptLocks:
         self._missed: set[str] = set()
         self._directory: Path | None = None
 
-    def __bool__(self) -> bool:
+    @property
+    def any_held(self) -> bool:
         """Whether a job holds one; most workers never see any."""
         return bool(self._held)
 

@@ -66,14 +66,14 @@ class Windows:
         self,
         errands: Errands,
         kept: KeptSlots,
+        locks: KeptLocks,
         *,
         lease_s: float,
-        locks: KeptLocks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.errands = errands
         self.kept = kept
-        self.locks = locks or KeptLocks()
+        self.locks = locks
         self.lease_s = lease_s
         self.clock = clock
         self.line = Line()

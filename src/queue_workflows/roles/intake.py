@@ -176,7 +176,7 @@ class Intake:
         that either this sees who went into a lane meanwhile, or that one sees the free slot; in one round
         trip.
         """
-        if self._terms.offers or (self._locks and self._locks.has_of([ending.fence for ending in endings])):
+        if self._terms.offers or self._locks.has_of([ending.fence for ending in endings]):
             # A lock is freed after the end is stored, and who waits for it may be the next.
             ended = self.end(endings, is_counted=True)
             jobs = self._claimed(marks, now, limit=limit, alone=alone)
@@ -316,7 +316,7 @@ class Intake:
 
     def _free_locks(self, fences: Sequence[Fence]) -> None:
         """Free the locks of attempts that are over, and promote who waits for them."""
-        if self._locks and (names := self._locks.free(fences)):
+        if self._locks.any_held and (names := self._locks.free(fences)):
             is_pinned = isinstance(self.repository, HookJobRepository)
             HostLockRepository(self._connection).promote(keys_of(names) if is_pinned else names)
             self._terms.offers.freed(names)

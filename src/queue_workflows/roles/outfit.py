@@ -102,8 +102,8 @@ class Outfit:
             windows=Windows(
                 Errands(aside.ask),
                 guardian.terms.kept,
+                guardian.terms.locks,
                 lease_s=guardian.holdings.lease_s,
-                locks=guardian.terms.locks,
             ),
             marks=marks,
             rng=rng,

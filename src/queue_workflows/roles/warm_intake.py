@@ -47,7 +47,7 @@ class WarmIntake(Intake):
     ) -> tuple[Ended, list[ClaimedJob]]:
         """The claim sees what the end left, which is committed before it."""
         self._note(endings)
-        if self._kept or self._locks:
+        if self._kept or self._locks.any_held:
             return self.end(endings), self.claim(marks, now, limit=limit, alone=alone)
         with in_one_round_trip(self._connection) as commit:
             end_answer = self.repository.ask_end(endings)
