@@ -70,6 +70,7 @@ def test_whose_they_are() -> None:
         ({"limit_key": "host:*"}, "contains `*`"),
         ({"exclusive": "a", "limit_key": "b"}, "both exclusive and limit_key"),
         ({"exclusive": ""}, "exclusive is empty"),
+        ({"exclusive": "a*"}, "exclusive 'a*' contains `*`"),
         ({"host_lock": 7}, "host_lock must be"),
         ({"args": [1]}, "args must be a dict"),
         ({"args": {"a": float("nan")}}, "schedule 'nightly'"),

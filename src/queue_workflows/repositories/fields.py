@@ -141,7 +141,9 @@ def exclusive_key(name: str | None, limit_key: str | None) -> str | None:
             path="exclusive",
             advice="take the other one in its body, by ctx.limit",
         )
-    return EXCLUSIVE + text("exclusive", name)
+    if "*" in text("exclusive", name):
+        raise PayloadError(f"exclusive {name!r:.80} contains `*`", path="exclusive", advice="name one thing")
+    return EXCLUSIVE + name
 
 
 def limit_key(key: str) -> str:
