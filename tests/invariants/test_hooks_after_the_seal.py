@@ -45,6 +45,7 @@ def test_a_listener_that_has_not_begun_is_skipped_at_the_seal(stage: Stage) -> N
     sealed = "SELECT seal_requested_at IS NOT NULL FROM workflow_runs"
     with stage.worker():
         stage.until(lambda: stage.connection.execute(held).fetchone() == (1,))
+        stage.until(lambda: stage.jobs()["on_Page__00_fails.bg.sh"] == ("failed", 1))
         stage.file(run_id, "go").touch()
         stage.until(lambda: stage.connection.execute(sealed).fetchone() == (True,))
         stage.until(lambda: stage.status(run_id) == "failed")
