@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support.leftovers import PLACE, Leftovers
 from support.processes import Running, environment
-from support.workers import until
+from support.workers import patiently, until
 
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.flock import lock_directory
@@ -262,6 +262,44 @@ def test_an_owner_whose_lock_file_was_removed_is_seen(bench: Bench, caplog: pyte
         owner.process.kill()
         owner.status()
     assert bench.once()[1] == {"live-1": Deed.REAPED}
+
+
+def test_teardowns_that_hang_keep_no_other_kind(bench: Bench) -> None:
+    """However many there are of one kind: that of another is reaped while none of them has ended."""
+    waiting = [f"gated-{number}" for number in range(MOST_AT_ONCE + 1)]
+    bench.leftovers.make(*waiting)
+    bench.leftovers.gate.touch()
+
+    def late() -> list[str]:
+        patiently(lambda: len(bench.leftovers.torn_down()) == MOST_AT_ONCE)
+        bench.leftovers.make("lost-1")
+        return ["lost-1"]
+
+    gated = replace(bench.leftovers.kind("gated-.", timeout_s=1000.0), name="gated")
+    other = replace(bench.leftovers.kind("lost-.", timeout_s=1000.0), discover=late)
+    with Waiter() as waiter:
+        janitor = bench.janitor(waiter, gated, other)
+        thread = threading.Thread(target=janitor.run)
+        thread.start()
+        try:
+            patiently(lambda: "lost-1" in bench.leftovers.torn_down())
+            assert set(waiting) <= set(bench.leftovers.left())
+        finally:
+            bench.leftovers.gate.unlink()
+            thread.join()
+    assert bench.leftovers.left() == []
+
+
+@pytest.mark.parametrize("found", ["lost-1", b"lost-1", [b"lost-1"], [None], [1]])
+def test_a_discovery_of_no_names_is_said(
+    bench: Bench, caplog: pytest.LogCaptureFixture, found: list[str]
+) -> None:
+    """Silence would be taken for a machine in order."""
+    bench.leftovers.make("lost-1")
+    kind = replace(bench.leftovers.kind(), discover=lambda: found)
+    assert bench.once(kind) == (ExitCode.FAILED, {})
+    words = "which is no name" if isinstance(found, list) else f"it gave {found!r}, and not a list of names"
+    assert words in caplog.text
 
 
 @pytest.mark.slow

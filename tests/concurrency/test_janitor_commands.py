@@ -91,7 +91,7 @@ def test_nothing_is_ended_while_the_directory_of_the_locks_is_missing(machine: M
         shutil.rmtree(machine.locks)
         done = machine.said(*APP, "janitor", "--once", "--json")
     deeds = {one["name"]: one["deed"] for one in json.loads(done.stdout)["verdicts"]}
-    assert (done.returncode, deeds) == (0, {"live-1": "skip", "lost-1": "skip"})
+    assert (done.returncode, deeds) == (1, {"live-1": "skip", "lost-1": "skip"})
     assert "the directory of the locks, is not there: nothing is ended until it is" in done.stderr
     assert (machine.leftovers.torn_down(), machine.locks.exists()) == ([], False)
 
@@ -243,8 +243,10 @@ def test_directories_of_runs_that_are_over_go_where_there_is_a_database(
     old.mkdir(parents=True)
     away = machine.said(*APP, "--db", "postgresql://x@127.0.0.1:1/x", "janitor", "--once", "--json")
     said = json.loads(away.stdout)
-    assert (away.returncode, [one["deed"] for one in said["verdicts"]]) == (1, ["reaped"])
+    assert (away.returncode, [one["deed"] for one in said["verdicts"]]) == (69, ["reaped"])
     assert "directories of runs: " in said["failures"][0]
+    none = machine.said(*QWF, "janitor", "--once", "--json")
+    assert (none.returncode, "no database is named" in json.loads(none.stdout)["failures"][0]) == (0, True)
     assert old.exists()
     done = machine.said(*QWF, "--db", qwf_dsn, "janitor", "--once", "--json")
     assert (done.returncode, json.loads(done.stdout)["directories"]) == (0, [str(old)])

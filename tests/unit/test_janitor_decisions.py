@@ -116,6 +116,14 @@ def test_what_its_owner_removed_in_time_is_not_torn_down() -> None:
     assert stays == (False, "its teardown returned, and it is still there")
 
 
+def test_what_stays_is_looked_for_no_longer_than_there_is_time() -> None:
+    """So that it can be said that it stays, before its reaper is ended for being late."""
+    slept: list[float] = []
+    stays = kind(verify=lambda _name: False, timeout_s=2.0)
+    assert end(stays, "a-1", sleep=slept.append, now=lambda: sum(slept))[0] is False
+    assert 0 < sum(slept) <= 1.0
+
+
 def test_a_supervisor_wants_a_janitor_once_there_is_something_to_look_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

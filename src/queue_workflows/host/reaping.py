@@ -27,6 +27,8 @@ _LONGEST_WORDS: Final = 2000
 _LONGEST_REPORT: Final = 65_536
 _FIRST_LOOK_S: Final = 0.1
 _LOOKS: Final = 6
+# Of the time for one end; in the rest it says what it saw.
+_LOOKING: Final = 0.5
 
 
 class Reaping:
@@ -54,7 +56,7 @@ class Reaping:
             self.finish()
             raise
 
-    def finish(self) -> tuple[bool, str]:
+    def finish(self, unsaid: str | None = None) -> tuple[bool, str]:
         """Once its tree has ended: whether the thing is gone, and in words what became of it."""
         status = self.child.poll()
         told: dict[str, object] = {}
@@ -67,7 +69,7 @@ class Reaping:
             self._lock.unlink_and_release()
         else:
             self._lock.release()
-        return is_gone, str(told.get("words") or f"its reaper ended with {status} and said nothing")
+        return is_gone, str(told.get("words") or unsaid or f"its reaper ended with {status} and said nothing")
 
 
 def reap_here(kind: ResourceKind, name: str, lock: int, report: int) -> ExitCode:
@@ -84,8 +86,15 @@ def reap_here(kind: ResourceKind, name: str, lock: int, report: int) -> ExitCode
     return ExitCode.DONE if is_gone else ExitCode.FAILED
 
 
-def end(kind: ResourceKind, name: str, *, sleep: Callable[[float], None] = time.sleep) -> tuple[bool, str]:
+def end(
+    kind: ResourceKind,
+    name: str,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
+) -> tuple[bool, str]:
     """Tear one thing down unless its owner did so between the look and the lock; whether it is gone."""
+    look_until = now() + _LOOKING * kind.timeout_s
     if kind.is_gone(name):
         return True, "it was gone already"
     kind.teardown(name)
@@ -93,6 +102,8 @@ def end(kind: ResourceKind, name: str, *, sleep: Callable[[float], None] = time.
     for _ in range(_LOOKS):
         if kind.is_gone(name):
             return True, "torn down"
+        if now() + look_s > look_until:
+            break
         sleep(look_s)
         look_s *= 2
     return False, "its teardown returned, and it is still there"

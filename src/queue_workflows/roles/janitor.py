@@ -1,4 +1,4 @@
-"""The janitor's loop: looks at all kinds of things now and then, and has a few orphans reaped at a time.
+"""The janitor's loop: looks at all kinds of things now and then, and has a few of each reaped at once.
 
     round: every kind is discovered, each on a thread ──names──> waiting ──a place is free──> look at its lock
       │                                                                                          │
@@ -16,7 +16,7 @@ import math
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +34,7 @@ from queue_workflows.roles.sweep import Sweep
 _log = logging.getLogger(__name__)
 
 EVERY_S: Final = 30.0
+# Of one kind.
 MOST_AT_ONCE: Final = 4
 # A discovery that has been at it for so many of its times does not come back.
 _HOPELESS: Final = 5.0
@@ -65,7 +66,10 @@ class Discovery(threading.Thread):
     def run(self) -> None:
         """Ask; whatever comes is kept for the main thread."""
         try:
-            self.names = list(self.kind.discover())
+            found = self.kind.discover()
+            if isinstance(found, str | bytes):
+                raise TypeError(f"it gave {found!r:.80}, and not a list of names")
+            self.names = list(found)
         except BaseException as exc:
             self.error = " ".join(f"{type(exc).__name__}: {exc}".split())
         finally:
@@ -142,8 +146,8 @@ class Janitor:
         if now >= self._round_at and not (self._is_single and self._round_at >= 0):
             self._begin_round(now)
         self._collect(now)
-        while self._waiting and len(self._places) < MOST_AT_ONCE:
-            self._attend(*self._waiting.popleft())
+        while (due := self._next()) is not None:
+            self._attend(*due)
         if self._is_single and self._is_through():
             return None
         return self._delay(now)
@@ -187,7 +191,10 @@ class Janitor:
         if one.names is None:
             self._fail(kind.name, f"it cannot be discovered: {one.error}")
             return
-        self._said.pop((kind.name, ""), None)
+        if odd := [found for found in one.names if not isinstance(found, str)]:
+            self._fail(kind.name, f"its discovery gave {odd[0]!r:.80}, which is no name")
+        else:
+            self._said.pop((kind.name, ""), None)
         names, others = candidates(kind, one.names)
         if others:
             _log.debug("%s: %d names are not of this kind", kind.name, others)
@@ -211,6 +218,8 @@ class Janitor:
     def _tidy(self) -> None:
         try:
             directory = self.lock_directory()
+            if any(self._names.values()) and not directory.is_dir():
+                self._fail("locks", f"{directory} is not there, and nothing is ended without it")
             spared = [name for names in self._names.values() for name in names]
             for verdict in tidy(directory, spared, self.kinds, now=time.time(), dry=self.options.dry):
                 self._judge(verdict)
@@ -218,6 +227,15 @@ class Janitor:
             self._fail("locks", f"they cannot be looked at: {exc}")
 
     # Reaping
+
+    def _next(self) -> tuple[ResourceKind, str] | None:
+        """Each kind has places of its own, so that none waits for the teardowns of another."""
+        taken = Counter(place.reaping.kind.name for place in self._places)
+        for index, (kind, name) in enumerate(self._waiting):
+            if taken[kind.name] < MOST_AT_ONCE:
+                del self._waiting[index]
+                return kind, name
+        return None
 
     def _attend(self, kind: ResourceKind, name: str) -> None:
         try:
@@ -262,11 +280,11 @@ class Janitor:
 
     def _close(self, place: _Place, now: float) -> None:
         kind, name = place.reaping.kind, place.reaping.name
-        is_gone, words = place.reaping.finish()
+        late = f"its teardown took longer than {kind.timeout_s:g} s, and was killed"
+        is_gone, words = place.reaping.finish(late if place.is_late else None)
         verdict = replace(place.verdict, deed=Deed.REAPED)
         if not is_gone:
-            late = f"its teardown took longer than {kind.timeout_s:g} s, and was killed"
-            self._in_vain(verdict, late if place.is_late else words)
+            self._in_vain(verdict, words)
             return
         self._vain.pop((kind.name, name), None)
         self._said.pop((kind.name, name), None)

@@ -15,7 +15,7 @@ from typing import Final
 import psycopg
 
 from queue_workflows.db.engine import Database
-from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
+from queue_workflows.errors import ConfigurationError, EmbeddedSetupError, ExitCode, QwfError
 from queue_workflows.host.flock import local, trusted
 from queue_workflows.host.hardening import bound_to_launcher, harden
 from queue_workflows.host.janitor import Verdict
@@ -125,7 +125,8 @@ def _clear_once(outcome: Outcome, settings: Settings, db_url: str | None, *, dry
             )
     except (QwfError, OSError, psycopg.Error) as exc:
         outcome.failures.append(f"directories of runs: {' '.join(str(exc).split())}")
-        outcome.status = outcome.status or ExitCode.FAILED
+        if not isinstance(exc, EmbeddedSetupError):  # who has no database has nothing to be asked
+            outcome.status = outcome.status or getattr(exc, "exit_code", ExitCode.FAILED)
         return
     outcome.directories = cleared.removed
     if cleared.left:
