@@ -83,6 +83,22 @@ def test_a_probe_tells_the_held_from_the_free(tmp_path: Path) -> None:
         assert lock.held
 
 
+def test_of_two_who_look_neither_is_in_the_way(tmp_path: Path) -> None:
+    """Both find the lock free; nobody removes the file while another looks, and waiting outlasts a look."""
+    file = lock_file_name("camera")
+    with HostLock("camera", directory=tmp_path):
+        pass
+    one, other = probe(tmp_path, file), probe(tmp_path, file)
+    assert isinstance(one, Free)
+    assert isinstance(other, Free)
+    one.unlink_and_release()
+    assert (tmp_path / file).exists()
+    lock = HostLock("camera", directory=tmp_path)
+    lock.acquire(timeout_s=0, sleep=lambda _: other.release())
+    assert lock.held
+    lock.release()
+
+
 def test_of_an_absent_file_a_probe_makes_none(tmp_path: Path) -> None:
     """Who means to clear something away that has no lock file takes the lock, and removes the file after."""
     assert probe(tmp_path, lock_file_name("camera")) == Absent()

@@ -15,7 +15,7 @@ import psutil
 import psycopg
 import pytest
 from support.commands import qwf_here
-from support.leftovers import PLACE, Leftovers
+from support.leftovers import HANG, PLACE, Leftovers
 from support.processes import UNSHARE, Running, environment, gone, pid_namespace
 from support.runs import start
 from support.supervised import Supervised
@@ -198,6 +198,36 @@ def test_the_supervisor_has_a_janitor_that_reaps(machine: Machine, qwf_dsn: str)
         supervisor.until("thing live-1: reaped")
         assert supervisor.stop() == 0
         assert all(gone(pid) for pid in supervisor.pids)
+    assert machine.leftovers.left() == []
+
+
+@pytest.mark.slow
+def test_a_janitor_that_hangs_is_replaced(machine: Machine, qwf_dsn: str, tmp_path: Path) -> None:
+    """A discovery that does not come back silences it; the supervisor kills it, and the next one works."""
+    hang = tmp_path / "hang"
+    hang.touch()
+    machine.env |= {HANG: str(hang), "QWF_STALE_HEARTBEAT_S": "5"}
+    with Supervised([*APP, "supervisor", "--janitor"], qwf_dsn, env=machine.env) as supervisor:
+        first = int(supervisor.until(r"janitor/1: started, pid (\d+)")[1])
+        supervisor.until("hung: its discovery takes longer than 0.2 s")
+        supervisor.until(rf"janitor/1: .*{first}.* no sign of life for \d+ s", 120)
+        hang.unlink()
+        assert int(supervisor.until(r"janitor/1: started, pid (\d+)", 120)[1]) != first
+        machine.leftovers.make("lost-1")
+        supervisor.until("thing lost-1: reaped", 120)
+        assert supervisor.stop() == 0
+        assert all(gone(pid) for pid in supervisor.pids)
+
+
+@pytest.mark.slow
+def test_up_has_a_janitor_where_there_is_something_to_look_after(machine: Machine, qwf_dsn: str) -> None:
+    """By itself, below the same log as the others; it ends with them."""
+    machine.leftovers.make("lost-1")
+    with Supervised([*APP, "up", "--worker", "fetch"], qwf_dsn, env=machine.env) as up:
+        up.until("^running orchestrator/1, scheduler/1, fetch/1, janitor/1; ", 120)
+        up.until("^janitor/1 +\\| .*thing lost-1: reaped", 120)
+        assert up.stop() == 0
+        assert all(gone(pid) for pid in up.pids)
     assert machine.leftovers.left() == []
 
 

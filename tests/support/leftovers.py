@@ -17,6 +17,8 @@ from typing import Final
 from queue_workflows import ResourceKind, register_resource_kind
 
 PLACE: Final = "LEFTOVERS"
+# A file; while it is there, the discovery of a second kind does not return.
+HANG: Final = "LEFTOVERS_HANG"
 LOCKS: Final = "LEFTOVERS_LOCKS"
 # The owner of a thing: it has the lock, makes the thing, says so, and lives until it is told something.
 OWNER: Final = """
@@ -91,7 +93,15 @@ class Leftovers:
             log.write(" ".join(words) + "\n")
 
 
+def _hangs() -> list[str]:
+    while os.path.exists(os.environ[HANG]):
+        time.sleep(0.01)
+    return []
+
+
 def _register() -> None:
+    if HANG in os.environ:
+        register_resource_kind(ResourceKind("hung", "x", _hangs, print, timeout_s=0.2))
     timeout_s = float(os.environ.get("LEFTOVERS_TIMEOUT_S", "60"))
     register_resource_kind(Leftovers(Path(os.environ[PLACE])).kind(timeout_s=timeout_s))
 

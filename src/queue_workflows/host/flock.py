@@ -114,15 +114,17 @@ def _say_once(own: Path) -> None:
     _log.warning("locks live in %s, as %s cannot be made: other users do not see them there", own, SHARED)
 
 
-def try_lock(path: Path, *, create: bool = True) -> int | None:
+def try_lock(path: Path, *, create: bool = True, shared: bool = False) -> int | None:
     """The descriptor that holds the lock, close-on-exec; None where somebody else does.
+
+    A shared one is for who only looks, and is not in the way of others who do.
 
     FileNotFoundError without the file, where none is to be made.
     """
     while True:
         fd = os.open(path, _OPEN | (os.O_CREAT if create else 0), 0o644)
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if is_at(fd, path):
                 return fd
         except BlockingIOError:
@@ -132,6 +134,15 @@ def try_lock(path: Path, *, create: bool = True) -> int | None:
             os.close(fd)
             raise
         os.close(fd)
+
+
+def has_alone(fd: int) -> bool:
+    """Make a shared lock one's own; False where somebody else has it, and then it is not held at all."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def unlock(fd: int) -> None:

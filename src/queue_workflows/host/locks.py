@@ -42,7 +42,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from queue_workflows.errors import LockHeld, LockUnusable
-from queue_workflows.host.flock import is_at, local, lock_directory, remove, try_lock, unlock
+from queue_workflows.host.flock import has_alone, is_at, local, lock_directory, remove, try_lock, unlock
 from queue_workflows.host.kernel import IS_LINUX
 
 _log = logging.getLogger(__name__)
@@ -150,6 +150,9 @@ class HostLock:
             waited_s = now() - began
             left_s = _SAY_AGAIN_S if timeout_s is None else timeout_s - waited_s
             if left_s <= 0:
+                sleep(FIRST_LOOK_S)  # who only looks has it for a moment
+                if self.try_acquire():
+                    break
                 raise LockHeld(self.name, self._holder(), waited_s)
             if waited_s - said_at >= _SAY_AGAIN_S:
                 _log.info("waits for the lock %r, which %s holds", self.name, self._holder())
@@ -250,9 +253,10 @@ class Free:
             unlock(fd)
 
     def unlink_and_release(self) -> None:
-        """Remove the file while the lock is held; not one that somebody has put there since."""
+        """Remove the file while nobody else has or looks at the lock; not one that was put there since."""
         try:
-            remove(self._fd, self.path)
+            if self._fd is not None and has_alone(self._fd):
+                remove(self._fd, self.path)
         finally:
             self.release()
 
@@ -279,7 +283,7 @@ def probe(directory: Path, file: str, *, now: Callable[[], float] = time.time) -
     """
     path = directory / file
     try:
-        fd = try_lock(path, create=False)
+        fd = try_lock(path, create=False, shared=True)
         if fd is None:
             return _held_by_another(path, now)
     except FileNotFoundError as exc:
