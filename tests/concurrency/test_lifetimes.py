@@ -17,6 +17,7 @@ from support.workers import running_worker, until
 
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.host.hardening import harden
+from queue_workflows.host.lifetime import MARK
 from queue_workflows.host.locks import HostLock
 from queue_workflows.repositories import IngestJobRepository
 
@@ -103,6 +104,16 @@ def test_who_started_it_may_be_named(lock: HostLock) -> None:
         assert [parent.line(), parent.line(), parent.line()] == ["finally", "torn down", ""]
 
 
+def test_what_a_job_starts_ends_with_the_jobs_process(lock: HostLock) -> None:
+    """A job's function tells nothing of a launcher, but all below a worker bears a mark."""
+    text = f"CHILD = {PREAMBLE + OWNER + 'own()'!r}\n"
+    start = "subprocess.Popen([sys.executable, '-c', CHILD]); time.sleep(600)"
+    with Running(program(text + start), env={MARK: "m" * 32}) as job:
+        assert job.line() == "up"
+        job.process.kill()
+        assert [job.line(), job.line(), job.line()] == ["finally", "torn down", ""]
+
+
 @pid_namespace
 def test_a_parent_of_1_is_right_where_that_launched_it(lock: HostLock) -> None:
     """In a container: below the launcher, which is PID 1 there, it runs and is told to end."""
@@ -146,6 +157,33 @@ def test_a_deadline_tears_down_and_says_so(lock: HostLock) -> None:
         assert running.process.stderr.read() == "the deadline of 2 s has passed: tearing down\n"
         running.process.stderr.close()
     assert is_free(lock)
+
+
+TAKEN = {
+    "a handler": "signal.signal(signal.SIGALRM, lambda *_: None)",
+    "a mask": "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])",
+    "handlers": "for one in (signal.SIGALRM, signal.SIGTERM): signal.signal(one, lambda *_: None)",
+}
+
+
+@pytest.mark.parametrize("how", TAKEN)
+def test_a_deadline_holds_where_code_has_sigalrm_to_itself(lock: HostLock, how: str) -> None:
+    """As every timeout made of SIGALRM does: `finally` runs all the same, the status is the deadline's."""
+    text = OWNER + f"def body():\n    {TAKEN[how]}\n    time.sleep(600)\nown(body, deadline_s=1)"
+    with Running(program(text), stderr=-1) as running:
+        assert [running.line() for _ in range(4)] == ["up", "finally", "torn down", ""]
+        assert running.status() == ExitCode.DEADLINE
+        assert running.process.stderr
+        assert running.process.stderr.read() == "the deadline of 1 s has passed: tearing down\n"
+        running.process.stderr.close()
+    assert is_free(lock)
+
+
+def test_a_deadline_ends_with_its_block() -> None:
+    """What comes after a `with harden(…)` is not ended by a deadline that was within it."""
+    text = OWNER + "with harden(deadline_s=0.5): pass\ntime.sleep(2.5)\nsay(signal.alarm(0), 'after')"
+    with Running(program(text)) as running:
+        assert [running.line(), running.status()] == ["0 after", 0]
 
 
 # 16: signals
@@ -208,6 +246,34 @@ own(deaf)
         assert [running.line(), running.line()] == ["up", "deaf"]
         os.kill(running.pid, signal.SIGTERM)
         assert [running.line() for _ in range(4)] == ["swallowed", "finally", "torn down", ""]
+        assert running.status() == ExitCode.TERMINATED
+
+
+def test_what_a_finally_block_becomes_by_exec_lives(lock: HostLock) -> None:
+    """Nothing that insists on the exception is left behind for the program that comes next."""
+    text = OWNER + "own(lambda: os.kill(os.getpid(), signal.SIGTERM))".join(
+        ["try: ", "\nfinally: os.execvp('sh', ['sh', '-c', 'sleep 0.5; echo alive'])"]
+    )
+    with Running(program(text)) as running:
+        assert [running.line() for _ in range(4)] == ["up", "finally", "alive", ""]
+        assert running.status() == 0
+
+
+def test_a_finally_block_may_have_timeouts_of_its_own(lock: HostLock) -> None:
+    """SIGALRM comes to them when they asked for it, and not because the exception is insisted on."""
+    text = (
+        OWNER
+        + """
+harden()
+try: os.kill(os.getpid(), signal.SIGTERM)
+finally:
+    signal.signal(signal.SIGALRM, lambda *_: say("alarm"))
+    time.sleep(0.5)
+    say("finally")
+"""
+    )
+    with Running(program(text)) as running:
+        assert [running.line(), running.line()] == ["finally", ""]
         assert running.status() == ExitCode.TERMINATED
 
 
@@ -396,6 +462,17 @@ def test_no_single_death_leaves_a_command_behind(locks: HostLock, killed: str) -
         assert gone(pids["daemon"])
         until(lambda: gone(pids["second"]))  # it may have been the last to have the lock: that goes first
         assert running.status() == (-9 if killed == "warden" else 137)
+
+
+def test_a_command_of_a_job_ends_with_the_jobs_process(locks: HostLock) -> None:
+    """Though nobody told it of a launcher: its daemon is gone when its lock is free."""
+    command = run_job("--grace", "0.2", "--lock", "device", "--", "sh", "-c", DAEMON + "sleep 600")
+    text = f"subprocess.Popen({command!r}); time.sleep(600)"
+    with Running(program(text), env={MARK: "m" * 32}) as job:
+        daemon = told(job, "daemon")["daemon"]
+        job.process.kill()
+        until(lambda: is_free(locks))
+        assert gone(daemon)
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ def run_job(
         raise click.UsageError("--share and --in-workspace are for a --workspace")
     if not IS_LINUX:
         raise ConfigurationError("run-job needs Linux, whose kernel keeps a command's processes together")
-    bound_to_launcher()
+    bound_to_launcher(within_job=True)
     held = _locked(locks, command[0], deadline_s=deadline, wait_s=deadline if wait is None else wait)
     if run is not None:
         held.append(_in_workspace(run, shares, goes_there=in_workspace))

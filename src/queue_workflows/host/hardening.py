@@ -20,7 +20,8 @@ its `finally` blocks on every path that leaves it the time, and must not live on
   not break off a teardown, so a `finally` block runs to its end; only the last bound does that.
 - The last bound is kept twice: by a thread, which ends the process with its status, and by the kernel's
   timer, which also ends a process whose GIL is held or that was stopped (see `deadman`).
-- The deadline is on the clock that counts the time a machine is suspended.
+- The deadline is on the clock that counts the time a machine is suspended. Where code took SIGALRM, as for a
+  timeout of its own, or blocks it, the thread begins the teardown with another signal a second later.
 - A child that was forked inherits none of it: there the signals do what they do to any program.
 
 Our roles have loops of their own and stop gracefully; what they share with this is here too: being bound to
@@ -35,14 +36,15 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from math import inf
+from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.host.deadman import Alarm, DeadMan, boottime
-from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
-from queue_workflows.host.unwinding import Unwinding
+from queue_workflows.host.lifetime import MARK, die_with_parent, take_launcher_pid
+from queue_workflows.host.unwinding import INSIST_EVERY_S, Unwinding
 
 _log = logging.getLogger(__name__)
 
@@ -55,16 +57,22 @@ _EXITS: Final[dict[int, ExitCode]] = {
 # The kernel's timer comes after the thread, which can still tell the status.
 _KERNEL_LATER_S: Final = 2.0
 _SAID_WITHIN_S: Final = 5.0
+_SIGALRM_WITHIN_S: Final = 1.0
+_CLOCKS_AGREE_S: Final = 5.0  # a wait stands still while the machine is suspended
 LONGEST_DEADLINE_S: Final = 366 * 86_400.0
 
 
-def bound_to_launcher(launcher_pid: int | None = None) -> int | None:
+def bound_to_launcher(launcher_pid: int | None = None, *, within_job: bool = False) -> int | None:
     """Die with the process that launched this one, and refuse to run without it; its pid, if there is one.
 
-    By default the launcher's own word is taken (see `lifetime`). To be called early, from the main thread.
+    By default the launcher's own word is taken (see `lifetime`). What `within_job` may have been started by a
+    job's function, which tells nothing: there the mark says so, and the parent is the one to die with. To be
+    called early, from the main thread.
     """
     told = take_launcher_pid()
     launcher_pid = told if launcher_pid is None else launcher_pid
+    if launcher_pid is None and within_job and MARK in os.environ:
+        launcher_pid = os.getppid()
     die_with_parent(launcher_pid)
     return launcher_pid
 
@@ -102,10 +110,12 @@ class Hardened:
         self.by: signal.Signals | None = None
         self._deadline_s, self._teardown_s, self._on_teardown = deadline_s, teardown_s, on_teardown
         self._pid = os.getpid()
-        self._unwinding = Unwinding()
+        self._unwinding = Unwinding(by_timer=False)
         self._before: dict[signal.Signals, Any] = {}
         self._closed = False
-        self._begun: SimpleQueue[signal.Signals] = SimpleQueue()  # a signal handler may put into it
+        self._begun: SimpleQueue[signal.Signals | None] = SimpleQueue()  # a signal handler may put into it
+        self._overdue_at = inf
+        self._is_overdue = False
         self._said = threading.Event()
         self._over = threading.Event()
         self._alarm, self._deadman = Alarm(slack_s=0), DeadMan(slack_s=0)
@@ -114,8 +124,7 @@ class Hardened:
         """Take the signals, set the timers."""
         if self._deadline_s is not None:
             now = boottime()
-            if self._alarm.reason_off is not None:  # a kernel without it
-                signal.setitimer(signal.ITIMER_REAL, self._deadline_s)
+            self._overdue_at = now + self._deadline_s + _SIGALRM_WITHIN_S
             self._alarm.arm(now + self._deadline_s)
             self._deadman.arm(now + self._deadline_s + self._teardown_s + _KERNEL_LATER_S)
         # After the arming, which a handler that arms must not interrupt.
@@ -142,6 +151,7 @@ class Hardened:
             if self.by is not None:
                 self._said.wait(_SAID_WITHIN_S)  # a thread that is no part of the interpreter's end
             self._over.set()
+            self._begun.put(None)
             self._alarm.close()
             self._deadman.close()
             for number, handler in self._before.items():
@@ -163,24 +173,49 @@ class Hardened:
             return
         if self.by is not None:
             return
-        self.by = signal.Signals(number)
+        self.by = signal.SIGALRM if self._is_overdue else signal.Signals(number)
         self._begun.put(self.by)
         if not self._closed:
             self._deadman.arm(boottime() + self._teardown_s + _KERNEL_LATER_S)
-            code = int(exit_code_of(number))
+            code = int(exit_code_of(self.by))
             self._unwinding.begin(lambda: TornDown(code), frame)
 
     def _watch(self) -> None:
         """In a thread: say why it ends, and see to it that it does."""
-        by = self._begun.get()
+        by = self._first()
+        if by is None:
+            return
         if by == signal.SIGALRM and self._deadline_s is not None:
             _log.error("the deadline of %g s has passed: tearing down", self._deadline_s)
         else:
             _log.warning("%s: tearing down", by.name)
         self._said.set()
-        if not self._over.wait(self._teardown_s):
-            _log.critical("the teardown is not through after %g s: ended", self._teardown_s)
-            os._exit(exit_code_of(by))
+        end_at = boottime() + self._teardown_s
+        while not self._over.wait(INSIST_EVERY_S):
+            if boottime() >= end_at:
+                _log.critical("the teardown is not through after %g s: ended", self._teardown_s)
+                os._exit(exit_code_of(by))
+            self._unwinding.insist()
+
+    def _first(self) -> signal.Signals | None:
+        """What the end begins with; None where it is over without."""
+        while (left_s := self._overdue_at - boottime()) > 0:
+            try:
+                return self._begun.get(timeout=min(left_s, _CLOCKS_AGREE_S))
+            except Empty:
+                pass
+        return self._ask_anew()
+
+    def _ask_anew(self) -> signal.Signals | None:
+        """The deadline's SIGALRM was not heard: send the main thread a signal that is ours yet."""
+        if self._over.is_set():
+            return None
+        self._is_overdue = True
+        main = threading.main_thread().ident
+        ours = [each for each in self._before if signal.getsignal(each) == self._asked]
+        if main is not None and self.by is None and ours:
+            signal.pthread_kill(main, ours[0])
+        return self.by or signal.SIGALRM
 
 
 def harden(
@@ -194,8 +229,8 @@ def harden(
 
     SIGTERM, SIGHUP, SIGINT and the deadline raise one SystemExit in the main thread; `on_teardown` is called
     once at the end, on every path. Who is not through `teardown_s` after the signal is killed. The launcher
-    is who `launcher_pid` says, by default who started this process if that was ours: `os.getppid()` binds it
-    to any. Raises Orphaned when that one is gone.
+    is who `launcher_pid` says, by default who started this process if that was ours or of a job of ours:
+    `os.getppid()` binds it to any. Raises Orphaned when that one is gone.
     """
     if threading.current_thread() is not threading.main_thread():
         raise ConfigurationError(
@@ -211,7 +246,7 @@ def harden(
         deadline_s=deadline_s,
         teardown_s=teardown_s,
         on_teardown=on_teardown,
-        launcher_pid=bound_to_launcher(launcher_pid),
+        launcher_pid=bound_to_launcher(launcher_pid, within_job=True),
     )
     hardened.begin()
     return hardened
