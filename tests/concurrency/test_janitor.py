@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from support.workers import patiently, until
 
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.flock import lock_directory
-from queue_workflows.host.janitor import Deed
+from queue_workflows.host.janitor import Deed, look_at
 from queue_workflows.host.locks import HostLock, lock_file_name
 from queue_workflows.host.resources import ResourceKind
 from queue_workflows.roles.janitor import MOST_AT_ONCE, Janitor, JanitorOptions
@@ -168,6 +169,23 @@ def test_of_two_janitors_one_reaps(bench: Bench) -> None:
     assert verdict.why == "it has no lock; it was gone already"
     assert bench.leftovers.torn_down() == ["lost-1"]
     assert list(bench.locks.iterdir()) == []
+
+
+def test_of_two_janitors_that_both_saw_no_lock_one_takes_it(bench: Bench) -> None:
+    """Both stand between their look and the lock at the same time; the other leaves the thing alone."""
+    meet = threading.Barrier(2)
+
+    def met() -> dict[str, int]:
+        meet.wait(60)
+        return {}
+
+    with ThreadPoolExecutor(2) as pool:
+        looks = [pool.submit(look_at, bench.leftovers.kind(), "lost-1", bench.locks, met) for _ in range(2)]
+        found = [look.result() for look in looks]
+    assert sorted(one.verdict.deed for one in found) == [Deed.LEAVE, Deed.REAP]
+    (lock,) = [one.lock for one in found if one.lock is not None]
+    assert lock.held
+    lock.release()
 
 
 def test_what_is_held_for_long_is_pointed_out_and_not_reaped(
