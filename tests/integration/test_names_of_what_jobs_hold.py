@@ -19,7 +19,8 @@ from queue_workflows.jobs.tasks import TaskRegistry
 from queue_workflows.repositories import LimitRepository, RunRepository, enqueue_ingest_job
 from queue_workflows.workflow.spec import TaskNode, load_document
 
-SCOPE: dict[str, Any] = {"inputs": {"device": "camera", "none": None, "flag": True}, "run": {}}
+INPUTS: dict[str, Any] = {"device": "camera", "none": None, "flag": True, "empty": "elsewhere:"}
+SCOPE: dict[str, Any] = {"inputs": INPUTS, "run": {}}
 
 
 def node(**fields: Any) -> TaskNode:
@@ -46,6 +47,8 @@ def test_a_nodes_lock_and_key_come_from_words_or_data() -> None:
     assert names_of(node(limit_key="k"), None, [None], SCOPE, None) == {}
     with pytest.raises(RefError, match=r"n\.host_lock: it is no name: it must be a text, or a whole number"):
         names(host_lock={"$from": "inputs.flag"})
+    with pytest.raises(RefError, match=r"n\.host_lock: it is no name: it must be a name"):
+        names(host_lock={"$from": "inputs.empty"})
 
 
 def test_each_element_has_its_own() -> None:
@@ -62,7 +65,10 @@ def test_each_element_has_its_own() -> None:
         ({"host_lock": 7}, "must be a name, or a reference"),
         ({"host_lock": {"name": "a", "when_held": "never"}}, "neither wait nor elsewhere"),
         ({"host_lock": {"name": "a", "policy": "wait"}}, "no 'policy'"),
+        ({"host_lock": "elsewhere:"}, "must be a name"),
+        ({"host_lock": {"name": "elsewhere:", "when_held": "elsewhere"}}, "must be a name"),
         ({"exclusive": "a*"}, "must name one key"),
+        ({"exclusive": "a\nb"}, "must be a name"),
         ({"exclusive": "a", "limit_key": "b"}, "a job takes one key"),
     ],
 )

@@ -112,6 +112,8 @@ BAD_VALUES: dict[str, dict[str, Any]] = {
     "NUL in dedupe_key": {"dedupe_key": "a\x00b"},
     "NUL in limit_key": {"limit_key": "a\x00b"},
     "NUL in host_lock": {"host_lock": "a\x00b"},
+    "host_lock of nothing": {"host_lock": "elsewhere:"},
+    "newline in host_lock": {"host_lock": "elsewhere:a\nb"},
     "NUL in traceparent": {"traceparent": "a\x00b"},
     "surrogate in dedupe_key": {"dedupe_key": "\udfff"},
     "empty task_name": {"task_name": ""},

@@ -65,6 +65,8 @@ def test_a_job_is_the_same_row_however_it_is_said(given):
             {"exclusive": "a", "limit_key": "b"},
             {"exclusive": 7},
             {"exclusive": "a*"},
+            {"exclusive": "a\nb"},
+            {"host_lock": "elsewhere:"},
         ),
     ],
 )

@@ -25,8 +25,7 @@ from queue_workflows.jobs.importing import (
 )
 from queue_workflows.repositories.bulk import Enqueued
 from queue_workflows.repositories.columns import CHUNK_ROWS
-from queue_workflows.repositories.fields import Row
-from queue_workflows.repositories.host_locks import ELSEWHERE
+from queue_workflows.repositories.fields import ELSEWHERE, Row
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 
 MOST: Final = 100_000_000

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
 from queue_workflows.errors import PayloadError, PluginConfigError
-from queue_workflows.workflow.nodes import name_text
+from queue_workflows.workflow.nodes import lock_text
 from queue_workflows.workflow.schemas import filled, flaws_of_schema
 
 CONFIG_FILE: Final = "config.json"
@@ -180,7 +180,7 @@ def _flaws_of_policies(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         yield "x-bg-at-seal", 'must be "wait" or "kill"'
     try:
         if (lock := document.get("x-host-lock")) is not None:
-            name_text(lock)
+            lock_text(lock)
     except (ValueError, TypeError, AttributeError):
         yield "x-host-lock", "must be the name of a lock, without blanks around it"
     passed = document.get("x-env", [])

@@ -7,7 +7,8 @@ from typing import Any
 
 from queue_workflows.jobs.recounting import Reason, moment
 from queue_workflows.repositories.explaining import Circumstances
-from queue_workflows.repositories.host_locks import ELSEWHERE, HOST_LOCK, LockHolder, lock_of
+from queue_workflows.repositories.fields import ELSEWHERE
+from queue_workflows.repositories.host_locks import HOST_LOCK, LockHolder, lock_of
 
 
 def without_lock(there: Circumstances, key: str, data: dict[str, Any], *, looked_at: str) -> Reason:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import RefError
-from queue_workflows.repositories.fields import EXCLUSIVE
-from queue_workflows.repositories.host_locks import ELSEWHERE
-from queue_workflows.workflow.nodes import BaseNode, TaskNode, key_text, name_text
+from queue_workflows.repositories.fields import ELSEWHERE, EXCLUSIVE
+from queue_workflows.workflow.nodes import BaseNode, TaskNode, key_text, lock_text
 from queue_workflows.workflow.refs import HostRefs, paths_in, resolve
 
 _OF_AN_ELEMENT: Final = frozenset({"item", "index"})
@@ -45,7 +44,7 @@ def _names(node: TaskNode, scope: Mapping[str, Any], host: HostRefs | None) -> N
     lock, policy = node.host_lock, ""
     if isinstance(lock, dict) and "name" in lock:
         lock, policy = lock["name"], ELSEWHERE if lock.get("when_held") == "elsewhere" else ""
-    host_lock = _text(lock, scope, f"{node.id}.host_lock", host, name_text)
+    host_lock = _text(lock, scope, f"{node.id}.host_lock", host, lock_text)
     exclusive = _text(node.exclusive, scope, f"{node.id}.exclusive", host, key_text)
     return Names(
         None if host_lock is None else policy + host_lock,

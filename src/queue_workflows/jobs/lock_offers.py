@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from queue_workflows.repositories.host_locks import ELSEWHERE
+from queue_workflows.repositories.fields import ELSEWHERE
 
 
 class LockOffers:

@@ -340,8 +340,10 @@ def _checked_options(label: str, options: Mapping[str, Any]) -> dict[str, Any]:
                 fields.whole(name, value, 1, fields.SMALLINT_MAX)
             elif name == "limit_key":
                 fields.limit_key(value)
-            elif name in {"host_lock", "exclusive"}:
-                fields.limit_key(fields.text(name, value))
+            elif name == "host_lock":
+                fields.host_lock(name, value)
+            elif name == "exclusive":
+                fields.exclusive_key(value, None)
             elif name == "queue":
                 _check_queue(value)
             else:

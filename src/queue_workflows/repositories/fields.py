@@ -72,6 +72,15 @@ def text_or_none(field: str, value: str | None, *, max_bytes: int = NAME_BYTES) 
     return None if value is None else text(field, value, max_bytes=max_bytes)
 
 
+def readable(field: str, value: str) -> str:
+    """A name that people can tell from another, and that breaks no line of a log."""
+    if not text(field, value).isprintable() or value != value.strip():
+        raise PayloadError(
+            f"{field} {value!r:.80} has blanks around it or characters that cannot be seen", path=field
+        )
+    return value
+
+
 def whole(field: str, value: int, at_least: int, at_most: int) -> int:
     """A whole number in its range."""
     if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
@@ -131,6 +140,19 @@ def due(run_at: datetime | None, delay: timedelta | float | None) -> tuple[datet
 EXCLUSIVE: Final = "exclusive:"
 
 
+# What a host lock's name begins with where another host may take the job while it is held.
+ELSEWHERE: Final = "elsewhere:"
+
+
+def host_lock(field: str, value: str) -> str:
+    """What a job's lock is called, its policy before it."""
+    if text(field, value) == ELSEWHERE:
+        advice = "write it behind, as in `elsewhere:scanner`"
+        raise PayloadError(f"{field} {value!r} names no lock", path=field, advice=advice)
+    readable(field, value.removeprefix(ELSEWHERE))
+    return value
+
+
 def exclusive_key(name: str | None, limit_key: str | None) -> str | None:
     """The one key that a job takes a slot of: the one it was given, or that of what it holds alone."""
     if name is None:
@@ -141,7 +163,7 @@ def exclusive_key(name: str | None, limit_key: str | None) -> str | None:
             path="exclusive",
             advice="take the other one in its body, by ctx.limit",
         )
-    if "*" in text("exclusive", name):
+    if "*" in readable("exclusive", name):
         raise PayloadError(f"exclusive {name!r:.80} contains `*`", path="exclusive", advice="name one thing")
     return EXCLUSIVE + name
 

@@ -19,9 +19,9 @@ from queue_workflows.repositories.claiming import CLAIMING, KINDS, claim_params,
 from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.ending import texts
 from queue_workflows.repositories.families import FAMILIES, Family, per_family
+from queue_workflows.repositories.fields import ELSEWHERE
 
 HOST_LOCK: Final = "host_lock"
-ELSEWHERE: Final = "elsewhere:"
 
 # queues: each queue with jobs on hold for one of these, found by a jump to the next one in the index. freed:
 # the first in line of each, for it is not known which of them has a worker where the lock is free.

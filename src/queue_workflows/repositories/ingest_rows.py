@@ -69,7 +69,7 @@ _OPTIONS: Final[tuple[tuple[str, Callable[[str, Any], Any]], ...]] = (
     ("backoff_s", partial(check.seconds_or_none, zero=True)),
     ("timeout_s", check.seconds),
     ("stall_timeout_s", check.seconds),
-    ("host_lock", check.text),
+    ("host_lock", check.host_lock),
     ("traceparent", partial(check.text, max_bytes=check.KEY_BYTES)),
 )
 # What every job says, and what is put in for it, in the order of `plain_texts`.

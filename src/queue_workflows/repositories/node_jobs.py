@@ -279,7 +279,7 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
             check.seconds_or_none("backoff_s", job.backoff_s, zero=True),
             check.seconds_or_none("timeout_s", job.timeout_s),
             check.seconds_or_none("stall_timeout_s", job.stall_timeout_s),
-            check.text_or_none("host_lock", job.host_lock),
+            None if job.host_lock is None else check.host_lock("host_lock", job.host_lock),
             check.text_or_none("traceparent", job.traceparent, max_bytes=check.KEY_BYTES),
             *check.due(job.run_at, job.delay),
             _status(job.status),

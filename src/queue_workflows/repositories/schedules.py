@@ -210,7 +210,7 @@ def checked_words(
 ) -> dict[str, Any]:
     """What a schedule says, but for its arguments, each word checked."""
     return {
-        "name": _readable(name),
+        "name": check.readable("name", name),
         "cron": cron_expression(cron),
         "timezone": time_zone(timezone),
         "catch_up": check.word("catch_up", catch_up, CatchUp),
@@ -220,17 +220,8 @@ def checked_words(
         "queue": ingest_queue(queue),
         "priority": check.whole("priority", priority, 0, 9),
         "limit_key": check.limit_key_or_none(limit_key),
-        "host_lock": check.text_or_none("host_lock", host_lock),
+        "host_lock": None if host_lock is None else check.host_lock("host_lock", host_lock),
     }
-
-
-def _readable(name: str) -> str:
-    """A name that people can tell from another, and that breaks no line of a log."""
-    if not check.text("name", name).isprintable() or name != name.strip():
-        raise PayloadError(
-            f"name {name!r:.80} has blanks around it or characters that cannot be seen", path="name"
-        )
-    return name
 
 
 def cron_expression(cron: str) -> str:

@@ -7,8 +7,9 @@ from typing import Final
 
 from queue_workflows.jobs.kept_locks import LOOK_EVERY_S, KeptLocks
 from queue_workflows.jobs.lock_offers import LockOffers
+from queue_workflows.repositories.fields import ELSEWHERE
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
-from queue_workflows.repositories.host_locks import ELSEWHERE, HOST_LOCK, HostLockRepository
+from queue_workflows.repositories.host_locks import HOST_LOCK, HostLockRepository
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.touch import Touch
 

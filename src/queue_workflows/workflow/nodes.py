@@ -48,6 +48,12 @@ def name_text(text: str) -> str:
     return text
 
 
+def lock_text(text: str) -> str:
+    """The name of a host lock; a job's policy may stand before it."""
+    name_text(text.removeprefix("elsewhere:"))
+    return name_text(text)
+
+
 def key_text(text: str) -> str:
     """A name that no pattern is."""
     if "*" in text:
@@ -72,7 +78,7 @@ def _lock(value: Any) -> Any:
         if value.get("when_held", "wait") not in {"wait", "elsewhere"}:
             raise ValueError("has a `when_held` that is neither wait nor elsewhere")
         return {**value, "name": _lock(value["name"])}
-    return name_text(value) if isinstance(value, str) else _reference(value)
+    return lock_text(value) if isinstance(value, str) else _reference(value)
 
 
 def _label(value: Any) -> Any:
