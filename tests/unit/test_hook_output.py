@@ -208,6 +208,12 @@ def test_a_result_that_is_too_large_loses_what_does_not_fit(place: Path) -> None
         "files": [],
         "left_out": ["output_json", "files"],
     }
+    long = output(place, json.dumps(said | {"status": "s" * 500, "output_json": [1]}).encode())
+    assert long.result(PayloadLimits(max_bytes=400)) == whole | {
+        "status": None,
+        "output_json": [1],
+        "left_out": ["status"],
+    }
     deep = output(place, b'{"type": "Result", "status": "succeeded", "output_json": [[[[[1]]]]]}')
     assert deep.result(PayloadLimits(max_depth=4)) == deep.result() | {
         "output_json": None,

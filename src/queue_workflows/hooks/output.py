@@ -36,7 +36,13 @@ _BLOCK: Final = 1 << 16
 _MAX_DEPTH: Final = 100
 _LIMITS: Final = PayloadLimits()
 _AT_ONCE: Final = nullcontext()
-_EMPTY: Final[dict[str, Any]] = {"output_str": "", "records": {}, "output_json": None, "files": []}
+_EMPTY: Final[dict[str, Any]] = {
+    "status": None,
+    "output_str": "",
+    "records": {},
+    "output_json": None,
+    "files": [],
+}
 
 
 @dataclass(frozen=True, slots=True)
