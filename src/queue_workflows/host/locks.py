@@ -6,10 +6,11 @@
     of its lock     │ │  │  acquire ├───────── held ─────────┤ release      │   │ │
 
 A lock lives within the life of a process, that within the life of a job, that within a deadline. Each is kept
-by what is around it: the kernel frees the lock of a process that ends, however it ends; the worker ends all
-processes of a job before it says that the job is over; a job that reaches its deadline is ended. So a lock
-that is held has a live owner, and is waited for; nobody ever takes one away. Where a lock is held for too
-long, its owner is ended, and the lock is free.
+by what is around it: the kernel frees the lock of a process that ends, however it ends; of a job that has a
+lock the worker ends what came with it before it says that the job is over, as far as that can be told
+(`roles.leftovers`); a job that reaches its deadline is ended. So a lock that is held has a live owner, and is
+waited for; nobody ever takes one away. Where a lock is held for too long, its owner is ended, and the lock is
+free.
 
     free ──try──> opened and flocked ──the file is still the one at its path──> held ──release, death──> free
                           │                                                      │

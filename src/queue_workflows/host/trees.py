@@ -56,10 +56,21 @@ def seen(pid: int) -> Member | None:
 def below(root: int, *, without: Iterable[int] = ()) -> list[Member]:
     """Who is below a process, zombies too; not those in `without`, nor whom they have below them."""
     spared = frozenset(without)
+    return under(root, [member for member in everyone() if member.pid not in spared])
+
+
+def everyone() -> list[Member]:
+    """Who is on this machine, zombies too."""
+    names = os.listdir("/proc") if IS_LINUX else ()
+    found = (seen(int(name)) for name in names if name.isdigit())
+    return [member for member in found if member is not None]
+
+
+def under(root: int, everybody: Iterable[Member]) -> list[Member]:
+    """Who of them is below a process."""
     children: dict[int, list[Member]] = {}
-    for name in os.listdir("/proc") if IS_LINUX else ():
-        if name.isdigit() and (member := seen(int(name))) is not None and member.pid not in spared:
-            children.setdefault(member.parent, []).append(member)
+    for member in everybody:
+        children.setdefault(member.parent, []).append(member)
     found: list[Member] = []
     parents = [root]
     while parents:

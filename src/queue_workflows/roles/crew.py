@@ -42,6 +42,7 @@ from queue_workflows.repositories.ending import Ending
 from queue_workflows.roles.exchange import Exchange
 from queue_workflows.roles.hands import Hands
 from queue_workflows.roles.outfit import Outfit
+from queue_workflows.roles.performing import Performed
 from queue_workflows.roles.putting_aside import PuttingAside
 from queue_workflows.roles.room import Room
 from queue_workflows.roles.solitude import Solitude
@@ -76,6 +77,8 @@ class Crew:
         self._performer = outfit.performer
         self._duty = outfit.duty
         self.hands = Hands(outfit.options.concurrency, perform=self._perform, ring=outfit.listener.interrupt)
+        # Of hooks nothing is left.
+        self._left = outfit.leftovers(is_crew=True) if outfit.hooks is None else None
         self._room = Room(outfit.options.concurrency)
         self._solitude = Solitude(outfit.settings.poll_s)
         self._unknown = PuttingAside(outfit.options.queue)
@@ -342,9 +345,18 @@ class Crew:
 
     def _perform(self, held: HeldJob) -> None:
         try:
-            performed = self._performer.perform(held.job, held.ctx)
+            performed = self._performed(held)
         except BaseException:
             _log.exception("job %d could not be run", held.job.id)
             held.ending = self._performer.unperformed(held.job)
         else:
             held.ending, held.counts = performed
+
+    def _performed(self, held: HeldJob) -> Performed:
+        if self._left is None:
+            return self._performer.perform(held.job, held.ctx)
+        began = self._left.before(held.job)
+        try:
+            return self._performer.perform(held.job, held.ctx)
+        finally:
+            self._left.after(held, began)

@@ -57,9 +57,16 @@ def execute_anew(launcher_pid: int | None, identity: Identity, jobs_done: int) -
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 
-def bear_mark() -> None:
-    """Let all that jobs start be known as ours, which a supervisor sees to for those that it starts."""
-    os.environ.setdefault(MARK, uuid.uuid4().hex)
+def bear_mark(*, is_launched: bool) -> None:
+    """Let all that jobs start be known as ours, which a launcher of ours sees to for those that it starts.
+
+    Another's is not ours alone, as where a job starts a worker. Executed anew we have our own already.
+    """
+    above, own = os.environ.get(MARK, ""), f"{os.getpid()}-"
+    if above and (is_launched or above.rpartition("/")[2].startswith(own)):
+        return
+    own += uuid.uuid4().hex
+    os.environ[MARK] = f"{above}/{own}" if above else own
 
 
 def end_children() -> None:

@@ -22,6 +22,7 @@ from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.roles.aside import Aside
 from queue_workflows.roles.duty import Duty, WorkerOptions, family_of
 from queue_workflows.roles.guardian import Guardian
+from queue_workflows.roles.leftovers import Leftovers
 from queue_workflows.roles.performing import Performer
 from queue_workflows.roles.touch import Touch
 from queue_workflows.settings import Settings
@@ -113,6 +114,11 @@ class Outfit:
             duty=Duty(options, guardian=guardian, listener=listener, performer=performer, touch=touch),
             hooks=hooks,
         )
+
+    def leftovers(self, *, is_crew: bool) -> Leftovers:
+        """What ends the processes that jobs leave."""
+        grace_s = self.settings.cancel_grace_s
+        return Leftovers(self.guardian.terms.locks, cancel_grace_s=grace_s, is_crew=is_crew)
 
 
 def _hooks_of(

@@ -60,6 +60,7 @@ class Worker:
         self._touch = outfit.touch
         self._performer = outfit.performer
         self._duty = outfit.duty
+        self._left = outfit.leftovers(is_crew=False)
         self._unknown = PuttingAside(outfit.options.queue)
 
     def run(self) -> ExitCode:
@@ -147,7 +148,7 @@ class Worker:
         held = self._guardian.holdings.get(job.id)
         performed: Performed | None = None
         try:
-            performed = self._performer.perform(job, held.ctx)
+            performed = self._perform(held)
             self._guardian.jobs_done += performed.counts
             if performed.ending is not None:
                 return self._end(held, performed.ending)
@@ -163,6 +164,13 @@ class Worker:
             self._end_refused(job, exc)
         self._guardian.holdings.drop(held)
         return None
+
+    def _perform(self, held: HeldJob) -> Performed:
+        began = self._left.before(held.job)
+        try:
+            return self._performer.perform(held.job, held.ctx)
+        finally:
+            self._left.after(held, began)
 
     def _end(self, held: HeldJob, ending: Ending) -> ClaimedJob | None:
         """Write the end; the next job, if that brought one."""

@@ -34,6 +34,7 @@ from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.health import HealthReport, judge
 from queue_workflows.roles.identity import Identity, versions
 from queue_workflows.roles.leaving import bear_mark, leaving_after
+from queue_workflows.roles.leftovers import end_all
 from queue_workflows.roles.outfit import Outfit
 from queue_workflows.roles.probing import probed
 from queue_workflows.roles.schema import is_as_shipped
@@ -47,12 +48,14 @@ _log = logging.getLogger(__name__)
 
 # How long what jobs left on the event loop may take to end, threads of theirs among it.
 _LOOP_ENDS_WITHIN_S: Final = 5.0
+# And the processes that they left running, before they are killed.
+_LEFT_END_WITHIN_S: Final = 2.0
 
 
 def run_worker(database: Database, settings: Settings, options: WorkerOptions) -> ExitCode:
     """Work until told to stop, drained, or done; the status to end the process with."""
     launcher_pid = bound_to_launcher()
-    bear_mark()
+    bear_mark(is_launched=launcher_pid is not None)
     # Processes that share a card hand each other its memory through descriptors that they may have to trace.
     if settings.hook_dirs and options.queue != GPU_QUEUE:
         hide_memory()
@@ -179,4 +182,6 @@ def _work(
             aside.close()
             with leaving_after(_LOOP_ENDS_WITHIN_S, status):
                 loop.close()
+            # Hardly anybody hears us any more, so not for long.
+            end_all(min(_LEFT_END_WITHIN_S, settings.cancel_grace_s / 2))
     return status

@@ -1,0 +1,36 @@
+"""The wiring of a host app whose tasks leave processes behind."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from queue_workflows import ingest_task
+
+# Nobody's child by the time it has said its pid, and in a session of its own.
+_DAEMON = "({prefix} setsid sh -c 'echo $$ > {file}.new; mv {file}.new {file}; exec sleep 1000' &)"
+
+
+def _daemon(file: Path, prefix: str = "") -> int:
+    subprocess.run(["sh", "-c", _DAEMON.format(file=file, prefix=prefix)], check=True)
+    while not file.exists():
+        time.sleep(0.01)
+    return int(file.read_text())
+
+
+@ingest_task("leaves")
+def leaves(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Leaves a child, perhaps deaf to SIGTERM, a daemon and one without our environment; tells their pids."""
+    directory = Path(args["directory"])
+    directory.mkdir()
+    trap = "trap '' TERM;" if args.get("deaf") else ""
+    child = subprocess.Popen(["sh", "-c", f"{trap} touch {directory}/begun; exec sleep 1000"])
+    while not (directory / "begun").exists():
+        time.sleep(0.01)
+    pids = [child.pid, _daemon(directory / "daemon"), _daemon(directory / "sly", "env -i PATH=$PATH")]
+    (directory / "new").write_text(" ".join(map(str, pids)))
+    (directory / "new").rename(directory / "pids")
+    if args.get("waits"):
+        ctx.sleep(1000)
