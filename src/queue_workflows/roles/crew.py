@@ -114,10 +114,7 @@ class Crew:
         if not may_claim:
             return self._wind_down()
         if not self._exchange.unread:
-            if self._duty.fetch_again(now):
-                self.unsure()
-            if self._unknown.is_due:
-                self._unknown.put_aside(self._touch)
+            self._ask_else(now)
         limit, alone = self._wanted(now)
         if limit:
             self._exchange.exchange(limit, alone)
@@ -126,10 +123,19 @@ class Crew:
         elif self._exchange.unwritten:
             self._exchange.write()
         elif self._options.drain and self._is_drained():
-            return ExitCode.DONE
+            return None if self._fetches_more(now, at_last=True) else ExitCode.DONE
         else:
             self._wait(now)
         return None
+
+    def _ask_else(self, now: float) -> None:
+        """What there is to ask beside ends and claims."""
+        if self._duty.fetch_again(now):
+            self.unsure()
+        if self._unknown.is_due:
+            self._unknown.put_aside(self._touch)
+        if self._is_empty:
+            self._fetches_more(now)
 
     # What to do next.
 
@@ -233,7 +239,7 @@ class Crew:
         """Wait for the end of a job, or where a writer's NOTIFY finds us."""
         timeout = self._settings.poll_s
         if self._is_empty and self._look_at > now:
-            timeout = self._idle_for(now)
+            timeout = min(self._idle_for(now), self._duty.fetch_in(now))
         else:
             # There is no room, also for what may have come: whose end makes some rings.
             self.unsure()
@@ -290,6 +296,14 @@ class Crew:
         """There may be something to claim, whatever was seen before."""
         self._is_empty = self._is_empty_alone = False
 
+    def _fetches_more(self, now: float, *, at_last: bool = False) -> bool:
+        """Whether there is something to claim after all, in an empty queue: what others do not know."""
+        if not self._duty.fetch_more(now, at_last=at_last):
+            return False
+        self._marks.unsure()
+        self.unsure()
+        return True
+
     def _learn(self, alone: bool) -> None:
         """Whether the queue is empty, and when to look again."""
         if alone:
@@ -318,7 +332,7 @@ class Crew:
             return False
         held.ending, held.is_ending = self._performer.aside(job), True
         self._exchange.unwritten.append(held)
-        self._unknown.met(job.task_name)
+        self._unknown.met(job.task_name, time.monotonic())
         return True
 
     def _context(self, job: ClaimedJob) -> JobContext:

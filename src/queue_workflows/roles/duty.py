@@ -23,6 +23,7 @@ from queue_workflows.repositories.families import INGEST, NODE, Family
 from queue_workflows.repositories.holding import Control
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.table import LONGEST_PAGE
+from queue_workflows.roles.appetite import Appetite
 from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.lock_look import LockLook
 from queue_workflows.roles.performing import Performer
@@ -86,6 +87,7 @@ class Duty:
         self._is_large = False
         self._fetch_at = math.inf
         self._fetch_all_at = -math.inf
+        self._appetite = Appetite(options.concurrency)
         # What was loaded when something was fetched that was not for it alone.
         self._warm_before: list[str] | None = None
         self._locks = LockLook(
@@ -154,15 +156,56 @@ class Duty:
             with bounded():
                 keys = repository.held_keys(UNKNOWN_MODULE, queue=queue)
             reason, known = UNKNOWN_MODULE, [key for key in keys if self._knows(key)]
-        fetched = 0
-        if known:
+        is_more = False
+        if self._family is INGEST:
+            is_more = self._fetch_for_tasks(known) and self._appetite.was_full
+        elif known:
             with bounded():
-                fetched = repository.promote_held(reason, known, queue=queue)
-        is_more = fetched == LONGEST_PAGE
+                is_more = repository.promote_held(reason, known, queue=queue) == LONGEST_PAGE
         if self._performer.keeps_models:
             is_more |= self._fetch_for_models() > 0
         if self._family is INGEST or self._performer.keeps_models or queue == HOOKS_QUEUE:
             self._fetch_at = time.monotonic() + (_FETCH_MORE_S if is_more else _FETCH_EVERY_S)
+
+    def _fetch_for_tasks(self, known: list[str]) -> bool:
+        """A page of what waits for our tasks; whether there was something."""
+        appetite, had, now = self._appetite, self._had(), time.monotonic()
+        if not known:
+            appetite.fetched(0, had, now, math.inf)
+            return False
+        page = appetite.page(had, now)
+        with self._guardian.holdings.bounded():
+            found = self._touch.repository().promote_held(
+                UNKNOWN_TASK, known, queue=self._options.queue, limit=page
+            )
+        appetite.fetched(found, had, now, time.monotonic() - now)
+        return found > 0
+
+    def _had(self) -> int:
+        return self._guardian.jobs_done + self._guardian.holdings.count()
+
+    def fetch_more(self, now: float, *, at_last: bool = False) -> bool:
+        """Having nothing to claim: whether something was fetched that waited for our tasks.
+
+        `at_last` looks in any case: the worker would end.
+        """
+        if self._family is not INGEST or not self.may_claim():
+            return False
+        is_due = self._appetite.is_due(self._had(), now)
+        if not is_due and not at_last:
+            return False
+        if not is_due and (pause := self.fetch_in(now)) < math.inf:
+            self._listener.wait(pause)
+        try:
+            return self._fetch_for_tasks(self._performer.task_names())
+        except DATABASE_AWAY as exc:
+            self._touch.lost(exc)
+            self._touch.recover([])
+            return False
+
+    def fetch_in(self, now: float) -> float:
+        """In how many seconds to `fetch_more`, if others took what was fetched; infinite if none was."""
+        return self._appetite.due_in(now)
 
     def _fetch_for_models(self) -> int:
         """Some of what waits for our models, each minute for all of them, and in between for the loaded ones.
@@ -193,7 +236,9 @@ class Duty:
 
     def tidy(self) -> float:
         """Between two looks of an idle worker: in how many seconds it has to come again."""
-        return min(max(self._performer.unload_idle(), 0.0), self._look_again_s)
+        return min(
+            max(self._performer.unload_idle(), 0.0), self._look_again_s, self.fetch_in(time.monotonic())
+        )
 
     def must_fetch(self, now: float) -> bool:
         """Whether it is time to fetch what waits for who knows it."""

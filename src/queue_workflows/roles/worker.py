@@ -76,6 +76,8 @@ class Worker:
             if self._unknown.is_due:
                 self._unknown.put_aside(self._touch)
             job = self._claim()
+            if job is None and self._fetches_more(at_last=self._options.drain):
+                continue
             if job is None and not self._options.drain:
                 job = self._idle()
             elif job is None and self._marks.empty:
@@ -116,6 +118,13 @@ class Worker:
         )
         return job
 
+    def _fetches_more(self, *, at_last: bool = False) -> bool:
+        """Whether there is something to claim after all, in an empty queue: what others do not know."""
+        if not self._marks.empty or not self._duty.fetch_more(time.monotonic(), at_last=at_last):
+            return False
+        self._marks.unsure()
+        return True
+
     def _idle(self) -> ClaimedJob | None:
         """Wait where a writer's NOTIFY finds us; the job that ended the wait, or none for another reason."""
         self._guardian.doing(WorkerState.IDLE)
@@ -128,7 +137,7 @@ class Worker:
             job = self._claim()
             if job is not None:
                 return job
-            if not self._marks.empty:
+            if not self._marks.empty or self._fetches_more():
                 continue
             timeout = self._settings.poll_s * (0.75 + self._rng.random() / 2)
             if self._listener.must_look_again():
@@ -181,7 +190,7 @@ class Worker:
             self._touch.repository().beat_many([(job.fence, last_words)])
         # What waits for who knows it, or for a lock, would else wait until there is no work.
         if ending.hold_reason == UNKNOWN_TASK and ending.hold_key is not None:
-            self._unknown.met(ending.hold_key)
+            self._unknown.met(ending.hold_key, time.monotonic())
         elif self._duty.may_claim() and not self._duty.must_ask(time.monotonic()):
             return self._end_and_claim(held, ending)
         with self._guardian.claiming:
