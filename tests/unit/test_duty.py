@@ -43,7 +43,7 @@ class Held:
 def duty(held: Held, models: list[str] | None, queue: str = "gpu", *, drain: bool = False) -> Duty:
     """That of a worker that can load these."""
     stand_in: Any = SimpleNamespace(
-        terms=SimpleNamespace(affinity=held, locks=KeptLocks()),
+        terms=SimpleNamespace(affinity=held, locks=KeptLocks(), offers=None),
         holdings=SimpleNamespace(bounded=nullcontext),
         repository=lambda: held,
         task_names=list,
