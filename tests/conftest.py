@@ -36,7 +36,12 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Try a test of real processes a second time; the run's closing line counts such reruns."""
+    """Begin long files early, and try a test of real processes a second time; the closing line counts these.
+
+    A file is done by one of the processes that share a run: a long one at its end would be waited for alone.
+    """
+    long = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
     for item in items:
         place = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
         is_of_rows = item.path.name.startswith(OF_ROWS)

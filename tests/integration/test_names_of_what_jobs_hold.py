@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from support.jobs import CLEAR
 from support.limited import CLEAR_LIMITS, Hand
-from support.workers import running_orchestrator, running_worker, until
+from support.workers import patiently, running_orchestrator, running_worker
 
 from queue_workflows import start_run
 from queue_workflows.errors import DocumentError, PayloadError, RefError
@@ -153,7 +153,7 @@ def test_a_lock_that_a_run_names_is_held_in_a_real_worker(qwf_dsn: str, tmp_path
         run = start_run(document, {"place": str(tmp_path)}, conn=connection)
         jobs = "SELECT host_lock, status, hold_key FROM workflow_node_jobs WHERE node_id = 'deploy'"
         running = [("7001", "running", None), ("7001", "scheduled", "7001"), ("7002", "running", None)]
-        until(lambda: sorted(connection.execute(jobs).fetchall()) == running)
+        patiently(lambda: sorted(connection.execute(jobs).fetchall()) == running)
         (tmp_path / "go").touch()
-        ended = until(lambda: (found := RunRepository(connection).fetch(run.id)).finished_at and found)
+        ended = patiently(lambda: (found := RunRepository(connection).fetch(run.id)).finished_at and found)
         assert ended.status == "completed", ended.error
