@@ -15,7 +15,8 @@ import pytest
 from support.processes import PREAMBLE, UNSHARE, Running, gone, linux_only, pid_namespace, program
 from support.workers import running_worker, until
 
-from queue_workflows.errors import ConfigurationError, ExitCode
+from queue_workflows.cli.run_job import take_locks
+from queue_workflows.errors import ConfigurationError, ExitCode, LockHeld
 from queue_workflows.host.hardening import harden
 from queue_workflows.host.lifetime import MARK
 from queue_workflows.host.locks import HostLock
@@ -394,6 +395,7 @@ ENDS = {
     "exit 7": (["sh", "-c", "exit 7"], 7, ""),
     "a signal": (["sh", "-c", "kill -9 $$"], 137, ""),
     "nothing of that name": (["no-such-command"], 127, "qwf: no-such-command: command not found"),
+    "no name at all": ([""], 127, "qwf: '': command not found"),
     "no program": (["/etc/passwd"], 126, "qwf: /etc/passwd cannot be run: Permission denied"),
     "a command with options": (["sh", "-c", "test \"$*\" = '--deadline 1'", "sh", "--deadline", "1"], 0, ""),
 }
@@ -496,6 +498,39 @@ def test_a_second_copy_waits_for_the_first_and_all_that_it_started(locks: HostLo
             second.process.stderr.close()
 
 
+def test_who_waits_for_a_lock_holds_no_other(locks: HostLock) -> None:
+    """Both are taken in the end, and together."""
+    other = HostLock("other", directory=locks.path.parent)
+    with other:
+        command = run_job("--lock", "device", "--lock", "other", "--", "sh", "-c", "echo up; read word")
+        with Running(command, stderr=subprocess.PIPE) as running:
+            assert running.process.stderr
+            assert running.process.stderr.readline().startswith("qwf: waiting for the lock 'other', which")
+            until(lambda: is_free(locks))
+            other.release()
+            assert running.line() == "up"
+            assert not is_free(locks)
+            assert not is_free(other)
+            running.process.stderr.close()
+
+
+def test_one_wait_bounds_that_for_all_locks(locks: HostLock) -> None:
+    """The first that comes free late leaves the less for the second."""
+    other = HostLock("other", directory=locks.path.parent)
+    clock = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal clock
+        clock += seconds
+        if clock > 4:
+            locks.release()
+
+    with locks, other, pytest.raises(LockHeld) as held:
+        take_locks(["device", "other"], "sh", deadline_s=None, wait_s=5, sleep=sleep, now=lambda: clock)
+    assert (held.value.name, clock) == ("other", pytest.approx(5, abs=0.1))
+    assert is_free(locks)
+
+
 @pytest.mark.slow
 def test_a_terminals_interrupt_comes_once(locks: HostLock) -> None:
     """Ctrl-C goes to the foreground, which the command is not part of: it hears it from us, once."""
@@ -546,6 +581,8 @@ REFUSED = {
     ),
     "a workspace that leads away": (["--workspace", "../w", "--", "true"], 78, "cannot name a workspace"),
     "a data directory that is a file": (["--workspace", "w", "--", "true"], 78, "cannot be used"),
+    "a data directory that cannot be made": (["--workspace", "w", "--", "true"], 78, "cannot be used"),
+    "a lock with a policy": (["--lock", "elsewhere:device", "--", "true"], 78, "leave it out: 'device'"),
     "a lock without a name": (["--lock", "", "--", "true"], 78, "needs a name"),
 }
 
@@ -560,6 +597,8 @@ def test_what_makes_no_sense_is_refused_in_one_line(
     if what == "a data directory that is a file":
         (tmp_path / "file").write_text("")
         monkeypatch.setenv("QWF_DATA_DIR", str(tmp_path / "file"))
+    if what == "a data directory that cannot be made":
+        monkeypatch.setenv("QWF_DATA_DIR", "/proc/none/data")
     done = subprocess.run(run_job(*words), capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (status, "")
     assert said in done.stderr

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
 
 from queue_workflows.cli.seconds import Duration
-from queue_workflows.errors import ConfigurationError
+from queue_workflows.errors import ConfigurationError, LockHeld
 from queue_workflows.host.kernel import IS_LINUX
-from queue_workflows.host.locks import HostLock
+from queue_workflows.host.locks import FIRST_LOOK_S, HostLock
 
 
 def shares_option(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> dict[str, Path]:
@@ -53,7 +55,7 @@ def shares_option(_ctx: click.Context, _param: click.Parameter, values: Sequence
     "--wait",
     type=Duration(zero=True),
     default=None,
-    help="How long to wait for the locks, 0 for not at all; by default as the deadline. Then it is 73.",
+    help="How long to wait for all the locks, 0 for not at all; by default as the deadline. Then it is 73.",
 )
 @click.option("--workspace", "run", metavar="RUN", help="Give it this run's workspace, in QWF_WORKSPACE.")
 @click.option(
@@ -92,23 +94,42 @@ def run_job(
     if not IS_LINUX:
         raise ConfigurationError("run-job needs Linux, whose kernel keeps a command's processes together")
     bound_to_launcher(within_job=True)
-    held = _locked(locks, command[0], deadline_s=deadline, wait_s=deadline if wait is None else wait)
+    held = take_locks(locks, command[0], deadline_s=deadline, wait_s=deadline if wait is None else wait)
     if run is not None:
         held.append(_in_workspace(run, shares, goes_there=in_workspace))
     words = f"{deadline:g} s" if deadline is not None else ""
     become(Terms(None if deadline is None else clock() + deadline, words, grace, held), list(command))
 
 
-def _locked(
-    names: Sequence[str], program: str, *, deadline_s: float | None, wait_s: float | None
+def take_locks(
+    names: Sequence[str],
+    program: str,
+    *,
+    deadline_s: float | None,
+    wait_s: float | None,
+    sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.monotonic,
 ) -> list[int]:
-    """The descriptors of the locks, all taken in one order, so that no two commands wait for each other."""
-    held = []
-    for name in sorted(set(names)):
-        lock = HostLock(name, deadline_s=deadline_s, note=f"run-job {program}")
-        lock.acquire(timeout_s=wait_s, on_wait=_said_once(lock))
-        held.append(lock.fileno())
-    return held
+    """The descriptors of all the locks, within one `wait_s` for them together.
+
+    Who waits for one holds no other: so no two commands wait for each other, and no lock is held for longer
+    than the command may take.
+    """
+    locks = [HostLock(name, deadline_s=deadline_s, note=f"run-job {program}") for name in sorted(set(names))]
+    say = {lock: _said_once(lock) for lock in locks}
+    began, missing = now(), locks[0] if locks else None
+    while missing is not None:
+        left_s = None if wait_s is None else max(0.0, began + wait_s - now())
+        try:
+            missing.acquire(timeout_s=left_s, on_wait=say[missing], sleep=sleep, now=now)
+        except LockHeld as held:
+            raise LockHeld(held.name, held.holder, now() - began) from None
+        missing = next((lock for lock in locks if not (lock.held or lock.try_acquire())), None)
+        if missing is not None:
+            for lock in locks:
+                lock.release()
+            sleep(random.uniform(0, FIRST_LOOK_S))  # noqa: S311 - two in step would never have both
+    return [lock.fileno() for lock in locks]
 
 
 def _said_once(lock: HostLock) -> Callable[[float], None]:

@@ -26,10 +26,11 @@ class LockUnusable(QwfError):
 
     exit_code = ExitCode.CONFIGURATION
 
-    def __init__(self, name: str, why: str) -> None:
+    def __init__(self, name: str, why: str, *, advice: str | None = None) -> None:
         super().__init__(
             f"the lock {name!r} cannot be taken: {why}",
-            advice="locks live in a directory of this machine where this user may write: QWF_LOCK_DIR",
+            advice=advice
+            or "locks live in a directory of this machine where this user may write: QWF_LOCK_DIR",
         )
         self.name, self.why = name, why
 

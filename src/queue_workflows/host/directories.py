@@ -37,7 +37,7 @@ def opened(base: Path, *names: str, makes: bool = True) -> Iterator[int]:
     """The descriptor of a directory of ours below `base`, each step of the way made if it is missing."""
     path = base.joinpath(*names)
     with ExitStack() as stack:
-        with _in_words(path):
+        with _in_words(path, makes=makes):
             held = directory_beneath(path, beneath=base, make=makes, mode=_OURS_ALONE)
             descriptor = stack.enter_context(held)
         yield descriptor
@@ -128,13 +128,13 @@ def is_at(held: int, above: int, name: str) -> bool:
 
 
 @contextmanager
-def _in_words(path: Path) -> Iterator[None]:
-    """What is in the way, as the user's to see to; but for what is only not there."""
+def _in_words(path: Path, *, makes: bool = False) -> Iterator[None]:
+    """What is in the way, as the user's to see to; but for what is missing and not to be made."""
     try:
         yield
-    except FileNotFoundError:
-        raise
     except OSError as wrong:
+        if isinstance(wrong, FileNotFoundError) and not makes:
+            raise
         what = "no directory" if wrong.errno in _NO_DIRECTORY else wrong.strerror
         raise ConfigurationError(
             f"{path} cannot be used: {what}", advice="see to it, or name another directory with QWF_DATA_DIR"

@@ -50,6 +50,8 @@ _log = logging.getLogger(__name__)
 
 # By which a file is known as one of these among others of the directory.
 SUFFIX: Final = ".hostlock"
+# What a job may put before a name (as in `repositories.host_locks`, which is much to import for a word).
+ELSEWHERE: Final = "elsewhere:"
 FIRST_LOOK_S: Final = 0.01
 LONGEST_LOOK_S: Final = 0.25
 _SAY_AGAIN_S: Final = 60.0
@@ -105,6 +107,12 @@ class HostLock:
         """In `directory`, or where `QWF_LOCK_DIR` says; refuses a network file system."""
         self.name = name
         file = lock_file_name(name)
+        if name.startswith(ELSEWHERE):
+            raise LockUnusable(
+                name,
+                f"{ELSEWHERE!r} says where a job may go, and is no part of a lock's name",
+                advice=f"leave it out: {name.removeprefix(ELSEWHERE)!r}",
+            )
         if directory is None:
             # Here, because who names a directory need not pay for reading all settings.
             from queue_workflows.config import effective_settings

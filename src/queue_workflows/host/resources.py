@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from queue_workflows.config import current_config, keep_resource_kind
 from queue_workflows.errors import ConfigurationError
+from queue_workflows.host.locks import ELSEWHERE
 
 DEADLINE_S: Final = 3600.0
 TIMEOUT_S: Final = 60.0
@@ -67,6 +68,7 @@ class ResourceKind:
             and name.isprintable()
             and "/" not in name
             and name not in _DOTS
+            and not name.startswith(ELSEWHERE)
             and re.fullmatch(self.pattern, name) is not None
         )
 

@@ -150,6 +150,8 @@ class _Second:
         return DEADLINE if self._timed_out else shell_status(self._status or 0)
 
     def _spawned(self) -> int:
+        if not self._command[0]:
+            raise FileNotFoundError
         return os.posix_spawnp(
             *(self._command[0], self._command, os.environ),
             setsid=True,
@@ -212,7 +214,7 @@ def _refused(program: str, wrong: OSError) -> int:
     if isinstance(wrong, FileNotFoundError):
         is_there = "/" in program and os.path.exists(program)
         what = "what its first line names is not there" if is_there else "command not found"
-        _say(f"{program}: {what} — correct its name, its path or PATH")
+        _say(f"{program or repr(program)}: {what} — correct its name, its path or PATH")
         return NOT_FOUND
     why = NO_PROGRAM if wrong.errno == ENOEXEC else wrong.strerror
     _say(f"{program} cannot be run: {why} — correct its path or its rights")
