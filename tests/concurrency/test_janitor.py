@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.leftovers import PLACE, Leftovers
@@ -20,6 +21,7 @@ from support.workers import patiently, until
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.flock import lock_directory
 from queue_workflows.host.janitor import Deed, look_at
+from queue_workflows.host.lifetime import kill_tree
 from queue_workflows.host.locks import HostLock, lock_file_name
 from queue_workflows.host.resources import ResourceKind
 from queue_workflows.roles.janitor import MOST_AT_ONCE, Janitor, JanitorOptions
@@ -306,6 +308,35 @@ def test_teardowns_that_hang_keep_no_other_kind(bench: Bench) -> None:
             bench.leftovers.gate.unlink()
             thread.join()
     assert bench.leftovers.left() == []
+
+
+def test_the_lock_stays_held_while_something_of_a_teardown_cannot_be_ended(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a process that waits for a disk; it is looked for again, and the lock is free when it has ended."""
+    stuck = threading.Event()
+    stuck.set()
+
+    def kill(pid: int, **how: Any) -> list[int]:
+        return kill_tree(pid, **how) + ([4711] if stuck.is_set() else [])
+
+    monkeypatch.setattr("queue_workflows.roles.sweep.kill_tree", kill)
+    monkeypatch.setattr("queue_workflows.roles.janitor._LEFT_AGAIN_S", 0.01)
+    bench.leftovers.make("lost-1")
+    with Waiter() as waiter:
+        janitor = bench.janitor(waiter, once=False)
+        thread = threading.Thread(target=janitor.run)
+        thread.start()
+        try:
+            patiently(lambda: "process 4711 of its teardown cannot be ended" in caplog.text)
+            assert not HostLock("lost-1", directory=bench.locks).try_acquire()
+            stuck.clear()
+            patiently(lambda: not bench.file("lost-1").exists())
+        finally:
+            stuck.clear()
+            janitor.halt.ask()
+            thread.join()
+    assert bench.leftovers.torn_down() == ["lost-1"]
 
 
 @pytest.mark.parametrize("found", ["lost-1", b"lost-1", [b"lost-1"], [None], [1]])

@@ -38,6 +38,7 @@ EVERY_S: Final = 30.0
 MOST_AT_ONCE: Final = 4
 # A discovery that has been at it for so many of its times does not come back.
 _HOPELESS: Final = 5.0
+_LEFT_AGAIN_S: Final = 5.0
 # For how long an answer counts to who has lock files that were removed.
 _REMOVED_FOR_S: Final = 0.5
 
@@ -86,6 +87,7 @@ class _Place:
     began_at: float
     sweep: Sweep | None = None
     is_late: bool = False
+    again_at: float | None = None
 
 
 @dataclass
@@ -154,7 +156,10 @@ class Janitor:
 
     def _is_through(self) -> bool:
         is_looking = any(not one.is_overdue for one in self._looking.values())
-        return self._tidied and not is_looking and not self._waiting and not self._places
+        return self._tidied and not is_looking and not self._waiting and self._waits_for_the_rest_alone()
+
+    def _waits_for_the_rest_alone(self) -> bool:
+        return all(place.again_at is not None for place in self._places)
 
     def _delay(self, now: float) -> float:
         due = [now + 1.0 if self._is_single else self._round_at]
@@ -274,9 +279,26 @@ class Janitor:
             if place.sweep is None and now >= place.began_at + place.reaping.kind.timeout_s:
                 place.is_late = True
                 self._end(place)
-            if place.sweep is not None and place.sweep.over and place.reaping.child.poll() is not None:
+            if place.sweep is None or not place.sweep.over:
+                continue
+            if place.sweep.left:
+                self._wait_for_the_rest(place, place.sweep.left, now)
+            elif place.reaping.child.poll() is not None:
                 self._places.remove(place)
                 self._close(place, now)
+
+    def _wait_for_the_rest(self, place: _Place, left: Sequence[int], now: float) -> None:
+        """What no signal ends yet may still be at the thing: its lock stays held meanwhile."""
+        if place.again_at is None:
+            verdict, pids = place.verdict, ", ".join(map(str, sorted(left)))
+            why = f"process {pids} of its teardown cannot be ended"
+            self.verdicts[verdict.kind, verdict.name] = replace(verdict, deed=Deed.FAILED, why=why)
+            _log.error("%s %s: %s; its lock stays held until then", verdict.kind, verdict.name, why)
+            place.again_at = now + _LEFT_AGAIN_S
+        elif now >= place.again_at:
+            place.again_at = now + _LEFT_AGAIN_S
+            place.sweep = Sweep(place.reaping.child, self.waiter.ring)
+            place.sweep.start()
 
     def _close(self, place: _Place, now: float) -> None:
         kind, name = place.reaping.kind, place.reaping.name
@@ -333,4 +355,6 @@ class Janitor:
         if self.halt.urgency is Urgency.AT_ONCE or now >= self._kill_at:
             for place in self._places:
                 self._end(place)
+            if self._waits_for_the_rest_alone():
+                return None
         return 0.2
