@@ -441,14 +441,15 @@ def test_a_pause_that_lapsed_before(jobs, explain):
 
 
 def test_a_host_lock_names_who_holds_it_and_on_which_host(jobs, explain):
-    """A program of that host that is no job, then a job; and what a waiting job's policy is."""
+    """No job has it as its own, which excludes none inside it; then one has; and the policy of who waits."""
     beat(jobs)
     first, second = jobs.enqueue(2, host_lock="scanner")
     (third,) = jobs.enqueue(host_lock="elsewhere:scanner")
     assert codes(explain(first)) == ["next"]
     jobs.repository.hold(jobs.one("here:fetch:1"), "host_lock", "scanner", delay_s=600)
     told = explain(first)["reasons"]["host_lock"]["text"]
-    assert told.startswith("it is on hold: host lock 'scanner', which a program on the host that claimed it")
+    assert told.startswith("it is on hold: host lock 'scanner', which no running job has as its own")
+    assert "a program had it, or a job inside `ctx.host_lock`" in told
     assert "`lslocks`" in told
     assert jobs.one("here:fetch:1").id == second
     found = explain(first)["reasons"]["host_lock"]

@@ -187,6 +187,7 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True, "kept": "{1,2,3}"}
     for sql, params, index in (
         (holding.PUT_ASIDE, aside, "claim"),
+        (holding.PUT_LOCKED_ASIDE, aside, "claim"),
         (claiming.HEAD, {"queue": crowded.queue}, "claim"),
         (sweeping.PROMOTE, {"in_turn": True}, "due"),
         (sweeping.PROMOTE_HELD, held, "hold"),

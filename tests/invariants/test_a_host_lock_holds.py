@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from contextvars import copy_context
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
@@ -22,6 +24,7 @@ from queue_workflows.jobs.kept_slots import KeptSlots
 from queue_workflows.jobs.windows import Windows
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 from queue_workflows.repositories.host_locks import HostLockRepository
+from queue_workflows.roles.lock_look import LockLook
 
 TASKS = {"QWF_APP": "support.limited_tasks", "QWF_MAX_CRASHES": "1000"}
 HELD = ("scheduled", "host_lock")
@@ -168,6 +171,44 @@ def test_a_release_promotes_the_first_of_each_queue(
         fetch.end()
         assert [state(jobs, one)[0] for one in others] == ["queued", "scheduled"]
         assert len(load.claim(2)) == 1
+
+
+def test_a_crowd_for_a_held_lock_is_passed_at_once(
+    jobs: Jobs, two: tuple[Hand, Hand], tmp_path: Path
+) -> None:
+    """The first that misses the lock takes all behind it along, and one alone comes back when it is due."""
+    crowd = jobs.enqueue(300, host_lock="camera")
+    (free,) = jobs.enqueue(1)
+    (tmp_path / "here").mkdir()
+    with HostLock("camera", directory=tmp_path / "here"):
+        assert [job.id for job in two[1].claim(2)] == [free]
+    sql = f"""
+        SELECT array_agg(id) FILTER (WHERE run_at < now() + interval '1 hour'), sum(attempt), count(*)
+        FROM {jobs.table} WHERE hold_key = 'camera' AND hold_reason = 'host_lock' AND status = 'scheduled'
+    """
+    assert jobs.connection.execute(sql).fetchone() == ([crowd[0]], 2, 300)
+    assert HostLockRepository(jobs.connection).promote(["camera"]) == 1
+    assert [job.id for job in two[0].claim(2)] == [crowd[0]]
+    assert [job.id for job in two[0].end_and_claim(2)] == [crowd[1]]
+    two[0].end()
+    two[1].end()
+
+
+def test_a_crowd_put_aside_by_one_host_is_taken_by_another(
+    jobs: Jobs, two: tuple[Hand, Hand], there: Hand, tmp_path: Path
+) -> None:
+    """Where the lock is free the first of them is claimed from its hold, but for who was claimed before."""
+    crowd = jobs.enqueue(3, host_lock="camera")
+    (tmp_path / "here").mkdir()
+    with HostLock("camera", directory=tmp_path / "here"):
+        assert two[0].claim(1) == []
+        holdings: Any = SimpleNamespace(bounded=nullcontext)
+        touch: Any = SimpleNamespace(
+            repository=lambda: there.intake.repository, connected=lambda: there.connection
+        )
+        assert LockLook(there.terms, holdings, touch).look(0.0)
+        assert [job.id for job in there.claim(1)] == crowd[1:2]
+        there.end()
 
 
 def test_another_host_has_a_lock_of_its_own(jobs: Jobs, two: tuple[Hand, Hand], there: Hand) -> None:
@@ -323,6 +364,29 @@ def test_a_lock_that_a_function_takes_is_everybodys(
         (tmp_path / "let-go").touch()
         assert worker.wait(300) == 0
     assert statuses(conn) == {"completed": 2}
+
+
+@pytest.mark.slow
+def test_a_crowd_for_a_held_lock_keeps_nobody_waiting(
+    conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path
+) -> None:
+    """Forty thousand are put aside by a few claims of a real worker, and go on when the lock is free."""
+    jobs = IngestJobRepository(conn)
+    for _ in range(8):
+        jobs.enqueue_many(
+            NewIngestJob(task_name="quick", queue="fetch", host_lock="camera") for _ in range(5000)
+        )
+    jobs.enqueue_many([NewIngestJob(task_name="quick", queue="fetch")])
+    (tmp_path / "locks").mkdir()
+    lock = HostLock("camera", directory=tmp_path / "locks")
+    settings = TASKS | {"QWF_LOCK_DIR": str(tmp_path / "locks")}
+    with lock, running_worker(qwf_dsn, "--concurrency", "1", **settings):
+        patiently(lambda: statuses(conn).get("completed"))
+        assert statuses(conn) == {"completed": 1, "scheduled": 40_000}
+        (attempts,) = conn.execute("SELECT sum(attempt) FROM ingest_jobs").fetchone() or (0,)
+        assert attempts < 200
+        lock.release()
+        patiently(lambda: statuses(conn)["completed"] > 10)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from queue_workflows.jobs.kept_locks import KeptLocks
+from queue_workflows.jobs.lock_offers import LockOffers
 from queue_workflows.repositories.table import LONGEST_PAGE
 from queue_workflows.roles.duty import Duty, WorkerOptions
 from queue_workflows.roles.worker import Worker
@@ -43,7 +44,9 @@ class Held:
 def duty(held: Held, models: list[str] | None, queue: str = "gpu", *, drain: bool = False) -> Duty:
     """That of a worker that can load these."""
     stand_in: Any = SimpleNamespace(
-        terms=SimpleNamespace(affinity=held, locks=KeptLocks(), offers=None),
+        terms=SimpleNamespace(
+            queue=queue, affinity=held, locks=KeptLocks(), offers=LockOffers(), takes_offers=False
+        ),
         holdings=SimpleNamespace(bounded=nullcontext),
         repository=lambda: held,
         task_names=list,

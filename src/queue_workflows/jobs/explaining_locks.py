@@ -31,7 +31,10 @@ def held_lock(there: Circumstances) -> Iterator[Reason]:
 
 def _whose(there: Circumstances) -> str:
     if not there.lock_holders:
-        return "which a program on the host that claimed it holds, and no job: `lslocks` there names it"
+        return (
+            "which no running job has as its own: on the host that claimed it a program had it, or a job"
+            " inside `ctx.host_lock`; the lock's file and `lslocks` there name who has it"
+        )
     return " and ".join(map(_one, there.lock_holders))
 
 

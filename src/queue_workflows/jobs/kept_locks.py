@@ -33,6 +33,8 @@ J = TypeVar("J", bound=ClaimedJob)
 
 # How long a job waits that nobody fetches; who put it aside does so as soon as the lock is free.
 HELD_S: Final = 30.0
+# The same for those behind it: one at a time comes out of their hold, by who frees the lock or finds it free.
+BEHIND_S: Final = 86_400.0
 LOOK_EVERY_S: Final = 1.0
 
 

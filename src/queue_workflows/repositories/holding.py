@@ -41,14 +41,14 @@ WHERE {fence} AND {asynchronously}
 RETURNING job.id, job.cancel_requested_at
 """
 )
-# seen: the first in line, as few as can be read at once. aside: those of them that have one of these names,
+# seen: the first in line, as few as can be read at once. aside: those of them that have one of these names
+# (of tasks, of modules, of locks),
 # but for what somebody is claiming. A row's delay is its own, so that not all come back at one moment;
 # `started_at` says since when it is on hold, as after a claim.
 PUT_ASIDE_AT_ONCE: Final = 4_000
-PUT_ASIDE: Final = per_family(
-    """
+_PUT_ASIDE: Final = """
 WITH seen AS MATERIALIZED (
-    SELECT id, {kind} AS name FROM {table}
+    SELECT id, {by} AS name FROM {table}
     WHERE status = 'queued' AND queue = %(queue)s::text
     ORDER BY priority DESC, position
     LIMIT {at_once}
@@ -58,14 +58,14 @@ WITH seen AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 )
 UPDATE {table} AS job SET
-    status = 'scheduled', hold_reason = %(reason)s::text, hold_key = {kind},
+    status = 'scheduled', hold_reason = %(reason)s::text, hold_key = {by},
     run_at = statement_timestamp() + make_interval(secs => %(delay_s)s::float8 * (1 + random())),
     started_at = statement_timestamp()
 WHERE id = ANY (ARRAY(SELECT id FROM aside))
-RETURNING id
-""",
-    at_once=str(PUT_ASIDE_AT_ONCE),
-)
+RETURNING id, limit_key
+"""
+PUT_ASIDE: Final = per_family(_PUT_ASIDE.replace("{by}", "{kind}"), at_once=str(PUT_ASIDE_AT_ONCE))
+PUT_LOCKED_ASIDE: Final = per_family(_PUT_ASIDE.replace("{by}", "host_lock"), at_once=str(PUT_ASIDE_AT_ONCE))
 # held: each fence, whether it holds, and whether somebody wants the job cancelled. control: what the operator
 # wants of this worker, by the predicate that every reader of `worker_control` uses; with the version of all
 # that was looked at. one: a row even where there is none.

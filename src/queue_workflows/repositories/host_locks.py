@@ -20,6 +20,7 @@ from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.ending import texts
 from queue_workflows.repositories.families import FAMILIES, Family, per_family
 from queue_workflows.repositories.fields import ELSEWHERE
+from queue_workflows.repositories.holding import PUT_LOCKED_ASIDE
 
 HOST_LOCK: Final = "host_lock"
 
@@ -58,7 +59,8 @@ RETURNING job.id
 """
 )
 # first: the head of the queue. next: of each key the first that waits, unless the head comes before it, so
-# that nobody is passed. It is queued and claimed at once: in between no other host can claim it.
+# that nobody is passed; not who is left to the host that claimed it, and is due again soon. It is queued and
+# claimed at once: in between no other host can claim it.
 TAKE: Final = with_claimed(
     per_family(
         """
@@ -73,6 +75,7 @@ WITH first AS MATERIALIZED (
         SELECT id, priority, position FROM {table}
         WHERE status = 'scheduled' AND hold_reason = 'host_lock' AND hold_key = offered.key
             AND queue = %(queue)s::text AND (%(alone)s::boolean OR NOT suspect)
+            AND (offered.key LIKE 'elsewhere:%%' OR run_at > statement_timestamp() + interval '1 hour')
         ORDER BY priority DESC, position
         LIMIT 1
         FOR NO KEY UPDATE SKIP LOCKED
@@ -133,6 +136,12 @@ class HostLockRepository:
         """Queue the first job of each queue that waits for one of these; how many."""
         params = {"keys": texts(dict.fromkeys(keys))}
         return sum(len(self._sql.rows(PROMOTE[family.name], params)) for family in FAMILIES)
+
+    def put_aside(self, family: Family, queue: str, keys: Iterable[str], *, delay_s: float) -> list[str]:
+        """Hold what is queued for these, a few thousand rows at a time; the keys of limits that they have."""
+        params = {"queue": queue, "names": texts(sorted(set(keys))), "reason": HOST_LOCK, "delay_s": delay_s}
+        rows = self._sql.rows(PUT_LOCKED_ASIDE[family.name], params)
+        return [limit_key for _, limit_key in rows if limit_key is not None]
 
     def take(
         self,

@@ -90,9 +90,7 @@ class Duty:
         self._appetite = Appetite(options.concurrency)
         # What was loaded when something was fetched that was not for it alone.
         self._warm_before: list[str] | None = None
-        self._locks = LockLook(
-            options.queue, guardian.terms.locks, guardian.terms.offers, guardian.holdings, touch
-        )
+        self._locks = LockLook(guardian.terms, guardian.holdings, touch)
         # What was left to another worker is looked at again, also where nobody polls.
         self._look_again_s = math.inf if guardian.terms.affinity is None else _LOOK_AGAIN_S
 

@@ -28,7 +28,7 @@ import psycopg
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.guards import HeldJob
-from queue_workflows.jobs.kept_locks import HELD_S, KeptLocks
+from queue_workflows.jobs.kept_locks import BEHIND_S, HELD_S, KeptLocks
 from queue_workflows.jobs.kept_slots import KeptSlots
 from queue_workflows.jobs.lock_offers import LockOffers
 from queue_workflows.jobs.observing import count_claimed, count_ended, count_held
@@ -38,6 +38,7 @@ from queue_workflows.repositories.claimed import ClaimedJob, Fence
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.ending import Ended, Ending
 from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.host_locks import HOST_LOCK, HostLockRepository, keys_of
 from queue_workflows.repositories.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository, counted
@@ -65,6 +66,11 @@ class Terms:
     offers: LockOffers = field(default_factory=LockOffers)
     models: ModelCache | None = None
     affinity: Affinity | None = None
+
+    @property
+    def takes_offers(self) -> bool:
+        """Whether it claims from a hold; not hooks, which are one host's, nor in the order of models."""
+        return self.queue != HOOKS_QUEUE and self.affinity is None
 
     @classmethod
     def of(
@@ -284,19 +290,29 @@ class Intake:
         """Those that have the lock of this machine that they need, or need none."""
         if not (refused := self._locks.take(jobs)):
             return jobs
+        # A job of hooks is one host's, so one of each lock does not stand for the others.
+        is_pinned = isinstance(self.repository, HookJobRepository)
+        first = {job.host_lock: job for job in reversed(refused)}
         self.repository.end_many(
             [
                 Ending(
                     job.fence,
                     JobStatus.SCHEDULED,
-                    delay_s=HELD_S * uniform(1, 1.5),  # noqa: S311
+                    delay_s=uniform(1, 1.5)  # noqa: S311
+                    * (HELD_S if is_pinned or job is first[job.host_lock] else BEHIND_S),
                     hold_reason=HOST_LOCK,
                     hold_key=job.host_lock,
                 )
                 for job in refused
             ]
         )
-        if keys := counted(job.limit_key for job in refused if job.limit_key is not None):
+        limit_keys = [job.limit_key for job in refused]
+        if not is_pinned:
+            # They would be claimed and put aside one after the other, before who stands behind them.
+            limit_keys += HostLockRepository(self._connection).put_aside(
+                self.repository.family, self._terms.queue, filter(None, first), delay_s=BEHIND_S
+            )
+        if keys := counted(limit_keys):
             self._lanes.admit(keys)
         gone = {job.id for job in refused}
         return [job for job in jobs if job.id not in gone]
@@ -317,9 +333,10 @@ class Intake:
     def _free_locks(self, fences: Sequence[Fence]) -> None:
         """Free the locks of attempts that are over, and promote who waits for them."""
         if self._locks.any_held and (names := self._locks.free(fences)):
-            is_pinned = isinstance(self.repository, HookJobRepository)
-            HostLockRepository(self._connection).promote(keys_of(names) if is_pinned else names)
-            self._terms.offers.freed(names)
+            takes = self._terms.takes_offers
+            HostLockRepository(self._connection).promote(names if takes else keys_of(names))
+            if takes:
+                self._terms.offers.freed(names)
 
     # Keyed limits.
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from queue_workflows.jobs.kept_locks import LOOK_EVERY_S, KeptLocks
-from queue_workflows.jobs.lock_offers import LockOffers
+from queue_workflows.jobs.kept_locks import LOOK_EVERY_S
 from queue_workflows.repositories.fields import ELSEWHERE
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.host_locks import HOST_LOCK, HostLockRepository
 from queue_workflows.roles.holdings import Holdings
+from queue_workflows.roles.intake import Terms
 from queue_workflows.roles.touch import Touch
 
 # How soon to look again for jobs that another host leaves to those where their lock is free.
@@ -20,12 +20,11 @@ ELSEWHERE_EVERY_S: Final = 2.0
 class LockLook:
     """Of one worker, in its main thread, between two jobs."""
 
-    def __init__(
-        self, queue: str, locks: KeptLocks, offers: LockOffers, holdings: Holdings, touch: Touch
-    ) -> None:
-        self._queue = queue
-        self._locks = locks
-        self._offers = offers
+    def __init__(self, terms: Terms, holdings: Holdings, touch: Touch) -> None:
+        self._queue = terms.queue
+        self._locks = terms.locks
+        self._offers = terms.offers
+        self._takes = terms.takes_offers
         self._holdings = holdings
         self._touch = touch
         self._missed_at = self._elsewhere_at = -math.inf
@@ -35,9 +34,9 @@ class LockLook:
         return now >= self._elsewhere_at or (self._locks.missed and now >= self._missed_at)
 
     def look(self, now: float) -> bool:
-        """At the locks that jobs missed here, and those of jobs that another host leaves to this one.
+        """At the locks that jobs missed here, and those that jobs on hold need, whichever host missed them.
 
-        Whether the next claim has some of the latter.
+        Whether the next claim has some of the latter, which are the first in line for each lock.
         """
         keys: list[str] = []
         if self._locks.missed and now >= self._missed_at:
@@ -47,11 +46,16 @@ class LockLook:
             self._elsewhere_at = now + ELSEWHERE_EVERY_S
             with self._holdings.bounded():
                 held = self._touch.repository().held_keys(HOST_LOCK, queue=self._queue)
-            left = [key for key in held if key.startswith(ELSEWHERE)]
-            # A run of hooks is one host's, so no other can come first.
-            self._offers.waited_for(() if self._queue == HOOKS_QUEUE else left)
-            keys += [key for key in left if self._locks.is_free(key)]
-        if self._queue != HOOKS_QUEUE:
+            if self._queue == HOOKS_QUEUE:
+                # A run of hooks is one host's, and the first in line may be another's.
+                held = [key for key in held if key.startswith(ELSEWHERE)]
+            free = [key for key in held if self._locks.is_free(key)]
+            if self._takes:
+                self._offers.waited_for(held)
+                self._offers.offer(free)
+            else:
+                keys += free
+        if self._takes:
             self._offers.offer(key for key in keys if key.startswith(ELSEWHERE))
             keys = [key for key in keys if not key.startswith(ELSEWHERE)]
         if keys:
