@@ -167,7 +167,9 @@ TAKEN = {
 }
 
 
-@pytest.mark.parametrize("how", TAKEN)
+@pytest.mark.parametrize(
+    "how", ["handlers", *(pytest.param(how, marks=pytest.mark.slow) for how in list(TAKEN)[:2])]
+)
 def test_a_deadline_holds_where_code_has_sigalrm_to_itself(lock: HostLock, how: str) -> None:
     """As every timeout made of SIGALRM does: `finally` runs all the same, the status is the deadline's."""
     text = OWNER + f"def body():\n    {TAKEN[how]}\n    time.sleep(600)\nown(body, deadline_s=1)"
@@ -180,6 +182,7 @@ def test_a_deadline_holds_where_code_has_sigalrm_to_itself(lock: HostLock, how: 
     assert is_free(lock)
 
 
+@pytest.mark.slow
 def test_a_deadline_ends_with_its_block() -> None:
     """What comes after a `with harden(…)` is not ended by a deadline that was within it."""
     text = OWNER + "with harden(deadline_s=0.5): pass\ntime.sleep(2.5)\nsay(signal.alarm(0), 'after')"
