@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
 from alembic import op
 
 from queue_workflows.db.migrations.indexes import build_index, drop_index
@@ -20,9 +19,8 @@ def upgrade() -> None:
         "(COALESCE(pinned_host, ''), background, priority DESC, position)"
         " WHERE status = 'queued' AND queue = 'hooks'",
     )
-    op.add_column(
-        "workflow_nodes",
-        sa.Column("jobs_attempted", sa.Integer(), server_default=sa.text("0"), nullable=False),
+    op.execute(
+        "ALTER TABLE workflow_nodes ADD COLUMN IF NOT EXISTS jobs_attempted integer NOT NULL DEFAULT 0"
     )
 
 
