@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.claimed_jobs import ingest_job, node_job
 
-from queue_workflows.repositories.claimed import ClaimedJob, columns_of, loaded
+from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, columns_of, loaded
 
 CANCELLED = datetime(2026, 2, 3, 4, 5, 6, 700_000, tzinfo=UTC)
 
@@ -69,3 +69,15 @@ def test_there_is_nothing_else_to_ask_for() -> None:
     (found,) = loaded(type(ingest_job()), [row_of(ingest_job())])
     with pytest.raises(AttributeError, match="run_id"):
         _ = found.run_id  # type: ignore[attr-defined]
+
+
+def test_a_kind_of_its_own_is_read_late_too() -> None:
+    """That of a host app's tests, which is asked for what is there and for what is not."""
+
+    class Mine(ClaimedIngestJob):
+        pass
+
+    (found,) = loaded(Mine, [row_of(ingest_job())])
+    assert found.args == {"a": 1}
+    assert not hasattr(found, "run_id")
+    assert not hasattr(object.__new__(Mine), "created_at")

@@ -85,7 +85,8 @@ class ClaimedJob:
 
         def __getattr__(self, name: str) -> Any:
             """A field that was not asked for yet."""
-            late = _LATE[type(self)].get(name)
+            # A host app's own kind of job is one of the two beneath.
+            late = next((_LATE[kind] for kind in type(self).__mro__ if kind in _LATE), {}).get(name)
             if late is None:
                 raise AttributeError(
                     f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
