@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import qwf_here
+from support.workers import until
 
 from queue_workflows.cli.main import ENTRIES
 from queue_workflows.errors import ExitCode
@@ -575,3 +576,19 @@ def test_the_other_shells_accept_their_script(qwf: Qwf, shell: str) -> None:
         pytest.skip(f"this machine has no {shell}")
     checked = subprocess.run([program, "-n"], input=ended.stdout, text=True, capture_output=True, timeout=60)
     assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_ctrl_c_while_a_command_is_still_imported_says_nothing(tmp_path: Path) -> None:
+    """It ends of the signal, as a shell expects it, without a traceback of our imports."""
+    begun = tmp_path / "begun"
+    (tmp_path / "click.py").write_text(f"import time; open({str(begun)!r}, 'w').close(); time.sleep(1000)")
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SRC}"}
+    words = [sys.executable, "-m", "queue_workflows", "run-job", "--", "true"]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        try:
+            until(begun.exists)
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (-signal.SIGINT, b"")

@@ -363,6 +363,8 @@ def test_what_makes_no_sense_is_refused() -> None:
     """In a thread, and with no number of seconds."""
     with pytest.raises(ConfigurationError, match="deadline_s is 0"):
         harden(deadline_s=0)
+    with pytest.raises(ConfigurationError, match="deadline_s is '1h'"):
+        harden(deadline_s="1h")  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="teardown_s is nan"):
         harden(teardown_s=float("nan"))
 

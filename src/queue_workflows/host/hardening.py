@@ -238,7 +238,9 @@ def harden(
             advice="call it first thing in the main one",
         )
     for name, seconds in (("deadline_s", deadline_s), ("teardown_s", teardown_s)):
-        if seconds is not None and not 0 < seconds <= LONGEST_DEADLINE_S:
+        if seconds is None:
+            continue
+        if not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST_DEADLINE_S:
             raise ConfigurationError(
                 f"harden(): {name} is {seconds!r}", advice="give a number of seconds above 0, up to a year"
             )
