@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -24,7 +26,8 @@ from support.workers import until
 from queue_workflows.errors import ExitCode, ProcessLost, SpawnRefused
 from queue_workflows.host import launcher
 from queue_workflows.host import spawner as module
-from queue_workflows.host.spawner import Command, Ended, Spawner, Stop, read_report
+from queue_workflows.host.keeper import STOP
+from queue_workflows.host.spawner import Command, Ended, Spawner, Stop, _Waiting, read_report
 
 pytestmark = linux_only
 
@@ -329,6 +332,49 @@ def test_where_no_keeper_comes_a_stop_and_the_end_are_heeded(
             with pytest.raises(ProcessLost):
                 one.ended()
     idle.wait()
+
+
+def test_the_time_of_a_command_begins_when_a_keeper_reads_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when it was queued, where it may have waited for a keeper for longer than it may run."""
+    clock = [1000.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        waiting = _Waiting(ours, shell(tmp_path, "exit 0", timeout_s=5, grace_s=1), Stop(), lambda: None)
+        waiting.send(b"what is to run")
+        clock[0] += 3600
+        assert waiting._is_unread()
+        theirs.recv(100)
+        assert not waiting._is_unread()
+        assert not waiting._is_overdue(None)
+        clock[0] += 5 + 1 + module._OVERDUE_S + 1
+        assert waiting._is_overdue(None)
+
+
+def test_a_stop_that_met_a_full_socket_is_sent_once_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A keeper that has yet to read a long command hears of it behind that."""
+    monkeypatch.setattr(module, "_FIRST_LOOK_S", 0.01)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        waiting = _Waiting(ours, shell(tmp_path, "exit 0"), Stop(), lambda: None)
+        filled = 0
+        with suppress(BlockingIOError):
+            while True:
+                filled += ours.send(b"x" * 1024, socket.MSG_DONTWAIT)
+        waiting.tell(7.0)
+        waits = threading.Thread(target=waiting.until_it_speaks)
+        waits.start()
+        theirs.settimeout(60)
+        while filled:
+            filled -= len(theirs.recv(min(filled, 65_536)))
+        assert STOP.unpack(theirs.recv(STOP.size)) == (7.0,)
+        theirs.send(b"ended")
+        waits.join(60)
+        assert not waits.is_alive()
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from queue_workflows.errors import ConfigurationError
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.jobs.outcomes import Stop
-from queue_workflows.jobs.warming import on_loaded_model
+from queue_workflows.jobs.warming import on_loaded_model, unload_idle_for
 from queue_workflows.jobs.work import Work
 from queue_workflows.telemetry import names
 
@@ -243,6 +243,35 @@ def test_a_load_is_cancelled_before_it_begins_and_said_to_the_guards_while_it_la
     assert seen == [("a", 3.0, 9)]
     assert seen[0].until == 12.0
     assert (ctx.loading, ctx.ready_at) == (None, 3.0)
+
+
+def test_what_other_models_take_to_be_unloaded_is_no_time_of_the_job_or_of_its_load() -> None:
+    """Neither where one makes room for the job's own, nor where one was only kept for too long."""
+    now = [0.0]
+    seen: list[Any] = []
+
+    def unload(_model: object) -> None:
+        now[0] += 100
+
+    def load_b() -> str:
+        seen.append(ctx.loading)
+        return "-b"
+
+    models = [ModelSpec("a", load=lambda: "-a", unload=unload), ModelSpec("b", load=load_b, unload=unload)]
+    cache = ModelCache(
+        ModelRegistry(lambda: models), queue="gpu", budget_mb=None, keep_s=1, clock=lambda: now[0]
+    )
+    ctx = context(node_job(required_model="b"))
+    work = Work("w", lambda _job, ctx: ctx.model, is_async=False)
+    cache.obtain("a", lambda: True)
+    cache.used()
+    on_loaded_model(work, "b", ctx, cache, timeout_s=9, clock=lambda: now[0])
+    assert (seen, ctx.ready_at) == ([("b", 100.0, 9)], 100.0)
+    cache.used()
+    now[0] += 2
+    other = context(node_job())
+    unload_idle_for(None, other, cache, lambda: now[0])
+    assert (cache.names, other.ready_at) == ((), 202.0)
 
 
 @pytest.mark.parametrize(

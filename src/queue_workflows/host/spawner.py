@@ -239,9 +239,10 @@ class _Waiting:
 
     def __init__(self, ours: socket.socket, command: Command, stop: Stop, resume: Callable[[], None]) -> None:
         self._ours, self._command, self._stop, self._resume = ours, command, stop, resume
-        self._began = time.monotonic()
+        self._read_at: float | None = None
         self._look_s = _FIRST_LOOK_S
-        self._is_read = False
+        self._owed: bytes | None = None
+        self._paying = Lock()
 
     def send(self, message: bytes) -> None:
         """All of it, even if nobody reads it yet."""
@@ -255,9 +256,21 @@ class _Waiting:
     def tell(self, grace_s: float | None) -> None:
         """Have it ended."""
         self._is_unread()
-        with suppress(OSError):  # it has just ended, or nobody has come for it yet
-            grace = self._command.grace_s if grace_s is None else grace_s
-            self._ours.send(STOP.pack(grace), socket.MSG_DONTWAIT)
+        with self._paying:
+            self._owed = STOP.pack(self._command.grace_s if grace_s is None else grace_s)
+        self._pay()
+
+    def _pay(self) -> None:
+        """Send the stop that is owed; while the command itself fills the socket it stays owed."""
+        with self._paying:
+            if self._owed is not None:
+                try:
+                    self._ours.send(self._owed, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    return
+                except OSError:  # it has just ended
+                    pass
+                self._owed = None
 
     def until_it_speaks(self) -> None:
         """Until there is something to read."""
@@ -271,7 +284,9 @@ class _Waiting:
             self._look_s = min(self._look_s * 2, _LONGEST_LOOK_S)
             self._resume()
             asked_at, now = self._stop.asked_at, time.monotonic()
-            if self._is_unread():
+            is_unread = self._is_unread()  # looked at first: what is owed is unread itself
+            self._pay()
+            if is_unread:
                 if asked_at is not None and now > asked_at + _UNREAD_S:
                     raise TimeoutError
             elif self._is_overdue(asked_at):
@@ -279,17 +294,21 @@ class _Waiting:
 
     def _is_unread(self) -> bool:
         """Whether no keeper has read the command yet, as where none can be started."""
-        if not self._is_read:
+        if self._read_at is None:
             left = array("i", [0])
             with suppress(OSError):
                 fcntl.ioctl(self._ours, termios.TIOCOUTQ, left)
-            self._is_read = left[0] == 0
-        return not self._is_read
+            if left[0] == 0:
+                self._read_at = time.monotonic()
+        return self._read_at is None
 
     def _is_overdue(self, asked_at: float | None) -> bool:
+        """Its times begin when a keeper reads of it: it may have been queued for long."""
+        if self._read_at is None:
+            return False
         limit = self._command.timeout_s
-        since = [self._began + limit] if limit is not None else []
-        since += [asked_at] if asked_at is not None else []
+        since = [self._read_at + limit] if limit is not None else []
+        since += [max(asked_at, self._read_at)] if asked_at is not None else []
         return bool(since) and time.monotonic() > min(since) + self._command.grace_s + _OVERDUE_S
 
 

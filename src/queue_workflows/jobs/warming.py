@@ -19,6 +19,14 @@ from queue_workflows.jobs.work import Work
 UNKNOWN_MODEL: Final = "model_unknown"
 
 
+def unload_idle_for(
+    model: str | None, ctx: JobContext, models: ModelCache, clock: Callable[[], float]
+) -> None:
+    """Unload what is kept for too long, but not what the job wants; that uses up nothing of its own times."""
+    models.unload_idle(model)
+    ctx.ready_at = clock()
+
+
 def on_loaded_model(
     work: Work,
     model: str,
@@ -31,10 +39,14 @@ def on_loaded_model(
     """The work, its model in `ctx`; where that could not be loaded, what fails with the reason instead."""
     if ctx.stopping is not None:
         return work
-    began = clock()
-    ctx.loading = Loading(model, began, timeout_s)
+
+    def is_wanted() -> bool:
+        # Asked again once there is room: what others take to be unloaded is not the load's time.
+        ctx.loading = Loading(model, clock(), timeout_s)
+        return ctx.stopping is None
+
     try:
-        ctx.model = models.obtain(model, lambda: ctx.stopping is None)
+        ctx.model = models.obtain(model, is_wanted)
     except ModelLoadFailed as failed:
         return replace(work, call=_raiser(failed), is_async=False)
     finally:

@@ -22,7 +22,7 @@ from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
 from queue_workflows.jobs.outcomes import OnHold, Outcome, Released
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.tasks import UNKNOWN_TASK, backoff_of, current_tasks
-from queue_workflows.jobs.warming import UNKNOWN_MODEL, on_loaded_model
+from queue_workflows.jobs.warming import UNKNOWN_MODEL, on_loaded_model, unload_idle_for
 from queue_workflows.jobs.work import Work
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
@@ -108,7 +108,7 @@ class Performer:
         run = self._run_of(job)
         if isinstance(job, ClaimedNodeJob):
             if self._models is not None:
-                self._models.unload_idle(job.required_model)
+                unload_idle_for(job.required_model, ctx, self._models, time.monotonic)
             work = on_resolved_inputs(work, job, partial(self._ask, job), self._host_refs, self._inputs)
             if (model := job.required_model) is not None and (models := self._models) is not None:
                 if not models.can_load(model):
