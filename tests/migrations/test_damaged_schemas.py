@@ -17,6 +17,7 @@ from queue_workflows.db.doctor import examine
 from queue_workflows.db.migrations.chains import engine_chain
 from queue_workflows.db.migrations.state import read_state
 from queue_workflows.db.migrations.tables import engine_tables, first_tables, tables_at
+from queue_workflows.db.migrations.verbs import upgrade
 from queue_workflows.errors import MigrationRefused, SchemaBehind, SchemaDrift
 
 pytestmark = pytest.mark.slow
@@ -169,7 +170,10 @@ def test_a_host_chain_that_is_behind_is_named(migrated: str, tmp_path: pytest.Te
 
 @pytest.mark.parametrize("way", ["up", "down"])
 def test_who_looks_while_a_migration_commits_is_not_misled(empty: str, way: str) -> None:
-    """The version table is read, a revision commits, the tables are looked for: that is no damage."""
+    """The version table is read, a revision commits, the tables are looked for: that is no damage.
+
+    Who looks is in a transaction, for whose end a revision that builds an index would wait; here for ever.
+    """
     if way == "down":
         bootstrap(empty)
     engine, interrupted = sa_engine(empty), []
@@ -180,14 +184,13 @@ def test_who_looks_while_a_migration_commits_is_not_misled(empty: str, way: str)
             return
         interrupted.append(statement)
         if way == "up":
-            bootstrap(empty)
+            upgrade(empty, chains=[engine_chain()], revision=BEFORE_HOOKS)
         else:
             downgrade(empty, chain="engine", revision=BEFORE_HOOKS)
 
     with engine.connect() as connection:
         state = read_state(connection, ENGINE)
-    expected = (HEAD, "current") if way == "up" else (BEFORE_HOOKS, "behind")
-    assert (", ".join(state.current), state.status, len(interrupted)) == (*expected, 1)
+    assert (", ".join(state.current), state.status, len(interrupted)) == (BEFORE_HOOKS, "behind", 1)
 
 
 def test_a_role_that_may_only_read_the_version_table_sees_the_tables(

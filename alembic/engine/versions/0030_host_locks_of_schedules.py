@@ -15,4 +15,4 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    op.execute("ALTER TABLE schedules DROP COLUMN host_lock")
+    op.execute("ALTER TABLE IF EXISTS schedules DROP COLUMN IF EXISTS host_lock")
