@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
+# A busy machine may leave any example alone for longer than the usual deadline.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
+
 HERE = Path(__file__).parent
-# They wait for real processes on a machine that may be busy. What is said of rows must hold every time; a
-# test elsewhere that names a time on the clock carries the marker `timed`.
+# They wait for real processes on a machine that may be busy. What is said of rows, and of who holds a lock,
+# must hold every time; a test elsewhere that names a time on the clock carries the marker `timed`.
 MAY_BE_TRIED_TWICE = ("acceptance", "concurrency", "integration", "migrations")
-OF_ROWS = (
+EVERY_TIME = (
     "test_claiming_",
     "test_overlooking",
     "test_repositories_",
@@ -22,6 +28,7 @@ OF_ROWS = (
     "test_run_verbs",
     "test_run_retry",
     "test_bench",
+    "test_host_locks",
 )
 
 
@@ -44,6 +51,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in long)
     for item in items:
         place = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
-        is_of_rows = item.path.name.startswith(OF_ROWS)
-        if (place in MAY_BE_TRIED_TWICE and not is_of_rows) or item.get_closest_marker("timed"):
+        is_every_time = item.path.name.startswith(EVERY_TIME)
+        if (place in MAY_BE_TRIED_TWICE and not is_every_time) or item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def locks_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test, nor a process that it starts, takes locks where the programs of this machine meet.
+
+    A test that is about that place says where it is.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("QWF_LOCK_DIR", str(tmp_path_factory.mktemp("locks")))
+        yield

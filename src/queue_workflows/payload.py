@@ -12,6 +12,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
@@ -21,6 +22,8 @@ MAX_BYTES: Final = 16_777_216
 MAX_DEPTH: Final = 100
 # What Python's own parser takes by default: a longer integer could be stored, but not read back.
 MAX_DIGITS: Final = 4300
+# What is beyond the ends of Python's calendar in some time zone could be stored, but not read back.
+YEARS: Final = (2, 9998)
 
 _WORD: Final = 1 << 63
 _MAX_INT: Final = 10**MAX_DIGITS
@@ -58,6 +61,11 @@ _pieces: Final[Callable[[object, int], Iterable[str]] | None] = _maker and _make
     *(None, _ENCODER.default, json.encoder.encode_basestring, None),
     *(_ENCODER.key_separator, _ENCODER.item_separator, False, False, False),
 )
+
+
+def is_storable(moment: datetime) -> bool:
+    """Whether a point in time can be stored, and read back by whoever has whatever time zone."""
+    return YEARS[0] <= moment.year <= YEARS[1]
 
 
 def check_payload(value: object, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> str:

@@ -129,8 +129,10 @@ GRAPH_MOVES: Final[Moves] = {
 }
 
 # Terminal -> queued is an operator's retry and opens a new generation; nothing else leaves a terminal status.
+# Scheduled -> running is a claim from a hold: of a job that is left to hosts where its lock is free. In the
+# queue the one where that is held could claim it as well, and would put it aside again.
 INGEST_MOVES: Final[Moves] = {
-    JobStatus.SCHEDULED: frozenset({JobStatus.QUEUED, JobStatus.CANCELLED}),
+    JobStatus.SCHEDULED: frozenset({JobStatus.QUEUED, JobStatus.RUNNING, JobStatus.CANCELLED}),
     JobStatus.QUEUED: frozenset({JobStatus.RUNNING, JobStatus.SCHEDULED, JobStatus.CANCELLED}),
     JobStatus.RUNNING: JOB_TERMINAL | {JobStatus.QUEUED, JobStatus.SCHEDULED},
     **{status: frozenset({JobStatus.QUEUED}) for status in JOB_TERMINAL},

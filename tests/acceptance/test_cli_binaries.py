@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -60,6 +61,58 @@ def test_what_plugins_need_is_there_or_said_to_be_missing(
     assert "no-such-tool is not on PATH" in missing["error"]
     assert json.loads(qwf("binaries", "list", "--host-label", "elsewhere", "--json").stdout) == []
     assert "'../sh' is no name" in qwf("binaries", "ensure", "../sh", status=2).stderr
+
+
+# What the provider is to ask of Homebrew, and nothing else: it writes down how it was called.
+BREW = """#!/bin/sh
+echo "$*" >> {called}
+case $1 in
+install)
+    test "$3" = refused && exit 3
+    shift 2
+    for package in "$@"; do printf '#!/bin/sh\n' > {bin}/$package; chmod +x {bin}/$package; done ;;
+list) echo "$3 9.0 9.1" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("packages", "asked", "error"),
+    [
+        (None, ["install --quiet qwf-brewed", "list --versions qwf-brewed"], None),
+        (["keg", "qwf-brewed"], ["install --quiet keg qwf-brewed", "list --versions keg"], None),
+        (["refused"], ["install --quiet refused"], "refused brought no qwf-brewed: brew ended with 3"),
+        (["keg"], ["install --quiet keg"], "keg brought no qwf-brewed: brew ended with 0"),
+    ],
+)
+def test_what_brew_installs_is_a_row(  # noqa: PLR0917
+    conn: psycopg.Connection,
+    qwf: Qwf,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    packages: list[str] | None,
+    asked: list[str],
+    error: str | None,
+) -> None:
+    """It is asked for the program or for what `overrides` name; what it brought, or did not, is its row."""
+    bin_, called, plugin = tmp_path / "bin", tmp_path / "called", tmp_path / "plugins" / "drinks"
+    bin_.mkdir()
+    plugin.mkdir(parents=True)
+    (bin_ / "brew").write_text(BREW.format(bin=bin_, called=called))
+    (bin_ / "brew").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}:{os.environ['PATH']}")
+    need = {"name": "qwf-brewed", "bin_providers": "brew"}
+    overrides = {"brew": {"packages": packages}} if packages else {}
+    (plugin / "binaries.jsonl").write_text(json.dumps(need | {"overrides": overrides}))
+    said = qwf("binaries", "ensure", "--dir", str(plugin.parent), "--json", status=1 if error else 0)
+    assert called.read_text().splitlines() == asked
+    (row,) = json.loads(said.stdout)
+    if error:
+        assert (row["status"], row["abspath"], row["version"]) == ("failed", None, None)
+        assert f"brew: {error} (exit 1)" in row["error"]
+    else:
+        found = (row["status"], row["provider"], row["abspath"], row["version"])
+        assert found == ("installed", "brew", str(bin_ / "qwf-brewed"), "9.1")
 
 
 def test_explain_says_what_a_hook_waits_for(conn: psycopg.Connection, qwf: Qwf, plugins: Path) -> None:

@@ -257,6 +257,7 @@ def test_what_a_running_job_is_at(jobs, explain):
     assert any(event["text"] == "job.cancel by ann: wrong file" for event in told["history"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "args", "what"),
     [
@@ -474,6 +475,17 @@ def nodes(qwf_dsn: str) -> Iterator[Jobs]:
 def of_node(dsn: str, job_id: int) -> dict[str, Told]:
     told = json.loads(qwf_here("--db", dsn, "explain", f"node:{job_id}", "--json").stdout)
     return {reason["code"]: reason for reason in told["reasons"]}
+
+
+def test_a_hook_whose_script_no_worker_has(nodes, qwf_dsn):
+    """It is no node module, and where scripts are looked for is a setting."""
+    (job_id,) = nodes.enqueue(queue="hooks")
+    (job,) = nodes.repository.claim("hooks", worker_id="w1", lease_s=30, limit=1)
+    nodes.repository.hold(job, "unknown_module", "title/on_Page__10_title.sh", delay_s=600)
+    text = of_node(qwf_dsn, job_id)["unknown_module"]["text"]
+    assert "hook 'title/on_Page__10_title.sh'" in text
+    assert "QWF_HOOK_DIRS" in text
+    assert "module" not in text
 
 
 def test_where_its_model_is(nodes, qwf_dsn):

@@ -196,6 +196,14 @@ def test_what_hooks_have_said_is_listed(
         (["run", "Page", "--dir", "PLUGINS", "--plugins", ","], 2, "--plugins names none"),
         (["run", "Page", "--dir", "PLUGINS", "--input", "config=x"], 2, "no object of plugins' values"),
         (["run", "Page", "--dir", "PLUGINS", "--input", "url"], 2, "write name=text"),
+        (["run", "Page", "--dir", "PLUGINS", "--input", "a b=1"], 2, "cannot be the name of an argument"),
+        (
+            ["run", "Page", "--dir", "PLUGINS", "--input", "a_b=1", "--input", "a-b=1"],
+            2,
+            "would both be --a-b",
+        ),
+        (["run", "Page", "--dir", "PLUGINS", "--input", "a:=NaN"], 2, "payload at $.a: nan is not JSON"),
+        (["records", "0" * 8, "--after", str(2**63)], 2, "is not in the range"),
     ],
 )
 def test_bad_input_is_one_line(

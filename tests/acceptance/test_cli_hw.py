@@ -139,6 +139,7 @@ def test_without_a_database_it_is_69(conn) -> None:
     assert len(said.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_watching_goes_on_until_ctrl_c(qwf_dsn, conn) -> None:
     """A line each time for a machine; 130 without a word of ours in the end."""
     report(conn)

@@ -189,6 +189,7 @@ def test_failures_as_a_table(job, ingest):
     assert job("failures", "--queue", "load") == Said("", "nothing failed in the last 7d\n")
 
 
+@pytest.mark.slow
 def test_nobody_is_there_to_be_asked(job, ingest, qwf_dsn):
     """A script without --yes is told so, and nothing is done."""
     ingest.enqueue()
@@ -205,6 +206,7 @@ def test_nobody_is_there_to_be_asked(job, ingest, qwf_dsn):
     assert statuses(ingest) == ["queued"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "status", "left"), [("n", 1, "queued"), ("y", 0, "cancelled")])
 def test_who_sits_there_is_asked(ingest, qwf_dsn, answer, status, left):
     """And what is answered is done."""
@@ -252,6 +254,7 @@ def test_a_wrong_command_line_is_one_line_and_2(job, conn, arguments, said):
     assert (ended.stdout, ended.stderr.count("\n")) == ("", 1)
 
 
+@pytest.mark.slow
 def test_whoever_reads_may_go_away(ingest, qwf_dsn):
     """`| head`: quietly, with the status for it."""
     ingest.enqueue(3000)
@@ -263,6 +266,7 @@ def test_whoever_reads_may_go_away(ingest, qwf_dsn):
     assert (process.stderr.read(), process.wait(60)) == ("", 141)
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_whole_pages(ingest, conn, qwf_dsn):
     """What was done stays done and is told; the page under way is rolled back."""
     ids = ingest.enqueue(1200)

@@ -132,6 +132,11 @@ def test_a_rate_is_set_shown_and_taken_back(jobs: Jobs, qwf: Qwf) -> None:
     assert (bucket[:4], int(bucket[4]) > 9e5, bucket[-2:]) == (["k", "1/d", "1", "0"], True, ["bob", "-"])
     (found,) = json.loads(qwf("list", "--rates", "k", "--json").stdout)
     assert (found["key"], found["tokens"], found["blocked_s"] > 9e5) == ("k", 0, True)
+    for form in ((), ("--json",)):
+        said = qwf("list", "--rates", "nil", "k", "cap", *form)
+        assert said.stderr == "without a rate of its own: cap, nil\n"
+        assert '"k"' in said.stdout if form else said.stdout.count("\n") == 2
+    assert qwf("list", "--rates", "nil").stderr == "without a rate of its own: nil\n"
     assert qwf("clear", "k", "--rate", "--actor", "ann").stdout == "k: no rate of its own any more\n"
     assert "k has no rate" in qwf("clear", "k", "--rate", status=1).stderr
     assert [line[:3] for line in audited(jobs.connection)] == [
@@ -152,6 +157,7 @@ def test_a_rate_is_set_shown_and_taken_back(jobs: Jobs, qwf: Qwf) -> None:
         ("k", "--rate", "0/s"),
         ("k", "--rate", "-5/s"),
         ("k", "--rate", "fast"),
+        ("k", "--rate", "\u0665/s"),
         ("k", "--rate", "5/s", "--burst", "0"),
         ("a*b", "--rate", "5/s"),
     ],
@@ -159,3 +165,15 @@ def test_a_rate_is_set_shown_and_taken_back(jobs: Jobs, qwf: Qwf) -> None:
 def test_a_rate_is_checked(qwf: Qwf, words: tuple[str, ...]) -> None:
     """A usage error that changes nothing."""
     assert "Traceback" not in qwf("set", *words, status=2).stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("list", "--after", "\udcff"), ("list", "\udcff", "--rates"), ("set", "a\udcff", "3")],
+    ids=["a place in the list", "a rate", "a cap"],
+)
+def test_a_key_that_is_no_text_is_a_wrong_command_line(qwf: Qwf, words: tuple[str, ...]) -> None:
+    """Bytes that are no UTF-8 reach a command as half characters, which no database takes."""
+    said = qwf(*words, status=2)
+    assert "is no text in UTF-8" in said.stderr
+    assert (said.stdout, said.stderr.count("\n")) == ("", 1)

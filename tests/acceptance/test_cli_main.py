@@ -317,6 +317,7 @@ def test_a_signal_unwinds_the_command(
     assert (process.returncode, out, err) == (code, "left properly\n", said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["finalizer", "reference", "collector", "except"])
 @pytest.mark.parametrize(
     ("number", "code", "said"),
@@ -329,6 +330,7 @@ def test_a_swallowed_stop_comes_again(qwf: Qwf, number: str, where: str, code: i
     assert ended.stdout == "in\nleft properly\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["replace", "too late"])
 def test_a_stop_is_a_stop_whatever_the_command_made_of_it(qwf: Qwf, what: str) -> None:
     """Turned into another error, or lost in the last moment: whoever sent the signal reads 143."""
@@ -411,6 +413,15 @@ def test_a_closed_stdout_is_nobody_elses(command: list[str], tmp_path: Path) -> 
         closing, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ(), timeout=60
     )
     assert (ended.returncode, ended.stderr) == (0, "a terminal: False\n")
+
+
+def test_a_closed_stderr_sends_nothing_to_stdout(command: list[str], tmp_path: Path) -> None:
+    """There it would be taken for what was asked for."""
+    closing = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command, "no-such-command"]
+    ended = subprocess.run(
+        closing, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environ(), timeout=60
+    )
+    assert (ended.returncode, ended.stdout) == (ExitCode.USAGE, "")
 
 
 def test_what_stands_before_the_command_reaches_it(qwf: Qwf) -> None:

@@ -47,6 +47,7 @@ def scraped(url: str) -> dict[str, dict[tuple[str, ...], float]]:
     }
 
 
+@pytest.mark.slow
 def test_it_is_scraped_until_it_is_told_to_stop(qwf_dsn):
     """Every figure of the table, in a form that a real parser takes; a second copy is refused in one line."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
@@ -78,6 +79,7 @@ def test_it_is_scraped_until_it_is_told_to_stop(qwf_dsn):
         assert "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.slow
 def test_a_database_that_is_away_is_a_figure(tmp_path):
     """The endpoint answers all the same, with that and nothing else."""
     with serving(f"postgresql://nobody@/nowhere?host={tmp_path}") as (process, url):

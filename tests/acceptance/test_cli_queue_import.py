@@ -52,6 +52,15 @@ def imported(dsn: str, file: str, *options: str, status: int = 0) -> dict[str, A
     return json.loads(said.stdout) if said.stdout else {"said": said.stderr}
 
 
+def test_a_wrong_queue_for_lines_that_name_none_is_refused_though_all_name_one(tmp_path):
+    """Who says --queue means something by it; and nothing is read or asked for first."""
+    file = written(tmp_path / "jobs", line(1))
+    for form in ((), ("--dry-run",)):
+        said = qwf_here("--db", AWAY, "queue", "import", file, "--queue", "cpu", *form, status=2)
+        assert "--queue: 'cpu' is none of this application's ingest queues (" in said.stderr
+        assert (said.stdout, said.stderr.count("\n")) == ("", 1)
+
+
 def test_every_field_of_a_line_is_stored(qwf_dsn, conn, tmp_path):
     """And the same file again adds nothing."""
     full = {
@@ -143,6 +152,7 @@ BAD = {
     + "}": "delay must be a number of seconds",
     '{"task_name": "page", "queue": "fetch", "run_at": "soon"}': "run_at 'soon' is no time",
     '{"task_name": "page", "queue": "fetch", "run_at": "2030-01-01T00:00"}': "has no time zone",
+    '{"task_name": "page", "queue": "fetch", "run_at": "9999-12-31T23:59-12:00"}': "is beyond the calendar",
     '{"task_name": "page", "queue": "fetch", "args": {"x": ' + "9" * 5000 + "}}": "no JSON that can be read",
     '{"task_name": "page", "queue": "fetch", "args": ' + "[" * 100_000: "nested too deeply",
     '{"task_name": "page", "queue": "fetch", "args": {"x": "' + "x" * 3000 + '"}}': "larger than 2,000 bytes",
@@ -257,6 +267,8 @@ def test_a_file_that_cannot_be_read(qwf_dsn, conn, tmp_path, kind):
     assert (said.stdout, said.stderr.count("\n")) == ("", 1)
     if kind == "none":
         assert f"{path}: No such file or directory" in said.stderr
+    # No way leads past it, so none is named.
+    assert "--skip-bad" not in said.stderr
 
 
 def test_no_database_is_69(tmp_path):

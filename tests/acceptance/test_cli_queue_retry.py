@@ -80,7 +80,8 @@ def test_nodes_of_workflows_are_left_alone(qwf_dsn, conn):
 
 
 @pytest.mark.parametrize(
-    "options", [(), ("--all", "--queue", "fetch"), ("--since", "x"), ("--queue", "fetch")]
+    "options",
+    [("--yes",), ("--all", "--queue", "fetch", "--yes"), ("--since", "x", "--yes"), ("--queue", "fetch")],
 )
 def test_a_wrong_command_line_is_2(qwf_dsn, conn, options):
     """Nothing that is meant, too much, no time, and nobody there to be asked."""

@@ -65,6 +65,7 @@ def roles(qwf_server, qwf_role_suffix) -> Iterator[Roles]:
         yield roles
 
 
+@pytest.mark.slow
 def test_a_reader_looks_and_an_operator_acts(roles):
     """The operator's group is that of the orchestrators."""
     for command in LOOKS:

@@ -223,6 +223,7 @@ def test_nobody_is_notified_when_nobody_watches(qwf_dsn, conn):
         assert [note.payload for note in listener.notifies(timeout=60, stop_after=1)] == ["the last"]
 
 
+@pytest.mark.slow
 def test_an_outage_of_the_database_is_waited_out():
     """It is said once; then the watching goes on to the end."""
     with Cluster.primary() as cluster, TcpProxy(cluster.port) as proxy, cluster.connect() as around:
@@ -262,6 +263,7 @@ def test_a_lost_connection_is_made_anew(qwf_dsn, conn):
         assert (status, watch.said[-1][-15:]) == (0, "● run completed")
 
 
+@pytest.mark.slow
 def test_with_a_real_orchestrator_and_a_real_worker(qwf_dsn, conn, tmp_path):
     """`start --watch`: from a file to its outputs, and to a failure that is 1."""
     film = tmp_path / "real.yaml"
@@ -343,6 +345,7 @@ def test_in_a_terminal_the_run_is_drawn_over_itself(qwf_dsn, conn):
             assert len(line) <= 80
 
 
+@pytest.mark.slow
 def test_a_picture_is_as_high_as_what_it_goes_back_over(qwf_dsn, conn):
     """Else lines would be left behind, or eaten."""
     run = start(conn, {"name": "wide", "nodes": [{"id": f"n{n:03}", "module": "m"} for n in range(90)]})

@@ -58,6 +58,7 @@ def test_only_the_workers_that_are_asked_for(qwf_dsn):
         assert up.stop() == 0
 
 
+@pytest.mark.slow
 def test_when_nobody_reads_the_log_all_end(qwf_dsn):
     """`| head -3`; it is noticed with the next line."""
     command = [*UP, "--worker", "fetch"]
@@ -78,6 +79,7 @@ def test_when_nobody_reads_the_log_all_end(qwf_dsn):
         until(lambda: HeartbeatRepository(connection).list() == [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrong", [("--worker", "fech"), ("--worker", "fetch:0"), ("--orchestrator",)])
 def test_a_wrong_command_line_starts_nothing(qwf_dsn, wrong):
     """One line."""

@@ -194,6 +194,7 @@ def test_the_table_names_what_is_loaded(qwf_dsn, conn):
     ]
 
 
+@pytest.mark.slow
 def test_two_operators_at_once(qwf_dsn, conn):
     """Both wishes are written down, one of them holds, and its version is the last one."""
     both = [start_qwf("workers", verb, "here", "fetch", QWF_DB_URL=qwf_dsn) for verb in ("off", "pause")]

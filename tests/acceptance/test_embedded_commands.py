@@ -47,6 +47,7 @@ def serving(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_the_embedded_server_is_told_in_one_line(directory: Path) -> None:
     """That one is made the first time, and used the next; the output itself stays clean."""
     home = f"{directory}/.qwf/postgres"
@@ -59,6 +60,7 @@ def test_the_embedded_server_is_told_in_one_line(directory: Path) -> None:
     until(lambda: processes_below(directory) == [], "all is gone")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["doctor", "db current", "db check", "db url"])
 def test_looking_makes_no_database(directory: Path, command: str) -> None:
     """What only looks says that there is none yet, what makes it, and leaves nothing behind."""

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,17 @@ from support.workers import until
 import queue_workflows
 from queue_workflows.db.doctor.findings import Status
 from queue_workflows.errors import ConfigurationError, ExitCode, LockHeld, LockUnusable
-from queue_workflows.host import locks
+from queue_workflows.host import flock, locks
+from queue_workflows.host.claims import MARK, Claim
 from queue_workflows.host.flock import lock_directory
 from queue_workflows.host.lock_checks import check_locks
-from queue_workflows.host.locks import Absent, Claim, Free, Held, HostLock, Unusable, lock_file_name, probe
+from queue_workflows.host.locks import Absent, Free, Held, HostLock, Unusable, lock_file_name, probe
 from queue_workflows.host.mounts import network_file_system
 
 LIGHT = """
 import os, subprocess, sys, time
 from pathlib import Path
+from queue_workflows.host.claims import Claim
 from queue_workflows.host.locks import Absent, Free, HostLock, probe
 directory = Path(sys.argv[1])
 def say(*words): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
@@ -107,7 +110,7 @@ def test_of_an_absent_file_a_probe_makes_none(tmp_path: Path) -> None:
     assert lock.try_acquire()
     assert isinstance(probe(tmp_path, lock_file_name("camera")), Held)
     lock.unlink_and_release()
-    assert not list(tmp_path.iterdir())
+    assert [file.name for file in tmp_path.iterdir()] == [MARK]
 
 
 def test_a_child_may_be_given_the_lock(tmp_path: Path) -> None:
@@ -134,6 +137,7 @@ def test_a_child_may_be_given_the_lock(tmp_path: Path) -> None:
 
 def test_a_file_that_somebody_else_put_there_is_not_removed(tmp_path: Path) -> None:
     """Where a stranger replaced the file under a prober, the new one may be somebody's lock."""
+    (tmp_path / MARK).touch()
     (tmp_path / "camera.hostlock").touch()
     found = probe(tmp_path, lock_file_name("camera"))
     assert isinstance(found, Free)
@@ -206,12 +210,22 @@ def test_waiting_ends_at_its_time_and_by_an_exception(
 
 UNLINKING_RACE = """
 import mmap, struct
+from queue_workflows.host import flock, locks
+def then_yields(function):
+    # The other gets its turn between any two steps, however busy the machine is.
+    def both(*given, **named):
+        try: return function(*given, **named)
+        finally: time.sleep(0)
+    return both
+flock._opened, locks.remove, locks.unlock = map(then_yields, (flock._opened, locks.remove, locks.unlock))
 rounds, seats = int(sys.argv[2]) // 2, mmap.mmap(os.open(sys.argv[3], os.O_RDWR), 8)
 mine, other = (0, 4) if sys.argv[4] == "acquire" else (4, 0)
 def alone():
     # Both write before they read: of two that are here at once, one sees the other.
     struct.pack_into("i", seats, mine, 1)
-    for _ in range(300): assert seats[other] == 0, "two holders"
+    for look in range(300):
+        if look == 150: time.sleep(0)
+        assert seats[other] == 0, "two holders"
     struct.pack_into("i", seats, mine, 0)
 say("ready"); sys.stdin.readline()
 lock = HostLock("camera", directory=directory)
@@ -227,6 +241,30 @@ while rounds:
     rounds -= 1
 say("done")
 """
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_who_opened_a_file_that_was_removed_meanwhile_has_not_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    """Between its opening and its lock the holder removes it: it is the next file's lock that counts."""
+    former, next_one, late = (HostLock("camera", directory=tmp_path) for _ in range(3))
+    former.acquire()
+    opened = flock._opened
+
+    def and_removed(path: Path, create: bool) -> int:
+        descriptor = opened(path, create)
+        if former.held:
+            former.unlink_and_release()
+            if taken:
+                next_one.acquire()
+        return descriptor
+
+    monkeypatch.setattr(flock, "_opened", and_removed)
+    assert late.try_acquire() is not taken
+    assert isinstance(probe(tmp_path, "camera.hostlock"), Held)
+    for lock in (next_one, late):
+        lock.release()
 
 
 @pytest.mark.parametrize("rounds", [300, pytest.param(10_000, marks=pytest.mark.slow)])
@@ -255,6 +293,39 @@ def test_a_lock_that_nobody_refers_to_stays_held(tmp_path: Path) -> None:
         assert isinstance(probe(tmp_path, "camera.hostlock"), Held)
     finally:
         locks._hold_none()
+
+
+@pytest.mark.parametrize("closed", [0, 2])
+def test_a_lock_is_never_the_number_of_a_closed_stream(tmp_path: Path, closed: int) -> None:
+    """What is said on a stderr that was closed stays out of the file, and a daemon's `dup2` frees no lock."""
+    text = (
+        f"os.close({closed})\nlock = HostLock('camera', directory=directory); lock.acquire()\n"
+        "try: os.write(2, b'a message')\nexcept OSError: pass\n"
+        "os.dup2(1, 0); os.dup2(1, 2)\n"
+        "say('', lock.holder() is not None, type(probe(directory, lock.path.name)).__name__)"
+    )
+    with light(text, tmp_path) as one:
+        assert one.line().split()[-2:] == ["True", "Held"]
+
+
+@pytest.mark.parametrize("deadline_s", [timedelta(minutes=5), "60", -1, 0, True, float("nan"), float("inf")])
+def test_what_cannot_be_written_down_is_refused_before_the_lock_is_held(
+    tmp_path: Path, deadline_s: float
+) -> None:
+    """Else it would stay held by an `acquire` that raised, or its file be none that others can read."""
+    with pytest.raises(LockUnusable, match=r"its deadline_s is .* give a number"):
+        HostLock("camera", directory=tmp_path, deadline_s=deadline_s)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["x" * 10_000, "😀" * 1_000, "\x01" * 1_000])
+def test_a_long_name_and_note_can_be_read_again(tmp_path: Path, name: str) -> None:
+    """Cut, so that the file is not taken for a stranger's, which nobody would ever clear away."""
+    with HostLock(name, directory=str(tmp_path), note="😀" * 1_000) as lock:  # type: ignore[arg-type]
+        assert lock.holder() == Claim(name[:200], os.getpid(), None, "😀" * 200)
+    found = probe(tmp_path, lock.path.name)
+    assert isinstance(found, Free)
+    found.release()
 
 
 def test_two_holders_of_one_process_exclude_each_other(tmp_path: Path) -> None:
@@ -300,9 +371,9 @@ def test_no_two_names_share_a_file() -> None:
     assert len({file.lower() for file in files}) == len(names)
     assert all(len(file) <= 128 and "/" not in file and not file.startswith(".") for file in files)
     assert files[:2] == ["a.hostlock", "a_b.hostlock"]
-    for nameless in ("", "a\0b"):
+    for nameless in ("", "a\0b", None, 5, b"a"):
         with pytest.raises(LockUnusable, match="a lock needs a name"):
-            lock_file_name(nameless)
+            lock_file_name(nameless)  # type: ignore[arg-type]
 
 
 def test_what_is_no_lock_of_ours_is_left_alone(tmp_path: Path) -> None:
@@ -331,6 +402,8 @@ def test_what_is_no_lock_of_ours_is_left_alone(tmp_path: Path) -> None:
     assert sorted((path.name, path.lstat().st_mtime_ns) for path in tmp_path.iterdir()) == before
     with pytest.raises(LockUnusable, match=r"missing/camera.hostlock: No such file .* QWF_LOCK_DIR"):
         HostLock("camera", directory=tmp_path / "missing").acquire()
+    with pytest.raises(LockUnusable, match="it is not a regular file"):
+        HostLock("pipe", directory=tmp_path).acquire()
     with HostLock("words", directory=tmp_path) as lock:
         assert lock.holder() == Claim("words", os.getpid())
 

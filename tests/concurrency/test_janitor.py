@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -95,7 +96,7 @@ def test_an_orphan_is_reaped_once_and_its_lock_file_is_gone(bench: Bench) -> Non
     assert bench.file("lost-1").exists()
     assert bench.once() == (ExitCode.DONE, {"lost-1": Deed.REAPED})
     assert (bench.leftovers.left(), bench.leftovers.torn_down()) == ([], ["lost-1"])
-    assert list(bench.locks.iterdir()) == []
+    assert list(bench.locks.glob("*.hostlock")) == []
     assert bench.once() == (ExitCode.DONE, {})
     assert bench.leftovers.torn_down() == ["lost-1"]
 
@@ -106,6 +107,7 @@ def test_what_lives_is_never_reaped(bench: Bench) -> None:
         assert owner.line() == "has it"
         for _ in range(20):
             assert bench.once() == (ExitCode.DONE, {"live-1": Deed.LEAVE})
+        assert bench.once(dry=True) == (ExitCode.DONE, {"live-1": Deed.LEAVE})
         assert bench.leftovers.torn_down() == []
         owner.process.kill()
         owner.status()
@@ -118,7 +120,7 @@ def test_without_a_lock_file_a_thing_is_an_orphan_at_once(bench: Bench) -> None:
     status, deeds = bench.once()
     assert (status, set(deeds.values())) == (ExitCode.DONE, {Deed.REAPED})
     assert sorted(bench.leftovers.torn_down()) == OLD
-    assert list(bench.locks.iterdir()) == []
+    assert list(bench.locks.glob("*.hostlock")) == []
 
 
 def test_a_new_run_of_a_name_waits_until_its_reaping_is_complete(bench: Bench) -> None:
@@ -146,6 +148,26 @@ def test_a_new_run_of_a_name_waits_until_its_reaping_is_complete(bench: Bench) -
             thread.join()
 
 
+def test_a_look_that_was_broken_off_is_no_success(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Its status is the signal's, and the log says whose doing the end of a teardown was."""
+    bench.leftovers.make("gated-1")
+    bench.leftovers.gate.touch()
+    with Waiter() as waiter, ThreadPoolExecutor(1) as pool:
+        janitor = bench.janitor(waiter)
+        status = pool.submit(janitor.run)
+        try:
+            patiently(lambda: bench.leftovers.torn_down() == ["gated-1"])
+            janitor.halt.ask(signal.SIGINT)
+            janitor.halt.ask(signal.SIGINT)
+            assert status.result(60) is ExitCode.INTERRUPTED
+        finally:
+            bench.leftovers.gate.unlink()
+    assert "gated-1: it could not be reaped: the janitor was stopped, and its teardown killed" in caplog.text
+    lock = HostLock("gated-1", directory=bench.locks)
+    assert lock.try_acquire()
+    lock.release()
+
+
 def test_of_two_janitors_one_reaps(bench: Bench) -> None:
     """The second has seen the thing before the first reaped it, and takes the lock after that."""
     bench.leftovers.make("lost-1")
@@ -170,7 +192,7 @@ def test_of_two_janitors_one_reaps(bench: Bench) -> None:
         (verdict,) = slow.verdicts.values()
     assert verdict.why == "it has no lock; it was gone already"
     assert bench.leftovers.torn_down() == ["lost-1"]
-    assert list(bench.locks.iterdir()) == []
+    assert list(bench.locks.glob("*.hostlock")) == []
 
 
 def test_of_two_janitors_that_both_saw_no_lock_one_takes_it(bench: Bench) -> None:
@@ -210,7 +232,7 @@ def test_a_name_outside_the_pattern_is_no_candidate(bench: Bench, name: str) -> 
     kind = replace(bench.leftovers.kind(), discover=lambda: [name])
     assert bench.once(kind) == (ExitCode.DONE, {})
     assert bench.leftovers.torn_down() == []
-    assert list(bench.locks.iterdir()) == []
+    assert list(bench.locks.glob("*.hostlock")) == []
 
 
 def _garbled(file: Path) -> None:
@@ -240,13 +262,13 @@ def test_a_lock_file_that_cannot_be_judged_is_skipped(bench: Bench, caplog: pyte
     bench.leftovers.make("lost-1", *SPOILT)
     for name, spoil in SPOILT.items():
         spoil(bench.file(name))
-    before = set(bench.locks.iterdir())
+    before = set(bench.locks.glob("*.hostlock"))
     status, deeds = bench.once()
     assert status is ExitCode.DONE
     assert {name: deeds[name] for name in SPOILT} == dict.fromkeys(SPOILT, Deed.SKIP)
     assert (deeds["lost-1"], bench.leftovers.left()) == (Deed.REAPED, list(SPOILT))
     assert all(f"thing {name}: skipped: " in caplog.text for name in SPOILT)
-    assert set(bench.locks.iterdir()) == before
+    assert set(bench.locks.glob("*.hostlock")) == before
 
 
 def test_without_its_directory_of_locks_everything_is_skipped(
@@ -259,10 +281,11 @@ def test_without_its_directory_of_locks_everything_is_skipped(
     assert bench.once()[1] == {"lost-1": Deed.SKIP}
     assert bench.leftovers.torn_down() == []
     bench.locks.unlink()
-    with Waiter() as waiter:
-        gone = bench.janitor(waiter, locks=lambda: bench.locks)
-        gone.run()
-        assert [one.deed for one in gone.verdicts.values()] == [Deed.SKIP]
+    for dry in (True, False):
+        with Waiter() as waiter:
+            gone = bench.janitor(waiter, locks=lambda: bench.locks, dry=dry)
+            gone.run()
+            assert [one.deed for one in gone.verdicts.values()] == [Deed.SKIP]
     assert "No such file" in caplog.text
     assert bench.once() == (ExitCode.DONE, {"lost-1": Deed.REAPED})
 
@@ -277,7 +300,7 @@ def test_an_owner_whose_lock_file_was_removed_is_seen(bench: Bench, caplog: pyte
         for dry in (True, False):
             deeds = bench.once(dry=dry)[1]
             assert deeds == {"live-1": Deed.FLAG, "lost-1": Deed.REAP if dry else Deed.REAPED}
-        why = "live, though its lock file was removed; held by process"
+        why = "live, though its lock file is not there any more; held by process"
         assert f"thing live-1: {why} {owner.pid}; left alone" in caplog.text
         owner.process.kill()
         owner.status()
@@ -384,7 +407,7 @@ def test_a_lock_file_without_a_thing_is_removed_when_it_is_old(bench: Bench) -> 
         for dry in (True, False):
             assert bench.once(dry=dry)[1] == {"old-1": Deed.TIDY, "young-1": Deed.LEAVE, "held-1": Deed.LEAVE}
             assert bench.file("old-1").exists() is dry
-        assert {bench.file("young-1"), bench.file("held-1")} == set(bench.locks.iterdir())
+        assert {bench.file("young-1"), bench.file("held-1")} == set(bench.locks.glob("*.hostlock"))
     finally:
         lock.release()
 
@@ -393,7 +416,7 @@ def test_a_dry_run_changes_nothing(bench: Bench) -> None:
     """It says what would be done."""
     bench.leftovers.make("lost-1")
     assert bench.once(dry=True) == (ExitCode.DONE, {"lost-1": Deed.REAP})
-    assert (bench.leftovers.left(), list(bench.locks.iterdir())) == (["lost-1"], [])
+    assert (bench.leftovers.left(), list(bench.locks.glob("*.hostlock"))) == (["lost-1"], [])
 
 
 def test_a_kind_that_cannot_be_discovered_keeps_no_other(

@@ -80,7 +80,22 @@ def test_the_command_reaps_what_a_killed_owner_left(machine: Machine) -> None:
         verdicts = sorted((one["kind"], one["name"], one["deed"], one["pid"]) for one in said["verdicts"])
         assert verdicts == [("thing", "live-1", "leave", owner.pid), ("thing", "lost-1", "reaped", None)]
         assert machine.leftovers.left() == ["live-1"]
-        assert {file.name for file in machine.locks.iterdir()} == {lock_file_name("live-1")}
+        assert {file.name for file in machine.locks.glob("*.hostlock")} == {lock_file_name("live-1")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [["--once", "--json"], ["--once"], ["--dry-run", "--json"]])
+def test_what_a_host_app_prints_is_no_part_of_the_answer(machine: Machine, options: list[str]) -> None:
+    """Its discovery, its teardown and their commands print on stderr; the answer alone is on stdout."""
+    machine.leftovers.make("chatty-1")
+    done = machine.said(*APP, "janitor", *options)
+    assert (done.returncode, "from" in done.stdout, "from the discovery" in done.stderr) == (0, False, True)
+    if "--once" in options:
+        assert "from the teardown" in done.stderr
+        assert "from its command" in done.stderr
+    if "--json" in options:
+        (verdict,) = json.loads(done.stdout)["verdicts"]
+        assert verdict["name"] == "chatty-1"
 
 
 def test_nothing_is_ended_while_the_directory_of_the_locks_is_missing(machine: Machine) -> None:

@@ -7,9 +7,12 @@ import pty
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import pytest
 from support.processes import PREAMBLE, UNSHARE, Running, gone, linux_only, pid_namespace, program
@@ -19,7 +22,7 @@ from queue_workflows.cli.run_job import take_locks
 from queue_workflows.errors import ConfigurationError, ExitCode, LockHeld
 from queue_workflows.host.hardening import harden
 from queue_workflows.host.lifetime import MARK
-from queue_workflows.host.locks import HostLock
+from queue_workflows.host.locks import Free, HostLock, probe
 from queue_workflows.repositories import IngestJobRepository
 
 pytestmark = linux_only
@@ -401,6 +404,7 @@ ENDS = {
     "a signal": (["sh", "-c", "kill -9 $$"], 137, ""),
     "nothing of that name": (["no-such-command"], 127, "qwf: no-such-command: command not found"),
     "no name at all": ([""], 127, "qwf: '': command not found"),
+    "a name of two lines": (["a\nb"], 127, "qwf: 'a\\nb': command not found"),
     "no program": (["/etc/passwd"], 126, "qwf: /etc/passwd cannot be run: Permission denied"),
     "a command with options": (["sh", "-c", "test \"$*\" = '--deadline 1'", "sh", "--deadline", "1"], 0, ""),
 }
@@ -469,6 +473,55 @@ def test_no_single_death_leaves_a_command_behind(locks: HostLock, killed: str) -
         assert gone(pids["daemon"])
         until(lambda: gone(pids["second"]))  # it may have been the last to have the lock: that goes first
         assert running.status() == (-9 if killed == "warden" else 137)
+
+
+@contextmanager
+def continued(pid: int) -> Iterator[None]:
+    """A process that a failed test leaves stopped hears of no death above it."""
+    try:
+        yield
+    except BaseException:
+        os.kill(pid, signal.SIGCONT)
+        raise
+
+
+def test_the_deadline_holds_for_what_is_stopped(locks: HostLock) -> None:
+    """As by Ctrl-Z: at the deadline both go on by themselves, the command ends and its lock is free."""
+    words = ("--deadline", "2s", "--grace", "0.2", "--lock", "device")
+    with Running(run_job(*words, "--", "sh", "-c", "echo second $PPID; exec sleep 600")) as running:
+        second = told(running, "second")["second"]
+        for pid in (second, running.pid):
+            os.kill(pid, signal.SIGSTOP)
+        with continued(second):
+            assert running.status() == ExitCode.DEADLINE
+    assert is_free(locks)
+
+
+@pytest.mark.parametrize("which", ["the warden", "its second"])
+def test_a_command_that_has_ended_keeps_no_lock_by_what_is_stopped(locks: HostLock, which: str) -> None:
+    """Each of the two lets the other go on, also where there is no deadline."""
+    words = ("--deadline", "none", "--lock", "device")
+    with Running(run_job(*words, "--", "sh", "-c", "echo second $PPID; read word; exit 4")) as running:
+        second = told(running, "second")["second"]
+        os.kill(running.pid if which == "the warden" else second, signal.SIGSTOP)
+        if which == "the warden":
+            until(lambda: psutil.Process(running.pid).status() == psutil.STATUS_STOPPED)
+        with continued(second):
+            running.tell("end")
+            assert running.status() == 4
+    assert is_free(locks)
+
+
+@pytest.mark.slow
+def test_a_closed_stderr_leaves_the_file_of_a_lock_alone(locks: HostLock) -> None:
+    """What there is to say is said to nobody, and not into the first file that was opened."""
+    command = run_job("--lock", "device", "--", "no-such-command")
+    closing = ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", *command]
+    done = subprocess.run(closing, stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (127, "")
+    found = probe(locks.path.parent, locks.path.name)
+    assert isinstance(found, Free)
+    found.release()
 
 
 def test_a_command_of_a_job_ends_with_the_jobs_process(locks: HostLock) -> None:
@@ -569,6 +622,16 @@ def test_a_command_below_pid_1(locks: HostLock) -> None:
     with Running([*UNSHARE, *run_job("--grace", "30", "--", "sh", "-c", text)]) as running:
         assert [running.line(), running.line()] == ["finally", ""]
         assert running.status() == 5
+
+
+@pytest.mark.slow
+@pid_namespace
+def test_where_its_processes_cannot_be_found_nothing_is_started(locks: HostLock) -> None:
+    """Another namespace's /proc has numbers of others: the command would live on, and they might not."""
+    elsewhere = [word for word in UNSHARE if word != "--mount-proc"]
+    done = subprocess.run([*elsewhere, *run_job("--", "echo", "up")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (78, "", 1)
+    assert "mount -t proc proc /proc" in done.stderr
 
 
 REFUSED = {

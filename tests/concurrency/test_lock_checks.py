@@ -58,7 +58,7 @@ def test_who_holds_a_lock_file_that_was_removed_is_named(tmp_path: Path) -> None
     """Others may take the same lock meanwhile."""
     with HostLock("mine", directory=tmp_path) as lock:
         lock.path.unlink()
-        words = f"mine.hostlock, which was removed, by process {os.getpid()}"
+        words = f"mine.hostlock, which is not there any more, by process {os.getpid()}"
         assert found(tmp_path)["held"] == (Status.WARN, words)
     assert found(tmp_path)["held"] == (Status.OK, "0 held, none for too long")
 

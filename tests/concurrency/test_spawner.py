@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import sys
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,7 +92,13 @@ def test_a_command_gets_what_was_asked_for_and_nothing_else(spawner: Spawner, tm
 
 @pytest.mark.parametrize(
     ("script", "code", "killed_by"),
-    [("exit 0", 0, None), ("exit 7", 7, None), ("exit 137", 137, None), ("kill -9 $$", None, signal.SIGKILL)],
+    [
+        ("exit 0", 0, None),
+        ("exit 7", 7, None),
+        ("exit 137", 137, None),
+        ("kill -9 $$", None, signal.SIGKILL),
+        pytest.param("kill -40 $$", None, 40, marks=linux_only),  # one without a name
+    ],
 )
 def test_a_code_and_a_signal_are_told_apart(
     spawner: Spawner, tmp_path: Path, script: str, code: int | None, killed_by: int | None
@@ -225,6 +232,19 @@ say(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 100_000)
     )
 
 
+@linux_only
+def test_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """As on a full disk, which here is a limit on what the keeper may write; the command is not disturbed.
+
+    The keeper keeps that limit, so no other test's commands may be given to it.
+    """
+    script = "import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_FSIZE, (100, 100))"
+    with Spawner() as spawner:
+        ended = spawner.run(python(tmp_path, f"{script}; print('x' * 999)"))
+    assert (ended.code, ended.stdout_bytes, ended.output_error) == (0, 1000, "File too large")
+    assert (tmp_path / "out").stat().st_size == 100
+
+
 def test_output_of_bytes_is_kept_as_it_is(spawner: Spawner, tmp_path: Path) -> None:
     """Whatever bytes they are; and what fits is not touched."""
     garbage = bytes(range(256)) * 4
@@ -258,7 +278,7 @@ def test_output_that_a_stranger_holds_open_is_not_waited_for(spawner: Spawner, t
         (tmp_path / "work" / "go").touch()
         assert under.ended().stdout_bytes == len(f"{pid}\nlast\n")
     # Nor does it keep the pipe open.
-    until(lambda: len({one.num_fds() for one in keepers_of(spawner)}) == 1)
+    until(lambda: descriptors_of_idle_keepers(spawner))
 
 
 @pytest.mark.parametrize("who", ["keeper", "spawner"])
@@ -302,6 +322,84 @@ def test_who_stops_the_spawner_holds_up_nobody(tmp_path: Path) -> None:
         assert [one.ended().code for one in ran] == [6, 6, 6]
         under.stop.request("enough")
         assert under.ended().stopped == "enough"
+
+
+def waits_for_commands(keeper: psutil.Process) -> bool:
+    """Whether it is asleep, and its place in line is taken."""
+    known = Path(f"/proc/{keeper.pid}/fdinfo").iterdir()
+    return any("tfd:" in one.read_text() for one in known) and keeper.status() == psutil.STATUS_SLEEPING
+
+
+def descriptors_of_idle_keepers(spawner: Spawner) -> int:
+    """How many each has; 0 while they differ, as one begins, or has just told how its command ended."""
+    seen = {one.num_fds() for one in keepers_of(spawner)}
+    return seen.pop() if len(seen) == 1 else 0
+
+
+def switches_of(keepers: list[psutil.Process]) -> dict[int, int]:
+    """How often each of them has gone to sleep so far."""
+    return {one.pid: one.num_ctx_switches().voluntary for one in keepers}
+
+
+def test_a_command_wakes_one_keeper_of_many(tmp_path: Path) -> None:
+    """Whoever waits beside it sleeps on, and is not taken for busy."""
+    with Spawner() as spawner:
+        places = [tmp_path / str(number) for number in range(5)]
+        for place in places:
+            place.mkdir()
+        together = "touch up; while [ $(ls ../../*/work/up | wc -l) -lt 5 ]; do sleep 0.05; done"
+        for one in [Underway(spawner, shell(place, together)) for place in places]:
+            one.ended()
+        keepers = keepers_of(spawner)
+        seen = [switches_of(keepers)]
+
+        def all_sleep() -> bool:
+            time.sleep(0.1)
+            seen.append(switches_of(keepers))
+            return seen[-1] == seen[-2]
+
+        until(all_sleep)
+        for _ in range(20):
+            assert spawner.run(shell(tmp_path, "exit 6")).code == 6
+        woken = [pid for pid, times in switches_of(keepers).items() if times != seen[-1][pid]]
+        assert (len(keepers), keepers_of(spawner)) == (6, keepers)
+        # One, and another where the first was not back in time.
+        assert len(woken) <= 3
+
+
+def test_what_a_keeper_was_woken_for_and_died_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command wakes one keeper: when that is killed before it has read, another one comes for it."""
+    kept: list[int] = []
+    monkeypatch.setattr(
+        module,
+        "spawn",
+        lambda *given, pass_fds, **more: (
+            kept.append(os.dup(pass_fds[0])) or launcher.spawn(*given, pass_fds=pass_fds, **more)
+        ),
+    )
+    with Spawner() as spawner, closing(select.epoll()) as stand_in:
+        under = Underway(spawner, shell(tmp_path, "exec sleep 1000"))
+        (busy,) = until(lambda: [one for one in keepers_of(spawner) if one.children()])
+        (spare,) = until(lambda: [one for one in keepers_of(spawner) if one.pid != busy.pid])
+        # In line before the one that is ready for the next command, which is forked anew.
+        stand_in.register(kept[0], select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        with ThreadPoolExecutor(1) as pool:
+            woken = pool.submit(stand_in.poll, 60)
+            spare.kill()
+            fresh = until(
+                lambda: [one for one in keepers_of(spawner) if one.pid not in {busy.pid, spare.pid}]
+            )
+            until(lambda: waits_for_commands(fresh[0]))
+            other = tmp_path / "other"
+            other.mkdir()
+            second = Underway(spawner, shell(other, "exit 6"))
+            assert woken.result()
+            assert not (other / "out").exists()
+            busy.kill()
+            assert second.ended().code == 6
+        with pytest.raises(ProcessLost):
+            under.ended()
+    os.close(kept[0])
 
 
 def test_where_no_keeper_comes_a_stop_and_the_end_are_heeded(
@@ -465,14 +563,13 @@ def test_nothing_leaks(tmp_path: Path) -> None:
         assert spawner._child
         theirs = psutil.Process(spawner._child.pid)
         before = (ours.num_fds(), theirs.num_fds())
-        (keeper,) = keepers_of(spawner)[:1]
-        at_keeper = keeper.num_fds()
+        at_keeper = until(lambda: descriptors_of_idle_keepers(spawner))
         for number in range(30):
             spawner.run(shell(tmp_path, "exit 0" if number % 2 else "setsid true & exit 1"))
             with pytest.raises(SpawnRefused):
                 spawner.run(command(tmp_path, "no-such-program"))
         assert (ours.num_fds(), theirs.num_fds()) == before
-        assert {one.num_fds() for one in keepers_of(spawner)} == {at_keeper}
+        assert until(lambda: descriptors_of_idle_keepers(spawner)) == at_keeper
         assert all(one.status() != psutil.STATUS_ZOMBIE for one in theirs.children(recursive=True))
         under = Underway(spawner, shell(tmp_path, "trap '' TERM; touch up; sleep 1000"))
         until((tmp_path / "work" / "up").exists)

@@ -94,6 +94,7 @@ def crowded(family: str, request: pytest.FixtureRequest, qwf_dsn: str) -> Iterat
         store(jobs, run, 200_000, QUEUED, "queued")
         store(jobs, run, 300_000, QUEUED, "scheduled", reason="limit", key="k")
         store(jobs, run, 400_000, 200, "running", worker="w")
+        store(jobs, run, 500_000, QUEUED, "scheduled", reason="host_lock", key="elsewhere:k")
         jobs.connection.execute("RESET session_replication_role")
         if request.param == "analyzed":
             jobs.connection.execute(f"VACUUM ANALYZE {jobs.table}")
@@ -191,7 +192,7 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
         (claiming.HEAD, {"queue": crowded.queue}, "claim"),
         (sweeping.PROMOTE, {"in_turn": True}, "due"),
         (sweeping.PROMOTE_HELD, held, "hold"),
-        (host_locks.PROMOTE, {"keys": texts(["camera", "elsewhere:camera"])}, "hold"),
+        (host_locks.PROMOTE, {"keys": texts(["camera", "elsewhere:camera"]), "host": "h"}, "hold"),
         (sweeping.RECLAIM, reclaim, "running"),
         (sweeping.RECLAIM_WORKER, of_worker, "running"),
     ):
@@ -205,6 +206,33 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
             assert [(node["Actual Rows"], node["Actual Loops"]) for node in read] == [(1, 1)]
         sorted_by = {key for node in plan for key in node.get("Sort Key", ())}
         assert sql is not sweeping.PROMOTE or not any("run_at" in key for key in sorted_by)
+
+
+@MODES
+@SWITCHED
+@pytest.mark.slow
+def test_a_claim_from_holds(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
+    """The head of the queue and the first of each lock that is offered are read, whoever else waits."""
+    # Nobody is passed: what is offered has to stand before the head of the queue.
+    offered = ["elsewhere:k7", "elsewhere:k9", "elsewhere:none"]
+    first = f"UPDATE {crowded.table} SET priority = 9 WHERE hold_key = ANY (%s)"
+    crowded.connection.execute(first, [offered])
+    params = claim_params(
+        crowded.queue, worker_id="w", lease_s=30.0, limit=5, alone=False, positions=UNMARKED
+    ) | {"relaxed": False, "keys": texts(offered)}
+    plan = explain(crowded.connection, mode, host_locks.TAKE[crowded.family], params, off)
+    hold, head = f"ix_{crowded.table}_hold", f"ix_{crowded.table}_claim"
+    check_by_id_only(crowded, plan, hold, head)
+    read = {
+        name: sum(
+            round(node["Actual Rows"] * node["Actual Loops"])
+            for node in plan
+            if node.get("Index Name") == name
+        )
+        for name in (hold, head)
+    }
+    assert read == {hold: 2, head: 1}
+    assert "Sort" not in {node["Node Type"] for node in plan}
 
 
 @MODES

@@ -360,6 +360,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["node", "ingest"])
 @pytest.mark.parametrize("how", ["restart", "crash"])
 def test_an_outage_that_only_the_server_knows_of(cluster: Cluster, family: str, how: str) -> None:

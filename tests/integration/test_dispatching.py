@@ -61,6 +61,7 @@ def test_a_chain_runs_to_its_outputs(connection):
     assert connection.execute("SELECT kind FROM workflow_dispatch_events").fetchall() == [("run_finished",)]
 
 
+@pytest.mark.slow
 def test_a_fan_out_and_in(connection):
     """One job per element, in parts; what comes after starts once, when the last has ended."""
     fan = {

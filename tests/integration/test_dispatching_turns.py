@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
 import pytest
 from support.jobs import CLEAR
-from support.runs import dispatcher, settle, start, work
+from support.runs import dispatcher, settings, settle, start, work
 
+from queue_workflows.db.listen import Wake
+from queue_workflows.errors import ExitCode
+from queue_workflows.jobs import dispatching
+from queue_workflows.jobs.dispatching import Dispatcher, Woken
 from queue_workflows.repositories.dispatching import BEGUN_AT_ONCE, EVENTS_AT_ONCE
+from queue_workflows.roles.orchestrator import Orchestrator
 
 CHAIN = {"nodes": [{"id": "a", "module": "m"}, {"id": "b", "module": "m", "depends_on": ["a"]}]}
 
@@ -34,13 +43,141 @@ def test_a_wake_tries_the_run_that_moved_last(conn: psycopg.Connection) -> None:
     assert own.turn(nobody) == 0
     assert own.turn() == 1
     work(conn, lambda _: {})
-    assert own.turn(nobody, woken=True) == 1
+    assert own.turn(nobody, woken=Woken.SOMEHOW) == 1
     for _ in range(2):
         start(conn, CHAIN)
     assert own.turn() == 2
     work(conn, lambda _: {})
-    assert own.turn(nobody, woken=True) == 0
-    assert own.turn(woken=True) == 2
+    assert own.turn(nobody, woken=Woken.SOMEHOW) == 0
+    assert own.turn(woken=Woken.SOMEHOW) == 2
+
+
+@pytest.fixture
+def _looks_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is."""
+    monkeypatch.setattr(dispatching, "LOOK_WITHIN_S", 3600.0)
+
+
+@pytest.mark.usefixtures("_looks_late")
+def test_a_single_wake_that_found_its_run_is_looked_for_no_further(conn: psycopg.Connection) -> None:
+    """Whoever else wrote sends a wake of his own: the next one finds nothing at that run, and all others."""
+    own = dispatcher(conn)
+    start(conn, CHAIN)
+    assert own.turn() == 1
+    # A look that found nothing does not forget which run that was.
+    assert own.turn() == 0
+    work(conn, lambda _: {})
+    start(conn, CHAIN)
+    assert own.turn(woken=Woken.ONCE) == 1
+    assert own.turn(woken=Woken.ONCE) == 1
+    assert own.looks_at == math.inf
+    work(conn, lambda _: {})
+    assert own.turn() == 2
+    assert own.turn() == 0
+
+
+def orchestrator(
+    conn: psycopg.Connection, own: Dispatcher, listener: Any, halt: Any, ended: list[int]
+) -> Orchestrator:
+    """One that `listener` wakes and `halt` stops; `ended` grows with each call of the hooks."""
+    return Orchestrator(
+        lambda: psycopg.connect(conn.info.dsn, autocommit=True),
+        settings(poll_s=3600),
+        name="o",
+        listener=listener,
+        halt=halt,
+        dispatcher=lambda _: own,
+        on_news=lambda: ended.append(1),
+    )
+
+
+def test_the_end_of_a_run_is_told(conn: psycopg.Connection) -> None:
+    """Once, and a hop is not: who calls the hooks waits for this and else for his poll."""
+    own, ended = dispatcher(conn), list[int]()
+    halt: Any = SimpleNamespace(urgency=0, exit_code=ExitCode.DONE)
+    listener: Any = SimpleNamespace(wait=lambda _: None, is_wanted=lambda _: True)
+    start(conn, CHAIN)
+    told = []
+    for _ in range(3):
+        with closing(orchestrator(conn, own, listener, halt, ended)) as role:
+            role.run(once=True)
+        told.append(len(ended))
+        work(conn, lambda _: {})
+    assert told == [0, 0, 1]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_wake_may_be_for_more_runs_than_one(conn: psycopg.Connection, number: int) -> None:
+    """Whose jobs end in one transaction, as those of a crew: the others are looked for soon after.
+
+    Where there were more wakes than one they are looked for at once.
+    """
+    woken = [Wake("notified", number=number), None, None]
+    waits: list[float] = []
+    begun = "SELECT count(*) FROM workflow_node_jobs WHERE node_id = 'b'"
+
+    def wait(seconds: float) -> Wake | None:
+        if len(waits) == 0:
+            work(conn, lambda _: {})
+        waits.append(seconds)
+        if not woken:
+            halt.urgency = 1
+        return woken.pop(0) if woken else None
+
+    halt: Any = SimpleNamespace(urgency=0, exit_code=ExitCode.DONE)
+    listener: Any = SimpleNamespace(wait=wait, is_wanted=lambda _: True, must_look_again=lambda: False)
+    own, ended = dispatcher(conn), list[int]()
+    for _ in range(2):
+        start(conn, CHAIN)
+        assert own.turn() == 1
+    with closing(orchestrator(conn, own, listener, halt, ended)) as role:
+        role.run()
+    # Woken at once, it waits no longer than it may leave the others alone, and finds the second.
+    assert conn.execute(begun).fetchone() == (2,)
+    assert waits[:2] == [0, 0]
+    assert waits[2] >= 0
+    assert (waits[2] <= dispatching.LOOK_WITHIN_S) is (number == 1)
+    assert not ended
+
+
+@pytest.mark.usefixtures("_looks_late")
+def test_several_wakes_are_several_runs(conn: psycopg.Connection) -> None:
+    """Also where the run that moved last moves again."""
+    own = dispatcher(conn)
+    start(conn, CHAIN)
+    assert own.turn() == 1
+    work(conn, lambda _: {})
+    start(conn, CHAIN)
+    assert own.turn(woken=Woken.SOMEHOW) == 2
+
+
+def test_however_often_a_run_wakes_the_others_are_looked_for(conn: psycopg.Connection) -> None:
+    """A wake may have been for several, or be lost."""
+    length = 100
+    own = dispatcher(conn)
+    nodes = [{"id": f"n{i}", "module": "m", "depends_on": [f"n{i - 1}"][:i]} for i in range(length)]
+    start(conn, {"nodes": nodes})
+    assert own.turn() == 1
+    other = start(conn, CHAIN)
+    for _ in range(length):
+        work(conn, lambda _: {}, limit=1)
+        own.turn(woken=Woken.ONCE)
+        if conn.execute("SELECT status FROM workflow_runs WHERE id = %s", [other]).fetchone() == ("running",):
+            return
+    raise AssertionError("the other run has not begun")
+
+
+def test_only_the_end_of_a_run_is_news_for_its_hooks(conn: psycopg.Connection) -> None:
+    """Who tells them is not asked to look after each hop."""
+    own = dispatcher(conn)
+    start(conn, CHAIN)
+    told = []
+    for _ in range(3):
+        assert own.turn() == 1
+        told.append(own.has_ended_runs)
+        work(conn, lambda _: {})
+    assert told == [False, False, True]
+    assert (own.turn(), own.has_ended_runs) == (0, False)
 
 
 def test_a_full_batch_may_have_left_something(conn: psycopg.Connection) -> None:

@@ -224,6 +224,7 @@ def test_durability_that_is_switched_off(cluster, admin):
     assert (check.status, check.found) == (Status.WARN, "synchronous_commit is off (database)")
 
 
+@pytest.mark.slow
 def test_a_setting_that_waits_for_a_restart():
     """What was changed and is not in force is named."""
     with Cluster.primary() as changed:

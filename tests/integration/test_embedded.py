@@ -210,6 +210,7 @@ def test_a_killed_keeper_takes_its_server_along(data_dir: Path) -> None:
     assert not alive(last)
 
 
+@pytest.mark.slow
 @on_linux
 def test_a_server_outlives_not_both_its_user_and_its_keeper(data_dir: Path) -> None:
     """Killed together, as by a `pkill -9 python`, they leave no server until somebody's next command."""

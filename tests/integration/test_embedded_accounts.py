@@ -18,6 +18,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 def test_root_only_checkout_moves_the_data(passable_dir: Path) -> None:
     """Where the account cannot follow, data goes elsewhere, a note says where, no mode is touched."""
     checkout = passable_dir / "checkout"
@@ -40,6 +41,7 @@ def test_root_only_checkout_moves_the_data(passable_dir: Path) -> None:
         acquire(passable_dir / "renamed" / ".qwf", fallback=fallback)
 
 
+@pytest.mark.slow
 def test_root_only_binaries_are_copied(passable_dir: Path, data_dir: Path) -> None:
     """Binaries that the account cannot run are copied to where it can, once."""
     real = wheel_bindir()
@@ -96,6 +98,7 @@ def test_ordinary_user_works_and_root_may_join(passable_dir: Path) -> None:
     until(lambda: processes_below(own) == [], "the keeper ends")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [0o755, 0o700], ids=["in-place", "moved"])
 def test_ordinary_user_meets_roots_directory(passable_dir: Path, mode: int) -> None:
     """A directory that root's server uses is refused to an ordinary user in one clear sentence."""
@@ -128,6 +131,23 @@ def test_an_unreadable_directory_is_a_clear_error(passable_dir: Path) -> None:
     assert visitor.process.wait(30) == 78
 
 
+def test_data_that_may_not_be_read_is_not_called_foreign(passable_dir: Path) -> None:
+    """Whose database cannot be looked into is told so, and never to move it away."""
+    uid, python = ordinary_user()
+    home = passable_dir / ".qwf" / "postgres"
+    data = home / "data"
+    data.mkdir(parents=True)
+    for made in (home.parent, home):
+        os.chown(made, uid, -1)
+    (data / "PG_VERSION").write_text("17\n")
+    data.chmod(0o700)
+    visitor = User(passable_dir / ".qwf", uid=uid, python=python)
+    assert f"{data} is not readable for " in visitor.report["error"]
+    assert "run as its owner root" in visitor.report["error"]
+    assert "move it away" not in visitor.report["error"]
+    assert visitor.process.wait(30) == 78
+
+
 def test_a_uid_without_an_account_is_a_clear_error(passable_dir: Path) -> None:
     """As in a container with an arbitrary uid: initdb would only say that its user does not exist."""
     _, python = ordinary_user()
@@ -139,6 +159,7 @@ def test_a_uid_without_an_account_is_a_clear_error(passable_dir: Path) -> None:
     assert visitor.process.wait(30) == 78
 
 
+@pytest.mark.slow
 def test_an_empty_note_of_where_the_data_is_does_no_harm(passable_dir: Path) -> None:
     """A disk that was full may have left the note empty; the data is found all the same."""
     checkout = passable_dir / "checkout"

@@ -4,14 +4,17 @@ import logging
 import os
 import signal
 import time
+from datetime import UTC, datetime
 
 import psycopg
 import pytest
 import sqlalchemy as sa
 from psycopg.conninfo import make_conninfo
+from psycopg.pq import TransactionStatus
 from support.cluster import PASSWORD, Cluster
 from support.embedded_users import alive, until
 from support.odd_servers import hangs_up, says_nothing, serving, speaks_http
+from support.transaction_pooler import TransactionPooler
 
 from queue_workflows.config import reset_config
 from queue_workflows.db.engine import Database, classify_failure
@@ -28,6 +31,8 @@ from queue_workflows.errors import (
     SchemaError,
     UnsupportedServer,
 )
+
+MOMENT = datetime(2026, 2, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +79,60 @@ def test_every_connection_is_pinned(database):
         assert held["client_encoding"] == "UTF8"
         assert held["application_name"].startswith("qwf:test@")
         connection.close()
+
+
+def test_times_are_read_however_the_database_writes_them(cluster):
+    """Older applications have set a style of dates for their database, which nobody but them can read."""
+    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+        (name,) = connection.execute("SELECT current_database()").fetchone()
+        connection.execute(f"ALTER DATABASE {name} SET datestyle TO 'German, DMY'")
+        try:
+            with Database.open(cluster.dsn(), role="test") as database:
+                with database.connect() as ours:
+                    assert ours.execute("SELECT timestamptz '2026-02-01 12:00Z'").fetchone() == (MOMENT,)
+                with database.engine.connect() as ours:
+                    assert ours.scalar(sa.text("SELECT timestamptz '2026-02-01 12:00Z'")) == MOMENT
+        finally:
+            connection.execute(f"ALTER DATABASE {name} RESET datestyle")
+
+
+@pytest.mark.parametrize("said_by", ["options", "PGOPTIONS", "PGDATESTYLE"])
+def test_a_style_of_dates_that_nobody_can_read_does_not_win(cluster, monkeypatch, said_by):
+    """All other settings are the user's to say; with this one every time would fail in the driver."""
+    dsn = cluster.dsn()
+    if said_by == "options":
+        dsn = cluster.dsn(options="-c DateStyle=German -c work_mem=5MB")
+    else:
+        monkeypatch.setenv(said_by, "German" if said_by == "PGDATESTYLE" else "-c DateStyle=German")
+    with Database.open(dsn, role="test") as database:
+        for autocommit in (True, False):
+            with database.connect(autocommit=autocommit) as ours:
+                assert ours.info.transaction_status is TransactionStatus.IDLE
+                assert ours.execute("SELECT timestamptz '2026-02-01 12:00Z'").fetchone() == (MOMENT,)
+                ours.rollback()
+                assert ours.execute("SELECT timestamptz '2026-02-01 12:00Z'").fetchone() == (MOMENT,)
+        with database.engine.connect() as ours:
+            assert ours.scalar(sa.text("SELECT timestamptz '2026-02-01 12:00Z'")) == MOMENT
+
+
+def test_behind_a_pooling_proxy_a_style_of_dates_that_nobody_can_read_is_refused(cluster, monkeypatch):
+    """There nothing can be set, so the role has to be mended: said at once, not at the first time read."""
+    monkeypatch.setenv("QWF_LISTEN", "off")
+    with psycopg.connect(cluster.dsn(), autocommit=True) as connection:
+        (name,) = connection.execute("SELECT quote_ident(current_user)").fetchone()
+        connection.execute(f"ALTER ROLE {name} SET datestyle TO 'German'")
+        try:
+            with (
+                TransactionPooler(cluster.dsn()) as proxy,
+                Database.open(proxy.dsn(), role="test") as database,
+            ):
+                with pytest.raises(ConfigurationError, match=r"'German, DMY'.*ALTER ROLE") as refused:
+                    database.connect()
+                assert "\n" not in str(refused.value)
+                with pytest.raises(ConfigurationError, match="ALTER ROLE"):
+                    database.engine.connect()
+        finally:
+            connection.execute(f"ALTER ROLE {name} RESET datestyle")
 
 
 def test_settings_of_the_user_set_the_bounds(cluster, monkeypatch):
@@ -194,6 +253,7 @@ def test_what_is_wrong_is_one_clear_line(cluster, words, error, says):
             assert caught.value.__cause__ is None
 
 
+@pytest.mark.slow
 def test_a_standby_is_refused_and_the_primary_is_found(cluster):
     """A read-only standby is no place for a queue; among several hosts the one that takes writes is used."""
     with Cluster.standby_of(cluster) as standby:
@@ -342,6 +402,7 @@ def test_a_forked_child_that_closes_says_no_good_bye(database):
         assert connection.scalar(sa.text("SELECT pg_backend_pid()")) == pid
 
 
+@pytest.mark.slow
 def test_without_a_dsn_the_embedded_server_lives_as_long_as_the_database(data_dir, monkeypatch):
     """No DSN at all: the embedded server starts on open, holds, and is released by close."""
     monkeypatch.setenv("QWF_DATA_DIR", str(data_dir))
@@ -354,6 +415,7 @@ def test_without_a_dsn_the_embedded_server_lives_as_long_as_the_database(data_di
         psycopg.connect(**params)
 
 
+@pytest.mark.slow
 def test_an_embedded_server_that_crashed_is_started_again_by_the_next_connection(data_dir, monkeypatch):
     """On demand also means: again; whoever only asks for a connection need not know."""
     monkeypatch.setenv("QWF_DATA_DIR", str(data_dir))
@@ -419,6 +481,10 @@ def test_a_lock_wait_is_bounded(cluster, monkeypatch):
         ('FATAL:  no pg_hba.conf entry for host "1.2.3.4", user "a"', AccessRefused),
         ("FATAL:  Passwort-Authentifizierung für Benutzer »a« fehlgeschlagen", AccessRefused),
         ("something never heard of", DatabaseUnreachable),
+        (
+            'connection is bad: connection to server on socket "/s/.s.PGSQL.5432" failed: Permission denied',
+            AccessRefused,
+        ),
     ],
 )
 def test_words_of_servers_that_are_not_at_hand(text, error):

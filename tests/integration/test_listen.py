@@ -109,6 +109,28 @@ def test_a_notification_that_came_while_nobody_waited_is_not_lost(open_listener,
     assert listener.wait(0) == Wake("notified", frozenset({Note(CHANNEL, "fetch")}))
 
 
+def test_what_is_being_taken_back_is_not_found_advertised(open_listener):
+    """A loop that comes meanwhile would go idle unadvertised."""
+    listener = open_listener()
+    listener.advertise("fetch")
+    is_asked, may_answer, found = threading.Event(), threading.Event(), []
+
+    def is_busy():
+        is_asked.set()
+        return may_answer.wait(60)
+
+    taking_back = threading.Thread(target=lambda: listener.absorb(withdraw=is_busy))
+    coming = threading.Thread(target=lambda: found.append(listener.is_wanted("fetch")))
+    taking_back.start()
+    assert is_asked.wait(60)
+    coming.start()
+    coming.join(0.1)
+    may_answer.set()
+    for thread in (taking_back, coming):
+        thread.join(60)
+    assert found == [False]
+
+
 def test_many_notifications_are_one_wake(open_listener, admin):
     """A burst wakes once, each queue named once."""
     listener = open_listener()
@@ -122,6 +144,7 @@ def test_many_notifications_are_one_wake(open_listener, admin):
     while not any(note.payload == "last" for wake in wakes for note in wake.notes):
         wakes.append(listener.wait(10))
     assert len(wakes) <= 5  # one for each commit at the most
+    assert sum(wake.number for wake in wakes) == 3 + 3 + 1
     assert {note.payload for wake in wakes for note in wake.notes} == {"q0", "q1", "q2", "last"}
     assert listener.wait(0) is None
 

@@ -254,6 +254,7 @@ def test_a_run_that_is_not_there(conn):
         look(conn, uuid.uuid4())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sql", [overviews.NODES, overviews.RUNNING, overviews.EVENTS, overviews.POISONED])
 def test_looking_costs_nothing_that_grows_with_elements(conn, sql):
     """With 50,000 elements in the run, and as many elsewhere, no statement reads the jobs as a whole."""

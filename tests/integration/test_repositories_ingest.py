@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from queue_workflows.errors import DatabaseError
+from queue_workflows.errors import DatabaseError, PayloadError
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob, columns
 
@@ -96,6 +96,24 @@ def test_due_later_is_scheduled(jobs: IngestJobRepository, how: str) -> None:
     late = enqueue(jobs, how, task_name="late", queue="fetch", delay=timedelta(minutes=1))
     assert late.status == "scheduled"
     assert timedelta(seconds=59) < late.run_at - late.created_at < timedelta(seconds=90)
+
+
+@either_verb
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Pacific/Pago_Pago"])
+def test_what_may_be_stored_can_be_read_in_every_zone(
+    jobs: IngestJobRepository, qwf_conn: psycopg.Connection, how: str, zone: str
+) -> None:
+    """From the first moment to the last; one that is beyond them is refused before it breaks a list."""
+    moments = [datetime(2, 1, 1, tzinfo=UTC), datetime(9998, 12, 31, 23, 59, 59, tzinfo=UTC)]
+    qwf_conn.execute(f"SET TimeZone TO '{zone}'")
+    try:
+        for moment in moments:
+            assert enqueue(jobs, how, task_name="task", queue="fetch", run_at=moment).run_at == moment
+        for moment in (moments[0] - timedelta(days=1), moments[1] + timedelta(days=1)):
+            with pytest.raises(PayloadError, match="is beyond the calendar"):
+                enqueue(jobs, how, task_name="task", queue="fetch", run_at=moment)
+    finally:
+        qwf_conn.execute("RESET TimeZone")
 
 
 @either_verb

@@ -75,6 +75,7 @@ def test_runs_what_it_was_told_to_and_ends_it(qwf_dsn, connection):
     assert heartbeats(connection) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_every_ending_signal_is_passed_on(qwf_dsn, connection, number):
     """Ctrl-C and a closed terminal end the workers as gracefully as SIGTERM does."""
@@ -99,6 +100,7 @@ def test_a_killed_worker_is_replaced_and_its_job_taken_back_at_once(qwf_dsn, con
         until(lambda: holder not in heartbeats(connection))
 
 
+@pytest.mark.slow
 def test_what_the_dead_worker_still_locks_is_taken_when_the_lock_goes(qwf_dsn, connection, jobs):
     """Its session may live on in the server for a while, holding the row that is to be taken back."""
     (job,) = jobs.enqueue()
@@ -148,6 +150,7 @@ def test_a_stopped_worker_is_bounced(qwf_dsn, connection, jobs):
         assert jobs.seen(job, "attempt", "crash_count") == (2, 1)
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_flagged_dead_is_bounced(qwf_dsn, connection, jobs):
     """At once, although its own silence is not long enough yet."""
     jobs.enqueue()
@@ -207,6 +210,7 @@ def test_nobody_is_killed_for_an_outage_of_the_database(away):
         assert not any("killing" in line for line in supervisor.said)
 
 
+@pytest.mark.slow
 def test_a_death_during_an_outage_is_seen_to_at_once_and_buried_later(away):
     """The next incarnation starts all the same; the job comes back with the database, and is not blamed."""
     proxy, dsn, around = away
@@ -231,6 +235,7 @@ def test_a_death_during_an_outage_is_seen_to_at_once_and_buried_later(away):
 # What follows an end
 
 
+@pytest.mark.slow
 def test_an_end_that_only_a_change_can_mend_is_named_and_tried_slowly(qwf_dsn, connection):
     """One line with the reason, and the next try in half a minute at the earliest."""
     with over_stand_ins(qwf_dsn, "fetch --act exit:78") as supervisor:
@@ -242,6 +247,7 @@ def test_an_end_that_only_a_change_can_mend_is_named_and_tried_slowly(qwf_dsn, c
         assert supervisor.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_young_waits_longer_each_time(qwf_dsn, connection):
     """The first time not at all."""
     with over_stand_ins(qwf_dsn, "fetch --act exit:1") as supervisor:
@@ -259,6 +265,7 @@ def test_all_finished_is_the_end_of_the_supervisor(qwf_dsn, connection):
         assert len(supervisor.pids) == 2
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_stopped_from_outside_is_replaced_at_once(qwf_dsn, connection):
     """So workers can be renewed one by one, and nobody's SIGTERM makes a machine smaller for good."""
     with over_stand_ins(qwf_dsn, "fetch") as supervisor:
@@ -270,6 +277,7 @@ def test_a_worker_that_was_stopped_from_outside_is_replaced_at_once(qwf_dsn, con
         assert int(supervisor.until(READY)[2]) != pid
 
 
+@pytest.mark.slow
 def test_a_worker_that_the_operator_switched_off_comes_back_when_it_is_on(qwf_dsn, connection):
     """Not before: a restart would go against the wish, and nobody else could start it again."""
     control = WorkerControlRepository(connection)
@@ -290,6 +298,7 @@ def test_a_worker_that_the_operator_switched_off_comes_back_when_it_is_on(qwf_ds
 # Stopping
 
 
+@pytest.mark.slow
 def test_a_second_signal_stops_at_once(qwf_dsn, connection, jobs):
     """Whoever does not stop is killed after a moment, and what he held is given back without blame."""
     (job,) = jobs.enqueue()
@@ -317,6 +326,7 @@ def test_a_worker_that_outlives_the_grace_is_killed(qwf_dsn, connection):
         assert supervisor.status() == 0
 
 
+@pytest.mark.slow
 def test_workers_that_wait_for_their_restart_do_not_hold_up_a_stop(qwf_dsn, connection):
     """There is nobody to wait for."""
     with over_stand_ins(qwf_dsn, "fetch --act exit:78") as supervisor:
@@ -329,6 +339,7 @@ def test_workers_that_wait_for_their_restart_do_not_hold_up_a_stop(qwf_dsn, conn
 # As the one process of a service manager
 
 
+@pytest.mark.slow
 def test_a_service_manager_is_told(qwf_dsn, connection, tmp_path: Path):
     """Ready, alive, stopping, on the socket that it named; which is not the workers' to use."""
     path = tmp_path / "notify"

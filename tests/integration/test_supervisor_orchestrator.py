@@ -35,6 +35,7 @@ def connection(qwf_dsn: str) -> Iterator[psycopg.Connection]:
         yield connection
 
 
+@pytest.mark.slow
 def test_it_stops_when_no_worker_is_left(qwf_dsn, connection):
     """What the workers finish last is still acted on; nothing is left of any of them."""
     with over_stand_ins(qwf_dsn, "orchestrator", "fetch:2", env=PATIENT) as supervisor:
@@ -46,6 +47,7 @@ def test_it_stops_when_no_worker_is_left(qwf_dsn, connection):
         assert all(gone(each) for each in (pid, *workers))
 
 
+@pytest.mark.slow
 def test_a_second_signal_does_not_wait_for_the_workers(qwf_dsn, connection):
     """Everybody is told at once, and killed two seconds later."""
     with over_stand_ins(qwf_dsn, "orchestrator", "fetch --act deaf", env=PATIENT) as supervisor:
@@ -83,6 +85,7 @@ def test_a_killed_one_is_replaced(qwf_dsn, connection):
         assert gone(second)
 
 
+@pytest.mark.slow
 def test_one_that_hangs_is_replaced(qwf_dsn, connection):
     """It says nothing any more by its lifeline, and the next one goes on."""
     with over_stand_ins(qwf_dsn, "orchestrator", env={"QWF_STALE_HEARTBEAT_S": "3"}) as supervisor:

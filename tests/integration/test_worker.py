@@ -86,6 +86,7 @@ def test_a_failure_is_counted_and_tried_again_later(qwf_dsn, jobs):
     assert [entry["message"] for entry in row.errors] == ["no use: first"] * 2
 
 
+@pytest.mark.slow
 def test_the_wall_clock_ends_the_process_with_75(qwf_dsn, jobs):
     """A job beyond its budget is counted as a failure and its worker ends, though the job hears nothing."""
     job = enqueue(jobs, "deaf", timeout_s=0.5)
@@ -122,6 +123,7 @@ def test_a_stop_lets_the_job_finish(qwf_dsn, conn, jobs, tmp_path):
     assert (jobs.fetch(other).status, jobs.fetch(other).attempt) == ("queued", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_beyond_the_grace_the_job_is_given_back_uncounted(qwf_dsn, jobs, tmp_path, number, status):
     """A job that does not end in time goes back to its place: no failure, no crash, no error."""
@@ -161,6 +163,7 @@ def test_three_deploys_in_a_row_use_up_nothing(qwf_dsn, jobs, tmp_path):
     assert (row.status, row.attempt, row.failures, row.crash_count) == ("queued", 3, 0, 0)
 
 
+@pytest.mark.slow
 def test_off_gives_the_job_back_and_parks_and_on_brings_it_back(qwf_dsn, conn, jobs):
     """The same process goes on: parked it beats and claims nothing, and says which version it obeys."""
     control = WorkerControlRepository(conn)
@@ -184,6 +187,7 @@ def test_exit_when_off_ends_with_77(qwf_dsn, conn):
         assert worker.wait(60) == 77
 
 
+@pytest.mark.slow
 def test_a_pause_waits_for_the_job(qwf_dsn, conn, jobs, tmp_path):
     """Pause: the current job ends by itself, the next is not claimed until on."""
     control, beats = WorkerControlRepository(conn), HeartbeatRepository(conn)
@@ -284,6 +288,7 @@ def test_a_process_that_cannot_renew_is_dead_before_its_lease(qwf_dsn, conn, job
         assert worker.poll() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 @pid_namespace
 def test_as_pid_1_the_guards_hold_too(qwf_dsn, jobs):
     """In a PID namespace the kernel ignores the timer of PID 1: the worker is that one's child there."""
@@ -293,6 +298,7 @@ def test_as_pid_1_the_guards_hold_too(qwf_dsn, jobs):
         assert worker.wait(60) == 128 + signal.SIGKILL
 
 
+@pytest.mark.slow
 @pid_namespace
 def test_as_pid_1_a_stop_is_graceful(qwf_dsn, conn, jobs):
     """The launcher passes signals on, and ends with its worker's status."""
@@ -331,6 +337,7 @@ def test_unknown_tasks_are_put_aside_together(qwf_dsn, jobs):
     assert sum(row.attempt for row in rows) == 1
 
 
+@pytest.mark.slow
 def test_an_unknown_module_waits_for_a_worker_that_knows_it(qwf_dsn):
     """A starting worker fetches the node jobs whose module it knows, and no others."""
     with jobs_of("node", qwf_dsn) as nodes:
@@ -375,6 +382,7 @@ def test_a_lost_connection_in_mid_job_costs_nothing(qwf_dsn, conn, jobs, tmp_pat
     assert (jobs.fetch(job).attempt, jobs.fetch(job).failures) == (1, 0)
 
 
+@pytest.mark.slow
 def test_an_unmigrated_database_is_refused_with_79(qwf_new_database):
     """A worker waits for its schema and then says what is missing, in one line."""
     with running_worker(qwf_new_database(template=False), "--schema-wait", "1", QWF_APP="") as worker:

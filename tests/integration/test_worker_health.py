@@ -107,6 +107,7 @@ def test_a_worker_that_imports_what_jobs_wait_for_is_not_ready(qwf_dsn, tmp_path
             until(lambda: nodes.seen(job, "status") == ("completed",))
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_refused(qwf_dsn, tmp_path: Path):
     """78, with what to do; so is a file that cannot be written."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -188,6 +189,7 @@ def test_an_address_of_ipv6_is_answered_at():
         assert get(f"http://[::1]:{server.port}/live")[0] == 200
 
 
+@pytest.mark.slow
 def test_who_drains_does_not_wait_for_a_server(capsys):
     """69 at once, though a worker that stays would wait for as long as it is told to."""
     with socket.create_server(("127.0.0.1", 0)) as closed:

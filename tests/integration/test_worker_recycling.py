@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import psutil
+import pytest
 from support.workers import running_worker, until
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
@@ -40,6 +41,7 @@ def test_after_so_much_memory_it_is_given_back(qwf_dsn, jobs):
     assert kept(jobs, small, large, following) == [1, 2, 1]
 
 
+@pytest.mark.slow
 def test_a_bound_below_what_it_starts_with_leaves_time_for_a_job(qwf_dsn, jobs):
     """It starts afresh after each job, and not before the first."""
     ids = [jobs.enqueue("keep", queue="fetch").id for _ in range(2)]
@@ -49,6 +51,7 @@ def test_a_bound_below_what_it_starts_with_leaves_time_for_a_job(qwf_dsn, jobs):
     assert kept(jobs, *ids) == [1, 1]
 
 
+@pytest.mark.slow
 def test_it_does_not_ask_for_the_schema_again(qwf_dsn, conn, jobs):
     """It goes on with what it worked with; a worker that starts now refuses a schema it does not know."""
     with running_worker(qwf_dsn, "--recycle-jobs", "1") as worker:
@@ -66,6 +69,7 @@ def test_it_does_not_ask_for_the_schema_again(qwf_dsn, conn, jobs):
     assert kept(jobs, *ids) == [1, 1]
 
 
+@pytest.mark.slow
 def test_a_stop_that_meets_a_fresh_start_is_not_lost(qwf_dsn, jobs):
     """Heard before, it ends the worker; in the midst of the exec and after it, as it ends any process."""
     for _ in range(3):
@@ -76,6 +80,7 @@ def test_a_stop_that_meets_a_fresh_start_is_not_lost(qwf_dsn, jobs):
             assert worker.wait(60) in (0, 143, -signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_what_a_job_starts_is_not_taken_for_its_worker(qwf_dsn, jobs):
     """A worker that a job starts would else claim, and clean up, under the name of the one around it."""
     ids = [jobs.enqueue("keep", queue="fetch").id for _ in range(2)]
@@ -85,6 +90,7 @@ def test_what_a_job_starts_is_not_taken_for_its_worker(qwf_dsn, jobs):
     assert {jobs.fetch(job).claimed_by for job in ids} == {"here:fetch:abc123"}
 
 
+@pytest.mark.slow
 def test_a_long_job_is_named_in_the_heartbeat_and_its_end_as_well(qwf_dsn, conn, jobs, tmp_path):
     """Within a second or two, whatever the beat between."""
     go = tmp_path / "go"

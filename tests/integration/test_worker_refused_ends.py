@@ -67,6 +67,7 @@ def test_an_end_that_is_refused_ends_no_worker(
     assert jobs.fetch(other).status == "completed"
 
 
+@pytest.mark.slow
 def test_a_run_that_cannot_be_read_ends_no_worker(qwf_dsn: str, conn: psycopg.Connection) -> None:
     """A node whose run the server does not show has not begun: it is put aside with the reason, uncounted."""
     wrapped = {"QWF_APP": "support.wrapped_tasks"}

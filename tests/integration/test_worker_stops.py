@@ -126,6 +126,7 @@ def test_a_paused_worker_stops_though_its_database_answers_nothing(away):
         assert worker.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_a_worker_without_a_database_is_not_ready(away, tmp_path: Path):
     """As soon as it is gone, not when the last answer is old; and again when there is one."""
     proxy, dsn, _ = away

@@ -52,6 +52,7 @@ def test_waiting_for_work_it_does_not_wait_for_ever(floor: Floor, proxy: Stateme
     assert floor.standing(job) == ("completed", 1, 0, 0)
 
 
+@pytest.mark.slow
 def test_an_end_that_was_swallowed_is_refused_later(floor: Floor, proxy: StatementProxy) -> None:
     """Without the timer: it says its end again when it gets through, is refused, and works on."""
     job = floor.enqueue(gated=True)

@@ -161,6 +161,7 @@ def test_one_that_is_stuck_among_thousands_leaves_none_behind(
     assert seen <= {("completed", 0, 0), ("queued", 0, 0)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["wait", "async patient"])
 def test_one_that_hears_its_end_ends_alone(
     qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path, task: str
@@ -352,6 +353,7 @@ def test_all_jobs_of_a_task_nobody_knows_are_put_aside_at_once(
     assert len(ids) == 5000
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_refused_its_claims_lets_go_first(
     qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path
 ) -> None:

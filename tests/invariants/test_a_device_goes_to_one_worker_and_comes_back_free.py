@@ -87,6 +87,7 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_card_that_does_not_give_its_memory_back_gets_no_other_worker(fleet: Fleet) -> None:
     """It is quarantined, in the database, until `on` has it tried again and it is free; the other goes on."""
     with fleet.supervisor() as supervisor:

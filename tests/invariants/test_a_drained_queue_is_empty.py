@@ -66,6 +66,38 @@ def test_drain_then_stats_shows_zero_queued_and_running(floor, qwf_dsn):
     assert left(qwf_dsn) == (0, 0)
 
 
+# Each time that a worker takes its leave, what has failed once is due again.
+DUE_AT_THE_END = """
+CREATE OR REPLACE FUNCTION due_at_the_end() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE ingest_jobs SET status = 'queued', run_at = statement_timestamp()
+    WHERE status = 'scheduled' AND failures = 1;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER due_at_the_end AFTER DELETE ON worker_heartbeats
+FOR EACH ROW EXECUTE FUNCTION due_at_the_end()
+"""
+
+
+def test_what_is_due_when_its_worker_ends_is_done_too(floor, qwf_dsn):
+    """A failure's delay may be over at that very moment, though nothing has ended meanwhile."""
+    enqueue(floor, "fails", 2, max_attempts=3, backoff_s=600.0)
+    floor.connection.execute(DUE_AT_THE_END)
+    try:
+        with run(qwf_dsn, "--drain", "--json") as process:
+            assert process.status(300) == 1
+    finally:
+        floor.connection.execute("DROP TRIGGER due_at_the_end ON worker_heartbeats")
+    assert told(process) == {
+        "queue": "fetch",
+        "ended": {},
+        "put_off": {"retry": 2},
+        "queued": 0,
+        "running": 0,
+    }
+    assert left(qwf_dsn) == (0, 0)
+
+
 @pytest.mark.slow
 def test_a_worker_that_dies_is_replaced_and_its_jobs_done(floor, qwf_dsn):
     """A job that kills its worker each time ends as failed; all the others are done."""
@@ -92,15 +124,19 @@ def test_nothing_failed_is_0_with_a_table(floor, qwf_dsn):
     with run(qwf_dsn, "--drain") as process:
         assert process.status(300) == 0
     assert process.said[-1] == "there was nothing to do on fetch"
+    enqueue(floor, "nobody")
+    with run(qwf_dsn, "--drain") as process:
+        assert process.status(300) == 1
+    assert "no worker here knows the tasks of some" in process.said[-1]
 
 
 @pytest.mark.slow
 def test_ctrl_c_lets_the_current_job_finish(floor, qwf_dsn, tmp_path):
     """Nothing is claimed after it, what it leaves is told, and the status is 130."""
     begun, until = tmp_path / "begun", tmp_path / "until"
-    (first,) = enqueue(floor, "deaf", args={"begun": str(begun), "until": str(until)})
+    enqueue(floor, "deaf", args={"begun": str(begun), "until": str(until)})
     with run(qwf_dsn, "--drain", "--json") as process:
-        patiently(lambda: floor.jobs.seen(first.id, "status") == ("running",))
+        patiently(begun.exists)  # one that is claimed and not begun is given back
         process.signal(signal.SIGINT)
         process.until("SIGTERM: stopping", 300)
         enqueue(floor, "note", 3)

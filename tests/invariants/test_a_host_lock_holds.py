@@ -18,7 +18,7 @@ from support.jobs import CLEAR, Jobs, ending
 from support.limited import CLEAR_LIMITS, Hand, cap, hand, holders
 from support.workers import patiently, running_worker
 
-from queue_workflows.host.locks import HostLock
+from queue_workflows.host.locks import Held, HostLock, lock_file_name, probe
 from queue_workflows.jobs.asking import Errands
 from queue_workflows.jobs.kept_slots import KeptSlots
 from queue_workflows.jobs.windows import Windows
@@ -68,6 +68,13 @@ def state(jobs: Jobs, job_id: int) -> tuple[str, str | None]:
     found = jobs.connection.execute(sql, [job_id]).fetchone()
     assert found is not None
     return found
+
+
+def looks(hand: Hand) -> bool:
+    """What a worker does each two seconds between two jobs."""
+    holdings: Any = SimpleNamespace(bounded=nullcontext)
+    touch: Any = SimpleNamespace(repository=lambda: hand.intake.repository, connected=lambda: hand.connection)
+    return LockLook(hand.terms, holdings, touch).look(0.0)
 
 
 def test_one_job_at_a_time_has_a_lock_and_nobody_waits_behind_the_others(
@@ -187,7 +194,7 @@ def test_a_crowd_for_a_held_lock_is_passed_at_once(
         FROM {jobs.table} WHERE hold_key = 'camera' AND hold_reason = 'host_lock' AND status = 'scheduled'
     """
     assert jobs.connection.execute(sql).fetchone() == ([crowd[0]], 2, 300)
-    assert HostLockRepository(jobs.connection).promote(["camera"]) == 1
+    assert HostLockRepository(jobs.connection).promote(["camera"], host="here") == 1
     assert [job.id for job in two[0].claim(2)] == [crowd[0]]
     assert [job.id for job in two[0].end_and_claim(2)] == [crowd[1]]
     two[0].end()
@@ -202,12 +209,56 @@ def test_a_crowd_put_aside_by_one_host_is_taken_by_another(
     (tmp_path / "here").mkdir()
     with HostLock("camera", directory=tmp_path / "here"):
         assert two[0].claim(1) == []
-        holdings: Any = SimpleNamespace(bounded=nullcontext)
-        touch: Any = SimpleNamespace(
-            repository=lambda: there.intake.repository, connected=lambda: there.connection
-        )
-        assert LockLook(there.terms, holdings, touch).look(0.0)
+        assert looks(there)
         assert [job.id for job in there.claim(1)] == crowd[1:2]
+        there.end()
+
+
+def test_a_crowd_of_hooks_is_passed_at_once(conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path) -> None:
+    """Those that this host may run, of the background too; another host has its own, whatever waits here."""
+    jobs = Jobs("node", conn)
+
+    def runs(count: int, host: str | None, **fields: Any) -> list[int]:
+        made = [jobs.enqueue(1, queue="hooks", **fields)[0] for _ in range(count)]
+        for table, column in (("workflow_node_jobs", "id"), ("workflow_runs", "id")):
+            of = "SELECT run_id FROM workflow_node_jobs WHERE id = ANY (%s)" if "runs" in table else "%s"
+            what = f"IN ({of})" if "runs" in table else f"= ANY ({of})"
+            conn.execute(f"UPDATE {table} SET pinned_host = %s WHERE {column} {what}", [host, made])
+        return made
+
+    theirs = runs(3, "there", host_lock="camera")
+    crowd = runs(200, "here", host_lock="camera") + runs(100, None, host_lock="camera")
+    crowd += runs(10, "here", host_lock="camera", background=True)
+    (free,) = runs(1, "here")
+    (tmp_path / "here").mkdir()
+    with (
+        hand(qwf_dsn, "here:hooks:1", "node", queue="hooks", lock_dir=tmp_path / "here") as here,
+        hand(qwf_dsn, "here:hooks:2", "node", queue="hooks", lock_dir=tmp_path / "here") as beside,
+        hand(qwf_dsn, "there:hooks:1", "node", queue="hooks", lock_dir=tmp_path / "there") as there,
+    ):
+        with HostLock("camera", directory=tmp_path / "here"):
+            assert [job.id for job in here.claim(2)] == [free]
+            sql = """
+                SELECT array_agg(id ORDER BY id), sum(attempt) FROM workflow_node_jobs
+                WHERE hold_key = 'camera'
+            """
+            assert conn.execute(sql).fetchone() == (sorted(crowd), 2)
+            assert [state(jobs, one)[0] for one in theirs] == ["queued"] * 3
+            # Nothing comes out of its hold where the lock is held.
+            looks(here)
+            assert conn.execute(sql).fetchone() == (sorted(crowd), 2)
+        (tmp_path / "there").mkdir()
+        with HostLock("camera", directory=tmp_path / "there"):
+            assert there.claim(1) == []
+        assert [state(jobs, one)[0] for one in theirs] == ["scheduled"] * 3
+        here.end()
+        # One at a time comes back, by who was never refused too, and not another host's, which stands before.
+        looks(beside)
+        assert [job.id for job in here.claim(2)] == crowd[:1]
+        assert [job.id for job in here.end_and_claim(2)] == crowd[1:2]
+        looks(there)
+        assert [job.id for job in there.claim(1)] == theirs[:1]
+        here.end()
         there.end()
 
 
@@ -231,7 +282,7 @@ def test_what_is_left_to_other_hosts_is_promoted_where_the_lock_is_free(
     assert keys == ["elsewhere:camera"]
     assert not two[1].terms.locks.is_free(keys[0])
     assert there.terms.locks.is_free(keys[0])
-    assert HostLockRepository(there.connection).promote(keys) == 1
+    assert HostLockRepository(there.connection).promote(keys, host="there") == 1
     assert [job.id for job in there.claim(1)] == [second]
 
 
@@ -275,7 +326,7 @@ def test_what_a_stranger_frees_is_seen_by_who_missed_it(
     lock.release()
     assert locks.freed() == ["camera"]
     assert not locks.missed
-    HostLockRepository(jobs.connection).promote(["camera"])
+    HostLockRepository(jobs.connection).promote(["camera"], host="here")
     assert state(jobs, job_id) == ("queued", None)
 
 
@@ -428,7 +479,8 @@ def test_the_end_of_a_process_frees_what_its_job_held(
             )
         ]
     )
-    settings = TASKS | {"QWF_LOCK_DIR": str(tmp_path / "locks"), "QWF_LEASE_S": "2"}
+    # Its lease is long, lest the end of that comes first where the machine is busy.
+    settings = TASKS | {"QWF_LOCK_DIR": str(tmp_path / "locks"), "QWF_LEASE_S": "60"}
     with running_worker(qwf_dsn, "--concurrency", "1", **settings) as worker:
         patiently(begun.exists)
         lock = HostLock("camera", directory=tmp_path / "locks")
@@ -440,3 +492,22 @@ def test_the_end_of_a_process_frees_what_its_job_held(
         lock.release()
     if how == "timeout":
         assert statuses(conn) == {"failed": 1}
+
+
+@pytest.mark.slow
+def test_a_busy_worker_holds_its_lock_where_the_directory_was_replaced(
+    conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path
+) -> None:
+    """Without an end of its job: who comes to the new directory meets the lock there."""
+    begun, locks = tmp_path / "begun", tmp_path / "locks"
+    IngestJobRepository(conn).enqueue_many(
+        [NewIngestJob(task_name="deaf inside", queue="fetch", host_lock="camera", args={"begun": str(begun)})]
+    )
+    settings = TASKS | {"QWF_LOCK_DIR": str(locks)}
+    with running_worker(qwf_dsn, "--concurrency", "1", **settings) as worker:
+        patiently(begun.exists)
+        locks.rename(tmp_path / "former")
+        locks.mkdir()
+        patiently(lambda: isinstance(probe(locks, lock_file_name("camera")), Held))
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait(300)

@@ -163,6 +163,7 @@ def test_killed_while_it_begins_a_run(floor, proxy: StatementProxy) -> None:
     is_whole(floor.connection, run_id, 6)
 
 
+@pytest.mark.slow
 def test_killed_while_it_begins_a_large_run_in_parts(floor, proxy: StatementProxy) -> None:
     """The part that was committed stays, and the others are opened once by the next one."""
     connection = floor.connection
@@ -238,6 +239,7 @@ def test_killed_while_it_opens_a_long_list_in_parts(floor, proxy: StatementProxy
     assert found == (elements, 0, elements - 1)
 
 
+@pytest.mark.slow
 def test_killed_after_a_hook_was_called(floor, proxy: StatementProxy, tmp_path) -> None:
     """The hook is called again by another one, once the lease of the dead one is over."""
     connection, heard = floor.connection, tmp_path / "heard"

@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import psycopg
+import pytest
 from support.roles import least_privilege
 from support.runs import start
 from support.workers import patiently, running_orchestrator
@@ -37,6 +38,7 @@ def asked(url: str) -> int:
         return refused.code
 
 
+@pytest.mark.slow
 def test_without_the_right_to_migrate_it_waits(qwf_new_database, qwf_role_suffix, tmp_path: Path) -> None:
     """Live, not ready on an empty database; ready once somebody has migrated and granted, and it works."""
     file = tmp_path / "health"
@@ -69,6 +71,7 @@ def test_with_it_it_migrates_and_begins(qwf_new_database) -> None:
             patiently(lambda: RunRepository(connection).fetch(run_id).status == "completed")  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_schema_ahead_of_it_ends_it(qwf_new_database) -> None:
     """It does not touch rows that it may misread: status 79."""
     dsn = qwf_new_database(True)

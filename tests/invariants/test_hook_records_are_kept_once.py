@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from queue_workflows.hooks.records import (
     process_hook_records,
     store_and_process,
 )
+from queue_workflows.hooks.reported import MOST_SUMMED
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
 from queue_workflows.repositories.claimed import ClaimedNodeJob, Fence
 from queue_workflows.repositories.ending import Ending
@@ -318,6 +320,13 @@ def test_a_crawl_starts_each_page_once(conn: psycopg.Connection) -> None:
     assert len(children(conn, job)) == 2
 
 
+def test_a_page_keeps_its_user_as_it_is_written(conn: psycopg.Connection) -> None:
+    """Only a host's name is the same in capitals."""
+    job = held(conn, max_depth=1)
+    store(conn, job, found_links("http://Ann:Secret@Site.TEST:80/a"))
+    assert children(conn, job) == [("http://Ann:Secret@site.test/a", 1, 1)]
+
+
 def test_a_cancel_takes_the_crawl_with_it(conn: psycopg.Connection) -> None:
     """The runs that a cancelled run has found are cancelled, and each can be retried."""
     job = held(conn, max_depth=2)
@@ -457,3 +466,30 @@ def test_what_does_not_fit_into_one_statement_is_stored_all_the_same(
     with psycopg.connect(qwf_dsn, autocommit=True) as once:
         storing.store_part(once)
     assert (storing.is_done, storing.counts, len(rows(conn))) == (True, {"Zebra": 10}, 11)
+
+
+def test_checksums_are_made_before_anything_is_stored_and_of_so_much(
+    conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    """A huge sparse file holds up no transaction: it has none, and a warning; nor has what has no end."""
+    job = held(conn)
+    for name, size in {"small": 0, "sparse": MOST_SUMMED + 1}.items():
+        program = tmp_path / name
+        program.write_text("#!/bin/sh\n")
+        program.chmod(0o755)
+        if size:
+            os.truncate(program, size)
+    printed = output(
+        *({"type": "Binary", "name": name, "abspath": str(tmp_path / name)} for name in ("small", "sparse"))
+    )
+    storing = Storing(job.fence, printed, host_label="here")
+    # Whoever reads it now reads something else.
+    (tmp_path / "small").write_text("other")
+    while not storing.is_done:
+        storing.store_part(conn)
+    assert storing.counts == {"Binary": 2}
+    found = conn.execute("SELECT name, sha256 FROM binaries WHERE name IN ('small', 'sparse') ORDER BY name")
+    assert found.fetchall() == [("small", hashlib.sha256(b"#!/bin/sh\n").hexdigest()), ("sparse", None)]
+    warnings = {line_no: warning for *_, line_no, _, warning in rows(conn)}
+    assert warnings[1] is None
+    assert f"{tmp_path}/sparse has no checksum" in str(warnings[2])

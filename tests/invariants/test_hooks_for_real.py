@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +19,9 @@ from support.workers import running_worker, until
 
 from queue_workflows import cancel_run
 from queue_workflows.repositories.hook_records import HookRecordRepository
+
+# What is older than a script by this is not taken for its own.
+_OLDER_S = 2.5
 
 
 @pytest.fixture
@@ -339,3 +345,42 @@ def test_hooks_that_name_one_host_lock_never_run_at_once(stage: Stage) -> None:
         stage.until(lambda: stage.status(run_id) in ("completed", "failed"))
     assert {status for status, _ in stage.jobs().values()} == {"completed"}
     assert started.read_text() == "one\none\n"
+
+
+@linux_only
+def test_a_daemon_that_only_a_pid_file_names_does_not_outlive_its_worker_for_long(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """After a kill -9 of the worker the next attempt ends it, and no process that was there before."""
+    stage.put(
+        "a/on_Page__10_serve.sh",
+        '[ "$QWF_ATTEMPT" = 1 ] || exit 0',
+        "touch up",
+        UNTIL.format("served.pid"),
+        "touch told",
+        "sleep 600",
+    )
+    command = [sys.executable, "-S", "-c", "import time; time.sleep(1000)"]
+    # A session manager's, as it were: no child of the hook, and without its mark.
+    with subprocess.Popen(command, env={}) as older:
+        run_id = stage.start()
+        time.sleep(_OLDER_S)
+        with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=3") as victim:
+            stage.until(lambda: stage.file(run_id, "a/up").exists())
+            with subprocess.Popen(command, env={}) as served:
+                stage.file(run_id, "a/older.pid").write_text(f"{older.pid}\n")
+                new = stage.file(run_id, "a/served.new")
+                new.write_text(f"{served.pid}\n")
+                new.rename(stage.file(run_id, "a/served.pid"))
+                stage.until(lambda: stage.file(run_id, "a/told").exists())
+                victim.kill()
+                victim.wait()
+                assert served.poll() is None
+                with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=3"):
+                    stage.until(lambda: stage.status(run_id) == "completed")
+                ended = served.poll()
+                served.kill()
+        was_spared = older.poll() is None
+        older.kill()
+    assert (ended is not None, was_spared) == (True, True)
+    assert not list(stage.file(run_id, ".output/a").glob("*.began"))

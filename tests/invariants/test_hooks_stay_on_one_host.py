@@ -15,7 +15,9 @@ from support.threads import together
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.claiming import UNMARKED, claim_params
 from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.holding import PUT_LOCKED_HOOKS_ASIDE
 from queue_workflows.repositories.hook_jobs import CLAIM, HookJobRepository
+from queue_workflows.repositories.host_locks import PROMOTE
 from queue_workflows.states import JobStatus
 
 NODES = [
@@ -139,12 +141,17 @@ def test_an_end_beside_a_claim_goes_by_the_host_too(one: Host, other: Host) -> N
     assert len({job.run_id for job in other.claim()} & {job.run_id for job in held}) == 0
 
 
-def test_a_suspect_is_claimed_with_others(one: Host) -> None:
-    """A hook has a process of its own, so a worker that died with ten of them has none to blame."""
+def test_a_suspect_is_claimed_alone(one: Host, other: Host) -> None:
+    """As everywhere; but in the background, where nobody is alone, there are none."""
     begun(one)
-    one.connection.execute("UPDATE workflow_node_jobs SET suspect = true")
-    assert [(job.node_id, job.suspect) for job in one.claim()] == [(f"n{at}", False) for at in range(4)]
-    assert one.jobs.head_is_suspect("hooks") is False
+    one.claim(limit=1)
+    one.connection.execute("UPDATE workflow_node_jobs SET suspect = node_id <> 'n2'")
+    assert one.jobs.head_is_suspect("hooks") is True
+    assert other.jobs.head_is_suspect("hooks") is False
+    assert names(one.claim()) == ["n2"]
+    (suspect,) = one.jobs.claim("hooks", worker_id="one:w", lease_s=60, limit=1, alone=True)
+    assert (suspect.node_id, suspect.suspect) == ("n1", True)
+    assert [(job.node_id, job.suspect) for job in one.background()] == [("n4", False), ("n5", False)]
 
 
 def test_an_unpinned_run_is_anybodys(one: Host, other: Host) -> None:
@@ -242,3 +249,9 @@ def test_the_claim_reads_what_it_takes(one: Host) -> None:
         read = [node for node in plan if node.get("Relation Name") == "workflow_node_jobs"]
         assert "Seq Scan" not in {node["Node Type"] for node in read}, mode
         assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) < 100, mode
+        aside = {"queue": "hooks", "host": "far1", "names": "{camera}", "reason": "host_lock", "delay_s": 9.0}
+        plan = explain(one.connection, mode, PUT_LOCKED_HOOKS_ASIDE, aside)
+        assert "ix_workflow_node_jobs_hooks" in {node.get("Index Name") for node in plan}, mode
+        assert "Seq Scan" not in {node["Node Type"] for node in plan}, mode
+        promoted = explain(one.connection, mode, PROMOTE["node"], {"keys": "{camera}", "host": "far1"})
+        assert "Seq Scan" not in {node["Node Type"] for node in promoted}, mode

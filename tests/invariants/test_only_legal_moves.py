@@ -11,6 +11,8 @@ from support.jobs import Jobs, ending, jobs_of, stale
 
 from queue_workflows.errors import IllegalTransition, LeaseLost
 from queue_workflows.repositories import ClaimedJob, NewNodeJob
+from queue_workflows.repositories.families import BY_NAME
+from queue_workflows.repositories.host_locks import HostLockRepository
 from queue_workflows.states import INGEST_MOVES, JOB_TERMINAL, MOVES, NODE_MOVES, JobStatus, check_move
 
 TITLES = {"node": "node job", "ingest": "ingest job"}
@@ -43,6 +45,21 @@ def late(jobs: Jobs, ids: list[int], claims: list[ClaimedJob]) -> None:
                 jobs.repository.mark_completed(one.id, fence=fence)
 
 
+def taken(jobs: Jobs) -> None:
+    """Claims from a hold what another host leaves to those where its lock is free, and nobody precedes."""
+    hold = "hold_reason = 'host_lock', hold_key = 'elsewhere:k', priority = 9"
+    jobs.connection.execute(f"UPDATE {jobs.table} SET {hold} WHERE status = 'scheduled'")
+    HostLockRepository(jobs.connection).take(
+        BY_NAME[jobs.family],
+        ["elsewhere:k"],
+        queue=jobs.queue,
+        worker_id="w2",
+        lease_s=30,
+        limit=9,
+        alone=True,
+    )
+
+
 VERBS: dict[str, Verb] = {
     "claim": lambda jobs, ids, claims: jobs.claim("w2", limit=9, alone=False),
     "end_and_claim": ends_and_claims,
@@ -52,6 +69,7 @@ VERBS: dict[str, Verb] = {
     ),
     "promote": lambda jobs, ids, claims: jobs.repository.promote(),
     "promote_held": lambda jobs, ids, claims: jobs.repository.promote_held("limit", ["k"], queue=jobs.queue),
+    "take": lambda jobs, ids, claims: taken(jobs),
     "reclaim": lambda jobs, ids, claims: (
         jobs.lapse(*[row["id"] for row in jobs.rows() if row["status"] == "running"]),
         jobs.repository.reclaim(max_crashes=3, lease_s=30),

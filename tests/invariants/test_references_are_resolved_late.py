@@ -54,6 +54,7 @@ def test_each_try_looks_again(floor: Floor, run: RunRows, nodes: Jobs) -> None:
     assert nodes.seen(job, "result", "inputs") == ({"ok": True}, inputs)
 
 
+@pytest.mark.slow
 def test_an_element_of_a_list_has_its_own(floor: Floor, run: RunRows, nodes: Jobs) -> None:
     """`item` and `index` beside what all elements see; null is an element too."""
     run.now_has("plan", {"title": "T"})
@@ -71,6 +72,7 @@ def test_an_element_of_a_list_has_its_own(floor: Floor, run: RunRows, nodes: Job
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inputs", "said"),
     [

@@ -102,6 +102,7 @@ def test_ledgers_are_nobodys_tables(migrated: str, host: Chain) -> None:
     assert migrations.check(migrated, chain=ENGINE).status == "current"
 
 
+@pytest.mark.slow
 def test_the_hosts_own_filter_hides_a_neighbours_table(migrated: str, host: Chain) -> None:
     """Where a host app shares its schema with others, `include_name` says what is its own."""
     query(migrated, "CREATE TABLE neighbour_things (id integer)")
@@ -150,6 +151,7 @@ print(migrations.check(dsn, chain=chain).status, migrations.check(dsn, chain=eng
 """
 
 
+@pytest.mark.slow
 def test_a_host_may_map_its_tables_on_our_base(migrated: str, tmp_path: Path) -> None:
     """Sharing the metadata is not advised, and still neither chain takes the other's tables for its own."""
     ran = subprocess.run(

@@ -15,6 +15,8 @@ from support.revisions import HEAD
 from support.schemas import catalog, holding, query, until
 
 from queue_workflows.db import bootstrap, migrations
+from queue_workflows.db.doctor import examine
+from queue_workflows.db.doctor.findings import Status
 from queue_workflows.db.migrations.chains import engine_chain
 from queue_workflows.db.migrations.session import Terms
 from queue_workflows.errors import MigrationBlocked
@@ -102,6 +104,7 @@ def test_writers_go_on_while_an_index_is_built(
     assert catalog(empty) == catalog(second)
 
 
+@pytest.mark.slow
 @each_version
 def test_what_was_interrupted_is_begun_anew(empty: str, second: str) -> None:
     """A build that gave up leaves an invalid index, which the next upgrade drops and builds again."""
@@ -115,6 +118,51 @@ def test_what_was_interrupted_is_begun_anew(empty: str, second: str) -> None:
     assert query(empty, INVALID) == []
     bootstrap(second)
     assert catalog(empty) == catalog(second)
+
+
+def test_what_is_left_of_it_is_said(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No word of a rollback: an invalid index stands, which doctor names until the next run has mended it."""
+    migrations.upgrade(empty, chains=ENGINE, revision=BEFORE)
+    monkeypatch.setenv("QWF_DB_URL", empty)
+    told = []
+    with holding(empty, AN_INGEST_JOB), pytest.raises(MigrationBlocked) as caught:
+        migrations.upgrade(empty, chains=ENGINE, terms=Terms(lock_timeout_s=0.5), report=told.append)
+    assert told[-1].fate == "broken off, and begun anew by the next run"
+    assert "; it was broken off" in caught.value.message
+    assert "run it again" in str(caught.value.advice)
+    assert "an index may be invalid" in str(caught.value.advice)
+    assert "rolled back" not in str(caught.value)
+    ((invalid,),) = query(empty, INVALID)
+    (check,) = [one for one in examine().checks if one.name == "indexes"]
+    assert check.status is Status.WARN
+    assert invalid in check.found
+    assert "`qwf db upgrade`" in check.advice
+    assert f"REINDEX INDEX CONCURRENTLY {invalid}" in check.advice
+    migrations.upgrade(empty, chains=ENGINE)
+    (check,) = [one for one in examine().checks if one.name == "indexes"]
+    assert check.status is Status.OK
+
+
+def test_an_index_that_is_being_built_is_not_called_broken(
+    empty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody builds it, beside a writer that it waits for; doctor says who."""
+    migrations.upgrade(empty, chains=ENGINE)
+    monkeypatch.setenv("QWF_DB_URL", empty)
+    with holding(empty, AN_INGEST_JOB) as writer:
+
+        def build() -> None:
+            with psycopg.connect(empty, autocommit=True) as builder:
+                builder.execute("CREATE INDEX CONCURRENTLY ix_mine ON ingest_jobs (reason)")
+
+        thread = threading.Thread(target=build, daemon=True)
+        thread.start()
+        until(lambda: query(empty, WAITS.format(pid=writer.info.backend_pid)), "the build waits", 60)
+        (check,) = [one for one in examine().checks if one.name == "indexes"]
+        writer.commit()
+        thread.join(60)
+    assert check.status is Status.OK
+    assert check.found.startswith("being built: ix_mine by pid ")
 
 
 @pytest.mark.slow

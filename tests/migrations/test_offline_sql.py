@@ -26,6 +26,7 @@ def run_script(dsn: str, script: str) -> None:
             connection.execute(part)
 
 
+@pytest.mark.slow
 @each_version
 def test_the_script_makes_what_an_online_upgrade_makes(empty: str, second: str) -> None:
     """Run by hand or by us, the schema is the same, and the next upgrade knows where it stands."""
@@ -35,6 +36,7 @@ def test_the_script_makes_what_an_online_upgrade_makes(empty: str, second: str) 
     assert bootstrap(empty) == []
 
 
+@pytest.mark.slow
 @each_version
 def test_a_part_of_the_way_and_the_way_back(empty: str) -> None:
     """FROM:TO begins where the database is, and a downgrade to base leaves nothing, as online."""

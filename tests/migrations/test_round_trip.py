@@ -94,6 +94,7 @@ def test_migrated_schema_is_the_models_schema_in_every_detail(empty: str, second
     assert comparable(empty) == comparable(second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "named"),
     [
@@ -118,6 +119,7 @@ def test_check_names_drift(empty: str, damage: str, named: str) -> None:
     assert any(named in line for line in caught.value.differences), caught.value.differences
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -40,6 +40,7 @@ def test_a_schema_at_the_head_is_seen_with_the_right_to_read_alone(migrated: str
     assert looked(as_user(migrated, limited_role))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

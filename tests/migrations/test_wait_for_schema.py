@@ -137,6 +137,7 @@ def test_who_waits_calls_itself_so(empty: str, role: dict[str, str], called: str
     assert [name.partition("@")[0] + "@" for name in seen] == [called]
 
 
+@pytest.mark.slow
 def test_a_worker_that_waits_calls_itself_a_worker(empty: str) -> None:
     """Also before there is anything to work on; it goes on to its work once somebody has migrated."""
     # Not the one of its first look, which is soon gone.

@@ -57,10 +57,16 @@ class Leftovers:
 
     def discover(self) -> Iterator[str]:
         self._say("discover", str(os.getpid()))
-        return iter(os.listdir(self.things))
+        names = os.listdir(self.things)
+        if any(name.startswith("chatty") for name in names):
+            print("from the discovery")
+        return iter(names)
 
     def teardown(self, name: str) -> None:
         self._say("teardown", name)
+        if name.startswith("chatty"):
+            print("from the teardown")
+            subprocess.run(["echo", "from its command"], check=True)
         if name.startswith("raising"):
             raise RuntimeError(f"{name} does not want to end")
         if name.startswith("spawning"):

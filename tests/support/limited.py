@@ -15,6 +15,7 @@ from queue_workflows.jobs.kept_locks import KeptLocks
 from queue_workflows.repositories import ClaimedJob, IngestJobRepository, LimitRepository, NodeJobRepository
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.roles.intake import Intake, Terms
 
 CLEAR_LIMITS = "TRUNCATE concurrency_limits, limit_slots"
@@ -33,8 +34,14 @@ class Hand:
         lock_dir: Path | None = None,
     ) -> None:
         self.connection = connection
+        hooks = HookJobRepository.at(worker_id.partition(":")[0])
         self.terms = Terms(
-            FAMILIES[family], queue, worker_id, 60.0, PayloadLimits(), locks=KeptLocks(lock_dir)
+            hooks if queue == "hooks" else FAMILIES[family],
+            queue,
+            worker_id,
+            60.0,
+            PayloadLimits(),
+            locks=KeptLocks(lock_dir),
         )
         self.intake = Intake(self.terms, connection)
         self.marks = Marks(0.0)

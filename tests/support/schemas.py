@@ -68,7 +68,7 @@ def blocked(dsn: str, by: int) -> list[int]:
     return [pid for (pid,) in rows]
 
 
-def until(happened: Callable[[], object], what: str, seconds: float = 30.0) -> None:
+def until(happened: Callable[[], object], what: str, seconds: float = 100.0) -> None:
     """Wait for something that must come; fails by name when it does not."""
     deadline = time.monotonic() + seconds
     while not happened():

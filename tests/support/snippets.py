@@ -39,7 +39,7 @@ from queue_workflows.host.lifetime import kill_tree
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+-]*)\s*$")
 REMARK = re.compile(r"^\s*<!--\s*(?P<kind>not run|file|in the background):\s*(?P<text>.*?)\s*-->\s*$")
-COMMAND_TIMEOUT_S = 120
+COMMAND_TIMEOUT_S = 300
 LOOK_EVERY_S = 0.05
 # How a command may end that was asked to stop, or was done by itself.
 STOPPED = (0, 143, -signal.SIGTERM)

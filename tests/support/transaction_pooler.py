@@ -145,7 +145,9 @@ class TransactionPooler:
             if not data:
                 return False
             idle = answers.idle_after(data)
+            if idle:
+                # Before the client hears of it: who hears first could be given another backend than this one.
+                self._free.put(held.pop())
             client.sendall(data)
             if idle:
-                self._free.put(held.pop())
                 return True

@@ -126,6 +126,7 @@ def with_node(**fields: Any) -> dict[str, Any]:
         ({"type": "wait", "seconds": 1, "until": REF}, "field seconds: give `seconds` or `until`, and not"),
         ({"type": "wait", "until": "tomorrow"},
          "field until: must be a moment with its zone, as in 2030-01-31T09:00:00Z, or a reference"),
+        ({"type": "wait", "until": "9999-12-31T09:00Z"}, "field until: must be a moment with its zone"),
         ({"type": "wait", "until": "2030-01-31T09:00:00"},
          "field until: must be a moment with its zone, as in 2030-01-31T09:00:00Z, or a reference"),
         ({"type": "workflow"}, "field workflow: is missing"),

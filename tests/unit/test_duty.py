@@ -26,13 +26,14 @@ class Held:
         self.most: list[int] = []
         self.warm: list[str] = []
         self.promoted = False
+        self.modules = ["p/m"]
 
-    def held_keys(self, _reason: str, *, queue: str) -> list[str]:
-        assert queue in {"gpu", "hooks"}
-        return ["p/m"] if queue == "hooks" else []
+    def held_keys(self, reason: str, *, queue: str) -> list[str]:
+        assert queue in {"gpu", "hooks", "cpu"}
+        return [*self.modules] if reason == "unknown_module" and queue != "gpu" else []
 
     def promote_held(self, reason: str, keys: list[str], *, queue: str, limit: int = LONGEST_PAGE) -> int:
-        assert queue in {"gpu", "hooks"}
+        assert queue in {"gpu", "hooks", "cpu"}
         self.asked.append((reason, keys))
         self.most.append(limit)
         return self.held
@@ -45,7 +46,12 @@ def duty(held: Held, models: list[str] | None, queue: str = "gpu", *, drain: boo
     """That of a worker that can load these."""
     stand_in: Any = SimpleNamespace(
         terms=SimpleNamespace(
-            queue=queue, affinity=held, locks=KeptLocks(), offers=LockOffers(), takes_offers=False
+            queue=queue,
+            host="here",
+            affinity=held,
+            locks=KeptLocks(),
+            offers=LockOffers(),
+            takes_offers=False,
         ),
         holdings=SimpleNamespace(bounded=nullcontext),
         repository=lambda: held,
@@ -72,7 +78,7 @@ def duty(held: Held, models: list[str] | None, queue: str = "gpu", *, drain: boo
         (["a"], 0, False, True),
         (["a"], 1, True, True),
         ([], 0, False, True),
-        (None, 0, False, False),
+        (None, 0, False, True),
     ],
     ids=["knows some", "some wait", "knows none yet", "keeps none"],
 )
@@ -121,10 +127,18 @@ def test_a_worker_that_is_never_idle_looks_for_what_waits_for_it_too(*, is_due: 
     assert (intake.end.called, intake.end_and_claim.called) == (is_due, not is_due)
 
 
-def test_a_worker_of_hooks_looks_again_for_scripts_that_it_has() -> None:
-    """A host that lacks one puts it aside at any time."""
-    there = Held(1)
-    it = duty(there, None, "hooks")
+@pytest.mark.parametrize("queue", ["hooks", "cpu"])
+def test_a_worker_of_nodes_looks_again_for_what_it_has(queue: str) -> None:
+    """Who lacks a script or a module puts its jobs aside at any time, and what is lacking may come later.
+    What was found may be put aside again by another, so it is looked for again soon.
+    """
+    there = Held(0)
+    there.modules = ["p/later"]
+    it = duty(there, None, queue)
     it.fetch_what_waited_for_us()
-    assert it.must_fetch(time.monotonic() + 61)
+    assert not it.fetch_again(time.monotonic() + 2)
+    assert there.asked == []
+    there.modules, there.held = ["p/later", "p/m"], 1
+    it.fetch_again(time.monotonic() + 61)
     assert there.asked == [("unknown_module", ["p/m"])]
+    assert it.must_fetch(time.monotonic() + 2)

@@ -35,6 +35,8 @@ def test_steps_wait_for_the_foreground_before(tmp_path: Path) -> None:
     put(tmp_path, "a/on_Page__00_a.sh", "b/on_Page__01_b.sh", "l/on_Page__09_listen.bg.sh")
     put(tmp_path, "c/on_Page__30_c.sh", "m/on_Page__31_more.bg.sh", "z/on_Page__late.sh")
     put(tmp_path, "t/on_PageEnd__10_tidy.sh", "t/on_PageEnd__20_last.bg.sh")
+    nodes = compile_hooks("Page", [tmp_path])["nodes"]
+    assert {node.get("when") for node in nodes if node.get("depends_on")} == {"all_done"}
     assert shape(compile_hooks("Page", [tmp_path])) == {
         "a__00_a_sh": (0, [], False),
         "b__01_b_sh": (0, [], False),
@@ -78,6 +80,17 @@ def test_only_the_named_plugins(tmp_path: Path) -> None:
     """As `--plugins` says."""
     put(tmp_path, "a/on_Page__00_a.sh", "b/on_Page__10_b.sh", "b/on_PageEnd__10_b.sh")
     assert list(shape(compile_hooks("Page", [tmp_path], plugins=["a"]))) == ["a__00_a_sh"]
+
+
+def test_what_is_wrong_with_other_plugins_is_nobodys_affair(tmp_path: Path) -> None:
+    """Who names plugins can run them beside one that cannot be run."""
+    put(tmp_path, "a/on_Page__10_a.sh")
+    for hook in ("b/on_Page__10_b.xyz", "b/on_PageEnd__10_b.xyz"):
+        put(tmp_path, hook)
+        (tmp_path / hook).chmod(0o644)
+    assert [node["plugin"] for node in compile_hooks("Page", [tmp_path], plugins=["a"])["nodes"]] == ["a"]
+    with pytest.raises(HookError):
+        compile_hooks("Page", [tmp_path])
 
 
 def test_a_node_says_how_to_find_and_retry_its_hook(tmp_path: Path) -> None:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from queue_workflows.errors import ExitCode, HookError
-from queue_workflows.hooks.discovery import discover_hooks, extract_step, find_hook, is_background_hook
+from queue_workflows.hooks.discovery import (
+    discover_hooks,
+    extract_step,
+    find_hook,
+    is_background_hook,
+    overlooked,
+)
 
 
 def put(directory: Path, *files: str, text: str = "#!/bin/sh\n", mode: int = 0o755) -> None:
@@ -78,6 +85,22 @@ def test_what_is_no_hook_is_passed_over(tmp_path: Path) -> None:
     put(tmp_path, ".git/on_Page__10_a.sh", "on_Page__10_a.sh", "a/xon_Page__10_a.sh")
     (tmp_path / "a" / "on_Page__20_dir.sh").mkdir()
     assert labels("Page", tmp_path) == ["a/on_Page__10_a.sh"]
+
+
+def test_who_misspells_a_hook_is_told(tmp_path: Path) -> None:
+    """A plugin or a file that looks like a hook of the event and is none by its name; others are not."""
+    put(tmp_path, "my plugin/on_Page__10_a.sh", "näme/on_Page__10_a.sh", "a/on_Page_10_a.sh")
+    put(tmp_path, "b/on_Page__10_a b\n.sh", "b/on_Page__20_b.sh")
+    assert [said.partition(" is no ")[0] for said in overlooked("Page", [tmp_path])] == [
+        "'on_Page_10_a.sh' of a",
+        "'on_Page__10_a b\\n.sh' of b",
+        "'my plugin'",
+        "'näme'",
+    ]
+    for path in list(tmp_path.iterdir()):
+        shutil.rmtree(path)
+    put(tmp_path, "a/on_Page__10_a.sh", "a/on_Page__10_a.sh~", "a/on_Other_1", ".git/on_Page_1", "c d/README")
+    assert overlooked("Page", [tmp_path]) == []
 
 
 def test_an_interpreter_is_known_by_the_first_line_or_the_ending(tmp_path: Path) -> None:

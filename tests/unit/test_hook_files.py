@@ -129,6 +129,10 @@ def test_the_walk_is_bounded_in_every_direction(place: Path) -> None:
     assert [one.path for one in found.files] == ["d/d/f", "d/f"]
     assert found.left_out == ("directories deeper than 3",)
     with directory_beneath(place, beneath=place) as opened:
+        found = find_files(opened, FileCaps(files=2))
+    assert len(found.files) == 2
+    assert found.left_out == ("more than 2 files",)
+    with directory_beneath(place, beneath=place) as opened:
         found = find_files(opened, FileCaps(hashed_bytes=15))
     assert [one.sha256 is None for one in found.files].count(False) == 1
     assert found.left_out == ("checksums, as the files are large",)

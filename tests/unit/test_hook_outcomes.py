@@ -65,6 +65,7 @@ def test_an_exit_of_zero_is_what_the_last_result_says() -> None:
         ({"code": 0, "timed_out": True}, LATE),
         ({"code": None, "signal": 15, "stopped": "cancelled"}, "it was told to stop: cancelled"),
         ({"code": 0, "stopped": "its worker stops"}, "it was told to stop: its worker stops"),
+        ({"output_error": "disk full"}, "what it printed could not be kept: disk full"),
     ],
 )
 def test_another_end_is_tried_again_whatever_was_said(how: dict[str, Any], words: str) -> None:

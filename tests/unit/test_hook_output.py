@@ -52,6 +52,13 @@ def test_records_and_warnings_keep_the_numbers_of_their_lines(place: Path) -> No
     ]
 
 
+def test_the_list_of_files_is_the_engines_own(place: Path) -> None:
+    """Nobody finds a second one beside it."""
+    read = output(place, b'{"type": "Tag", "name": "x"}\n{"type": "Files", "files": []}\n')
+    said = "the type 'Files' is the engine's own, for what it has found itself: "
+    assert told(read) == [(1, "Tag"), (2, said + '{"type": "Files", "files": []}')]
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -107,6 +114,10 @@ def test_the_caps_are_kept_and_told(place: Path) -> None:
         (1, "A"),
         (2, "the output has more than 20 bytes: what follows was not read"),
     ]
+    assert told(output(place, b"x" * 30, total_bytes=20, line_bytes=5)) == [
+        (1, "a line of more than 5 bytes: xxxxxxxxxxxxxxxxxxxx"),
+        (2, "the output has more than 20 bytes: what follows was not read"),
+    ]
 
 
 def test_output_that_is_a_link_is_not_read(place: Path, tmp_path: Path) -> None:
@@ -125,6 +136,12 @@ def test_nothing_there_is_nothing_found(place: Path) -> None:
     """A hook that printed nothing and left nothing has an empty output."""
     gone = read_output(place / "gone", place / "gone.jsonl", beneath=place.parent)
     assert gone == HookOutput()
+
+
+def test_output_that_its_hook_removed_is_told(place: Path) -> None:
+    """As by who removes all that the run has: what it printed is lost, and that is not."""
+    gone = read_output(place, place.parent / "gone.jsonl", beneath=place.parent, has_printed=True)
+    assert told(gone) == [(1, "the output cannot be read: the hook has removed its file")]
 
 
 def test_the_result_is_the_last_one_with_all_files(place: Path) -> None:

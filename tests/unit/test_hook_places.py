@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
 import pytest
+from support.processes import WITHOUT_OVERRIDE
 
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.discovery import Hook
@@ -53,3 +56,43 @@ def test_the_directory_of_all_runs_may_be_a_link(tmp_path: Path) -> None:
     places = places_of(tmp_path / "data", uuid.uuid4(), HOOK, 1)
     places.make()
     assert (tmp_path / "disk" / places.run.name / "title").is_dir()
+
+
+# As a user who may not open what has no right to it.
+TAKEN = """
+import os, sys, uuid
+from pathlib import Path
+from queue_workflows.hooks.discovery import Hook
+from queue_workflows.hooks.places import places_of
+hook = Hook("title", "Page", 1, 0, "on_Page__10_title.sh", Path("/title"), (), is_background=False)
+run = uuid.uuid4()
+made = places_of(Path(sys.argv[1]), run, hook, 1)
+made.make()
+for taken in (made.directory, made.stdout.parent, made.stdout.parent.parent, made.run):
+    for mode in (0o000, 0o500, 0o600):
+        taken.chmod(mode)
+        again = places_of(Path(sys.argv[1]), run, hook, 2)
+        again.make()
+        for place in (again.directory / "file", again.stdout):
+            place.write_text("x")
+            place.unlink()
+print("made")
+"""
+
+
+def test_a_right_that_a_hook_took_away_is_taken_back(tmp_path: Path) -> None:
+    """What it left as `chmod 0` keeps no later hook of its plugin from starting."""
+    command = [*WITHOUT_OVERRIDE, sys.executable, "-c", TAKEN, str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("made\n", "")
+
+
+def test_a_link_to_what_has_no_rights_leaves_it_without(places: HookPlaces, tmp_path: Path) -> None:
+    """Nobody's directory elsewhere is opened for a hook."""
+    outside = tmp_path / "outside"
+    outside.mkdir(0o000)
+    places.directory.rmdir()
+    places.directory.symlink_to(outside)
+    with pytest.raises(HookError):
+        places.make()
+    assert outside.stat().st_mode & 0o777 == 0

@@ -58,6 +58,8 @@ def test_a_job_is_the_same_row_however_it_is_said(given):
         *({"queue": "gpu"}, {"queue": "a b"}, {"task_name": ""}, {"priority": True}, {"limit_key": "host:*"}),
         *(
             {"run_at": datetime(2040, 1, 1)},
+            {"run_at": datetime.max.replace(tzinfo=UTC)},
+            {"run_at": datetime.min.replace(tzinfo=UTC)},
             {"delay": -1},
             {"timeout_s": 10**400},
             {"delay": float("nan")},

@@ -9,8 +9,9 @@ import pytest
 
 from queue_workflows import ConfigurationError, ResourceKind, register_resource_kind
 from queue_workflows.config import reset_config
+from queue_workflows.host.claims import Claim
 from queue_workflows.host.janitor import Deed, Vain, candidates, judge
-from queue_workflows.host.locks import Absent, Claim, Free, Held, Probe, Unusable
+from queue_workflows.host.locks import Absent, Free, Held, Probe, Unusable
 from queue_workflows.host.reaping import end
 from queue_workflows.host.resources import registered_kinds
 from queue_workflows.roles.attending import Attending

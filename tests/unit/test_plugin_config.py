@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from queue_workflows.errors import ExitCode, PluginConfigError
 from queue_workflows.hooks.environment import hook_environment
+from queue_workflows.hooks.needs import needs_of
 from queue_workflows.hooks.plugin_config import (
     PluginConfig,
     PluginValues,
@@ -212,6 +215,24 @@ def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{,}")
     with pytest.raises(PluginConfigError, match=r"config\.json is no JSON"):
         load_plugin_config(tmp_path)
+    (tmp_path / "config.json").write_text('{"properties": {"A": {"default": NaN}}}')
+    with pytest.raises(PluginConfigError, match="NaN is not JSON"):
+        load_plugin_config(tmp_path)
+
+
+@pytest.mark.parametrize("read", [load_plugin_config, needs_of])
+def test_a_file_that_has_no_end_holds_up_nobody(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    """A FIFO, or a link to a device, in the place of what a plugin says of itself."""
+    names = ("config.json", "binaries.jsonl")
+    for name in names:
+        os.mkfifo(tmp_path / name)
+    with pytest.raises(PluginConfigError, match="it is no regular file"):
+        read(tmp_path)
+    for name in names:
+        (tmp_path / name).unlink()
+        (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(PluginConfigError, match="it is no regular file"):
+        read(tmp_path)
 
 
 @given(st.text(max_size=30), st.sampled_from(["boolean", "integer", "number", "array", "object", "string"]))

@@ -100,11 +100,12 @@ def test_the_main_roads_are_open_and_the_short_cuts_closed() -> None:
         ["queued", "running", "scheduled", "queued", "running", "failed"],
         ["queued", "running", "queued", "running", "skipped"],
         ["queued", "scheduled", "cancelled"],
+        ["running", "scheduled", "running"],
     ):
         for old, new in pairwise(road):
             check_move("ingest job", old, new)
             check_move("node job", old, new)
-    for old, new in [("queued", "completed"), ("scheduled", "running"), ("completed", "running")]:
+    for old, new in [("queued", "completed"), ("scheduled", "completed"), ("completed", "running")]:
         for family in ("ingest job", "node job"):
             with pytest.raises(IllegalTransition):
                 check_move(family, old, new)

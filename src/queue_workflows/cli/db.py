@@ -80,29 +80,14 @@ def chain_option(choice: click.Choice[str], *, required: bool) -> Callable[[Any]
     return click.option("--chain", type=choice, default="all", show_default=True, help="Which chain.")
 
 
-class Steps:
-    """Prints a line a revision, finished when it is committed; remembers the one under way."""
-
-    def __init__(self) -> None:
-        self.under_way: migrations.Progress | None = None
-
-    def report(self, progress: migrations.Progress) -> None:
-        """Start a line or finish it."""
-        if progress.done:
-            click.echo("ok")
-            self.under_way = None
-        else:
-            where = "" if progress.chain == "engine" else f"{progress.chain} "
-            undone = "undo " if progress.direction == "downgrade" else ""
-            click.echo(f"{undone}{where}{progress.revision} {progress.subject} … ", nl=False)
-            self.under_way = progress
-
-    def __enter__(self) -> Steps:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        if self.under_way is not None:
-            click.echo("rolled back")
+def say_step(progress: migrations.Progress) -> None:
+    """A line a revision, finished when that is committed or known to be not."""
+    if progress.done or progress.fate:
+        click.echo(progress.fate or "ok")
+        return
+    where = "" if progress.chain == "engine" else f"{progress.chain} "
+    undone = "undo " if progress.direction == "downgrade" else ""
+    click.echo(f"{undone}{where}{progress.revision} {progress.subject} … ", nl=False)
 
 
 @db.command()
@@ -120,14 +105,13 @@ def upgrade(invocation: Invocation, *, revision: str, chain: str, sql: bool, ter
         for one in chains:
             click.echo(migrations.offline_sql(one, direction="upgrade", revision=revision), nl=False)
         return
-    with Steps() as steps:
-        applied = migrations.upgrade(
-            invocation.db_url,
-            chains=chains,
-            revision=revision,
-            terms=terms,
-            report=steps.report,
-        )
+    applied = migrations.upgrade(
+        invocation.db_url,
+        chains=chains,
+        revision=revision,
+        terms=terms,
+        report=say_step,
+    )
     if not applied:
         click.echo("nothing to do")
 
@@ -151,15 +135,14 @@ def downgrade(
     if not yes and not _agreed(f"Drop what the {chain} chain made after {revision}, data and all?"):
         say("nothing done")
         return ExitCode.FAILED
-    with Steps() as steps:
-        applied = migrations.downgrade_chain(
-            invocation.db_url,
-            chain=selected,
-            revision=revision,
-            host=host,
-            terms=terms,
-            report=steps.report,
-        )
+    applied = migrations.downgrade_chain(
+        invocation.db_url,
+        chain=selected,
+        revision=revision,
+        host=host,
+        terms=terms,
+        report=say_step,
+    )
     if not applied:
         click.echo("nothing to do")
     return ExitCode.DONE

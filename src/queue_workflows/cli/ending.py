@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.errors import ExitCode, QwfError
+from queue_workflows.errors import ExitCode, QwfError, SchemaError
 from queue_workflows.telemetry.provider import is_configured
 
 PROGRAM: Final = "qwf"
@@ -97,6 +97,13 @@ def _verdict(exc: BaseException, invocation: Invocation) -> tuple[str, int]:
         return f"{PROGRAM}: terminated", ExitCode.TERMINATED
     if isinstance(exc, (KeyboardInterrupt, click.Abort)):
         return f"{PROGRAM}: interrupted", ExitCode.INTERRUPTED
+    if isinstance(exc, UnicodeEncodeError) and exc.encoding == "utf-8":
+        # Nothing that is stored has such characters: Python makes them of bytes that it is started with.
+        word = exc.object.encode(errors="backslashreplace").decode()
+        return (
+            f"{PROGRAM}: {word[:80]!r} is no text in UTF-8 — see how the command line writes it",
+            ExitCode.USAGE,
+        )
     known = exc if isinstance(exc, QwfError) else _database_failure(exc, invocation.db_url)
     if known is not None:
         return f"{PROGRAM}: {_squeezed(str(known))}", known.exit_code
@@ -128,9 +135,24 @@ def _database_failure(exc: BaseException, db_url: str | None) -> QwfError | None
     from queue_workflows.db.engine import classify_failure
 
     try:
-        return classify_failure(exc, resolve_dsn(db_url).dsn or "")
+        known = classify_failure(exc, resolve_dsn(db_url).dsn or "")
     except QwfError as worse:
         return worse
+    return (_behind(db_url) or known) if type(known) is SchemaError else known
+
+
+def _behind(db_url: str | None) -> SchemaError | None:
+    """Why a table or column is not there, asked of the database: as a rule it waits for an upgrade."""
+    from queue_workflows.db import wait_for_schema
+    from queue_workflows.db.shipped_chain import head
+
+    try:
+        wait_for_schema(head(), 0, dsn=db_url, role="cli")
+    except SchemaError as why:
+        return why
+    except QwfError:
+        pass
+    return None
 
 
 def _squeezed(text: str) -> str:

@@ -11,6 +11,7 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.operating import json_option, operators_connection, print_json, print_table, say
 from queue_workflows.cli.run_names import run_named
 from queue_workflows.models import HookRecord
+from queue_workflows.repositories.families import LARGEST_ID
 from queue_workflows.repositories.hook_records import HookRecordRepository
 
 _SHOWN: Final = 100
@@ -25,7 +26,12 @@ _TELLING: Final = ("output_str", "url", "abspath", "name")
 @click.option("--warnings", is_flag=True, help="Only what has a warning: a malformed line, a refused record.")
 @click.option("--all-attempts", is_flag=True, help="Of all attempts, not only of each hook's last one.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many.")
-@click.option("--after", metavar="ID", type=int, help="Only what comes after the record with this id.")
+@click.option(
+    "--after",
+    metavar="ID",
+    type=click.IntRange(0, LARGEST_ID),
+    help="Only what comes after the record with this id.",
+)
 @json_option
 @click.pass_obj
 def records(invocation: Invocation, /, *, run_name: str, limit: int, as_json: bool, **given: Any) -> None:

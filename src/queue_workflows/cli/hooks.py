@@ -18,11 +18,12 @@ from queue_workflows.cli.run_watching import follow
 from queue_workflows.config import effective_settings
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode, PluginConfigError
-from queue_workflows.hooks.arguments import config_in
+from queue_workflows.hooks.arguments import config_in, hook_arguments
 from queue_workflows.hooks.compiling import SEQUENTIAL_STEPS, compile_hooks, ended_at_once
-from queue_workflows.hooks.discovery import Hook, discover_hooks, plugins_in
+from queue_workflows.hooks.discovery import Hook, discover_hooks, overlooked, plugins_in
 from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.jobs.runs import start_run
+from queue_workflows.payload import check_payload
 
 _dir_option = click.option(
     "--dir",
@@ -48,7 +49,7 @@ def list_(event: str, *, dirs: Sequence[str], as_json: bool) -> ExitCode:
     hooks_of_it = discover_hooks(event, places)
     found = [*hooks_of_it, *discover_hooks(f"{event}End", places)]
     _warn(found)
-    for said in ended_at_once(hooks_of_it):
+    for said in (*ended_at_once(hooks_of_it), *overlooked(event, places)):
         say(f"warning: {said}")
     if as_json:
         print_json([_as_data(hook) for hook in found])
@@ -98,11 +99,16 @@ def run(
     Workers of the queue hooks look the scripts up below their own QWF_HOOK_DIRS.
     """
     places = _places(dirs)
-    document = compile_hooks(event, places, _steps(sequential), plugins=_named(plugins, places))
+    wanted = _named(plugins, places)
+    document = compile_hooks(event, places, _steps(sequential), plugins=wanted)
     inputs = mapping_in("--inputs", file) if file is not None else {}
     inputs |= pairs("--input", given)
     config_in(inputs)
-    _warn([*discover_hooks(event, places), *discover_hooks(f"{event}End", places)])
+    check_payload(inputs)
+    # What no hook could be handed would fail in each of them.
+    hook_arguments({name: value for name, value in inputs.items() if name != "config"})
+    for of in (event, f"{event}End"):
+        _warn(discover_hooks(of, places, plugins=wanted))
     with Database.open(invocation.db_url, role="cli", creates=False) as database:
         connection = database.connect(autocommit=True)
         try:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -15,6 +19,9 @@ from queue_workflows.errors import ExitCode
 
 if TYPE_CHECKING:
     from queue_workflows.roles.janitor_process import Outcome
+
+_STDOUT: Final = 1
+_STDERR: Final = 2
 
 
 @click.command()
@@ -60,10 +67,29 @@ def janitor(
     run_as_child_if_pid1()
     command = own_command([*before_the_command(invocation), ROLE])
     options = JanitorOptions(once=once, dry=dry_run, every_s=every)
-    outcome = run_janitor(effective_settings(), options, command, invocation.db_url)
-    if once or dry_run:
-        _tell(outcome, as_json=as_json)
+    if not (once or dry_run):
+        return run_janitor(effective_settings(), options, command, invocation.db_url).status
+    with _stdout_for_us():
+        outcome = run_janitor(effective_settings(), options, command, invocation.db_url)
+    _tell(outcome, as_json=as_json)
     return outcome.status
+
+
+@contextmanager
+def _stdout_for_us() -> Iterator[None]:
+    """Inside the block what is printed goes to stderr: what a host app's functions and their commands print
+    would stand in our table, or in our JSON.
+    """
+    sys.stdout.flush()
+    ours = os.dup(_STDOUT)
+    os.dup2(_STDERR, _STDOUT)
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            sys.stdout.flush()
+        os.dup2(ours, _STDOUT)
+        os.close(ours)
 
 
 def _tell(outcome: Outcome, *, as_json: bool) -> None:

@@ -20,6 +20,8 @@ from queue_workflows.cli.stopping import Stops
 from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
 
 COMPLETION_VARIABLE: Final = "_QWF_COMPLETE"
+_STDOUT: Final = 1
+_STDERR: Final = 2
 # The console scripts that stand for one command each.
 ALIASES: Final = {
     "queue-orchestrator": "orchestrator",
@@ -177,10 +179,15 @@ def run(arguments: Sequence[str]) -> int:
         return report(stops.instead_of(exc), (context and context.obj) or Invocation())
 
 
-def _open_stdout() -> None:
-    """A stdout that was closed becomes one that leads nowhere, before a connection gets its number."""
+def _open_streams() -> None:
+    """A stream that was closed becomes one that leads nowhere, before a connection gets its number."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
+        os.set_inheritable(fd, True)
+    os.close(fd)
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - open until the end
+        sys.stdout = open(_STDOUT, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - open until the end
+    if sys.stderr is None:
+        sys.stderr = open(_STDERR, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - what is said to None goes to stdout
 
 
 def _flush_stdout() -> None:
@@ -210,7 +217,7 @@ def scheduler() -> NoReturn:
 
 def _run_and_exit(program: str) -> NoReturn:
     gc.set_threshold(*GC_THRESHOLDS)
-    _open_stdout()
+    _open_streams()
     instruction = os.environ.get(COMPLETION_VARIABLE)
     if instruction:
         sys.exit(shell_complete(command_of(program), {}, program, COMPLETION_VARIABLE, instruction))

@@ -19,7 +19,7 @@ from queue_workflows.cli.operating import json_option, print_json
 from queue_workflows.cli.progress import Progress
 from queue_workflows.config import effective_settings, resolve_dsn
 from queue_workflows.db.engine import Database, classify_failure
-from queue_workflows.errors import ExitCode, ImportStopped, LineRefused, QwfError
+from queue_workflows.errors import ConfigurationError, ExitCode, ImportStopped, LineRefused, QwfError
 from queue_workflows.jobs.importing import (
     BESIDE_ARGS_BYTES,
     Batch,
@@ -69,8 +69,13 @@ def import_(
     import that ended early is repeated as it was: what has a dedupe_key is not added twice.
     """
     longest = effective_settings().payload_max_bytes + BESIDE_ARGS_BYTES
+    rows = our_rows()
+    try:
+        rows.check(queue_name)
+    except ConfigurationError as unknown:
+        raise click.BadParameter(f"{unknown.message} — {unknown.advice}", param_hint="--queue") from None
     reader = LineReader(
-        our_rows(),
+        rows,
         longest=longest,
         queue=queue_name,
         task_name=task_name,
@@ -114,11 +119,12 @@ def _import(
         ):
             import_batches(batches, sending_on(connection, IngestJobRepository(connection)), done, tell)
     except LineRefused as bad:
+        way_past = "" if bad.is_last else ", or go past it with --skip-bad"
         raise ImportStopped(
             f"{bad.message}; {_committed(done)}",
             line=done.line,
             exit_code=bad.exit_code,
-            advice=f"{bad.advice or 'mend the line'}; then repeat the command, or go past it with --skip-bad",
+            advice=f"{bad.advice or 'mend the line'}; then repeat the command{way_past}",
         ) from bad
     except (psycopg.Error, QwfError, OSError) as failed:
         if not done.line:
@@ -202,6 +208,10 @@ def _print(done: Imported, *, dry_run: bool, as_json: bool) -> None:
             | ({"good": done.created} if dry_run else {"created": done.created, "present": done.present})
         )
     elif dry_run:
-        click.echo(f"{done.line:,} lines: {done.created:,} good, {done.skipped:,} bad; nothing was imported")
+        click.echo(f"{_lines(done)}: {done.created:,} good, {done.skipped:,} bad; nothing was imported")
     else:
-        click.echo(f"{done.line:,} lines: {_counts(done)}")
+        click.echo(f"{_lines(done)}: {_counts(done)}")
+
+
+def _lines(done: Imported) -> str:
+    return "1 line" if done.line == 1 else f"{done.line:,} lines"

@@ -93,7 +93,7 @@ def run(
                     restarts=restarts,
                 )
                 seen, ends = _read(database, queue, since), restarts.ended_with
-                if seen.ended == before.ended or not _goes_on(ends, seen):
+                if not _goes_on(ends, before, seen):
                     break
     _tell(queue, seen, as_json=as_json, worked=ends in ([], [ExitCode.DONE]))
     if stopped is not ExitCode.DONE:
@@ -105,12 +105,15 @@ def run(
     return ExitCode.FAILED if _is_failure(first, seen) else ExitCode.DONE
 
 
-def _goes_on(ends: Sequence[int], seen: Outcomes) -> bool:
-    """Whether something is left to do: what a dead worker had may come back when its successor is through.
+def _goes_on(ends: Sequence[int], before: Outcomes, seen: Outcomes) -> bool:
+    """Whether something is left to do, and the last worker got something done.
 
+    What a dead worker had may come back when its successor is through, and what failed may be due again.
     Workers that died again and again, but not before something ended, died of jobs.
     """
-    return (list(ends) == [ExitCode.DONE] and seen.queued > 0) or any(map(crashed, ends))
+    if list(ends) == [ExitCode.DONE]:
+        return seen.queued > 0 and (seen.ended, seen.tried) != (before.ended, before.tried)
+    return any(map(crashed, ends)) and seen.ended != before.ended
 
 
 def _is_failure(first: Outcomes, seen: Outcomes) -> bool:

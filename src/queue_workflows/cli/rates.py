@@ -16,7 +16,7 @@ from queue_workflows.models import RateLimit
 from queue_workflows.repositories.rates import RateRepository
 
 _UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
-_RATE: Final = re.compile(r"(\d+(?:\.\d+)?)(?:/(s|min|h|d))?")
+_RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|min|h|d))?")
 
 
 class RateType(click.ParamType[float]):
@@ -89,6 +89,8 @@ def list_rates(
     else:
         found = rates.list(limit=limit, after=after or None)
     ((now,),) = connection.execute("SELECT clock_timestamp()").fetchall()
+    if missing := sorted(set(keys) - {row.rate_key for row in found}):
+        say(f"without a rate of its own: {', '.join(missing)}")
     if as_json:
         print_json([_data(row, now) for row in found])
         return
@@ -96,7 +98,7 @@ def list_rates(
         ["KEY", "RATE", "BURST", "TOKENS", "BLOCKED FOR", "SET BY", "WHY"],
         [_line(row, now) for row in found],
     )
-    if not found:
+    if not found and not keys:
         say("no key has a rate")
     elif not keys and len(found) == limit:
         say(f"there may be more: --after '{found[-1].rate_key}'")

@@ -14,6 +14,7 @@ from queue_workflows.cli.seconds import Duration
 from queue_workflows.errors import ConfigurationError, LockHeld
 from queue_workflows.host.kernel import IS_LINUX
 from queue_workflows.host.locks import FIRST_LOOK_S, HostLock
+from queue_workflows.host.trees import sees_us
 
 
 def shares_option(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> dict[str, Path]:
@@ -93,6 +94,11 @@ def run_job(
         raise click.UsageError("--share and --in-workspace are for a --workspace")
     if not IS_LINUX:
         raise ConfigurationError("run-job needs Linux, whose kernel keeps a command's processes together")
+    if not sees_us():
+        raise ConfigurationError(
+            "run-job finds a command's processes in /proc, which is not that of this PID namespace",
+            advice="mount it: `mount -t proc proc /proc`, or `unshare --mount-proc`",
+        )
     bound_to_launcher(within_job=True)
     held = take_locks(locks, command[0], deadline_s=deadline, wait_s=deadline if wait is None else wait)
     if run is not None:

@@ -21,12 +21,12 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from queue_workflows.config import DsnChoice, effective_settings, resolve_dsn
 from queue_workflows.db.asking import AskingConnection
-from queue_workflows.db.dsn import parse_dsn, redact_dsn
+from queue_workflows.db.dsn import parse_dsn, place_of, redact_dsn
 from queue_workflows.db.embedded.server import EmbeddedServer
 from queue_workflows.db.failures import OLDEST_MAJOR, classify_failure, unusable
 from queue_workflows.db.pins import Timeouts, application_name, pin
 from queue_workflows.db.wire import absorb
-from queue_workflows.errors import ConfigurationError, DatabaseUnreachable, UnsupportedServer
+from queue_workflows.errors import ConfigurationError, DatabaseUnreachable, QwfError, UnsupportedServer
 from queue_workflows.settings import Settings
 
 __all__ = ["Database", "acquire_embedded", "classify_failure", "connect", "parse_dsn", "redact_dsn"]
@@ -56,7 +56,11 @@ def connect(
         raise classify_failure(exc, params) from None
     try:
         _refuse_unsupported(connection)
-    except UnsupportedServer:
+        _have_readable_times(connection, params, pooled=pooled)
+    except psycopg.Error as exc:
+        connection.close()
+        raise classify_failure(exc, params) from None
+    except QwfError:
         connection.close()
         raise
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
@@ -216,6 +220,26 @@ def _refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
         raise UnsupportedServer(
             f"{info.host}: the server says version {says}", advice=f"use PostgreSQL {OLDEST_MAJOR} or newer"
         )
+
+
+def _have_readable_times(connection: AskingConnection, params: Mapping[str, str], *, pooled: bool) -> None:
+    """The driver reads times in one style alone, so this pin wins over whatever the user's variables say.
+
+    Behind a pooling proxy it would be set for others too, and not for our own next transaction.
+    """
+    style = connection.info.parameter_status("DateStyle") or "ISO"
+    if style.startswith("ISO"):
+        return
+    if pooled:
+        raise ConfigurationError(
+            f"cannot use {place_of(params)}: its sessions write times in the style {style!r}, and behind a "
+            "pooling proxy nothing of a session can be set",
+            advice="ALTER ROLE … SET datestyle TO 'ISO' for the role that connects, or PGDATESTYLE=ISO where "
+            "the proxy takes that, as PgBouncer does",
+        )
+    connection.execute("SET datestyle TO ISO")
+    if not connection.autocommit:
+        connection.commit()
 
 
 def _remember_owner(_connection: psycopg.Connection[Any], entry: ConnectionPoolEntry) -> None:

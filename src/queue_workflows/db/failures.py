@@ -155,6 +155,12 @@ _CONNECTING = (
         "start the server, or check host and port in the DSN",
     ),
     _means(
+        r'on socket "[^"]*" failed: Permission denied',
+        AccessRefused,
+        "this user may not open the server's socket",
+        "run as the user whose it is, or name a host and a port in the DSN",
+    ),
+    _means(
         r"server closed the connection|Connection reset|the connection is (?:closed|lost)"
         r"|consuming input failed|sending query failed"
         r"|connection is bad|terminating connection|EOF detected|Broken pipe",

@@ -36,7 +36,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
@@ -66,10 +66,14 @@ CANARY: Final = "SELECT pg_notify($1, $2)"
 
 @dataclass(frozen=True)
 class Wake:
-    """Why `wait` returned early; after `listening` and `reconnected` poll once, hints may be lost."""
+    """Why `wait` returned early; after `listening` and `reconnected` poll once, hints may be lost.
+
+    `number` is how many notifications there were: each is another transaction's.
+    """
 
     reason: Literal["notified", "listening", "reconnected", "interrupted"]
     notes: frozenset[Note] = frozenset()
+    number: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -118,6 +122,7 @@ class Listener:
         self._joined_before = False
         self._owed: Literal["listening", "reconnected"] | None = None
         self._notes: set[Note] = set()
+        self._heard = 0
         self._canary_channel = f"qwf_canary_{uuid.uuid4().hex}"
         self._canary_numbers = itertools.count(1)
         self._canary: Note | None = None
@@ -180,7 +185,8 @@ class Listener:
 
     def is_wanted(self, queue: str) -> bool:
         """Whether this queue is advertised, or is to be as soon as that can be done."""
-        return queue in self._wanted
+        with self._in_use:  # who takes it back in `absorb` may have done half of that
+            return queue in self._wanted
 
     def withdraw(self, queue: str) -> None:
         """Writers need not notify for this queue any more."""
@@ -193,17 +199,18 @@ class Listener:
             if not self._wanted:
                 self._mark = None
 
-    def absorb(self, *, withdraw: bool = False) -> bool:
+    def absorb(self, *, withdraw: Callable[[], bool] = lambda: False) -> bool:
         """Take in what has arrived, for a loop that is busy elsewhere; whether there was anything.
 
         From any thread, and without waiting. What nobody reads the server has to keep, for all listeners of
-        all databases. `withdraw` takes back what is advertised as well: the loop will be busy for longer.
+        all databases. If `withdraw` says that the loop will be busy for longer, what is advertised is taken
+        back as well; it is asked when the loop can no more go idle on what it has found advertised.
         """
         if os.getpid() != self._opened_in or not self._in_use.acquire(blocking=False):
             return False  # the loop is in here itself
         try:
             taken = bool(self._keep_wire(self._take_in))
-            if withdraw and self._wanted and self._canary is None:
+            if self._wanted and self._canary is None and withdraw():
                 self._keep_wire(self._withdraw_all)
                 self._wanted.clear()
                 self._advertised.clear()
@@ -280,10 +287,12 @@ class Listener:
             reason, self._owed = self._owed, None
             # The look that this causes covers what these announce.
             self._notes.clear()
+            self._heard = 0
             return Wake(reason)
         if self._notes:
-            notes, self._notes = frozenset(self._notes), set()
-            return Wake("notified", notes)
+            wake = Wake("notified", frozenset(self._notes), self._heard)
+            self._notes, self._heard = set(), 0
+            return wake
         return None
 
     def _sleep(self, seconds: float) -> None:
@@ -301,6 +310,7 @@ class Listener:
                 self._payloads is None or note.payload in self._payloads
             ):
                 self._notes.add(note)
+                self._heard += 1
         return len(arrived)
 
     def _check_canary(self, wire: Wire) -> None:

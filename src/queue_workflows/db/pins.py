@@ -2,7 +2,8 @@
 
 Session settings travel as startup options: they cost no round trip and hold from the first statement on.
 Through a transaction-pooling proxy they would leak into the sessions of others, so there only the client's
-side is pinned. What the user's DSN, PGOPTIONS or libpq's other variables say wins.
+side is pinned. What the user's DSN, PGOPTIONS or libpq's other variables say wins, but for the style of
+times: `engine.connect` sees that it is one that can be read, or refuses.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ def _session_settings(timeouts: Timeouts) -> dict[str, str]:
 
     return {
         "timezone": "UTC",
+        # The one style of times that the driver, and we ourselves, can read.
+        "datestyle": "ISO",
         "default_transaction_isolation": "read committed",
         "lock_timeout": milliseconds(timeouts.lock_s),
         "idle_in_transaction_session_timeout": milliseconds(timeouts.idle_in_transaction_s),

@@ -87,7 +87,7 @@ class Wire:
         self.ask(f"LISTEN {quoted}")
 
     def read(self) -> list[Note]:
-        """The notifications that have arrived, each once, without waiting."""
+        """The notifications that have arrived, without waiting; as often as they came."""
         try:
             _absorb(self._pgconn, self._poll)
         except psycopg.OperationalError as exc:
@@ -97,7 +97,7 @@ class Wire:
             self._unanswered = self._pgconn.get_result() is not None
         self._collect()
         found, self._notes = self._notes, []
-        return found if len(found) < 2 else list(dict.fromkeys(found))
+        return found
 
     def expect(self, note: Note) -> bool:
         """Wait for one notification up to the bound; false if it did not come."""

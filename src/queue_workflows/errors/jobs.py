@@ -9,13 +9,13 @@ from queue_workflows.errors.base import ExitCode, QwfError
 
 
 class LineRefused(QwfError):
-    """A line of a file that is to be imported cannot be; `line` is its number."""
+    """A line of a file that is to be imported cannot be; `is_last` says that nothing can follow."""
 
     exit_code = ExitCode.USAGE
 
-    def __init__(self, line: int, said: str, *, advice: str | None = None) -> None:
+    def __init__(self, line: int, said: str, *, advice: str | None = None, is_last: bool = False) -> None:
         super().__init__(f"line {line}: {said}", advice=advice)
-        self.line = line
+        self.line, self.is_last = line, is_last
 
 
 class ImportStopped(QwfError):

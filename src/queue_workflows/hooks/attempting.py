@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +27,8 @@ from queue_workflows.hooks.environment import hook_environment
 from queue_workflows.hooks.files import Digests
 from queue_workflows.hooks.installing import InstallationStopped, Workshop
 from queue_workflows.hooks.outcomes import result_of
-from queue_workflows.hooks.output import HookOutput, read_output
+from queue_workflows.hooks.output import USUAL, HookOutput, read_output
+from queue_workflows.hooks.pid_files import sweep_what_was_left, told_to_the_next
 from queue_workflows.hooks.places import HookPlaces, places_of
 from queue_workflows.hooks.plugin_config import PluginConfig
 from queue_workflows.hooks.process import HookCommand, HookStop, run_hook
@@ -52,6 +53,8 @@ T = TypeVar("T")
 VERDICTS: Final = (Skip, Discard)
 # How long what a hook printed and left may take to be read and stored after its own timeout.
 _TO_READ_S: Final = 600.0
+# One more than is read, by which who reads it knows that there was more, also after its worker's death.
+_KEPT_BYTES: Final = USUAL.total_bytes + 1
 # How many attempts that nobody read are looked for.
 _LOOKED_BACK: Final = 5
 
@@ -125,6 +128,7 @@ class HookAttempt:
         if self._job.attempt > 1:
             # Of the attempt before, whose worker may have been killed with all that would have ended it.
             end_orphans()
+            self._sweep_what_was_left()
         self._keep_what_was_left()
         command = HookCommand(
             argv=[*hook.interpreter, str(hook.path), *hook_arguments(self._given)],
@@ -141,12 +145,15 @@ class HookAttempt:
             timeout_s=values.timeout_s,
             grace_s=terms.grace_s,
             beneath=places.beneath,
+            stdout_cap=_KEPT_BYTES,
         )
         if self._stop.reason == SEALED:
             raise Skip(NOTHING_LEFT)
         self._is_unread = True
-        ended = run_hook(command, stop=self._stop, spawner=self._bench.spawner, redactor=self._bench.redactor)
-        output = self._read(places.directory, places)
+        bench = self._bench
+        with told_to_the_next(places.began, beneath=places.beneath):
+            ended = run_hook(command, stop=self._stop, spawner=bench.spawner, redactor=bench.redactor)
+        output = self._read(places.directory, places, has_printed=ended.stdout_bytes > 0)
         self._store(output)
         self._is_unread = False
         return result_of(hook.label, ended, output, is_background=self._job.background, limits=terms.limits)
@@ -182,19 +189,34 @@ class HookAttempt:
         """All of it; once the job has to stop, no more than the part that was begun."""
         job = self._job
         hook = HookOfJob(job.run_id, job.plugin or "", job.node_module or "")
-        storing = Storing(job.fence, output, host_label=self._terms.host_label, hook=hook)
+        storing = Storing(
+            *(job.fence, output),
+            host_label=self._terms.host_label,
+            hook=hook,
+            digests=self._bench.reading.digests,
+        )
         while not storing.is_done:
             self._ask(storing.store_part)
             if not storing.is_done:
                 self._ctx.raise_if_cancelled()
 
+    def _before(self) -> Iterator[tuple[int, HookPlaces]]:
+        """The places of the last attempts before this one."""
+        job = self._job
+        for attempt in range(max(1, job.attempt - _LOOKED_BACK), job.attempt):
+            yield attempt, places_of(self._terms.data_dir, job.run_id, self._hook, attempt)
+
+    def _sweep_what_was_left(self) -> None:
+        """The daemons of attempts before this one that only a pid file names."""
+        for _, left in self._before():
+            sweep_what_was_left(
+                *(left.began, left.directory), beneath=left.beneath, grace_s=self._terms.grace_s
+            )
+
     def _keep_what_was_left(self) -> None:
         """What attempts before this one printed whose worker died before it was stored."""
-        job, printed = self._job, {}
-        for attempt in range(max(1, job.attempt - _LOOKED_BACK), job.attempt):
-            places = places_of(self._terms.data_dir, job.run_id, self._hook, attempt)
-            if places.stdout.exists():
-                printed[attempt] = places
+        job = self._job
+        printed = {attempt: places for attempt, places in self._before() if places.stdout.exists()}
         if not printed:
             return
         stored = self._ask(lambda conn: HookRecordRepository(conn).stored_before(job.fence))
@@ -202,10 +224,14 @@ class HookAttempt:
             if attempt not in stored:
                 self._keep(attempt, places)
 
-    def _read(self, directory: Path, places: HookPlaces) -> HookOutput:
+    def _read(self, directory: Path, places: HookPlaces, *, has_printed: bool = False) -> HookOutput:
         reading = self._bench.reading
         return read_output(
-            *(directory, places.stdout), beneath=places.beneath, digests=reading.digests, turn=reading.turn
+            *(directory, places.stdout),
+            beneath=places.beneath,
+            digests=reading.digests,
+            turn=reading.turn,
+            has_printed=has_printed,
         )
 
     def _keep(self, attempt: int, places: HookPlaces) -> None:

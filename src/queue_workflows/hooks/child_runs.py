@@ -105,11 +105,12 @@ def normal_url(given: object, *, base: object = None) -> str | None:
     parts = urlsplit(urldefrag(joined).url)
     if parts.scheme.lower() not in _SCHEMES or not parts.hostname:
         return None
-    host = parts.netloc.lower()
+    user, at, host = parts.netloc.rpartition("@")
+    host = host.lower()
     for scheme, port in (("http", ":80"), ("https", ":443")):
         if parts.scheme.lower() == scheme:
             host = host.removesuffix(port)
-    return urlunsplit((parts.scheme.lower(), host, parts.path or "/", parts.query, ""))
+    return urlunsplit((parts.scheme.lower(), user + at + host, parts.path or "/", parts.query, ""))
 
 
 def _is_wanted(url: str, inputs: dict[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from queue_workflows.errors import HookError
-from queue_workflows.hooks.discovery import Hook, discover_hooks
+from queue_workflows.hooks.discovery import Hook, discover_hooks, overlooked
 from queue_workflows.hooks.plugin_config import load_plugin_config
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def compile_hooks(
     others at once. Raises `HookError` if there are none, or one cannot be run.
     """
     places = list(dirs)
-    hooks = _wanted(discover_hooks(event, places), plugins)
+    hooks = discover_hooks(event, places, plugins=plugins)
     if not hooks:
         below = ", ".join(map(str, places)) or "no directory"
         raise HookError(
@@ -60,9 +60,9 @@ def compile_hooks(
     for step, group in groupby(hooks, key=lambda hook: hook.step):
         nodes.add(step, list(group))
     nodes.seal()
-    for said in ended_at_once(hooks):
+    for said in (*ended_at_once(hooks), *overlooked(event, places)):
         _log.warning("%s", said)
-    ends = _wanted(discover_hooks(f"{event}End", places), plugins)
+    ends = discover_hooks(f"{event}End", places, plugins=plugins)
     for step, group in groupby(ends, key=lambda hook: hook.step):
         nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
     return {"name": event, "on_failure": "continue", "nodes": nodes.all}
@@ -83,10 +83,6 @@ def ended_at_once(hooks: Iterable[Hook]) -> list[str]:
         and hook.step > last
         and load_plugin_config(hook.path.parent).bg_at_seal == "kill"
     ]
-
-
-def _wanted(hooks: list[Hook], plugins: Collection[str] | None) -> list[Hook]:
-    return hooks if plugins is None else [hook for hook in hooks if hook.plugin in plugins]
 
 
 class _Nodes:

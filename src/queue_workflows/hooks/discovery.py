@@ -11,7 +11,8 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ _FILE_NAME: Final = re.compile(
     r"on_(?P<event>[A-Za-z][A-Za-z0-9]*)__(?:(?P<number>[0-9]{2})_)?"
     r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*?)(?P<background>\.bg)?(?P<ext>\.[A-Za-z0-9]+)?"
 )
+_LETTERS: Final = "letters, digits and any of `_ . -`, as in title/on_Page__54_title.py"
 # What stands in for a first line `#!`; the worker looks the name up on its own machine.
 _INTERPRETERS: Final[Mapping[str, str]] = {
     ".py": sys.executable,
@@ -80,8 +82,13 @@ def is_background_hook(name: str) -> bool:
     return _parts(name)["background"] is not None
 
 
-def discover_hooks(event: str, dirs: Iterable[Path | str]) -> list[Hook]:
-    """All hooks of an event, in order; `HookError` names every one that cannot be run, and why."""
+def discover_hooks(
+    event: str, dirs: Iterable[Path | str], *, plugins: Collection[str] | None = None
+) -> list[Hook]:
+    """All hooks of an event, in order; `HookError` names every one that cannot be run, and why.
+
+    Of these `plugins` only, if they are named: what is wrong with others is nobody's affair then.
+    """
     if not EVENT_NAME.fullmatch(event):
         raise HookError(
             f"{event!r:.120} is no event", advice="its name has letters and digits, as in Snapshot"
@@ -89,6 +96,8 @@ def discover_hooks(event: str, dirs: Iterable[Path | str]) -> list[Hook]:
     hooks: list[Hook] = []
     wrong: list[str] = []
     for plugin in plugins_in(dirs).values():
+        if plugins is not None and plugin.name not in plugins:
+            continue
         for path in files_of(plugin):
             found = _FILE_NAME.fullmatch(path.name)
             if found is None or found["event"] != event:
@@ -100,6 +109,27 @@ def discover_hooks(event: str, dirs: Iterable[Path | str]) -> list[Hook]:
     if wrong:
         raise HookError(*wrong, advice="set its executable bit, with a first line such as #!/bin/sh")
     return sorted(hooks, key=in_order)
+
+
+def overlooked(event: str, dirs: Iterable[Path | str]) -> list[str]:
+    """What to tell the authors of files that look like hooks of an event, and are none by their names."""
+    said = []
+    for place in sorted(Path(entry) for given in dirs for entry in os.scandir(given) if entry.is_dir()):
+        meant: list[str] = []
+        with suppress(HookError):  # what cannot be looked into is told of where it is a plugin
+            meant = [path.name for path in files_of(place) if _is_meant(path.name, event)]
+        if place.name.startswith("."):
+            continue
+        if meant and PLUGIN_NAME.fullmatch(place.name) is None:
+            said.append(f"{place.name!r} is no plugin's name, so its hooks are passed over: {_LETTERS}")
+        elif wrong := [name for name in meant if _FILE_NAME.fullmatch(name) is None]:
+            said.append(f"{wrong[0]!r} of {place.name} is no hook's name, so it is passed over: {_LETTERS}")
+    return said
+
+
+def _is_meant(name: str, event: str) -> bool:
+    """Whether a file's name begins as those of an event's hooks do; what editors keep ends with a tilde."""
+    return name.startswith(f"on_{event}_") and not name.endswith("~")
 
 
 def find_hook(plugin: str, name: str, dirs: Iterable[Path | str]) -> Hook | None:

@@ -6,6 +6,7 @@ was opened. So whatever is swapped between a look and an open, nothing outside i
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import mimetypes
 import os
@@ -89,10 +90,16 @@ def open_regular(name: str, *, within: int) -> int:
     return opened
 
 
-def digest_of(path: Path) -> str:
-    """The checksum of a file of the machine's own."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def small_file(path: Path, most: int) -> bytes:
+    """The first bytes of a plugin's own file, also behind a link; `OSError` for a FIFO, which has no end."""
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        with os.fdopen(opened, "rb", closefd=False) as file:
+            return file.read(most)
+    finally:
+        os.close(opened)
 
 
 class Digests:
@@ -122,6 +129,20 @@ class Digests:
                 if len(self._kept) > _MOST_KEPT:
                     del self._kept[next(iter(self._kept))]
         return digest, size
+
+
+def digest_of(path: Path, digests: Digests, most: int) -> tuple[str | None, int]:
+    """The checksum of a file of the machine's own, None if it has more than `most` bytes; and its size."""
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        seen = os.fstat(opened)
+        if not stat.S_ISREG(seen.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
+        if seen.st_size > most:
+            return None, seen.st_size
+        return digests.of(opened, seen)
+    finally:
+        os.close(opened)
 
 
 def find_files(directory: int, caps: FileCaps = USUAL_CAPS, digests: Digests | None = None) -> Found:

@@ -26,7 +26,7 @@ from queue_workflows.hooks.needs import Need
 from queue_workflows.hooks.output import HookOutput, read_output
 from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.process import HookCommand, HookExit, HookStop, run_hook
-from queue_workflows.hooks.reported import installed_of, promote_waiting
+from queue_workflows.hooks.reported import Checksums, installed_of, promote_waiting
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.repositories.binaries import BINARY, BinaryFence, BinaryRepository, Installed
@@ -194,7 +194,9 @@ class Installation:
             raise QwfError(_why(ended))
         for record in output.records:
             if record.type == EVENT:
-                found = installed_of(record.payload, name=self._need.name)
+                sums = Checksums()
+                sums.add(record.payload)
+                found = installed_of(record.payload, sums, name=self._need.name)
                 return found if found.provider else found._replace(provider=provider)
         raise QwfError("it printed no Binary record")
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from queue_workflows.errors import PluginConfigError
 from queue_workflows.hooks.discovery import plugins_in
+from queue_workflows.hooks.files import small_file
 
 FILES: Final = ("binaries.jsonl", "dependencies.jsonl")
 USUAL_PROVIDERS: Final = ("env", "pip", "npm", "apt", "brew")
@@ -54,8 +55,7 @@ def needs_of(plugin: Path) -> tuple[Need, ...]:
     """What a plugin's directory says that it needs; `PluginConfigError` names a line that is wrong."""
     for name in FILES:
         try:
-            with (plugin / name).open("rb") as file:
-                content = file.read(_LONGEST_FILE + 1)
+            content = small_file(plugin / name, _LONGEST_FILE + 1)
         except FileNotFoundError:
             continue
         except OSError as wrong:

@@ -10,6 +10,7 @@
     whatever, told to stop                anything                          the same, or what the stop says
     told to end with its run's last step  as with status 0, whatever its exit
     a background hook's own timeout       as with status 0: it had its time
+    whatever, its output not written      anything                          tried again: its disk may be full
 
 What it has printed until then is kept in every case.
 """
@@ -44,6 +45,8 @@ def result_of(
     was_cut_short = ended.timed_out or ended.stopped is not None
     if (ended.code != 0 or was_cut_short) and not had_its_time:
         raise HookFailed(label, _how(ended), ended.stderr_tail)
+    if ended.output_error is not None:
+        raise HookFailed(label, f"what it printed could not be kept: {ended.output_error}", ended.stderr_tail)
     result = output.result(limits)
     said = str(result.get("output_str") or "")[:_LONGEST]
     match result.get("status"):

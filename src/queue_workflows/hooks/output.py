@@ -30,6 +30,7 @@ from queue_workflows.payload import check_payload
 from queue_workflows.repositories.fields import NAME_BYTES, PayloadLimits
 
 WARNING: Final = "Warning"
+FILES: Final = "Files"
 RESULT_TYPES: Final = frozenset({"Result", "ArchiveResult"})
 _SHOWN: Final = 120
 _BLOCK: Final = 1 << 16
@@ -53,7 +54,7 @@ class OutputCaps:
     lines: int = 1_000_000
     records: int = 10_000
     warnings: int = 200
-    total_bytes: int = 64 << 20
+    total_bytes: int = 16 << 20
     files: FileCaps = USUAL_CAPS
 
 
@@ -143,11 +144,13 @@ def read_output(
     caps: OutputCaps = USUAL,
     digests: Digests | None = None,
     turn: AbstractContextManager[Any] = _AT_ONCE,
+    has_printed: bool = False,
 ) -> HookOutput:
     """Read what a hook wrote to `stdout` and left in `directory`; what is not there is empty.
 
     Both lie below `beneath`, and no link below it is followed. A line is parsed in its `turn`: of many
-    outputs that are read at once only one line is in memory as objects.
+    outputs that are read at once only one line is in memory as objects. Of a hook that `has_printed` the
+    output has to be there.
     """
     lines: tuple[HookLine, ...] = ()
     found, left_out = Found(), []
@@ -159,7 +162,8 @@ def read_output(
         finally:
             os.close(opened)
     except FileNotFoundError:
-        pass
+        if has_printed:
+            lines = (_warning(1, "the output cannot be read: the hook has removed its file"),)
     except OSError as wrong:
         lines = (_warning(1, f"the output cannot be read: {wrong.strerror or wrong}"),)
     try:
@@ -219,7 +223,7 @@ def _split(opened: int, caps: OutputCaps) -> Iterator[tuple[int, bytes, bool]]:
             yield line_no, pending, False
             pending, overlong = b"", True
     if read >= caps.total_bytes and os.read(opened, 1):
-        yield line_no, b"", False
+        yield line_no + overlong, b"", False  # a number is stored once
     elif pending:
         yield line_no, pending, True
 
@@ -245,6 +249,8 @@ def _parsed(line_no: int, content: bytes) -> HookLine:
         kind = payload.get("type")
         if not isinstance(kind, str) or not kind or len(kind.encode()) > NAME_BYTES or kind == WARNING:
             raise PayloadError("it has no `type`, or none that can be kept")
+        if kind == FILES:
+            raise PayloadError(f"the type {FILES!r} is the engine's own, for what it has found itself")
     except PayloadError as refused:
         return _warning(line_no, f"{refused.message}: {_shown(content)}")
     return HookLine(line_no, kind, text)

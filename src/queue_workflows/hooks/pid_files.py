@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +23,8 @@ from queue_workflows.host.lifetime import MARK, kill_trees
 
 _SLACK_S: Final = 2.0  # a process's start is known to a hundredth, a file's time to a tick of the clock
 _MOST_FILES: Final = 100
+_NOBODYS: Final = "no process's mark"
+_MADE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def sweep_pid_files(
@@ -38,6 +40,35 @@ def sweep_pid_files(
             return _sweep(opened, mark, since, grace_s)
     except OSError:
         return ()
+
+
+@contextmanager
+def told_to_the_next(began: Path, *, beneath: Path) -> Iterator[None]:
+    """Leave the file `began` behind where this is broken off, by the worker's death too."""
+    with suppress(OSError), directory_beneath(began.parent, beneath=beneath) as above:
+        os.close(os.open(began.name, _MADE, 0o600, dir_fd=above))
+    yield
+    _forget(began, beneath)
+
+
+def sweep_what_was_left(began: Path, directory: Path, *, beneath: Path, grace_s: float) -> tuple[int, ...]:
+    """As `sweep_pid_files`, for a script whose end nobody saw: its `began` says since when it ran.
+
+    What bears a mark is not looked for here, as it is ended with its spawner's other orphans.
+    """
+    try:
+        with directory_beneath(began.parent, beneath=beneath) as above:
+            since = os.stat(began.name, dir_fd=above, follow_symlinks=False).st_mtime
+    except OSError:
+        return ()
+    swept = sweep_pid_files(directory, mark=_NOBODYS, since=since, grace_s=grace_s, beneath=beneath)
+    _forget(began, beneath)
+    return swept
+
+
+def _forget(began: Path, beneath: Path) -> None:
+    with suppress(OSError), directory_beneath(began.parent, beneath=beneath) as above:
+        os.unlink(began.name, dir_fd=above)
 
 
 def _sweep(directory: int, mark: str, since: float, grace_s: float) -> tuple[int, ...]:

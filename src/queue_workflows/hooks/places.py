@@ -1,7 +1,7 @@
 """Where a run of hooks keeps what they write.
 
     {data}/runs/{run}/{plugin}/                          the working directory of the plugin's hooks
-    {data}/runs/{run}/.output/{plugin}/{hook}.{attempt}.stdout.jsonl, .stderr.log
+    {data}/runs/{run}/.output/{plugin}/{hook}.{attempt}.stdout.jsonl, .stderr.log, .stderr.began
 
 What is printed stands beside the plugins' directories, so that it is no file of theirs. A plugin's name does
 not begin with a dot.
@@ -16,7 +16,7 @@ from typing import Final
 
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.discovery import Hook
-from queue_workflows.host.beneath import directory_beneath
+from queue_workflows.host.directories import make_usable
 
 _OUTPUT: Final = ".output"
 
@@ -35,12 +35,16 @@ class HookPlaces:
         """What no hook's link leads out of: the directory of all runs."""
         return self.run.parent
 
+    @property
+    def began(self) -> Path:
+        """The file that is there from its beginning until somebody has looked for its daemons."""
+        return self.stderr.with_suffix(".began")
+
     def make(self) -> None:
-        """Create what is missing; `HookError` where something else is in the way."""
+        """Create what is missing, also rights that a hook took away; `HookError` where that cannot be."""
         for directory in (self.directory, self.stdout.parent):
             try:
-                with directory_beneath(directory, beneath=self.beneath, make=True):
-                    pass
+                make_usable(directory, beneath=self.beneath)
             except OSError as wrong:
                 raise HookError(f"{directory}: {wrong.strerror}", advice="see to it, then retry") from None
 

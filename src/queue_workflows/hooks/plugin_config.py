@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, cast
 
 from queue_workflows.errors import PayloadError, PluginConfigError
+from queue_workflows.hooks.files import small_file
 from queue_workflows.workflow.nodes import lock_text
 from queue_workflows.workflow.schemas import filled, flaws_of_schema
 
@@ -102,8 +103,7 @@ def load_plugin_config(directory: Path) -> PluginConfig:
     """What the plugin in this directory says of itself; `PluginConfigError` if that makes no sense."""
     plugin, path = directory.name, directory / CONFIG_FILE
     try:
-        with path.open("rb") as file:
-            text = file.read(_LONGEST_FILE + 1)
+        text = small_file(path, _LONGEST_FILE + 1)
     except FileNotFoundError:
         return PluginConfig(plugin)
     except OSError as wrong:
@@ -111,7 +111,7 @@ def load_plugin_config(directory: Path) -> PluginConfig:
     if len(text) > _LONGEST_FILE:
         raise PluginConfigError(plugin, f"{path} is larger than {_LONGEST_FILE:,} bytes")
     try:
-        document = json.loads(text)
+        document = json.loads(text, parse_constant=_refused)
     except (ValueError, RecursionError) as wrong:
         raise PluginConfigError(plugin, f"{path} is no JSON: {wrong}") from None
     return read_plugin_config(plugin, document)

@@ -22,9 +22,10 @@ import psycopg
 
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.child_runs import discover, start_discovered, take_found
-from queue_workflows.hooks.output import HookLine, HookOutput
+from queue_workflows.hooks.files import Digests
+from queue_workflows.hooks.output import FILES, HookLine, HookOutput
 from queue_workflows.hooks.record_types import RecordContext, RecordType, RecordTypes, registered_types
-from queue_workflows.hooks.reported import report_binary, report_machine
+from queue_workflows.hooks.reported import CHECKSUMS, Checksums, report_binary, report_machine
 from queue_workflows.repositories.claimed import Fence
 from queue_workflows.repositories.hook_records import (
     FILES_LINE,
@@ -34,7 +35,6 @@ from queue_workflows.repositories.hook_records import (
     fits_at_once,
 )
 
-FILES: Final = "Files"
 RESULT_STATUSES: Final = ("succeeded", "failed", "skipped")
 _SAID: Final = 500
 # How much of an output is one transaction.
@@ -57,8 +57,9 @@ class Storing:
         host_label: str,
         hook: HookOfJob | None = None,
         clock: Callable[[], float] = time.monotonic,
+        digests: Digests | None = None,
     ) -> None:
-        """Who knows the `hook` of the job says so, which saves questions."""
+        """Who knows the `hook` of the job says so, which saves questions; `digests` save reading."""
         self.counts: Counter[str] = Counter()
         self._fence = fence
         self._hook = hook
@@ -66,6 +67,10 @@ class Storing:
         self._host_label = host_label
         self._clock = clock
         self._stored = self._tries = 0
+        self._sums = Checksums(digests)
+        for line in output.lines:
+            if line.is_record and line.type == "Binary":
+                self._sums.add(line.payload)
         # A first attempt without any output leaves nothing to keep.
         self.is_done = output == HookOutput() and fence.attempt == 1
 
@@ -115,6 +120,7 @@ class Storing:
         ctx = RecordContext(
             *(conn, hook.run_id, self._fence.job_id, self._fence.attempt),
             *(hook.plugin, hook.hook, self._host_label),
+            known={CHECKSUMS: self._sums},
         )
         handled = list(self._handled(ctx, counts))
         _start_found(ctx, counts)

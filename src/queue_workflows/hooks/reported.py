@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from queue_workflows.hooks.files import digest_of
+from queue_workflows.hooks.files import Digests, digest_of
 from queue_workflows.hooks.record_types import RecordContext
 from queue_workflows.repositories.binaries import BINARY_MISSING, BinaryRepository, Installed, hold_key
 from queue_workflows.repositories.machines import MachineRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 
 HOOKS_QUEUE: Final = "hooks"
+# What handlers of one output know of each other: its `Checksums`.
+CHECKSUMS: Final = "checksums"
+# Of the programs that an output names, how many bytes are read.
+MOST_SUMMED: Final = 1 << 30
 
 
 def report_machine(record: dict[str, Any], ctx: RecordContext) -> None:
@@ -23,9 +28,42 @@ def report_machine(record: dict[str, Any], ctx: RecordContext) -> None:
     MachineRepository(ctx.conn).seen(ctx.host_label, facts)
 
 
+class Checksums:
+    """Of programs that a hook's output names: made before anything of it is stored, of so many bytes in all.
+
+    The transaction that stores records must not wait for a disk.
+    """
+
+    def __init__(self, digests: Digests | None = None, *, most: int = MOST_SUMMED) -> None:
+        self._digests = digests or Digests()
+        self._left = most
+        self._known: dict[str, str | None] = {}
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Look at the file that a record names, once."""
+        abspath = record.get("abspath")
+        if not isinstance(abspath, str) or not os.path.isabs(abspath) or abspath in self._known:
+            return
+        with suppress(OSError, ValueError):
+            digest, size = digest_of(Path(abspath), self._digests, self._left)
+            self._known[abspath] = digest
+            self._left -= size if digest else 0
+
+    def of(self, abspath: str) -> str | None:
+        """That of a file; None for one that was too large, or could not be read."""
+        return self._known.get(abspath)
+
+
 def report_binary(record: dict[str, Any], ctx: RecordContext) -> None:
     """A program of this machine; jobs that waited for it go on."""
-    found = installed_of(record)
+    sums = ctx.known.setdefault(CHECKSUMS, Checksums())
+    sums.add(record)
+    found = installed_of(record, sums)
+    if found.sha256 is None:
+        ctx.warnings[ctx.line_no] = (
+            f"Binary: {found.abspath:.300} has no checksum: it cannot be read, or the programs that its hook"
+            f" names are more than {MOST_SUMMED >> 20:,} MiB in all"
+        )
     machine_id = MachineRepository(ctx.conn).seen(ctx.host_label)
     BinaryRepository(ctx.conn).report(machine_id, found)
     promote_waiting(NodeJobRepository(ctx.conn), ctx.host_label, found.name)
@@ -36,7 +74,7 @@ def promote_waiting(jobs: NodeJobRepository, host_label: str, name: str) -> None
     jobs.promote_held(BINARY_MISSING, [hold_key(host_label, name)], queue=HOOKS_QUEUE)
 
 
-def installed_of(record: dict[str, Any], *, name: str | None = None) -> Installed:
+def installed_of(record: dict[str, Any], sums: Checksums, *, name: str | None = None) -> Installed:
     """A record as the program that it names, which is there and can be run; the checksum is our own."""
     said, abspath = record.get("name"), record.get("abspath")
     if not isinstance(said, str) or not said or (name is not None and said != name):
@@ -50,7 +88,7 @@ def installed_of(record: dict[str, Any], *, name: str | None = None) -> Installe
         name=said,
         abspath=abspath,
         version=version[:100] if isinstance(version, str) and version else None,
-        sha256=digest_of(Path(abspath)),
+        sha256=sums.of(abspath),
         provider=provider if isinstance(provider, str) and provider else None,
     )
 

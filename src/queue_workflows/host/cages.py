@@ -132,7 +132,10 @@ def _is_marked(home: str) -> bool:
 
 
 def _locked(path: str) -> int | None:
-    """A descriptor that holds the directory's lock; None if somebody else has it, or it is gone."""
+    """A descriptor that holds the directory's lock; None if somebody else has it, or it is gone.
+
+    Not by `flock`, which takes along what no shim has time to load.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -211,6 +211,12 @@ class Alarm(DeadMan):
     _number = signal.SIGALRM
 
 
+class Wake(DeadMan):
+    """The same clock with the signal that lets a stopped process go on, and that others do not notice."""
+
+    _number = signal.SIGCONT
+
+
 _living: Final[weakref.WeakSet[DeadMan]] = weakref.WeakSet()
 
 

@@ -24,6 +24,7 @@ from typing import Final
 
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.host.beneath import DIRECTORY, directory_beneath, open_within
+from queue_workflows.host.flock import is_at
 from queue_workflows.host.mounts import mount_of
 
 REMOVED: Final = ".removed"
@@ -54,7 +55,7 @@ def hold(base: Path, *names: str) -> int:
                 continue
             try:
                 _lock(held, fcntl.LOCK_SH)
-                if is_at(held, above, names[-1]):
+                if is_at(held, names[-1], dir_fd=above):
                     with suppress(PermissionError):
                         os.utime(held)  # from its last use on it is kept as long as a new one
                     return held
@@ -62,6 +63,23 @@ def hold(base: Path, *names: str) -> int:
                 os.close(held)
                 raise
             os.close(held)
+
+
+def make_usable(directory: Path, *, beneath: Path) -> None:
+    """Make what is missing of a directory below `beneath`, and take back the rights to what is on the way.
+
+    Whoever worked there may have taken them from us; a link, or what is somebody else's, stays in the way.
+    """
+    parts = directory.relative_to(beneath).parts
+    with directory_beneath(beneath, beneath=beneath, make=True) as base:
+        above = os.dup(base)
+        try:
+            for part in parts:
+                inner = _usable(above, part)
+                os.close(above)
+                above = inner
+        finally:
+            os.close(above)
 
 
 def take_away(above: int, name: str) -> bool:
@@ -72,7 +90,7 @@ def take_away(above: int, name: str) -> bool:
         return False
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not is_at(held, above, name):
+        if not is_at(held, name, dir_fd=above):
             return False
         with suppress(FileExistsError):
             os.mkdir(REMOVED, _OURS_ALONE, dir_fd=above)
@@ -116,15 +134,6 @@ def last_change(path: Path, *, since: float) -> float:
             with suppress(OSError):
                 latest = max(latest, os.stat(os.path.join(above, name), follow_symlinks=False).st_ctime)
     return latest
-
-
-def is_at(held: int, above: int, name: str) -> bool:
-    """Whether an open directory still is the one of that name: it may have been removed meanwhile."""
-    try:
-        there = os.stat(name, dir_fd=above, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(os.fstat(held), there)
 
 
 @contextmanager
@@ -208,6 +217,21 @@ def _writable(above: int, name: str) -> int:
         os.close(held)
         raise
     return held
+
+
+def _usable(above: int, name: str) -> int:
+    """A directory in an open one, made or as `_writable` leaves it if that is what it takes."""
+    try:
+        held = open_within(above, name, make=True)
+    except PermissionError as refused:
+        try:
+            return _writable(above, name)
+        except FileNotFoundError:  # it is the one above where nothing may be made
+            raise refused from None
+    if os.fstat(held).st_mode & _OURS_ALONE == _OURS_ALONE:
+        return held
+    os.close(held)
+    return _writable(above, name)
 
 
 def _refuse_a_mount(held: int, above: int) -> None:

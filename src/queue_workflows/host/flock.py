@@ -24,6 +24,7 @@ _log = logging.getLogger(__name__)
 
 SHARED: Final = Path("/run/lock/qwf")
 _OPEN: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not keep us
+_FIRST_FREE: Final = 3
 
 
 def lock_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
@@ -122,7 +123,7 @@ def try_lock(path: Path, *, create: bool = True, shared: bool = False) -> int | 
     FileNotFoundError without the file, where none is to be made.
     """
     while True:
-        fd = os.open(path, _OPEN | (os.O_CREAT if create else 0), 0o644)
+        fd = _opened(path, create)
         try:
             fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
             if is_at(fd, path):
@@ -133,6 +134,19 @@ def try_lock(path: Path, *, create: bool = True, shared: bool = False) -> int | 
         except BaseException:
             os.close(fd)
             raise
+        os.close(fd)
+
+
+def _opened(path: Path, create: bool) -> int:
+    """Never under the number of a closed stream: a message would be written into the file, a daemon's
+    `dup2` would free the lock.
+    """
+    fd = os.open(path, _OPEN | (os.O_CREAT if create else 0), 0o644)
+    if fd >= _FIRST_FREE:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
+    finally:
         os.close(fd)
 
 
@@ -159,10 +173,10 @@ def remove(fd: int | None, path: Path) -> None:
         path.unlink()
 
 
-def is_at(fd: int, path: Path) -> bool:
-    """Whether the file still is the one at that path: it may have been replaced while we took its lock."""
+def is_at(fd: int, name: Path | str, *, dir_fd: int | None = None) -> bool:
+    """Whether it still is the one of that name: it may have been replaced while we took its lock."""
     try:
-        there = os.stat(path, follow_symlinks=False)
+        there = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     except FileNotFoundError:
         return False
     return os.path.samestat(os.fstat(fd), there)

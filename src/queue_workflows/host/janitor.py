@@ -18,6 +18,7 @@ janitors cannot have one lock, and the second finds the thing gone. What a look 
     is there      free, or has no file          reap: its owner is gone, as all are after a reboot
     is there      held                          leave: it is live
     is there      held, its file was removed    flag: its owner lives, and nobody else can see that
+                  or its directory replaced
     is there      held for over two deadlines   flag: it is live all the same, and somebody should look
     is there      cannot be judged, or the      skip, and say why: a doubt never ends anything
                   directory is missing
@@ -40,10 +41,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from queue_workflows.host.claims import SUFFIX, Claim
 from queue_workflows.host.locks import (
-    SUFFIX,
     Absent,
-    Claim,
     Free,
     Held,
     HostLock,
@@ -106,7 +106,7 @@ def judge(thing: bool, lock: Probe | Removed, *, deadline_s: float, idle_s: floa
 
 def _judge_live(lock: Held | Removed, deadline_s: float) -> tuple[Deed, str]:
     if isinstance(lock, Removed):
-        return Deed.FLAG, "live, though its lock file was removed; held"
+        return Deed.FLAG, "live, though its lock file is not there any more; held"
     if lock.age_s > 2 * deadline_s:
         return Deed.FLAG, f"held for {lock.age_s:.0f} s, and its deadline is {deadline_s:g} s"
     return Deed.LEAVE, f"live: held for {lock.age_s:.0f} s"
@@ -149,14 +149,15 @@ def look_at(
 ) -> Found:
     """Judge a candidate; with its lock in hand if it is to be reaped, unless this is only to tell.
 
-    `removed` says who has which lock file that is not there any more, and is asked only where one is missing.
+    `removed` says who has which lock file that is not there any more, and is asked before anything is reaped.
     """
     file = lock_file_name(name)
     lock: Probe | Removed = probe(directory, file)
-    if isinstance(lock, Absent) and (pid := removed().get(file)):
-        lock = Removed(pid)
     if isinstance(lock, Free):
         lock.release()
+    # Also of a free one: in a directory that was put in the place of another it is not the owner's.
+    if isinstance(lock, Absent | Free) and (pid := removed().get(file)):
+        lock = Removed(pid)
     deed, why = judge(True, lock, deadline_s=kind.deadline_s)
     verdict = _verdict(kind.name, name, deed, why, lock)
     if dry or deed is not Deed.REAP:

@@ -59,9 +59,7 @@ class Keeper:
         if IS_LINUX:
             prctl(PR_SET_CHILD_SUBREAPER, 1)
             prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        self._ready = select.poll()
-        self._ready.register(control, select.POLLIN)
-        self._ready.register(self._woken, select.POLLIN)
+        self._wait = _waiting_for(control, self._woken)
 
     def run(self) -> None:
         """Until the worker or the spawner is gone, or there is nothing to do for so many keepers."""
@@ -88,8 +86,7 @@ class Keeper:
         """The worker's socket for the next command; None when none will come."""
         until = None if patience_s is None else time.monotonic() + patience_s
         while not self._is_orphaned():
-            left = None if until is None else max(until - time.monotonic(), 0.0) * 1000
-            events = self._ready.poll(left)
+            events = self._wait(None if until is None else max(until - time.monotonic(), 0.0))
             if not events:
                 return None
             if (self._woken, select.POLLIN) in events:
@@ -125,6 +122,23 @@ class Keeper:
 
     def _is_orphaned(self) -> bool:
         return os.getppid() != self._spawner
+
+
+def _waiting_for(control: socket.socket, woken: int) -> Callable[[float | None], list[tuple[int, int]]]:
+    """Waits for either, so many seconds. Where the kernel can, a command wakes one of all keepers that wait.
+
+    Else all of them wake up for each command and one finds it; where they take turns at that, the spawner
+    takes every one for busy and forks further ones.
+    """
+    if hasattr(select, "EPOLLEXCLUSIVE"):
+        epoll = select.epoll()
+        epoll.register(control, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+        epoll.register(woken, select.EPOLLIN)
+        return epoll.poll
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(woken, select.POLLIN)
+    return lambda left: poll.poll(None if left is None else left * 1000)
 
 
 def _received(worker: socket.socket) -> dict[str, Any] | None:

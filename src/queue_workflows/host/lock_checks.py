@@ -11,9 +11,9 @@ from typing import Final
 
 from queue_workflows.db.doctor.findings import Check, Status, failed
 from queue_workflows.errors import ConfigurationError, ExitCode
+from queue_workflows.host.claims import holders_of_removed
 from queue_workflows.host.flock import flaw_of, local
 from queue_workflows.host.janitor import Deed, Verdict, tidy
-from queue_workflows.host.missing_locks import holders_of_removed
 from queue_workflows.host.resources import ResourceKind
 
 _NAMED: Final = 3
@@ -54,9 +54,12 @@ def _check_held(verdicts: Sequence[Verdict], removed: Mapping[str, int]) -> Chec
     data = {"held": [asdict(one) for one in held], "removed": dict(removed)}
     if removed:
         advice = (
-            "let them end; until then others may have what they have: nobody is to remove held lock files"
+            "let them end; until then others may have what they have: nobody is to take away held lock files,"
+            " or their directory"
         )
-        said = [f"{file}, which was removed, by process {pid}" for file, pid in sorted(removed.items())]
+        said = [
+            f"{file}, which is not there any more, by process {pid}" for file, pid in sorted(removed.items())
+        ]
         return Check("held", Status.WARN, _some(said), advice, data=data)
     if not long:
         return Check("held", Status.OK, f"{len(held)} held, none for too long", data=data)

@@ -29,27 +29,26 @@ end of its `with`, or with the process. A process that was forked holds none of 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
+import math
 import os
 import random
 import re
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from queue_workflows.errors import LockHeld, LockUnusable
+from queue_workflows.host.claims import SUFFIX, Claim, held_in_a_former, read_claim, told, write_claim
 from queue_workflows.host.flock import has_alone, is_at, local, lock_directory, remove, try_lock, unlock
 from queue_workflows.host.kernel import IS_LINUX
 
 _log = logging.getLogger(__name__)
 
-# By which a file is known as one of these among others of the directory.
-SUFFIX: Final = ".hostlock"
 # What a job may put before a name (as in `repositories.host_locks`, which is much to import for a word).
 ELSEWHERE: Final = "elsewhere:"
 FIRST_LOOK_S: Final = 0.01
@@ -58,14 +57,14 @@ _SAY_AGAIN_S: Final = 60.0
 _LONGEST_STEM: Final = 96
 # Elsewhere file systems take `a` and `A` for one name.
 _STRANGE: Final = re.compile(r"[^A-Za-z0-9._-]" if IS_LINUX else r"[^a-z0-9._-]")
-_LONGEST_CLAIM: Final = 4096
-_LONGEST_NOTE: Final = 200
+_LONGEST_TEXT: Final = 200
+_NOT_REGULAR: Final = "it is not a regular file"
 _held: Final[set[HostLock]] = set()
 
 
 def lock_file_name(name: str) -> str:
     """The name of the lock's file; no two locks share one, because what had to be changed gets a digest."""
-    if not name or "\0" in name:
+    if not isinstance(name, str) or not name or "\0" in name:
         raise LockUnusable(name, "a lock needs a name")
     stem = _STRANGE.sub("_", name)[:_LONGEST_STEM]
     if stem.startswith("."):
@@ -76,17 +75,14 @@ def lock_file_name(name: str) -> str:
     return stem + SUFFIX
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What a holder wrote down of itself; to be told, not to be trusted."""
-
-    name: str
-    pid: int
-    deadline_s: float | None = None
-    note: str | None = None
-
-    def __str__(self) -> str:
-        return f"process {self.pid}" + (f" ({self.note})" if self.note else "")
+def _checked(name: str, deadline_s: float | None) -> float | None:
+    """Refused here, where nothing is held yet; what is written down has to be readable for others."""
+    if deadline_s is None or (
+        isinstance(deadline_s, int | float) and not isinstance(deadline_s, bool) and 0 < deadline_s < math.inf
+    ):
+        return deadline_s
+    what = f"its deadline_s is {deadline_s!r:.80}"
+    raise LockUnusable(name, what, advice="give a number of seconds above 0, or None")
 
 
 class HostLock:
@@ -118,8 +114,14 @@ class HostLock:
             from queue_workflows.config import effective_settings
 
             directory = lock_directory(effective_settings().lock_dir)
-        self.path = local(directory) / file
-        self._claim = (deadline_s, note and note[:_LONGEST_NOTE])
+        self.path = local(Path(directory)).absolute() / file
+        self._claim = Claim(
+            name[:_LONGEST_TEXT],
+            0,
+            _checked(name, deadline_s),
+            note and str(note)[:_LONGEST_TEXT],
+            str(self.path.parent),
+        )
         self._fd: int | None = None
 
     @property
@@ -131,15 +133,48 @@ class HostLock:
         """Take the lock if nobody has it."""
         if self._fd is not None:
             raise RuntimeError(f"the lock {self.name!r} is held by this object already")
-        try:
-            fd = try_lock(self.path)
-        except OSError as exc:
-            raise LockUnusable(self.name, f"{self.path}: {exc.strerror or exc}") from exc
+        fd = self._try()
+        if fd is not None and held_in_a_former(self.path.parent, self.path.name) is not None:
+            unlock(fd)
+            fd = None
         if fd is None:
             return False
+        if not stat.S_ISREG(os.fstat(fd).st_mode):  # no janitor could judge it
+            unlock(fd)
+            raise LockUnusable(self.name, f"{self.path}: {_NOT_REGULAR}")
         self._fd = fd
         _held.add(self)
-        _write_claim(fd, Claim(self.name, os.getpid(), *self._claim))
+        return True
+
+    def _try(self) -> int | None:
+        """The descriptor of the lock, with the claim in it, of the file that is at the path after that."""
+        try:
+            while (fd := try_lock(self.path)) is not None:
+                write_claim(fd, replace(self._claim, pid=os.getpid()))
+                # Who finds the directory replaced reads from the claims who held something in the former one.
+                if is_at(fd, self.path):
+                    break
+                unlock(fd)
+        except OSError as exc:
+            raise LockUnusable(self.name, f"{self.path}: {exc.strerror or exc}") from exc
+        return fd
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether who comes to the path meets this lock; not when its file or directory was taken away."""
+        return self._fd is not None and is_at(self._fd, self.path)
+
+    def follow(self) -> bool:
+        """Take the lock at the path as well, unless somebody has it, and be seen again; never waits.
+
+        Who had the former file has the new one then, and nobody could take it meanwhile.
+        """
+        if self._fd is None or self.is_seen or not self.path.parent.is_dir():
+            return False
+        if (fd := self._try()) is None:
+            return False
+        before, self._fd = self._fd, fd
+        unlock(before)
         return True
 
     def acquire(
@@ -175,7 +210,7 @@ class HostLock:
 
     def release(self) -> None:
         """Free the lock, if this object holds it; the file stays."""
-        if self._fd is not None and not is_at(self._fd, self.path):
+        if self._fd is not None and not self.is_seen:
             _log.warning(
                 "the file of the lock %r was removed while process %d held it: others may have had it",
                 self.name,
@@ -217,20 +252,6 @@ class HostLock:
 
     def _holder(self) -> str:
         return str(self.holder() or "another process")
-
-
-def told(path: Path) -> Claim | None:
-    """Who says to hold the lock of a file, or held it last; None where there is nothing to read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        return _read_claim(fd)
-    except (OSError, ValueError):
-        return None
-    finally:
-        os.close(fd)
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,7 +326,7 @@ def probe(directory: Path, file: str, *, now: Callable[[], float] = time.time) -
         return Unusable(f"{path}: {exc.strerror or exc}")
     try:
         flaw = _flaw(os.fstat(fd))
-        claim = None if flaw else _read_claim(fd)
+        claim = None if flaw else read_claim(fd)
     except (OSError, ValueError) as exc:
         flaw, claim = str(exc), None
     if flaw:
@@ -318,7 +339,7 @@ def _held_by_another(path: Path, now: Callable[[], float]) -> Probe:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         age_s = max(0.0, now() - os.fstat(fd).st_mtime)
-        claim = _read_claim(fd)
+        claim = read_claim(fd)
     except ValueError:
         claim = None
     finally:
@@ -329,39 +350,12 @@ def _held_by_another(path: Path, now: Callable[[], float]) -> Probe:
 def _flaw(there: os.stat_result) -> str | None:
     """Why a file is none that a holder of ours made."""
     if not stat.S_ISREG(there.st_mode):
-        return "it is not a regular file"
+        return _NOT_REGULAR
     if there.st_nlink > 1:
         return "it has another name too"
     if there.st_uid != os.geteuid() != 0:
         return f"it belongs to user {there.st_uid}"
     return None
-
-
-def _write_claim(fd: int, claim: Claim) -> None:
-    """Say who holds it; a lock is held without that too, as on a full disk."""
-    given = {key: value for key, value in asdict(claim).items() if value is not None}
-    try:
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, (json.dumps(given) + "\n").encode()[:_LONGEST_CLAIM], 0)
-        os.utime(fd)
-    except OSError as exc:
-        _log.warning("the lock %r is held, which cannot be written down: %s", claim.name, exc)
-
-
-def _read_claim(fd: int) -> Claim | None:
-    """What stands in the file, None for nothing; ValueError for what no holder of ours wrote."""
-    text = os.pread(fd, _LONGEST_CLAIM, 0)
-    if not text:
-        return None
-    try:
-        match json.loads(text):
-            case {"name": str(name), "pid": int(pid), **rest}:
-                deadline_s, note = rest.get("deadline_s"), rest.get("note")
-                if isinstance(deadline_s, float | int | None) and isinstance(note, str | None):
-                    return Claim(name, pid, deadline_s, note)
-    except ValueError:
-        pass
-    raise ValueError("what stands in it is not a holder's")
 
 
 def _hold_none() -> None:

@@ -1,8 +1,6 @@
-"""What a janitor makes of locks that are not there: they may have gone alone, or with their holders.
+"""What a janitor makes of a directory of locks that is not there: it went alone, or with its holders.
 
-The kernel keeps the lock of a file that somebody removed, alone or with its directory: the holder lives, and
-nobody meets it at the path. So whoever concludes from a missing file that there is no owner looks first
-whether a process has the removed one open.
+Who has the lock of a file that is not there is asked in `claims`.
 
     the directory is missing, and this janitor starts        what is done
     ──────────────────────────────────────────────────────   ───────────────────────────────────────────────
@@ -16,42 +14,16 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from queue_workflows.host.flock import expected_directory, lock_directory
-from queue_workflows.host.locks import SUFFIX
 
 _log = logging.getLogger(__name__)
 
 _SEEN: Final = "lock-directories.json"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_PROC: Final = Path("/proc")
-_DELETED: Final = " (deleted)"
-
-
-def holders_of_removed(directory: Path) -> dict[str, int]:
-    """The names of lock files that were removed while a process had them open, with that process.
-
-    Of the processes that this one may look into: those of its user, in its PID namespace.
-    """
-    above, end = f"{os.path.realpath(directory)}/", SUFFIX + _DELETED
-    return {
-        link.removeprefix(above).removesuffix(_DELETED): pid
-        for pid, link in _open_files()
-        if link.endswith(end) and link.startswith(above)
-    }
-
-
-def _open_files() -> Iterator[tuple[int, str]]:
-    with suppress(FileNotFoundError):  # no /proc
-        for pid in filter(str.isdigit, os.listdir(_PROC)):
-            with suppress(OSError):  # ended, or another user's
-                for fd in os.listdir(_PROC / pid / "fd"):
-                    with suppress(OSError):
-                        yield int(pid), os.readlink(f"{_PROC}/{pid}/fd/{fd}")
 
 
 def open_directory(chosen: Path | None, data_dir: Path, *, boot_id: Path = _BOOT_ID) -> Path:

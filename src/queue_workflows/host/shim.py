@@ -49,6 +49,7 @@ class Spawner:
         self._control, self._worker = control, worker
         self._cages = Cages.open() if IS_LINUX else None
         self._keepers: dict[int, bool] = {}  # whether each has a command
+        self._owes_one = False
         self._news, self._tell = os.pipe()
         self._woken, wake = os.pipe()
         for descriptor in (self._news, self._woken, wake):
@@ -70,7 +71,7 @@ class Spawner:
         poll.register(self._news, select.POLLIN)
         poll.register(self._woken, select.POLLIN)
         while os.getppid() == self._worker:
-            ready = not all(self._keepers.values()) or self._fork()
+            ready = not (self._owes_one or all(self._keepers.values())) or self._fork()
             if self._control.fileno() in dict(poll.poll(None if ready else _FORK_AGAIN_MS)):
                 break
             _drain(self._woken)
@@ -90,7 +91,7 @@ class Spawner:
             return False
         if pid == 0:
             self._become_keeper(spawner)
-        self._keepers[pid] = False
+        self._keepers[pid] = self._owes_one = False
         return True
 
     def _become_keeper(self, spawner: int) -> NoReturn:
@@ -120,6 +121,8 @@ class Spawner:
             if self._keepers.pop(pid, None) is not None and self._cages:
                 self._cages.forget(str(pid))
         if lost:
+            # A command may have woken it, of which no other one that sleeps will hear: a new one looks.
+            self._owes_one = True
             trees.kill_all(self._strays, _nobody, patience_s=_PATIENCE_S)
 
     def _end_stopped(self, pid: int) -> None:

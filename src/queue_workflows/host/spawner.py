@@ -378,7 +378,7 @@ def _ended(command: Command, mark: str, report: dict[str, Any], reason: str | No
     code = None if status is None else os.waitstatus_to_exitcode(status)
     return Ended(
         code=code if code is not None and code >= 0 else None,
-        signal=signal.Signals(-code) if code is not None and code < 0 else None,
+        signal=-code if code is not None and code < 0 else None,
         timed_out=report["timed_out"],
         stopped=reason if report["stopped"] else None,
         seconds=report["seconds"],

@@ -39,6 +39,14 @@ class Member(NamedTuple):
         return self.state not in _ZOMBIE
 
 
+def sees_us() -> bool:
+    """Whether /proc is there, and is that of our own PID namespace: in another's, numbers are others'."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
 def seen(pid: int) -> Member | None:
     """A process as it is, or None if there is none of this number."""
     try:

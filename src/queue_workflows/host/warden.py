@@ -15,6 +15,9 @@ lock is free when the last of the two has ended, and that is after the last proc
        └──any other signal: to the command, and on          v
                                                 ending ──grace──> SIGKILL to all ──nobody left──> its status
 
+Either may be stopped, as the warden is by a terminal's Ctrl-Z. At the deadline the kernel lets both go on.
+The warden lets its second go on at once, and is let go on by that when there is nothing left to hold.
+
 Signals are held (blocked) from before the exec and taken one at a time, so PID 1 gets them too. The command
 is in a session of its own: a terminal's Ctrl-C comes to the warden alone, and to the command's group once.
 """
@@ -32,6 +35,7 @@ from errno import ENOEXEC
 from typing import Final, NamedTuple, NoReturn
 
 from queue_workflows.host import trees
+from queue_workflows.host.deadman import Wake
 from queue_workflows.host.kernel import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from queue_workflows.host.pid1 import held_signals, reap, shell_status
 
@@ -92,9 +96,15 @@ def main(terms: str, command: list[str]) -> NoReturn:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     warden = os.getpid()
     second = os.fork()
+    wake = Wake(slack_s=0)
+    if given.deadline is not None:
+        wake.arm(given.deadline)
     if second == 0:
         try:
-            os._exit(_Second(given, command).run(warden))
+            status = _Second(given, command).run(warden)
+            if os.getppid() == warden:
+                os.kill(warden, signal.SIGCONT)
+            os._exit(status)
         except BaseException as wrong:
             _say(f"{type(wrong).__name__}: {wrong}")
             os._exit(1)
@@ -110,6 +120,8 @@ def _warden(second: int) -> int:
         number = signal.sigwaitinfo(held).si_signo
         if number == signal.SIGCHLD:
             status = reap(second)
+            if status is None:
+                os.kill(second, signal.SIGCONT)  # it may have been stopped
         elif number not in deaf and number != signal.SIGTTOU:
             os.kill(second, number)  # not waited for yet, so this pid is still its own
     _end_all(lambda: reap(second))
@@ -178,7 +190,7 @@ class _Second:
         terms = self._terms
         if self._kill_at is None and terms.deadline is not None and clock() >= terms.deadline:
             self._timed_out = True
-            _say(f"the deadline of {terms.deadline_words} has passed: ending {self._command[0]}")
+            _say(f"the deadline of {terms.deadline_words} has passed: ending {_shown(self._command[0])}")
             self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:
@@ -214,11 +226,16 @@ def _refused(program: str, wrong: OSError) -> int:
     if isinstance(wrong, FileNotFoundError):
         is_there = "/" in program and os.path.exists(program)
         what = "what its first line names is not there" if is_there else "command not found"
-        _say(f"{program or repr(program)}: {what} — correct its name, its path or PATH")
+        _say(f"{_shown(program)}: {what} — correct its name, its path or PATH")
         return NOT_FOUND
     why = NO_PROGRAM if wrong.errno == ENOEXEC else wrong.strerror
-    _say(f"{program} cannot be run: {why} — correct its path or its rights")
+    _say(f"{_shown(program)} cannot be run: {why} — correct its path or its rights")
     return NOT_EXECUTABLE
+
+
+def _shown(program: str) -> str:
+    """A program's name, on one line."""
+    return program if program and program.isprintable() else repr(program)
 
 
 def _end_all(reap: Callable[[], object]) -> None:

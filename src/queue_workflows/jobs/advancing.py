@@ -88,7 +88,7 @@ class Advancing:
         # Statements whose rows nobody wants; they go together, at the end or before what they write is read.
         self._unsent: list[Callable[[], None]] = []
         self._cancel_reason: str | None = None
-        self.has_put_off = False
+        self.has_put_off = self.has_ended = False
         self._nodes_room, self._rows_room = NODES_AT_ONCE, ROWS_AT_ONCE
 
     def act(self, events: Sequence[TakenEvent]) -> None:
@@ -104,6 +104,7 @@ class Advancing:
         self._write()
         over, counters, end = self._step.over, self._step.run, None
         if over is not None:
+            self.has_ended = True
             self._send_now()
             end = end_of(self._desk, self._run, over, self._document)
             tell_parent(self._desk, self._run, end)

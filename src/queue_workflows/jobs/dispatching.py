@@ -11,9 +11,12 @@ last put aside with its error. The run's other events go on, and so do other run
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Callable, Mapping
+from enum import Enum, auto
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import psycopg
@@ -45,6 +48,16 @@ from queue_workflows.workflow.spec import Document, compiled, find_compiled
 _log = logging.getLogger(__name__)
 
 _ERROR_TEXT = 4_000
+# How long a chain of single wakes may go on before all the runs are looked at; a few quick hops.
+LOOK_WITHIN_S: Final = 0.02
+
+
+class Woken(Enum):
+    """What has ended the wait before a turn: nothing that is known, one transaction's wake, or more."""
+
+    NOT = auto()
+    ONCE = auto()
+    SOMEHOW = auto()
 
 
 class Dispatcher:
@@ -69,21 +82,38 @@ class Dispatcher:
         self._after = NO_RUN
         self._last: UUID | None = None
         self._has_more = False
+        # When to look at all the runs at the latest, as the last turn has not.
+        self.looks_at = math.inf
+        # Whether the last turn has ended a run, of which its hooks are to hear.
+        self.has_ended_runs = False
 
-    def turn(self, go_on: Callable[[], bool] = lambda: True, *, woken: bool = False) -> int:
+    def turn(self, go_on: Callable[[], bool] = lambda: True, *, woken: Woken = Woken.NOT) -> int:
         """Give each run that has something to do one batch, in turn; how many did something.
 
         `go_on` is asked between two runs. Who was `woken` was so most likely by the run that moved last, if
-        only one did: that is tried before anything is looked for.
+        only one did: that is tried before anything is looked for. If it moves and the wake was the only one
+        nothing else is looked for at once: whoever wrote for another run alone has sent a wake of his own.
+        Who wrote for several in one transaction has sent one for all, so that the caller comes again by
+        `looks_at`, woken or not.
         """
         last, self._last, self._has_more = self._last, None, False
-        moved = [last] if woken and last is not None and self.dispatch(last) else []
+        self.has_ended_runs = False
+        moved = [last] if woken is not Woken.NOT and last is not None and self.dispatch(last) else []
+        if moved and woken is Woken.ONCE and not self.has_more:
+            now = time.monotonic()
+            self.looks_at = min(self.looks_at, now + LOOK_WITHIN_S)
+            if now < self.looks_at:
+                self._last = last
+                return 1
+        self.looks_at = math.inf
         found, self._after = self._repository.runs_with_events(self._after)
         moved += [run_id for run_id in found if go_on() and self.dispatch(run_id)]
         queued = self._repository.queued_runs()
         moved += [run_id for run_id in queued if go_on() and self.dispatch(run_id)]
         self._has_more |= len(queued) >= BEGUN_AT_ONCE or not go_on()
-        self._last = moved[0] if len(set(moved)) == 1 else None
+        if moved or woken is not Woken.NOT:
+            last = moved[0] if len(set(moved)) == 1 else None
+        self._last = last
         return len(moved)
 
     @property
@@ -124,6 +154,7 @@ class Dispatcher:
         elif run is not None and (events or run.status is RunStatus.QUEUED):
             acted = self._advancing(run, events)
             self._has_more |= acted is not None and acted.has_put_off
+            self.has_ended_runs |= acted is None or acted.has_ended
         with self._connection.pipeline():
             if acted is not None:
                 acted.send()

@@ -52,6 +52,10 @@ _UNKNOWN: Final = {
     "once",
     UNKNOWN_MODULE: "no worker that claimed it knows the node module {key!r}: start one that does",
 }
+_UNKNOWN_HOOK: Final = (
+    "no worker that claimed it has the script of the hook {key!r}: start one with QWF_HOOK_DIRS naming the"
+    " directory that has it, or put it into one of those"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +111,7 @@ def _headline(there: Circumstances, status: JobStatus) -> str:
 def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
     found = [*_nobody_may(there, known)]
     yield from found
-    if there.job.suspect and there.job.queue != HOOKS_QUEUE:
+    if there.job.suspect and not getattr(there.job, "background", False):
         text = "its worker died while it held several jobs: it is claimed alone from now on"
         yield Reason("suspect", text, {"crash_count": there.job.crash_count})
     yield from of_model(there, stale_s=known.stale_s, yield_s=known.yield_s)
@@ -160,6 +164,8 @@ def _held(there: Circumstances) -> Reason:
     reason, key = job.hold_reason or "", job.hold_key
     data = {"hold_reason": reason, "hold_key": key, "run_at": job.run_at}
     if said := _UNKNOWN.get(reason):
+        if reason == UNKNOWN_MODULE and job.queue == HOOKS_QUEUE:
+            said = _UNKNOWN_HOOK
         return Reason(reason, said.format(key=key), data)
     if reason == UNKNOWN_MODEL:
         return Reason(reason, cannot_load(key), data)

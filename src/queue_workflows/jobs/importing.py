@@ -42,6 +42,8 @@ _BOM: Final = b"\xef\xbb\xbf"
 _begun: Final = json.JSONDecoder().raw_decode
 _OWN: Final = frozenset({"task_name", "args"})
 _TASK, _QUEUE, _CONTEXT = (BULK.names.index(name) for name in ("task_name", "queue", "traceparent"))
+# Side by side.
+_ARGS, _KEY = (BULK.names.index(name) for name in ("args", "dedupe_key"))
 
 Line: TypeAlias = tuple[int, bytes]
 # Up to so many bytes of a line; None says that nothing comes at this moment.
@@ -101,7 +103,12 @@ def lines_of(readline: Readline, *, longest: int) -> Iterator[Line | None]:
             if text is not None and len(text) > longest and not text.endswith(b"\n"):
                 _read_past(readline)
         except (OSError, EOFError, ZlibError) as broken:
-            raise LineRefused(number + 1, f"the file cannot be read further: {broken}") from broken
+            raise LineRefused(
+                number + 1,
+                f"the file cannot be read further: {broken}",
+                advice="have it whole",
+                is_last=True,
+            ) from broken
         if text is None:
             yield None
             continue
@@ -125,23 +132,43 @@ class JobRows:
         self._rows = rows
         self._tasks = tasks
         self._queues = queues
+        # What the last job said beside what is its own, and its row.
+        self._last: tuple[dict[str, Any], Row] | None = None
 
     def row(self, given: dict[str, Any]) -> Row:
-        """The values to insert; `given` are fields of `NewIngestJob`, a name among them."""
+        """The values to insert; `given` are fields of `NewIngestJob`, a name among them.
+
+        Most lines of a file differ in args and key alone, and then only these are looked at.
+        """
+        common = given.copy()
+        args, key = common.pop("args", None), common.pop("dedupe_key", None)
+        if self._last is not None and self._last[0] == common:
+            values = self._last[1]
+            return (*values[:_ARGS], *self._rows.own(args, key), *values[_KEY + 1 :])
+        row = self._whole_row(given)
+        self._last = (common, row) if self._is_common(common) else None
+        return row
+
+    def _is_common(self, common: dict[str, Any]) -> bool:
+        """Whether the next job that says the same gets the same: only texts are so equal, True is 1 too."""
+        task = self._tasks.task_named(common["task_name"])
+        return set(map(type, common.values())) == {str} and (task is None or task.limit_key_of is None)
+
+    def _whole_row(self, given: dict[str, Any]) -> Row:
         name = given["task_name"]
         task = self._tasks.task_named(name) if isinstance(name, str) else None
         if task is not None:
             args, options = given.get("args"), {k: v for k, v in given.items() if k not in _OWN}
             job = task.job(args, **options)
-            self._check(job.queue)
+            self.check(job.queue)
             return self._rows.row(job)
         if "queue" not in given:
             raise PayloadError("it has no queue", path="queue", advice="--queue names one")
-        self._check(given["queue"])
+        self.check(given["queue"])
         return self._rows.of(given)
 
-    def _check(self, queue: object) -> None:
-        """What is no text at all is refused with the other fields."""
+    def check(self, queue: object) -> None:
+        """Refuse a queue of nobody's; what is no text at all is refused with the other fields."""
         if isinstance(queue, str) and queue not in self._queues:
             raise unknown_queue(queue, self._queues)
 

@@ -47,6 +47,7 @@ class KeptLocks:
         self._lock = threading.Lock()
         self._held: dict[Fence, list[HostLock]] = {}
         self._missed: set[str] = set()
+        self._unseen: set[HostLock] = set()
         self._directory: Path | None = None
 
     @property
@@ -66,8 +67,8 @@ class KeptLocks:
         """Free what these attempts hold, which are over; the names."""
         with self._lock:
             freed = [lock for fence in fences for lock in self._held.pop(fence, ())]
-        for lock in freed:
-            lock.release()
+            for lock in freed:
+                lock.release()
         return [lock.name for lock in freed]
 
     @property
@@ -111,8 +112,21 @@ class KeptLocks:
             held.remove(lock)
             if not held:
                 del self._held[fence]
-        lock.release()
+            lock.release()
         return True
+
+    def follow(self) -> None:
+        """Be seen with all that is held, also where its file or directory was taken away; from any thread."""
+        if not self._held:
+            return
+        with self._lock:
+            lost = [lock for locks in self._held.values() for lock in locks if not lock.is_seen]
+            for lock in lost:
+                if lock.follow():
+                    _log.warning("%s was taken away and replaced: its lock is held there again", lock.path)
+                elif lock not in self._unseen:
+                    _log.error("%s was taken away: nobody sees that its lock is held", lock.path)
+            self._unseen = {lock for lock in lost if not lock.is_seen}
 
     def _has(self, job: ClaimedJob, key: str) -> bool:
         try:

@@ -132,8 +132,9 @@ class Locked:
         return lock is not None and self._locks.let_go(self._waiter.job.fence, lock)
 
     def _telling(self) -> Procedure[None]:
-        yield Ask(partial(_promote, self._name))
+        host = self._waiter.job.claimed_by.partition(":")[0]
+        yield Ask(partial(_promote, self._name, host))
 
 
-def _promote(name: str, connection: psycopg.Connection[Any]) -> None:
-    HostLockRepository(connection).promote(keys_of([name]))
+def _promote(name: str, host: str, connection: psycopg.Connection[Any]) -> None:
+    HostLockRepository(connection).promote(keys_of([name]), host=host)

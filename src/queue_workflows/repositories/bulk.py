@@ -38,13 +38,16 @@ WITH given AS MATERIALIZED (
 )
 {answer}
 """
+# As one array: to read a row for each takes longer than all else that is done with an answer.
 # A row whose key is taken has no id; where there are no keys, all have one.
-ANSWER_KEYED: Final = "SELECT inserted.id FROM given LEFT JOIN inserted USING (position) ORDER BY position"
-ANSWER: Final = "SELECT id FROM inserted ORDER BY position"
+ANSWER_KEYED: Final = """
+SELECT array_agg(inserted.id ORDER BY position) FROM given LEFT JOIN inserted USING (position)
+"""
+ANSWER: Final = "SELECT array_agg(id ORDER BY position) FROM inserted"
 
 BESIDE = "(SELECT *, {sql} AS {name} FROM given OFFSET 0) AS given"
 
-TAKE_PLACES = "SELECT nextval('{table}_position_seq') FROM generate_series(1, %(rows)s::integer)"
+TAKE_PLACES = "SELECT array_agg(nextval('{table}_position_seq')) FROM generate_series(1, %(rows)s::integer)"
 
 # By the database's clock: `run_at`, or else `delay_s` from now; what is due is queued.
 _GIVEN_AT: Final = "COALESCE({run_at}, statement_timestamp() + make_interval(secs => {delay_s}))"
@@ -120,8 +123,8 @@ def insert_many(statements: Statements, table: BulkTable, rows: Columns) -> list
         parts = ((rows.part(*ends), None) for ends in bounds)
         return [answer for chunk in _insert_chunks(statements, table, parts) for answer in chunk]
     # By key across all statements too, and for the same reason; so the places are taken beforehand.
-    taken = statements.rows(TAKE_PLACES.replace("{table}", table.name), {"rows": rows.count})
-    places = sorted([place for (place,) in taken])
+    ((taken,),) = statements.rows(TAKE_PLACES.replace("{table}", table.name), {"rows": rows.count})
+    places = sorted(taken)
     chosen = [sorted(order[start:stop]) for start, stop in rows.picked(order).bounds(table.large)]
     picked = ((rows.picked(numbers), list(map(places.__getitem__, numbers))) for numbers in chosen)
     done: dict[int, Enqueued] = {}
@@ -182,10 +185,10 @@ def _settled(
     answers: Sequence[Sequence[Any]],
 ) -> list[Enqueued]:
     """Each row's id: of those whose key was taken the id of who has it."""
-    ids = [new_id for (new_id,) in answers]
+    ids = _ids(answers)
     if len(ids) == rows.count and None not in ids:
-        # A call for each would cost as much as all else that is done with an answer.
-        return list(map(Enqueued._make, zip(ids, repeat(True))))
+        # A call of Python's for each would cost as much as all else that is done with an answer.
+        return list(map(tuple.__new__, repeat(Enqueued), zip(ids, repeat(True))))
     done: dict[int, Enqueued] = {}
     left = list(range(rows.count))
     for _ in range(TRIES):
@@ -202,8 +205,14 @@ def _settled(
         if not left:
             return [done[at] for at in range(rows.count)]
         theirs = places and [places[at] for at in left]
-        ids = [new_id for (new_id,) in statements.rows(*_insertion(table, rows.picked(left), theirs))]
+        ids = _ids(statements.rows(*_insertion(table, rows.picked(left), theirs)))
     raise swallowed()
+
+
+def _ids(answers: Sequence[Sequence[Any]]) -> list[int | None]:
+    """Of the one row of an answer, which has nothing in it where nothing was inserted."""
+    ((ids,),) = answers
+    return ids or []
 
 
 def _insertion(table: BulkTable, rows: Columns, places: Sequence[int] | None) -> tuple[str, dict[str, Any]]:

@@ -24,6 +24,7 @@ from queue_workflows.repositories.ending import (
     fence_params,
     given_params,
     id_array,
+    is_better_apart,
     texts,
 )
 from queue_workflows.repositories.families import Family
@@ -166,11 +167,18 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         params = _claim_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
         )
+        params |= self._beside
         alike, given = given_params(self._family, endings)
         claims = self._claims
-        answer = self._sql.ask(
-            claims.end_alike_and_claim if alike else claims.end_and_claim, {**params, **self._beside, **given}
-        )
+        if is_better_apart(endings):
+            end = (ending.END_ALIKE if alike else ending.END)[self._family.name]
+            claim = claims.claim, params | {"relaxed": False}
+            if both := self._sql.ask_in_one_commit((end, given), claim):
+                ended, jobs = both
+                return Unread(
+                    jobs.number(), lambda: (accepted_of(endings, ended()), loaded(self._claimed, jobs()))
+                )
+        answer = self._sql.ask(claims.end_alike_and_claim if alike else claims.end_and_claim, params | given)
 
         def load() -> tuple[Ended, list[C]]:
             rows = answer()

@@ -76,7 +76,7 @@ class Columns:
         columns = [self.each[name] for name in large if name in self.each]
         for start in range(0, self.count, CHUNK_ROWS):
             stop = min(start + CHUNK_ROWS, self.count)
-            if sum(sum(map(_size, column[start:stop])) for column in columns) <= CHUNK_BYTES:
+            if sum(sum(map(len, filter(None, column[start:stop]))) for column in columns) <= CHUNK_BYTES:
                 yield start, stop
             else:
                 yield from _by_size(columns, start, stop)

@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.models import Base
+from queue_workflows.repositories.one_commit import OneCommit
 
 Handle: TypeAlias = "Session | scoped_session[Any] | Connection | psycopg.Connection[Any]"
 Params: TypeAlias = Mapping[str, Any]
@@ -60,6 +61,7 @@ class Statements:
         self._handle = handle
         self._ask = _asker(handle, model)
         self._sent: dict[str, tuple[psycopg.Cursor[Any], bytes]] = {}
+        self._one_commit = OneCommit(handle) if isinstance(handle, psycopg.Connection) else None
 
     @property
     def commits_each(self) -> bool:
@@ -89,6 +91,18 @@ class Statements:
         meanwhile.
         """
         return self._ask(sql, params)
+
+    def ask_in_one_commit(
+        self, first: tuple[str, Params], second: tuple[str, Params]
+    ) -> tuple[Answer, Answer] | None:
+        """Two statements that are a transaction, the second of which sees what was committed by then.
+
+        Done and not read; None, and nothing done, where only a caller's transaction could make them one.
+        """
+        if self._one_commit is None or (got := self._one_commit.ask(first, second)) is None:
+            return None
+        one, other = got
+        return Answer(one.rows, one.number), Answer(other.rows, other.number)
 
     def flowing(self) -> AbstractContextManager[object]:
         """Where what is asked is on its way until its answer is called for, if the caller's connection can.

@@ -118,6 +118,10 @@ END_AND_CLAIM: Final = any_and_claim(next=NEXT, claiming=CLAIMING)
 END_ALIKE_AND_CLAIM: Final = alike_and_claim(next=NEXT, claiming=CLAIMING)
 
 
+# From so many ends on they are a statement of their own, in one transaction with the claim.
+MANY: Final = 16
+
+
 class Ending(NamedTuple):
     """What the holder of `fence` wants to become of its job; result, error, progress are checked JSON texts.
 
@@ -197,6 +201,16 @@ def _shortened(text: str, size: int, *, keep_end: bool = False) -> str:
     if len(clean) <= size:
         return clean
     return "…" + clean[1 - size :] if keep_end else clean[: size - 1] + "…"
+
+
+def is_better_apart(endings: Sequence[Ending]) -> bool:
+    """Whether the claim beside so many ends is to see what others did while they were written.
+
+    In one statement it looks for what was queued before, meets there what others have claimed since, and
+    locks it before it sees that: their ends then wait for its commit. What is given back would be claimed
+    again at once.
+    """
+    return len(endings) >= MANY and JobStatus.QUEUED not in [each.status for each in endings]
 
 
 def given_params(family: Family, endings: Sequence[Ending]) -> tuple[bool, dict[str, Any]]:

@@ -195,6 +195,7 @@ def _written(template: str, family: Family, fragments: Mapping[str, str]) -> str
         "title": family.title,
         "name": family.name,
         "kind": "node_module" if family is NODE else "task_name",
+        "is_background": "background" if family is NODE else "false",
         "terminal": _words(sorted(JOB_TERMINAL)),
         "open": _words(status for status in family.statuses if status not in JOB_TERMINAL),
     }

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.payload import MAX_BYTES, MAX_DEPTH, check_payload
+from queue_workflows.payload import MAX_BYTES, MAX_DEPTH, YEARS, check_payload, is_storable
 
 # What is indexed must fit into a btree entry (2,704 bytes), two such columns together.
 NAME_BYTES: Final = 512
@@ -124,6 +124,18 @@ def moment_or_none(field: str, value: datetime | None) -> datetime | None:
     return value
 
 
+def stored_moment_or_none(field: str, value: datetime | None) -> datetime | None:
+    """An optional point in time that goes into a row, and can be read from it in every time zone."""
+    moment = moment_or_none(field, value)
+    if moment is not None and not is_storable(moment):
+        raise PayloadError(
+            f"{field} {moment.isoformat()} is beyond the calendar",
+            path=field,
+            advice=f"use a year from {YEARS[0]} to {YEARS[1]}, or leave it out",
+        )
+    return moment
+
+
 def delay_or_none(field: str, value: timedelta | float | None) -> float | None:
     """An optional delay from now, in seconds."""
     return seconds_or_none(field, value.total_seconds() if isinstance(value, timedelta) else value, zero=True)
@@ -133,7 +145,7 @@ def due(run_at: datetime | None, delay: timedelta | float | None) -> tuple[datet
     """When a job becomes claimable: at a point in time, or some seconds from now."""
     if run_at is not None and delay is not None:
         raise PayloadError("both run_at and delay are given", path="delay", advice="give one of them")
-    return moment_or_none("run_at", run_at), delay_or_none("delay", delay)
+    return stored_moment_or_none("run_at", run_at), delay_or_none("delay", delay)
 
 
 # Keys that one job holds at a time, whatever limits were set.

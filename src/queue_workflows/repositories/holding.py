@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from queue_workflows.repositories.families import per_family
+from queue_workflows.repositories.families import NODE, per_family
 from queue_workflows.repositories.worker_control import HOLDS, STRICTEST_FIRST, VERSION
 from queue_workflows.states import DesiredState
 
@@ -41,17 +42,28 @@ WHERE {fence} AND {asynchronously}
 RETURNING job.id, job.cancel_requested_at
 """
 )
-# seen: the first in line, as few as can be read at once. aside: those of them that have one of these names
-# (of tasks, of modules, of locks),
-# but for what somebody is claiming. A row's delay is its own, so that not all come back at one moment;
-# `started_at` says since when it is on hold, as after a claim.
+# seen: the first in line, as few as can be read at once; of hooks those that this host may claim. aside: of
+# them those that have one of these names (of tasks, of modules, of locks), but for what somebody is claiming.
+# A row's delay is its own, so that not all come back at one moment; `started_at` says since when it is on
+# hold, as after a claim.
 PUT_ASIDE_AT_ONCE: Final = 4_000
-_PUT_ASIDE: Final = """
-WITH seen AS MATERIALIZED (
-    SELECT id, {by} AS name FROM {table}
+_SEEN: Final = """SELECT id, {by} AS name FROM {table}
     WHERE status = 'queued' AND queue = %(queue)s::text
     ORDER BY priority DESC, position
-    LIMIT {at_once}
+    LIMIT {at_once}"""
+_SEEN_HOOKS: Final = """SELECT job.id, job.name
+    FROM (VALUES (%(host)s::text), ('')) AS place (host)
+    CROSS JOIN (VALUES (false), (true)) AS kind (background)
+    CROSS JOIN LATERAL (
+        SELECT id, {by} AS name FROM {table}
+        WHERE status = 'queued' AND queue = 'hooks' AND COALESCE(pinned_host, '') = place.host
+            AND background = kind.background
+        ORDER BY priority DESC, position
+        LIMIT {at_once}
+    ) AS job"""
+_PUT_ASIDE: Final = """
+WITH seen AS MATERIALIZED (
+    {seen}
 ), aside AS MATERIALIZED (
     SELECT id FROM {table}
     WHERE id = ANY (ARRAY(SELECT id FROM seen WHERE name = ANY (%(names)s::text[]))) AND status = 'queued'
@@ -64,8 +76,16 @@ UPDATE {table} AS job SET
 WHERE id = ANY (ARRAY(SELECT id FROM aside))
 RETURNING id, limit_key
 """
-PUT_ASIDE: Final = per_family(_PUT_ASIDE.replace("{by}", "{kind}"), at_once=str(PUT_ASIDE_AT_ONCE))
-PUT_LOCKED_ASIDE: Final = per_family(_PUT_ASIDE.replace("{by}", "host_lock"), at_once=str(PUT_ASIDE_AT_ONCE))
+
+
+def _put_aside(seen: str, by: str) -> Mapping[str, str]:
+    sql = _PUT_ASIDE.replace("{seen}", seen).replace("{by}", by)
+    return per_family(sql, at_once=str(PUT_ASIDE_AT_ONCE))
+
+
+PUT_ASIDE: Final = _put_aside(_SEEN, "{kind}")
+PUT_LOCKED_ASIDE: Final = _put_aside(_SEEN, "host_lock")
+PUT_LOCKED_HOOKS_ASIDE: Final = _put_aside(_SEEN_HOOKS, "host_lock")[NODE.name]
 # held: each fence, whether it holds, and whether somebody wants the job cancelled. control: what the operator
 # wants of this worker, by the predicate that every reader of `worker_control` uses; with the version of all
 # that was looked at. one: a row even where there is none.

@@ -4,8 +4,7 @@ A run of hooks belongs to the host of its first claim, where its files are. That
 in its own statement, with the run's row locked; who finds that lock taken passes the job by, so of two
 hosts that claim from one run at once only one gets any of it, and nobody waits for an orchestrator.
 
-A hook runs in a process of its own, so one that crashed with its worker did not crash it: there are no
-suspects here.
+A suspect is claimed by a worker that has no other hook in the foreground; see `sweeping` for who is one.
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ NEXT: Final = """seen AS MATERIALIZED (
         SELECT id, run_id FROM {table} AS job
         WHERE status = 'queued' AND queue = 'hooks' AND COALESCE(pinned_host, '') = place.host
             AND background = %(background)s::boolean AND priority = level.priority
+            AND (%(alone)s::boolean OR NOT suspect)
             AND (place.host <> '' OR NOT EXISTS (
                 SELECT FROM workflow_runs AS run
                 WHERE run.id = job.run_id AND run.pinned_host <> %(host)s::text
@@ -72,7 +72,8 @@ NEXT: Final = """seen AS MATERIALIZED (
     SELECT id FROM seen WHERE NOT is_free OR run_id = ANY (ARRAY(SELECT id FROM runs))
 )"""
 _CLAIMING: Final = CLAIMING.replace(
-    "progress = NULL,", "progress = NULL, suspect = false, pinned_host = %(host)s::text,"
+    "progress = NULL,",
+    "progress = NULL, suspect = job.suspect AND NOT job.background, pinned_host = %(host)s::text,",
 )
 CLAIM: Final = with_claimed(
     per_family(
@@ -89,6 +90,19 @@ RETURNING {claimed}
 
 END_AND_CLAIM: Final = any_and_claim(next=NEXT, claiming=_CLAIMING)[NODE.name]
 END_ALIKE_AND_CLAIM: Final = alike_and_claim(next=NEXT, claiming=_CLAIMING)[NODE.name]
+# The first in line of the foreground here, whoever may claim it; in the order of NEXT.
+HEAD: Final = """
+SELECT job.suspect FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS level (priority)
+CROSS JOIN (VALUES (1, %(host)s::text), (2, '')) AS place (turn, host)
+CROSS JOIN LATERAL (
+    SELECT suspect FROM workflow_node_jobs
+    WHERE status = 'queued' AND queue = 'hooks' AND COALESCE(pinned_host, '') = place.host
+        AND background = %(background)s::boolean AND priority = level.priority
+    ORDER BY position
+    LIMIT 1
+) AS job
+LIMIT 1
+"""
 # Background hooks of runs that are sealed, of these.
 SEALED: Final = """
 SELECT job.id FROM workflow_node_jobs AS job
@@ -170,6 +184,7 @@ class HookJobRepository(NodeJobRepository):
         params = {
             **self._beside,
             "background": True,
+            "alone": True,
             "worker_id": check.text("worker_id", worker_id),
             "lease_s": check.seconds("lease_s", lease_s),
             "limit": check.whole("limit", limit, 1, check.SMALLINT_MAX),
@@ -178,8 +193,9 @@ class HookJobRepository(NodeJobRepository):
         return loaded(ClaimedNodeJob, self._sql.rows(CLAIM, params))
 
     def head_is_suspect(self, queue: str) -> bool:
-        """Never: no hook brings its worker down."""
-        return False
+        """Whether the first in line on this host waits for a worker that is alone."""
+        rows = self._sql.rows(HEAD, self._beside)
+        return bool(rows and rows[0][0])
 
     def promote_held(self, reason: str, keys: Iterable[str], *, queue: str, limit: int = LONGEST_PAGE) -> int:
         """Queue what waits for one of these keys and may be claimed on this host; how many."""

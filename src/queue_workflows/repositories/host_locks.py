@@ -18,15 +18,17 @@ from queue_workflows.repositories.claimed import ClaimedJob, loaded
 from queue_workflows.repositories.claiming import CLAIMING, KINDS, claim_params, with_claimed
 from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.ending import texts
-from queue_workflows.repositories.families import FAMILIES, Family, per_family
+from queue_workflows.repositories.families import FAMILIES, NODE, Family, per_family
 from queue_workflows.repositories.fields import ELSEWHERE
-from queue_workflows.repositories.holding import PUT_LOCKED_ASIDE
+from queue_workflows.repositories.holding import PUT_LOCKED_ASIDE, PUT_LOCKED_HOOKS_ASIDE
+from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 
 HOST_LOCK: Final = "host_lock"
 
 # queues: each queue with jobs on hold for one of these, found by a jump to the next one in the index. freed:
-# the first in line of each, for it is not known which of them has a worker where the lock is free.
-PROMOTE: Final = per_family(
+# the first in line of each, for it is not known which of them has a worker where the lock is free; of hooks,
+# which are one host's, the first that the host may run where it is.
+_PROMOTE: Final = per_family(
     """
 WITH RECURSIVE queues AS (
     SELECT key, (
@@ -45,7 +47,7 @@ WITH RECURSIVE queues AS (
     SELECT job.id FROM queues CROSS JOIN LATERAL (
         SELECT id FROM {table} AS held
         WHERE status = 'scheduled' AND hold_reason = 'host_lock' AND hold_key = queues.key
-            AND held.queue = queues.queue
+            AND held.queue = queues.queue{here}
         ORDER BY priority DESC, position
         LIMIT 1
         FOR NO KEY UPDATE SKIP LOCKED
@@ -58,6 +60,11 @@ WHERE job.id = ANY (ARRAY(SELECT id FROM freed))
 RETURNING job.id
 """
 )
+_OF_THE_HOST: Final = """
+AND (held.queue <> 'hooks' OR COALESCE(held.pinned_host, %(host)s::text) = %(host)s::text)"""
+PROMOTE: Final = {
+    name: sql.replace("{here}", _OF_THE_HOST if name == NODE.name else "") for name, sql in _PROMOTE.items()
+}
 # first: the head of the queue. next: of each key the first that waits, unless the head comes before it, so
 # that nobody is passed; not who is left to the host that claimed it, and is due again soon. It is queued and
 # claimed at once: in between no other host can claim it.
@@ -132,15 +139,21 @@ class HostLockRepository:
     def __init__(self, conn: Handle | psycopg.Connection[Any]) -> None:
         self._sql = Statements(conn, IngestJob)
 
-    def promote(self, keys: Iterable[str]) -> int:
-        """Queue the first job of each queue that waits for one of these; how many."""
-        params = {"keys": texts(dict.fromkeys(keys))}
+    def promote(self, keys: Iterable[str], *, host: str) -> int:
+        """Queue the first job of each queue that waits for one of these, free on this host; how many."""
+        params = {"keys": texts(dict.fromkeys(keys)), "host": host}
         return sum(len(self._sql.rows(PROMOTE[family.name], params)) for family in FAMILIES)
 
-    def put_aside(self, family: Family, queue: str, keys: Iterable[str], *, delay_s: float) -> list[str]:
-        """Hold what is queued for these, a few thousand rows at a time; the keys of limits that they have."""
+    def put_aside(
+        self, family: Family, queue: str, keys: Iterable[str], *, host: str, delay_s: float
+    ) -> list[str]:
+        """Hold what is queued for these, a few thousand rows at a time; the keys of limits that they have.
+
+        Of hooks only what the host may claim: where they are another's, the lock may be free.
+        """
         params = {"queue": queue, "names": texts(sorted(set(keys))), "reason": HOST_LOCK, "delay_s": delay_s}
-        rows = self._sql.rows(PUT_LOCKED_ASIDE[family.name], params)
+        sql = PUT_LOCKED_HOOKS_ASIDE if queue == HOOKS_QUEUE else PUT_LOCKED_ASIDE[family.name]
+        rows = self._sql.rows(sql, params | {"host": host})
         return [limit_key for _, limit_key in rows if limit_key is not None]
 
     def take(

@@ -170,6 +170,11 @@ class IngestRows:
             values["run_at"], values["delay_s"] = check.due(given.get("run_at"), given.get("delay"))
         return tuple(values.values())
 
+    def own(self, args: Any, dedupe_key: Any) -> tuple[str, str | None]:
+        """What jobs do not share, each checked."""
+        key = None if dedupe_key is None else self._checks["dedupe_key"]("dedupe_key", dedupe_key)
+        return self._limits.json_object("args", args), key
+
     def columns(self, jobs: Iterable[NewIngestJob], *, traceparent: str | None = None) -> Columns:
         """The same of many, column by column; `PayloadError` says which job is refused.
 

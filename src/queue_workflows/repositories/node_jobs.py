@@ -283,7 +283,7 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
             check.text_or_none("traceparent", job.traceparent, max_bytes=check.KEY_BYTES),
             *check.due(job.run_at, job.delay),
             _status(job.status),
-            check.moment_or_none("expires_at", job.expires_at),
+            check.stored_moment_or_none("expires_at", job.expires_at),
             check.seconds_or_none("expires_s", job.expires_s, zero=True),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from queue_workflows.repositories.connection import Handle, Rows, Statements
 from queue_workflows.repositories.families import Family, per_family
@@ -27,8 +27,12 @@ WHERE finished_at >= %(since)s::timestamptz AND queue = %(queue)s::text
 GROUP BY status
 """.replace("{limit_full}", LIMIT_FULL)
 )
-# By the reason of the hold; else whether a failure of this while is what they wait after.
+# By the reason of the hold; else whether a failure of this while is what they wait after. Without a name the
+# attempts of those that have been tried meanwhile and may be claimed again.
 PUT_OFF: Final = per_family("""
+SELECT NULL, COALESCE(sum(attempt), 0) FROM {table}
+WHERE status = 'queued' AND queue = %(queue)s::text AND started_at >= %(since)s::timestamptz
+UNION ALL
 SELECT COALESCE(
         hold_reason,
         CASE WHEN failures > 0 AND started_at >= %(since)s::timestamptz THEN 'retry' ELSE 'later' END
@@ -46,12 +50,14 @@ LATER: Final = "later"
 class Outcomes:
     """`ended` by status since the moment; `put_off` by reason: that of a hold, `retry` or `later`.
 
-    `laned` are those of the latter that only wait for a slot of their limit.
+    `laned` are those of the latter that only wait for a slot of their limit. `tried`, if asked for,
+    grows with each attempt at a job that is queued again.
     """
 
     queued: int = 0
     running: int = 0
     laned: int = 0
+    tried: int = 0
     ended: Counter[str] = field(default_factory=Counter)
     put_off: Counter[str] = field(default_factory=Counter)
 
@@ -73,11 +79,12 @@ class OutcomeRepository:
         """What is there and what ended; `put_off` only if asked for, as there may be a million of it."""
         params = {"queue": queue, "since": since}
         counts = Counter(_pairs(self._sql.rows(OUTCOMES[self._family], params)))
-        waiting = self._sql.rows(PUT_OFF[self._family], params) if put_off else []
+        waiting = _pairs(self._sql.rows(PUT_OFF[self._family], params)) if put_off else {}
         queued, running = counts.pop(JobStatus.QUEUED, 0), counts.pop(JobStatus.RUNNING, 0)
         laned = counts.pop(LIMIT_FULL, 0)
-        return Outcomes(queued, running, laned, counts, Counter(_pairs(waiting)))
+        tried = int(waiting.pop(None, 0))
+        return Outcomes(queued, running, laned, tried, counts, Counter(waiting))
 
 
-def _pairs(rows: Rows) -> dict[str, int]:
+def _pairs(rows: Rows) -> dict[Any, int]:
     return {row[0]: row[1] for row in rows}

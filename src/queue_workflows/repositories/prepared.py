@@ -20,13 +20,18 @@ from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus, TransactionS
 from psycopg.pq.abc import PGresult
 
 # An enum's members are dear to look up on a class.
-_IDLE: Final = TransactionStatus.IDLE
-_NO_PIPELINE: Final = PipelineStatus.OFF
-_ROWS: Final = ExecStatus.TUPLES_OK
-_DONE: Final = ExecStatus.COMMAND_OK
-_SQLSTATE: Final = DiagnosticField.SQLSTATE
-_NOT_PREPARED: Final = b"26000"
-_PREPARED_BEFORE: Final = b"42P05"
+IDLE: Final = TransactionStatus.IDLE
+NO_PIPELINE: Final = PipelineStatus.OFF
+ROWS: Final = ExecStatus.TUPLES_OK
+DONE: Final = ExecStatus.COMMAND_OK
+SQLSTATE: Final = DiagnosticField.SQLSTATE
+NOT_PREPARED: Final = b"26000"
+PREPARED_BEFORE: Final = b"42P05"
+
+
+def name_of(sql: bytes) -> bytes:
+    """What the server calls it: two of the same on one connection are the same statement."""
+    return b"qwf_" + blake2b(sql, digest_size=8).hexdigest().encode()
 
 
 class Prepared:
@@ -37,8 +42,7 @@ class Prepared:
         self._pgconn = connection.pgconn
         numbers = {name: number for number, name in enumerate(names, 1)}
         self._sql = re.sub(r"%\((\w+)\)s", lambda found: f"${numbers[found[1]]}", sql).encode()
-        # Two of the same on one connection are the same statement.
-        self._name = b"qwf_" + blake2b(self._sql, digest_size=8).hexdigest().encode()
+        self._name = name_of(self._sql)
         self._uses = 0
         self._is_prepared = False
 
@@ -62,23 +66,23 @@ class Prepared:
                 # Another of the caller's threads has begun something since.
                 return None
             result = self._connection.wait(self._asked(values))
-        if result.status == _ROWS:
+        if result.status == ROWS:
             return [result.get_value(row, 0) for row in range(result.ntuples)]
         self._is_prepared = False
-        if result.error_field(_SQLSTATE) == _NOT_PREPARED:
+        if result.error_field(SQLSTATE) == NOT_PREPARED:
             return None
         raise error_from_result(result)
 
     def _is_at_rest(self) -> bool:
         """Whether a statement that is sent now is a transaction of its own."""
         pgconn = self._pgconn
-        return bool(pgconn.transaction_status == _IDLE and pgconn.pipeline_status == _NO_PIPELINE)
+        return bool(pgconn.transaction_status == IDLE and pgconn.pipeline_status == NO_PIPELINE)
 
     def _asked(self, values: Sequence[bytes]) -> PQGen[PGresult]:
         if not self._is_prepared:
             self._pgconn.send_prepare(self._name, self._sql)
             result = yield from self._answer()
-            if result.status != _DONE and result.error_field(_SQLSTATE) != _PREPARED_BEFORE:
+            if result.status != DONE and result.error_field(SQLSTATE) != PREPARED_BEFORE:
                 return result
             self._is_prepared = True
         self._pgconn.send_query_prepared(self._name, values)

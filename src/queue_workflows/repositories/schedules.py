@@ -129,7 +129,7 @@ class ScheduleRepository(Repository[Schedule]):
         params = words | {
             "args": self._limits.json_object("args", args),
             "declared": bool(declared),
-            "next_tick_at": check.moment_or_none("next_tick_at", next_tick_at),
+            "next_tick_at": check.stored_moment_or_none("next_tick_at", next_tick_at),
         }
         return self._all(UPSERT, params)[0]
 

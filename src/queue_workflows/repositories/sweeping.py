@@ -9,6 +9,10 @@ What a lapse counts. A job is blamed for the death of its worker only if it was 
 Whether a worker held several is asked of the rows that are still running, and sweeps may take them apart: one
 lease lapses before another, a batch is full, two sweepers share them, the families have a statement each. So
 who takes a job of several from a worker marks the others as it does, for the attempt that they are in.
+
+A worker of hooks holds many, each a process of its own, and listeners for as long as their runs last. So one
+shared death makes no suspect of a hook, `_TRUSTED` of them do; beside a suspect nobody else is doubted; and
+who has shared `_MOST_SHARED` is given up, as background hooks are never alone. See decision 0024.
 """
 
 from __future__ import annotations
@@ -124,17 +128,29 @@ _BESIDE: Final = """{which}_beside AS MATERIALIZED (
         AND id <> ALL ({except}) AND NOT errors @> {mark}
     FOR NO KEY UPDATE SKIP LOCKED
 ), {which}_marked AS (
-    UPDATE {of} AS job SET suspect = true, errors = {errors} || jsonb_build_object(
+    UPDATE {of} AS job SET suspect = job.suspect OR job.queue <> 'hooks',
+        errors = {errors} || jsonb_build_object(
         'kind', 'suspect', 'message', 'its worker lost another of its jobs while it ran',
         'attempt', job.attempt, 'worker_id', job.claimed_by, 'at', statement_timestamp())
     WHERE job.id = ANY (ARRAY(SELECT id FROM {which}_beside))
 )"""
-# lapsed: rows to take back. workers: how many jobs each of their holders has, of both families. judged: who
-# is to blame, and what becomes of the row. ended: back to its place in the queue, unless it is cancelled or
-# has killed too many workers.
+# How many deaths a hook has shared until it is claimed alone, and given up; fewer than errors are kept of it,
+# each with a mark of suspicion. A background hook has its whole run's deaths, and seldom such a mark.
+_TRUSTED: Final = 2
+_MOST_SHARED: Final = 5
+_MOST_SHARED_BEHIND: Final = 9
+# Of a hook: the shared deaths of this generation that its errors tell.
+_SHARED_BEFORE: Final = """CASE WHEN queue = 'hooks' THEN jsonb_array_length(jsonb_path_query_array(
+            errors, '$[*] ? (@.kind == "worker_lost" && @.shared_in == $generation)',
+            jsonb_build_object('generation', generation))) END"""
+# lapsed: rows to take back. workers: how many jobs each of their holders has, of both families, and whether
+# one of them is a suspect. judged: who is to blame, who shares (1) a death that it may be to blame for, and
+# what becomes of the row. ended: back to its place in the queue, unless it is cancelled or has killed too
+# many workers.
 _RECLAIM: Final = """
 WITH lapsed AS MATERIALIZED (
-    SELECT id, claimed_by, crash_count, cancel_requested_at,
+    SELECT id, claimed_by, crash_count, cancel_requested_at, suspect, {shared_before} AS shared_before,
+        CASE WHEN {is_background} THEN {most_shared_behind} ELSE {most_shared} END AS most_shared,
         errors @> {mark} AS marked, {blameless} AS blameless
     FROM {table}
     WHERE status = 'running' AND {lapsed}
@@ -145,25 +161,33 @@ WITH lapsed AS MATERIALIZED (
         (SELECT count(*) FROM {table} AS job
             WHERE job.status = 'running' AND job.claimed_by = worker.claimed_by)
         + (SELECT count(*) FROM {other} AS job
-            WHERE job.status = 'running' AND job.claimed_by = worker.claimed_by) AS jobs
+            WHERE job.status = 'running' AND job.claimed_by = worker.claimed_by) AS jobs,
+        EXISTS (SELECT FROM {table} AS job WHERE job.status = 'running'
+            AND job.claimed_by = worker.claimed_by AND job.suspect) AS has_suspect
     FROM (SELECT DISTINCT claimed_by FROM lapsed) AS worker
 ), judged AS MATERIALIZED (
     SELECT id, claimed_by, blameless, crash_count + (NOT blameless AND alone)::integer AS crashes,
-        NOT blameless AND alone AS counted, NOT blameless AND NOT alone AS shared,
+        NOT blameless AND alone AS counted, NOT blameless AND NOT alone AS shared, shares, most_shared,
+        shares >= COALESCE({trusted} - shared_before, 0) AND shares > 0 AS doubted,
         CASE
             WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
             WHEN NOT blameless AND alone AND crash_count + 1 >= %(max_crashes)s::integer THEN 'failed'
+            WHEN shares > 0 AND shared_before + shares >= most_shared THEN 'failed'
             ELSE 'queued'
         END AS status
-    FROM lapsed JOIN workers USING (claimed_by), LATERAL (SELECT jobs <= 1 AND NOT marked AS alone) AS was
+    FROM lapsed JOIN workers USING (claimed_by), LATERAL (SELECT jobs <= 1 AND NOT marked AS alone) AS was,
+        LATERAL (SELECT (NOT blameless AND NOT alone
+            AND (shared_before IS NULL OR suspect OR NOT has_suspect))::integer AS shares) AS part
 ), {own_beside}, {other_beside}, ended AS (
     UPDATE {table} AS job SET
         status = judged.status, lease_expires_at = NULL,
         claimed_by = CASE WHEN judged.status <> 'queued' THEN job.claimed_by END,
         finished_at = CASE WHEN judged.status <> 'queued' THEN statement_timestamp() END,
-        crash_count = judged.crashes, suspect = job.suspect OR judged.counted OR judged.shared,
-        errors = {errors} || jsonb_build_object(
+        crash_count = judged.crashes, suspect = job.suspect OR judged.counted OR judged.doubted,
+        errors = {errors} || (jsonb_build_object(
             'kind', 'worker_lost', 'message', CASE
+                WHEN judged.status = 'failed' AND judged.shared THEN format('%%s workers died while it ran'
+                    ' beside other hooks: it ends them, or one of those does', judged.most_shared)
                 WHEN judged.status = 'failed' THEN format(
                     'it killed its worker %%s times, each time running alone', judged.crashes)
                 WHEN judged.counted THEN 'its worker died while it ran alone'
@@ -171,6 +195,8 @@ WITH lapsed AS MATERIALIZED (
                 ELSE {excuse}
             END, 'counted', judged.counted, 'at', statement_timestamp(), 'attempt', job.attempt,
             'worker_id', job.claimed_by)
+            || CASE WHEN job.queue = 'hooks' AND judged.shares > 0
+                THEN jsonb_build_object('shared_in', job.generation) ELSE '{empty}' END)
     FROM judged
     WHERE job.id = ANY (ARRAY(SELECT id FROM judged)) AND job.id = judged.id
     RETURNING {ended}, judged.claimed_by AS lost_worker, judged.counted, job.suspect, job.queue
@@ -191,6 +217,11 @@ _SHARED: Final = {
     .replace("{of}", "{other}")
     .replace("{except}", "'{}'::bigint[]"),
     "mark": _MARK,
+    "shared_before": _SHARED_BEFORE,
+    "trusted": str(_TRUSTED),
+    "most_shared": str(_MOST_SHARED),
+    "most_shared_behind": str(_MOST_SHARED_BEHIND),
+    "empty": "{}",
     "at_once": str(RECLAIMED_AT_ONCE),
 }
 RECLAIM: Final = per_family(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from queue_workflows.hooks.performing import HookRunner
 
 _SEALED_EVERY_S: Final = 1.0
+_ASIDE_S: Final = 0.2
 
 
 class Background:
@@ -68,6 +69,10 @@ class Background:
                 self._end_sealed(now)
         except DATABASE_AWAY as exc:
             self._lost(exc)
+
+    def stand_aside(self, now: float) -> None:
+        """Claim nothing for a moment."""
+        self._look_at = max(self._look_at, now + _ASIDE_S)
 
     def next_at(self) -> float:
         """When `turn` has something to do again, if nobody wakes us."""
@@ -137,8 +142,22 @@ class HookCrew(Crew):
         self._exchange.unwritten += self._background.hands.ended()
 
     def _wanted(self, now: float) -> tuple[int, bool]:
+        if self._stands_aside(now):
+            self._background.stand_aside(now)
         self._background.turn(now)
         return super()._wanted(now)
+
+    def _stands_aside(self, now: float) -> bool:
+        """Whether a suspect has the whole worker, or gets it now: beside others it would not be to blame.
+
+        A worker that was started anew, as after such a death, holds nothing yet.
+        """
+        held = self._holdings.all()
+        if held:
+            return len(held) == 1 and held[0].job.suspect
+        if not self._is_empty and self._solitude.must_look(now):
+            self._solitude.seen(self._head_is_suspect(), now)
+        return self._solitude.is_wanted
 
     def _await(self, timeout: float) -> None:
         hands, left = self._background.hands, self._background.next_at() - time.monotonic()

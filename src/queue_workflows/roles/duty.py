@@ -21,7 +21,6 @@ from queue_workflows.jobs.tasks import UNKNOWN_TASK
 from queue_workflows.jobs.warming import UNKNOWN_MODEL
 from queue_workflows.repositories.families import INGEST, NODE, Family
 from queue_workflows.repositories.holding import Control
-from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.table import LONGEST_PAGE
 from queue_workflows.roles.appetite import Appetite
 from queue_workflows.roles.guardian import Guardian
@@ -159,11 +158,11 @@ class Duty:
             is_more = self._fetch_for_tasks(known) and self._appetite.was_full
         elif known:
             with bounded():
-                is_more = repository.promote_held(reason, known, queue=queue) == LONGEST_PAGE
+                # Who does not know them may take them first, and put them aside again.
+                is_more = repository.promote_held(reason, known, queue=queue) > 0
         if self._performer.keeps_models:
             is_more |= self._fetch_for_models() > 0
-        if self._family is INGEST or self._performer.keeps_models or queue == HOOKS_QUEUE:
-            self._fetch_at = time.monotonic() + (_FETCH_MORE_S if is_more else _FETCH_EVERY_S)
+        self._fetch_at = time.monotonic() + (_FETCH_MORE_S if is_more else _FETCH_EVERY_S)
 
     def _fetch_for_tasks(self, known: list[str]) -> bool:
         """A page of what waits for our tasks; whether there was something."""

@@ -92,7 +92,7 @@ class Guardian:
         connect: Callable[[], psycopg.Connection[Any]],
         deadman: DeadMan,
         on_news: Callable[[], None],
-        absorb: Callable[[bool], bool],
+        absorb: Callable[[Callable[[], bool]], bool],
         grace_s: float,
         launcher_pid: int | None = None,
         is_barred: Callable[[HeldJob], bool] | None = None,
@@ -101,8 +101,8 @@ class Guardian:
     ) -> None:
         """`on_news` is called, from this thread, when the main loop should look at `wish` and `stopping`.
 
-        `absorb` is called each second, with whether the main thread has been at one job for longer than that,
-        and again soon while it says that there was something: what notifies the worker meanwhile has to be
+        `absorb` is called each second, with who knows whether the main thread is at a job for longer, and
+        again soon while it says that there was something: what notifies the worker meanwhile has to be
         read by somebody.
 
         `is_barred` is given where jobs share the process: it says whether one is kept from going on by
@@ -279,8 +279,9 @@ class Guardian:
         self._judge.judge(now)
         if now >= self._due.absorb:
             self._due.absorb = now + _WATCH_EVERY_S
+            self.terms.locks.follow()
             with suppress(QwfError):
-                if self._absorb(self._telling.lasting_job(now) is not None):
+                if self._absorb(lambda: self._telling.lasting_job(now) is not None):
                     self._due.absorb = now + _ABSORB_AGAIN_S
         self._deadman.recheck()
         if not self._line.is_up and now < self._due.connect:

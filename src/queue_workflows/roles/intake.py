@@ -68,6 +68,11 @@ class Terms:
     affinity: Affinity | None = None
 
     @property
+    def host(self) -> str:
+        """The label of the host that it works on."""
+        return self.worker_id.partition(":")[0]
+
+    @property
     def takes_offers(self) -> bool:
         """Whether it claims from a hold; not hooks, which are one host's, nor in the order of models."""
         return self.queue != HOOKS_QUEUE and self.affinity is None
@@ -290,8 +295,6 @@ class Intake:
         """Those that have the lock of this machine that they need, or need none."""
         if not (refused := self._locks.take(jobs)):
             return jobs
-        # A job of hooks is one host's, so one of each lock does not stand for the others.
-        is_pinned = isinstance(self.repository, HookJobRepository)
         first = {job.host_lock: job for job in reversed(refused)}
         self.repository.end_many(
             [
@@ -299,7 +302,7 @@ class Intake:
                     job.fence,
                     JobStatus.SCHEDULED,
                     delay_s=uniform(1, 1.5)  # noqa: S311
-                    * (HELD_S if is_pinned or job is first[job.host_lock] else BEHIND_S),
+                    * (HELD_S if job is first[job.host_lock] else BEHIND_S),
                     hold_reason=HOST_LOCK,
                     hold_key=job.host_lock,
                 )
@@ -307,11 +310,14 @@ class Intake:
             ]
         )
         limit_keys = [job.limit_key for job in refused]
-        if not is_pinned:
-            # They would be claimed and put aside one after the other, before who stands behind them.
-            limit_keys += HostLockRepository(self._connection).put_aside(
-                self.repository.family, self._terms.queue, filter(None, first), delay_s=BEHIND_S
-            )
+        # They would be claimed and put aside one after the other, before who stands behind them.
+        limit_keys += HostLockRepository(self._connection).put_aside(
+            self.repository.family,
+            self._terms.queue,
+            filter(None, first),
+            host=self._terms.host,
+            delay_s=BEHIND_S,
+        )
         if keys := counted(limit_keys):
             self._lanes.admit(keys)
         gone = {job.id for job in refused}
@@ -334,7 +340,9 @@ class Intake:
         """Free the locks of attempts that are over, and promote who waits for them."""
         if self._locks.any_held and (names := self._locks.free(fences)):
             takes = self._terms.takes_offers
-            HostLockRepository(self._connection).promote(names if takes else keys_of(names))
+            HostLockRepository(self._connection).promote(
+                names if takes else keys_of(names), host=self._terms.host
+            )
             if takes:
                 self._terms.offers.freed(names)
 

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Final
 
 from queue_workflows.errors import ExitCode, QwfError
+from queue_workflows.host.claims import holders_of_removed, identity
+from queue_workflows.host.hardening import exit_code_of
 from queue_workflows.host.janitor import Deed, Vain, Verdict, candidates, look_at, tidy
-from queue_workflows.host.missing_locks import holders_of_removed
 from queue_workflows.host.reaping import Reaping
 from queue_workflows.host.resources import ResourceKind
 from queue_workflows.roles import loop
@@ -86,7 +87,7 @@ class _Place:
     verdict: Verdict
     began_at: float
     sweep: Sweep | None = None
-    is_late: bool = False
+    cut: str | None = None
     again_at: float | None = None
 
 
@@ -116,12 +117,15 @@ class Janitor:
         self._tidied = True
         self._removed: Mapping[str, int] = {}
         self._removed_at = -math.inf
+        self._removed_of: tuple[int, int] | None = None
         self._kill_at: float | None = None
         self.main_at = self.now()
 
     def run(self) -> ExitCode:
         """Until told to stop; with `once` or `dry` for one round."""
         loop.run(self._tick, self.waiter.wait)
+        if self._is_single and self.halt.by is not None:
+            return exit_code_of(self.halt.by)  # what was broken off may have seen to nothing
         if self.halt.urgency or not self._is_single:
             return self.halt.exit_code
         is_bad = self.failures or any(one.deed is Deed.FAILED for one in self.verdicts.values())
@@ -269,15 +273,19 @@ class Janitor:
 
     def _held_removed(self) -> Mapping[str, int]:
         """Asked of the kernel once for all that are looked at together, as it takes a while."""
-        if (now := self.now()) > self._removed_at + _REMOVED_FOR_S:
-            self._removed = holders_of_removed(self.lock_directory())
+        directory = self.lock_directory()
+        place = identity(directory)
+        if (now := self.now()) > self._removed_at + _REMOVED_FOR_S or place != self._removed_of:
+            self._removed, self._removed_of = holders_of_removed(directory), place
             self._removed_at = now
         return self._removed
 
     def _see_to_places(self, now: float) -> None:
         for place in list(self._places):
             if place.sweep is None and now >= place.began_at + place.reaping.kind.timeout_s:
-                place.is_late = True
+                place.cut = (
+                    f"its teardown took longer than {place.reaping.kind.timeout_s:g} s, and was killed"
+                )
                 self._end(place)
             if place.sweep is None or not place.sweep.over:
                 continue
@@ -302,8 +310,7 @@ class Janitor:
 
     def _close(self, place: _Place, now: float) -> None:
         kind, name = place.reaping.kind, place.reaping.name
-        late = f"its teardown took longer than {kind.timeout_s:g} s, and was killed"
-        is_gone, words = place.reaping.finish(late if place.is_late else None)
+        is_gone, words = place.reaping.finish(place.cut)
         verdict = replace(place.verdict, deed=Deed.REAPED)
         if not is_gone:
             self._in_vain(verdict, words)
@@ -319,8 +326,8 @@ class Janitor:
         key = (verdict.kind, verdict.name)
         self._vain[key] = vain = self._vain.get(key, Vain()).again(self.now())
         self.verdicts[key] = replace(verdict, deed=Deed.FAILED, why=why)
-        again_s = vain.due_at - self.now()
-        _log.error("%s %s: it could not be reaped: %s; again in %.0f s", *key, why, again_s)
+        again = "" if self._is_single else f"; again in {vain.due_at - self.now():.0f} s"
+        _log.error("%s %s: it could not be reaped: %s%s", *key, why, again)
 
     # Telling
 
@@ -354,6 +361,7 @@ class Janitor:
             self._kill_at = now + self.grace_s
         if self.halt.urgency is Urgency.AT_ONCE or now >= self._kill_at:
             for place in self._places:
+                place.cut = place.cut or "the janitor was stopped, and its teardown killed"
                 self._end(place)
             if self._waits_for_the_rest_alone():
                 return None

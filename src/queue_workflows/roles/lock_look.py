@@ -7,7 +7,6 @@ from typing import Final
 
 from queue_workflows.jobs.kept_locks import LOOK_EVERY_S
 from queue_workflows.repositories.fields import ELSEWHERE
-from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.host_locks import HOST_LOCK, HostLockRepository
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.intake import Terms
@@ -22,6 +21,7 @@ class LockLook:
 
     def __init__(self, terms: Terms, holdings: Holdings, touch: Touch) -> None:
         self._queue = terms.queue
+        self._host = terms.host
         self._locks = terms.locks
         self._offers = terms.offers
         self._takes = terms.takes_offers
@@ -46,9 +46,6 @@ class LockLook:
             self._elsewhere_at = now + ELSEWHERE_EVERY_S
             with self._holdings.bounded():
                 held = self._touch.repository().held_keys(HOST_LOCK, queue=self._queue)
-            if self._queue == HOOKS_QUEUE:
-                # A run of hooks is one host's, and the first in line may be another's.
-                held = [key for key in held if key.startswith(ELSEWHERE)]
             free = [key for key in held if self._locks.is_free(key)]
             if self._takes:
                 self._offers.waited_for(held)
@@ -60,5 +57,5 @@ class LockLook:
             keys = [key for key in keys if not key.startswith(ELSEWHERE)]
         if keys:
             with self._holdings.bounded():
-                HostLockRepository(self._touch.connected()).promote(keys)
+                HostLockRepository(self._touch.connected()).promote(keys, host=self._host)
         return bool(self._offers)

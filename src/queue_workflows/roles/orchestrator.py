@@ -10,6 +10,7 @@ What it is at is in the database alone. Cut off, it starts from the beginning; k
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import psycopg
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import ExitCode
-from queue_workflows.jobs.dispatching import Dispatcher
+from queue_workflows.jobs.dispatching import Dispatcher, Woken
 from queue_workflows.jobs.keyed_limits import LaneWalk
 from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.jobs.pruning import Pruning
@@ -85,7 +86,7 @@ class Orchestrator:
         self._lanes = LaneWalk()
         self._is_at_a_run = False
         self._busy_turns = 0
-        self._is_woken = False
+        self._woken = Woken.NOT
 
     def run(self, *, once: bool = False) -> ExitCode:
         """Advance runs until told to stop; with `once` until there is nothing left to do now."""
@@ -140,17 +141,18 @@ class Orchestrator:
         ended = self._upkeep(connection) if is_upkeep_due else 0
         try:
             # A wake leads straight to a run.
-            self._is_at_a_run = self._is_woken
-            moved = self._dispatcher.turn(self._goes_on, woken=self._is_woken)
+            woken, self._woken = self._woken, Woken.NOT
+            self._is_at_a_run = woken is not Woken.NOT
+            moved = self._dispatcher.turn(self._goes_on, woken=woken)
         finally:
             self._is_at_a_run = False
         self._reach.answered_at = time.monotonic()
-        if moved:
+        if self._dispatcher.has_ended_runs:
             self._on_news()
         if moved or ended or not self._dispatcher.is_around:
             self._busy_turns += 1
             if self._busy_turns == _BUSY_TURNS:
-                self._listener.absorb(withdraw=True)
+                self._listener.absorb(withdraw=lambda: True)
             return True
         self._busy_turns = 0
         return False
@@ -183,15 +185,18 @@ class Orchestrator:
             self._listener.advertise(WAKE)
             return pause
         timeout = self._settings.poll_s * (0.75 + self._rng.random() / 2)
-        timeout = max(0.0, min(timeout, self._upkeep_at - time.monotonic()))
-        if self._listener.must_look_again():
+        # A wake may have been for more runs than the one that it led to.
+        looks_at = math.inf if self._dispatcher is None else self._dispatcher.looks_at
+        timeout = max(0.0, min(timeout, min(self._upkeep_at, looks_at) - time.monotonic()))
+        if is_unsettled := self._listener.must_look_again():
             # Somebody who wrote before we advertised may commit without a wake.
             timeout = min(timeout, pause)
         woken = self._listener.wait(0)
         if woken is None:
             self._busy_turns = 0
             woken = self._listener.wait(timeout)
-        self._is_woken = woken is not None
+        if woken is not None:
+            self._woken = Woken.ONCE if woken.number == 1 and not is_unsettled else Woken.SOMEHOW
         return _FIRST_LOOK_S if woken is not None else pause * 2
 
     def close(self) -> None:

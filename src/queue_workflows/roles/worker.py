@@ -72,10 +72,10 @@ class Worker:
             if self._guardian.wish is not None:
                 self._duty.park(self._guardian.wish)
                 continue
-            self._duty.fetch_again(time.monotonic())
+            is_offered = self._duty.fetch_again(time.monotonic())
             if self._unknown.is_due:
                 self._unknown.put_aside(self._touch)
-            job = self._claim()
+            job = self._claim() if is_offered or not self._would_be_woken() else None
             if job is None and self._fetches_more(at_last=self._options.drain):
                 continue
             if job is None and not self._options.drain:
@@ -118,6 +118,10 @@ class Worker:
         )
         return job
 
+    def _would_be_woken(self) -> bool:
+        """Whether the last claim found nothing at all, and all that came since has woken us or will."""
+        return self._marks.empty and self._listener.is_wanted(self._queue)
+
     def _fetches_more(self, *, at_last: bool = False) -> bool:
         """Whether there is something to claim after all, in an empty queue: what others do not know."""
         if not self._marks.empty or not self._duty.fetch_more(time.monotonic(), at_last=at_last):
@@ -128,15 +132,19 @@ class Worker:
     def _idle(self) -> ClaimedJob | None:
         """Wait where a writer's NOTIFY finds us; the job that ended the wait, or none for another reason."""
         self._guardian.doing(WorkerState.IDLE)
+        is_known = self._would_be_woken()
         if not self._listener.is_wanted(self._queue):
             self._listener.advertise(self._queue)
+            is_known = False
         pause = _FIRST_LOOK_S
         while self._duty.may_claim():
-            self._duty.fetch_again(time.monotonic())
+            is_offered = self._duty.fetch_again(time.monotonic())
             # A short claim with marks proves nothing: the next one looks at everything.
-            job = self._claim()
-            if job is not None:
-                return job
+            if is_offered or not is_known:
+                job = self._claim()
+                if job is not None:
+                    return job
+            is_known = False
             if not self._marks.empty or self._fetches_more():
                 continue
             timeout = self._settings.poll_s * (0.75 + self._rng.random() / 2)
@@ -207,6 +215,9 @@ class Worker:
         self._touch.recover([ending_instead(exc, job, captured(exc, self._redactor))])
 
     def _end_and_claim(self, held: HeldJob, ending: Ending) -> ClaimedJob | None:
+        if self._listener.is_wanted(self._queue):
+            # It was idle until now, and most likely will be again: a claim of everything says so at once.
+            self._marks.unsure()
         with self._guardian.claiming:
             reading = boottime()
             ended, jobs = self._touch.intake().end_and_claim(

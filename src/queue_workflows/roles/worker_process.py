@@ -151,7 +151,7 @@ def _work(
             deadman=deadman,
             on_news=listener.interrupt,
             # The main thread of a crew is never at a job, and takes back itself what it advertised.
-            absorb=lambda withdraw: listener.absorb(withdraw=withdraw and not is_crew),
+            absorb=lambda is_lasting: listener.absorb(withdraw=lambda: not is_crew and is_lasting()),
             grace_s=settings.grace_s if options.grace_s is None else options.grace_s,
             launcher_pid=launcher_pid,
             models=models,

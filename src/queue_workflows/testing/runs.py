@@ -21,6 +21,7 @@ from pathlib import Path
 from queue_workflows.db.embedded import keeper
 from queue_workflows.db.embedded.home import FALLBACK, settle
 from queue_workflows.errors import EmbeddedServerError
+from queue_workflows.host.flock import is_at, try_lock
 
 _PREFIX = "qwf-tests-"
 _STOP_TIMEOUT_S = 60.0
@@ -60,7 +61,7 @@ def _claimed_directory(parent: Path) -> tuple[Path, int]:
         mark = directory / "alive"
         alive = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(alive, fcntl.LOCK_EX)
-        if keeper.is_current(alive, str(mark)):
+        if is_at(alive, mark):
             return directory, alive
         os.close(alive)
 
@@ -70,9 +71,10 @@ def _sweep(parent: Path, mine: Path) -> None:
         with suppress(OSError):
             if directory == mine or directory.lstat().st_uid != os.geteuid():
                 continue
-            lock = os.open(directory / "alive", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            lock = try_lock(directory / "alive", create=False)
+            if lock is None:
+                continue
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _remove(directory)
             finally:
                 os.close(lock)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
+from queue_workflows.payload import is_storable
 from queue_workflows.workflow.document import Document
 from queue_workflows.workflow.edges import expressions_of
 from queue_workflows.workflow.flaws import MISSING, Flaw
@@ -154,7 +155,7 @@ def moment(text: object) -> datetime | None:
         said = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return said if said.utcoffset() is not None else None
+    return said if said.utcoffset() is not None and is_storable(said) else None
 
 
 def _namesakes(document: Document) -> Iterator[Flaw]:

@@ -18,6 +18,7 @@ from queue_workflows.db.migrations.authoring import refuse_drift
 from queue_workflows.db.migrations.chains import Chain, host_chain, select_chains
 from queue_workflows.db.migrations.misfits import behind, misfit
 from queue_workflows.db.migrations.state import ChainState, read_state
+from queue_workflows.db.migrations.tables import engine_tables
 from queue_workflows.db.proxies import Proxy, find_proxy, notify_round_trip
 from queue_workflows.db.wire import WireLost
 from queue_workflows.errors import ExitCode, QwfError, ReadOnlyServer, SchemaError
@@ -64,6 +65,15 @@ READ_ONLY: Final = "SELECT pg_is_in_recovery() OR current_setting('transaction_r
 SETTINGS: Final = """
 SELECT name, current_setting(name) AS value, source, pending_restart FROM pg_settings
 WHERE name = ANY (%s) OR pending_restart ORDER BY name
+"""
+# Left by a build beside writers that was broken off; while one is under way, its index is like that too.
+INVALID_INDEXES: Final = """
+SELECT i.indexrelid::regclass::text AS index, i.indrelid::regclass::text AS of_table,
+       p.pid AS built_by
+FROM pg_index i LEFT JOIN pg_stat_progress_create_index p ON p.index_relid = i.indexrelid
+WHERE NOT i.indisvalid
+  AND i.indrelid IN (SELECT to_regclass(quote_ident(name)) FROM unnest(%s::text[]) AS name)
+ORDER BY 1
 """
 QUARANTINED: Final = """
 SELECT host_label, queue, load ->> 'device' AS device, state_reason AS reason FROM worker_heartbeats
@@ -171,6 +181,27 @@ def _schema_trouble(connection: sa.Connection, chain: Chain, state: ChainState) 
     except SchemaError as drift:
         return drift
     return None
+
+
+def _check_indexes(patient: Patient) -> Check:
+    found = patient.rows(INVALID_INDEXES, sorted(engine_tables()))
+    data = {"invalid": found}
+    invalid = [one for one in found if one["built_by"] is None]
+    if not found:
+        return Check("indexes", Status.OK, "all are valid", data=data)
+    if not invalid:
+        being_built = ", ".join(f"{one['index']} by pid {one['built_by']}" for one in found)
+        return Check("indexes", Status.OK, f"being built: {being_built}", data=data)
+    names = [one["index"] for one in invalid]
+    again = "; ".join(f"REINDEX INDEX CONCURRENTLY {name}" for name in names)
+    return Check(
+        "indexes",
+        Status.WARN,
+        f"invalid, so no query uses them: {', '.join(names)}",
+        "run `qwf db upgrade`, which begins anew what was broken off; where that has nothing to do: "
+        f"{again}, or DROP INDEX CONCURRENTLY what ends in `_before`, `_after` or `_ccnew`",
+        data=data,
+    )
 
 
 def _check_pooling(patient: Patient) -> Check:
@@ -362,6 +393,7 @@ def _check_devices(patient: Patient) -> Check:
 CHECKS: Final[Mapping[str, Callable[[Patient], Check]]] = {
     "server": _check_server,
     "schema": _check_schema,
+    "indexes": _check_indexes,
     "pooling": _check_pooling,
     "listen": _check_listen,
     "clock": _check_clock,

@@ -11,7 +11,7 @@ from typing import Final
 import psutil
 
 from queue_workflows.db.embedded.binaries import Binaries
-from queue_workflows.db.embedded.home import Account, make_private, run_as
+from queue_workflows.db.embedded.home import Account, make_private, run_as, user_name
 from queue_workflows.db.embedded.keeper import Place
 from queue_workflows.errors import EmbeddedServerError, EmbeddedSetupError
 
@@ -26,8 +26,18 @@ log_line_prefix = '%m [%p] %q%a '
 
 
 def is_made(place: Place) -> bool:
-    """Whether there is a database cluster."""
-    return os.path.exists(os.path.join(place.data, "PG_VERSION"))
+    """Whether there is a database cluster; one that we may not look into is neither there nor missing."""
+    try:
+        os.stat(os.path.join(place.data, "PG_VERSION"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except PermissionError as error:
+        raise EmbeddedSetupError(
+            f"{place.data} is not readable for {user_name(os.geteuid())}",
+            advice=f"leave it where it is, and run as {_owner(place)}, or restore its permissions"
+            " (Postgres makes it 0700)",
+        ) from error
+    return True
 
 
 def initialise(place: Place, account: Account | None, binaries: Binaries, start: int, *, sync: bool) -> None:
@@ -106,6 +116,13 @@ def forget_stale_pids(place: Place) -> None:
         except (OSError, ValueError, psutil.Error):
             continue  # no such process: Postgres sees that itself
         Path(path).unlink(missing_ok=True)
+
+
+def _owner(place: Place) -> str:
+    try:
+        return f"its owner {user_name(os.stat(place.data).st_uid)}"
+    except OSError:
+        return "its owner"
 
 
 def _is_server(place: Place, process: psutil.Process) -> bool:

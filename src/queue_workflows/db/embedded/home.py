@@ -190,8 +190,8 @@ def _existing_home(data_dir: Path, fallback: Path) -> Path | None:
     owner = home.stat().st_uid
     if os.geteuid() not in (0, owner):
         raise EmbeddedSetupError(
-            f"the embedded Postgres in {home} belongs to {_user_name(owner)}, and this process runs as"
-            f" {_user_name(os.geteuid())}",
+            f"the embedded Postgres in {home} belongs to {user_name(owner)}, and this process runs as"
+            f" {user_name(os.geteuid())}",
             advice="run as its owner, or name a directory of your own with QWF_DATA_DIR",
         )
     return home
@@ -205,7 +205,8 @@ def _said_by(pointer: Path) -> str:
         return ""
 
 
-def _user_name(uid: int) -> str:
+def user_name(uid: int) -> str:
+    """Who that is, in words."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -215,12 +216,12 @@ def _user_name(uid: int) -> str:
 def _account(name: str | None, home: Path | None) -> Account | None:
     """As root: who owns the data already, else the wanted account, else one that exists."""
     if os.geteuid() != 0:
-        if name is not None and name != _user_name(os.geteuid()):
+        if name is not None and name != user_name(os.geteuid()):
             raise EmbeddedSetupError(f"only root can run the embedded Postgres as {name}")
         return None
     owner = _data_owner(home) if home is not None else 0
     if owner:
-        name, wanted = _user_name(owner), name
+        name, wanted = user_name(owner), name
         if wanted is not None and wanted != name:
             raise EmbeddedSetupError(
                 f"the embedded Postgres's data in {home} belongs to {name}, so it cannot run as {wanted}",

@@ -31,6 +31,11 @@ RIGHTS: Final = sa.text("""
          AND NOT pg_has_role(c.relowner, 'USAGE')) AS foreign_tables
 """)
 
+# Of a revision that builds indexes beside writers, which is no transaction.
+LEFT: Final = (
+    "what it has done stands, and until then an index may be invalid: that answers nothing, but is written to"
+)
+
 
 def check_rights(connection: sa.Connection, tables: list[str]) -> None:
     """Name the missing right before the first revision fails on it half-way."""
@@ -78,12 +83,18 @@ def explain(cause: BaseException | None, watch: Watch, lock_timeout_s: float) ->
         return ReadOnlyServer(f"{where}: {_message(cause)}", advice="migrate on the primary server")
     if isinstance(cause, psycopg.OperationalError) and (cause.sqlstate or "57P")[:3] in ("57P", "080"):
         return DatabaseUnreachable(
-            f"the connection was lost in {where}; the server rolls it back", advice="run the command again"
+            f"the connection was lost in {where}, which is {watch.fate}", advice=_again(watch)
         )
+    stands = "the revisions before it stand; `qwf db current` shows where, --debug the whole error"
     return SchemaError(
-        f"{where} failed and was rolled back: {_message(cause)}",
-        advice="the revisions before it stand; `qwf db current` shows where, --debug the whole error",
+        f"{where} failed and was {watch.fate}: {_message(cause)}",
+        advice=f"{stands}. {LEFT.capitalize()}" if watch.is_in_parts else stands,
     )
+
+
+def _again(watch: Watch, more: str = "") -> str:
+    """To run it again is enough, also where something is left that looks wrong."""
+    return f"run it again{more}" + (f"; {LEFT}" if watch.is_in_parts else "")
 
 
 def _blocked(
@@ -92,18 +103,19 @@ def _blocked(
     """The error for a step that others kept from ending; None if it is something else."""
     if isinstance(cause, psycopg.errors.LockNotAvailable):
         return MigrationBlocked(
-            f"{where} waited {lock_timeout_s:g} s for a lock held by {watch.describe()}; it was rolled back",
-            advice="run it again when that session is done, or with a longer --lock-timeout",
+            f"{where} waited {lock_timeout_s:g} s for a lock held by {watch.describe()}; it was {watch.fate}",
+            advice=_again(watch, " when that session is done, or with a longer --lock-timeout"),
         )
     if isinstance(cause, psycopg.errors.DeadlockDetected):
         return MigrationBlocked(
-            f"{where} was in a deadlock with {watch.describe()}; it was rolled back", advice="run it again"
+            f"{where} was in a deadlock with {watch.describe()}; it was {watch.fate}", advice=_again(watch)
         )
     if isinstance(cause, psycopg.errors.QueryCanceled):
         return MigrationBlocked(
-            f"{where} was ended by the server and rolled back: {_message(cause)}",
-            advice="run it again; only the revision itself sets a statement_timeout, else it was"
-            " pg_cancel_backend",
+            f"{where} was ended by the server and {watch.fate}: {_message(cause)}",
+            advice=_again(
+                watch, "; only the revision itself sets a statement_timeout, else it was pg_cancel_backend"
+            ),
         )
     return None
 

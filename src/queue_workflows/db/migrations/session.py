@@ -137,11 +137,38 @@ class Watch:
     every_s: float
     doing: str = ""
     blockers: list[tuple[int, str]] = field(default_factory=list)
+    # Whether the revision went on after a commit of its own, as where it builds an index beside writers.
+    is_in_parts: bool = False
+    _has_committed: bool = False
     _done: threading.Event = field(default_factory=threading.Event)
 
     def begin(self, doing: str) -> None:
         """A new revision begins: who blocked the one before is of no interest."""
         self.doing, self.blockers = doing, []
+        self.is_in_parts = self._has_committed = False
+
+    @property
+    def fate(self) -> str:
+        """What became of the revision that failed or was stopped."""
+        return "broken off, and begun anew by the next run" if self.is_in_parts else "rolled back"
+
+    @contextmanager
+    def following(self, connection: sa.Connection) -> Iterator[None]:
+        """Notice commits; one that fails itself is followed by nothing, so the revision was in one part."""
+
+        def committed(_connection: sa.Connection) -> None:
+            self._has_committed = True
+
+        def executed(*_statement: object) -> None:
+            self.is_in_parts = self.is_in_parts or self._has_committed
+
+        sa.event.listen(connection, "commit", committed)
+        sa.event.listen(connection, "before_cursor_execute", executed)
+        try:
+            yield
+        finally:
+            sa.event.remove(connection, "commit", committed)
+            sa.event.remove(connection, "before_cursor_execute", executed)
 
     def describe(self) -> str:
         """The blockers for a person."""

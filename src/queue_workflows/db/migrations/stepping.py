@@ -22,13 +22,14 @@ Direction = Literal["upgrade", "downgrade"]
 
 @dataclass(frozen=True)
 class Progress:
-    """A revision that starts (`done` false) or has been committed."""
+    """A revision that starts, or has been committed (`done`), or was not: `fate` says what it came to."""
 
     chain: str
     revision: str
     subject: str
     direction: Direction
     done: bool = False
+    fate: str = ""
 
 
 Report = Callable[[Progress], None]
@@ -71,13 +72,13 @@ class Plan:
 def run_steps(session: MigrationSession, chain: Chain, plan: Plan, report: Report = silent) -> list[Progress]:
     """Run planned steps through the environment, telling of each before it starts and once it is done."""
     applied: list[Progress] = []
-    under_way: list[Script] = []
+    under_way: list[tuple[Script, Progress]] = []
 
     def steps(heads: Any, _context: Any) -> Iterator[Any]:
         for step in plan.steps(heads):
             progress = Progress(chain.name, step.revision.revision, subject(step.revision), plan.direction)
             session.watch.begin(f"{chain.name} revision {progress.revision} ({progress.subject})")
-            under_way[:] = [step.revision]
+            under_way[:] = [(step.revision, progress)]
             report(progress)
             yield step
             # Alembic asks for the next step only after it has committed this one.
@@ -87,14 +88,21 @@ def run_steps(session: MigrationSession, chain: Chain, plan: Plan, report: Repor
 
     config = alembic_config(chain, connection=session.connection)
     try:
-        with ENVIRONMENT, translated(session), EnvironmentContext(config, plan.script, fn=steps):
+        with (
+            ENVIRONMENT,
+            translated(session),
+            session.watch.following(session.connection),
+            EnvironmentContext(config, plan.script, fn=steps),
+        ):
             plan.script.run_env()
-    except Exception as error:
-        fault = fault_in(Path(under_way[0].path), error) if under_way else None
-        if fault is None:
+    except BaseException as error:
+        if under_way:
+            report(replace(under_way[0][1], fate=session.watch.fate))
+        fault = fault_in(Path(under_way[0][0].path), error) if under_way else None
+        if fault is None or not isinstance(error, Exception):
             raise
         raise ConfigurationError(
-            f"{session.watch.doing} failed and was rolled back: {fault}",
+            f"{session.watch.doing} failed and was {session.watch.fate}: {fault}",
             advice="mend the file; the revisions before it stand",
         ) from error
     return applied
