@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from threading import Barrier
 from typing import Any
 
@@ -78,7 +78,7 @@ class Stage:
     def now(self) -> datetime:
         """By the server's clock."""
         ((now,),) = self.connection.execute("SELECT clock_timestamp()")
-        return now
+        return now.astimezone(UTC)
 
     def away_since(self, name: str, ago: timedelta) -> None:
         """As if nobody had looked at a schedule for so long."""
@@ -91,9 +91,10 @@ class Stage:
             assert process.returncode == 0, said
 
     def pass_once(self, **of_task: Any) -> int:
-        """One pass of a scheduler in this process; the status it ends with."""
+        """One pass of a scheduler in this process, which is told times of elsewhere; its status."""
         options = {"timeout_s": 5.0, **of_task}
-        return pass_once(lambda: psycopg.connect(self.dsn, autocommit=True), options=lambda _: options)
+        dsn = make_conninfo(self.dsn, options="-c timezone=Asia/Kathmandu")
+        return pass_once(lambda: psycopg.connect(dsn, autocommit=True), options=lambda _: options)
 
 
 @pytest.fixture
@@ -307,8 +308,9 @@ def test_a_lost_connection_is_made_anew(stage: Stage) -> None:
     assert_unbroken(stage.ticks("each"))
 
 
-def test_a_job_has_what_its_schedule_says(stage: Stage) -> None:
+def test_a_job_has_what_its_schedule_says(stage: Stage, caplog) -> None:
     """Each value in its own column; what the schedule leaves open is as for any other job."""
+    caplog.set_level("INFO")
     args = {"deep": [1, None, "ü"]}
     stage.schedule("whole", args=args, priority=7, limit_key="disk", jitter_s=1_000_000)
     stage.away_since("whole", timedelta(seconds=2))
@@ -316,7 +318,9 @@ def test_a_job_has_what_its_schedule_says(stage: Stage) -> None:
     columns = "task_name, queue, reason, args, priority, limit_key, max_attempts, timeout_s, status"
     found = stage.connection.execute(f"SELECT {columns}, tick_at, run_at FROM ingest_jobs").fetchall()
     *told, tick, begins = found[0]
-    reason = f"schedule whole at {tick:%Y-%m-%dT%H:%M:%SZ}"
+    said = f"{tick.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    reason = f"schedule whole at {said}"
+    assert f"tick {said} of schedule whole" in caplog.text
     assert told == ["tidy", "load", reason, args, 7, "disk", 3, 5.0, "scheduled"]
     assert begins > tick
 

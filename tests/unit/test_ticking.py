@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from queue_workflows.jobs.tick_times import ticks_after
+from queue_workflows.jobs.tick_times import ticks_after, zone_of
 from queue_workflows.jobs.ticking import Plan, Times, begins_at, plan, reason_of
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
@@ -69,9 +69,14 @@ def test_a_schedule_that_nobody_reckoned_begins_where_it_was_changed() -> None:
 
 @pytest.mark.parametrize("catch_up", ["none", "latest", "all"])
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "Australia/Lord_Howe"])
-def test_a_year_of_looks_inserts_each_tick_once(catch_up: str, zone: str) -> None:
-    """Whenever the ticker looks within a minute of each tick, it comes to all ticks of the year in order."""
-    begin = datetime(2026, 1, 1, tzinfo=UTC)
+@pytest.mark.parametrize("is_utc", [True, False], ids=["told in UTC", "told in the zone"])
+def test_a_year_of_looks_inserts_each_tick_once(catch_up: str, zone: str, is_utc: bool) -> None:
+    """Whenever the ticker looks within a minute of each tick, it comes to all ticks of the year in order.
+
+    A session of the database tells its moments in a zone of its own where ours could not set it.
+    """
+    told = UTC if is_utc else zone_of(zone)
+    begin = datetime(2026, 1, 1, tzinfo=UTC).astimezone(told)
     expected = list(islice(ticks_after("17 2 * * *", zone, begin), 365))
     times = Times("17 2 * * *", zone, catch_up, 10, since=begin)
     inserted: list[datetime] = []
@@ -80,10 +85,10 @@ def test_a_year_of_looks_inserts_each_tick_once(catch_up: str, zone: str) -> Non
         seen = plan(times, now)
         assert seen.ticks == ()
         assert seen.next_at is not None
-        now = seen.next_at + timedelta(seconds=number % 60)
-        seen = plan(times_from(times, seen.next_at), now)
+        now = (seen.next_at + timedelta(seconds=number % 60)).astimezone(told)
+        seen = plan(times_from(times, seen.next_at.astimezone(told)), now)
         inserted += seen.ticks
-        times = times_from(times, seen.next_at)
+        times = times_from(times, seen.next_at and seen.next_at.astimezone(told))
     assert inserted == expected
 
 

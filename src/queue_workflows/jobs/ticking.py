@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from queue_workflows.jobs.tick_times import last_ticks, next_tick
@@ -46,7 +46,11 @@ class Plan:
 def plan(times: Times, now: datetime) -> Plan:
     """What is due of a schedule at `now`."""
     cron, timezone = times.cron, times.timezone
-    since = times.since if times.reckoned is None else times.reckoned - _SECOND
+    # A sum of a time of a zone whose clock jumps is one of the wall clock's, up to an hour beside the moment.
+    now = now.astimezone(UTC)
+    since = times.since.astimezone(UTC)
+    if times.reckoned is not None:
+        since = times.reckoned.astimezone(UTC) - _SECOND
     first = next_tick(cron, timezone, since)
     if first is None or first > now:
         return Plan((), first)

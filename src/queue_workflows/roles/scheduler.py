@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -179,7 +179,7 @@ class Scheduler:
 
     def _tell(self, inserted: Sequence[tuple[str, datetime]]) -> None:
         for name, tick in inserted:
-            _log.info("tick %s of schedule %s", tick.strftime("%Y-%m-%dT%H:%M:%SZ"), name)
+            _log.info("tick %s of schedule %s", f"{tick.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}", name)
 
     def close(self) -> None:
         """Let go of the connection."""
