@@ -20,7 +20,7 @@ SELECT 's' || n, '0 4 * * *', 'tidy', 'load', mod(n, 3) <> 0, true, 'shop',
         WHEN mod(n, 3) = 0 THEN now() - interval '1 day'
         WHEN mod(n, 5000) = 1 THEN NULL
         WHEN mod(n, 5000) = 2 THEN now() - n * interval '1 millisecond'
-        ELSE now() + n * interval '1 second'
+        ELSE now() + interval '1 day' + n * interval '1 second'
     END
 FROM generate_series(1, %(count)s) AS n
 """

@@ -11,7 +11,8 @@ a fence says otherwise:
                                   printed what the page shows; at the end of the page it is asked to stop
 
 In expected output a line `...` stands for any lines, and `...` within a line for any text; a console block
-without output lines says nothing about output. What a command exports holds for the commands below it.
+without output lines says nothing about output. Two blanks or more stand for as many as there are, for a
+column is wider where a time of yesterday has its date. What a command exports holds for the commands below it.
 """
 
 from __future__ import annotations
@@ -130,15 +131,17 @@ def console_steps(body: str) -> Iterator[Step]:
         yield Step(command, tuple(expected))
 
 
+def _pattern(line: str) -> str:
+    any_text = re.escape(line).replace(r"\.\.\.", ".*")
+    return re.sub(r"(?:\\ ){2,}", " {2,}", any_text) + r"\n"
+
+
 def output_matches(expected: tuple[str, ...], got: str) -> bool:
     """Whether the output is what the page shows; trailing blanks and a final empty line do not count."""
     wanted = [line.rstrip() for line in expected]
     while wanted and not wanted[-1]:
         wanted.pop()
-    pattern = "".join(
-        r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line).replace(r"\.\.\.", ".*") + r"\n"
-        for line in wanted
-    )
+    pattern = "".join(r"(?:.*\n)*?" if line.strip() == "..." else _pattern(line) for line in wanted)
     shown = "".join(f"{line.rstrip()}\n" for line in got.rstrip().splitlines())
     return re.fullmatch(pattern, shown) is not None
 

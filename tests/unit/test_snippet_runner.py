@@ -136,11 +136,13 @@ def test_a_command_may_go_on_after_a_backslash():
         (("a", "...", "c"), "a\nb\n", False),
         (("a",), "a\nb\n", False),
         (("a.c",), "abc\n", False),
+        (("WHEN       TRIES",), "WHEN                  TRIES\n", True),
+        (("  a",), "a\n", False),
         (("a",), "", False),
     ],
 )
 def test_output_is_compared_line_by_line(expected, got, matches):
-    """`...` stands for any lines, or any text within one; everything else is literal."""
+    """`...` stands for any lines, or any text within one, blanks for as many; everything else is literal."""
     assert output_matches(expected, got) is matches
 
 
