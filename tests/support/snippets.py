@@ -12,7 +12,7 @@ a fence says otherwise:
 
 In expected output a line `...` stands for any lines, and `...` within a line for any text; a console block
 without output lines says nothing about output. Two blanks or more stand for as many as there are, for a
-column is wider where a time of yesterday has its date. What a command exports holds for the commands below it.
+column is wider where a time of yesterday has its date. What a command exports holds for those below it.
 """
 
 from __future__ import annotations

@@ -40,6 +40,7 @@ def pass_once(
 def away_since(connection: psycopg.Connection, name: str, ago: timedelta) -> None:
     """As if nobody had looked at a schedule for so long, and it had not ticked since."""
     connection.execute(
-        "UPDATE schedules SET updated_at = now() - %s, last_tick_at = NULL, next_tick_at = NULL WHERE name = %s",
+        "UPDATE schedules SET updated_at = now() - %s, last_tick_at = NULL, next_tick_at = NULL"
+        " WHERE name = %s",
         [ago, name],
     )
