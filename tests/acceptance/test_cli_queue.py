@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import psycopg
@@ -176,6 +178,20 @@ def test_watching_ends_with_ctrl_c(qwf_dsn, conn):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (130, "qwf: interrupted\n")
+
+
+def test_a_watched_table_ends_with_the_time_in_utc(qwf_dsn, conn, monkeypatch):
+    """Whatever the time zone of the session."""
+
+    def interrupted(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("PGTZ", "Asia/Kathmandu")
+    monkeypatch.setattr("queue_workflows.cli.queue_stats.time", SimpleNamespace(sleep=interrupted))
+    ((before,),) = conn.execute("SELECT date_trunc('second', clock_timestamp())")
+    told = qwf_here("--db", qwf_dsn, "queue", "stats", "--watch", status=130).stdout.strip()
+    late = datetime.fromisoformat(f"{before.astimezone(UTC):%Y-%m-%d}T{told}") - before
+    assert late % timedelta(days=1) < timedelta(hours=1)
 
 
 def test_whoever_watches_may_go_away(qwf_dsn, conn):

@@ -19,6 +19,7 @@ from queue_workflows.cli.operating import (
     print_json,
     print_table,
     say,
+    say_moment,
 )
 from queue_workflows.cli.spans import say_span, span
 from queue_workflows.cli.workers import told_of
@@ -82,7 +83,7 @@ def _print(seen: Statistics, *, as_json: bool, on_a_line: bool) -> None:
     for line in dict.fromkeys(told_of(wish) for one in seen.queues for wish in one.wishes):
         click.echo(on_one_line(line))
     if on_a_line:
-        click.echo(f"{seen.at:%H:%M:%S}Z")
+        click.echo(say_moment(seen.at, now=seen.at))
 
 
 def _cells(one: QueueStats) -> list[str]:
