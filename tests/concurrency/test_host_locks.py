@@ -135,6 +135,16 @@ def test_a_child_may_be_given_the_lock(tmp_path: Path) -> None:
         locks._hold_none()
 
 
+def test_a_lock_that_is_let_go_of_is_free_for_all_who_have_its_descriptor(tmp_path: Path) -> None:
+    """Else a child between its fork and its exec, or one that was handed it, would keep the next one out."""
+    lock = HostLock("camera", directory=tmp_path)
+    lock.acquire()
+    copy = os.dup(lock.fileno())
+    lock.release()
+    assert HostLock("camera", directory=tmp_path).try_acquire()
+    os.close(copy)
+
+
 def test_a_file_that_somebody_else_put_there_is_not_removed(tmp_path: Path) -> None:
     """Where a stranger replaced the file under a prober, the new one may be somebody's lock."""
     (tmp_path / MARK).touch()
