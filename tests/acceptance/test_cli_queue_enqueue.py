@@ -116,6 +116,12 @@ def test_a_registered_task_says_where(qwf_dsn, conn):
         ),
         (("page", "--queue", "fetch", "--count", "2", "--dedupe-key", "k"), 2, "would be one job"),
         (("page", "--queue", "fetch", "--count", "0"), 2, "--count"),
+        (("page", "--queue", "fetch", "--host-lock", "elsewhere:elsewhere:a"), 2, "names no lock"),
+        (
+            ("page", "--queue", "fetch", "--host-lock", "elsewhere:a", "--when-held", "wait"),
+            2,
+            "leave 'elsewhere:'",
+        ),
         (("page", "--queue", "fetch", "--max-attempts", "0"), 2, "max_attempts must be a whole number"),
         (("a\0b", "--queue", "fetch"), 2, "NUL"),
     ],

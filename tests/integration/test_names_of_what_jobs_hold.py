@@ -19,7 +19,13 @@ from queue_workflows.jobs.tasks import TaskRegistry
 from queue_workflows.repositories import LimitRepository, RunRepository, enqueue_ingest_job
 from queue_workflows.workflow.spec import TaskNode, load_document
 
-INPUTS: dict[str, Any] = {"device": "camera", "none": None, "flag": True, "empty": "elsewhere:"}
+INPUTS: dict[str, Any] = {
+    "device": "camera",
+    "none": None,
+    "flag": True,
+    "empty": "elsewhere:",
+    "away": "elsewhere:a",
+}
 SCOPE: dict[str, Any] = {"inputs": INPUTS, "run": {}}
 
 
@@ -49,6 +55,9 @@ def test_a_nodes_lock_and_key_come_from_words_or_data() -> None:
         names(host_lock={"$from": "inputs.flag"})
     with pytest.raises(RefError, match=r"n\.host_lock: it is no name: it must be a name"):
         names(host_lock={"$from": "inputs.empty"})
+    assert names(host_lock={"$from": "inputs.away"}) == Names("elsewhere:a", None)
+    with pytest.raises(RefError, match=r"n\.host_lock: it is no name: .* does not begin with `elsewhere:`"):
+        names(host_lock={"name": {"$from": "inputs.away"}, "when_held": "elsewhere"})
 
 
 def test_each_element_has_its_own() -> None:
@@ -67,6 +76,12 @@ def test_each_element_has_its_own() -> None:
         ({"host_lock": {"name": "a", "policy": "wait"}}, "no 'policy'"),
         ({"host_lock": "elsewhere:"}, "must be a name"),
         ({"host_lock": {"name": "elsewhere:", "when_held": "elsewhere"}}, "must be a name"),
+        ({"host_lock": {"name": "elsewhere:a", "when_held": "elsewhere"}}, "does not begin with `elsewhere"),
+        ({"host_lock": {"name": "elsewhere:a", "when_held": "wait"}}, "does not begin with `elsewhere"),
+        ({"host_lock": "elsewhere:elsewhere:a"}, "does not begin with `elsewhere"),
+        ({"host_lock": {"name": {"name": "a"}}}, "must be a name, or a reference"),
+        ({"host_lock": {}}, "must be a name, or a reference"),
+        ({"exclusive": {"from": "inputs.device"}}, "must be a name, or a reference"),
         ({"exclusive": "a*"}, "must name one key"),
         ({"exclusive": "a\nb"}, "must be a name"),
         ({"exclusive": "a", "limit_key": "b"}, "a job takes one key"),

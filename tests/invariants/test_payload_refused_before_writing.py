@@ -113,6 +113,7 @@ BAD_VALUES: dict[str, dict[str, Any]] = {
     "NUL in limit_key": {"limit_key": "a\x00b"},
     "NUL in host_lock": {"host_lock": "a\x00b"},
     "host_lock of nothing": {"host_lock": "elsewhere:"},
+    "host_lock with its policy twice": {"host_lock": "elsewhere:elsewhere:a"},
     "newline in host_lock": {"host_lock": "elsewhere:a\nb"},
     "NUL in traceparent": {"traceparent": "a\x00b"},
     "surrogate in dedupe_key": {"dedupe_key": "\udfff"},

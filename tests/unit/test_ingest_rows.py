@@ -69,6 +69,7 @@ def test_a_job_is_the_same_row_however_it_is_said(given):
             {"exclusive": "a*"},
             {"exclusive": "a\nb"},
             {"host_lock": "elsewhere:"},
+            {"host_lock": "elsewhere:elsewhere:a"},
         ),
     ],
 )

@@ -180,6 +180,7 @@ def test_a_wrong_value_is_named(environ: dict[str, str], key: str, said: str) ->
         ({"x-retry-s": -1}, "x-retry-s", "seconds"),
         ({"x-host-lock": 7}, "x-host-lock", "the name of a lock"),
         ({"x-host-lock": " scanner"}, "x-host-lock", "the name of a lock"),
+        ({"x-host-lock": "elsewhere:elsewhere:a"}, "x-host-lock", "the name of a lock"),
         ({"x-bg-at-seal": "stop"}, "x-bg-at-seal", '"wait" or "kill"'),
         ({"x-retries": 1}, "x-retries", "is none of"),
         ({"x-env": "PATH"}, "x-env", "a list of names"),

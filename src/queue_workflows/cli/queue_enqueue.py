@@ -74,6 +74,8 @@ def enqueue(
         raise click.UsageError("--count with --dedupe-key would be one job: leave one of them out")
     if when_held is not None and given["host_lock"] is None:
         raise click.UsageError("--when-held is about --host-lock: name one")
+    if when_held is not None and given["host_lock"].startswith(ELSEWHERE):
+        raise click.UsageError(f"--when-held says where it may go: leave {ELSEWHERE!r} out of --host-lock")
     if when_held == "elsewhere":
         given["host_lock"] = ELSEWHERE + given["host_lock"]
     args = mapping_of("--args", args_text) if args_text is not None else {}

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import RefError
 from queue_workflows.repositories.fields import ELSEWHERE, EXCLUSIVE
-from queue_workflows.workflow.nodes import BaseNode, TaskNode, key_text, lock_text
+from queue_workflows.workflow.nodes import BaseNode, TaskNode, bare_lock_text, key_text, lock_text
 from queue_workflows.workflow.refs import HostRefs, paths_in, resolve
 
 _OF_AN_ELEMENT: Final = frozenset({"item", "index"})
@@ -41,10 +41,11 @@ def names_of(
 
 
 def _names(node: TaskNode, scope: Mapping[str, Any], host: HostRefs | None) -> Names:
-    lock, policy = node.host_lock, ""
+    lock, policy, checked = node.host_lock, "", lock_text
     if isinstance(lock, dict) and "name" in lock:
         lock, policy = lock["name"], ELSEWHERE if lock.get("when_held") == "elsewhere" else ""
-    host_lock = _text(lock, scope, f"{node.id}.host_lock", host, lock_text)
+        checked = bare_lock_text
+    host_lock = _text(lock, scope, f"{node.id}.host_lock", host, checked)
     exclusive = _text(node.exclusive, scope, f"{node.id}.exclusive", host, key_text)
     return Names(
         None if host_lock is None else policy + host_lock,

@@ -158,10 +158,11 @@ ELSEWHERE: Final = "elsewhere:"
 
 def host_lock(field: str, value: str) -> str:
     """What a job's lock is called, its policy before it."""
-    if text(field, value) == ELSEWHERE:
-        advice = "write it behind, as in `elsewhere:scanner`"
-        raise PayloadError(f"{field} {value!r} names no lock", path=field, advice=advice)
-    readable(field, value.removeprefix(ELSEWHERE))
+    name = text(field, value).removeprefix(ELSEWHERE)
+    if not name or name.startswith(ELSEWHERE):
+        advice = "write its name behind one `elsewhere:`, as in `elsewhere:scanner`"
+        raise PayloadError(f"{field} {value!r:.80} names no lock", path=field, advice=advice)
+    readable(field, name)
     return value
 
 

@@ -12,6 +12,8 @@ from queue_workflows.workflow.refs import ROOTS
 
 NODE_ID: Final = r"[A-Za-z_][A-Za-z0-9_-]{0,127}"
 NAME_BYTES: Final = 512
+# What a lock's name has before it where another host may take the job, as in `repositories.fields`.
+_ELSEWHERE: Final = "elsewhere:"
 SMALLINT_MAX: Final = 32_767
 LONGEST_S: Final = 100 * 365 * 86_400.0
 
@@ -50,7 +52,14 @@ def name_text(text: str) -> str:
 
 def lock_text(text: str) -> str:
     """The name of a host lock; a job's policy may stand before it."""
-    name_text(text.removeprefix("elsewhere:"))
+    bare_lock_text(text.removeprefix(_ELSEWHERE))
+    return name_text(text)
+
+
+def bare_lock_text(text: str) -> str:
+    """The name alone, where the policy is said by another word."""
+    if text.startswith(_ELSEWHERE):
+        raise ValueError(f"must be a name that does not begin with `{_ELSEWHERE}`")
     return name_text(text)
 
 
@@ -66,7 +75,8 @@ def _key(value: Any) -> Any:
 
 
 def _reference(value: Any) -> Any:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+    # A mapping that is no operator stands for itself, and is never a name.
+    if not isinstance(value, dict) or not any(isinstance(key, str) and key[:1] == "$" for key in value):
         raise ValueError("must be a name, or a reference such as {$from: item.device}")
     return value
 
@@ -77,7 +87,8 @@ def _lock(value: Any) -> Any:
             raise ValueError(f"has `name` and `when_held`, no {strange[0]!r:.40}")
         if value.get("when_held", "wait") not in {"wait", "elsewhere"}:
             raise ValueError("has a `when_held` that is neither wait nor elsewhere")
-        return {**value, "name": _lock(value["name"])}
+        name = value["name"]
+        return {**value, "name": bare_lock_text(name) if isinstance(name, str) else _reference(name)}
     return lock_text(value) if isinstance(value, str) else _reference(value)
 
 
