@@ -194,6 +194,8 @@ def test_the_verdicts(raiser: Callable[[BaseException], Any]):
         ("1.5", 60),
         ("soon", 60),
         ("\u0661\u0662", 60),
+        ("Thu, 01 Jan 99999999999999999999 00:00:00 GMT", 60),
+        ("Thu, 01 Jan 2026 00:01:30 +99999999999999999999", 60),
     ],
 )
 def test_retry_after_reads_the_header_of_an_answer(value: str | None, delay_s: float) -> None:

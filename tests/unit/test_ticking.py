@@ -57,6 +57,7 @@ def test_after_an_absence_none_still_takes_what_is_on_time() -> None:
     assert plan(hourly("none"), NOON + 5 * HOUR + 20 * SECOND).ticks == (NOON + 5 * HOUR,)
     each = hourly("none", cron="* * * * * *")
     assert plan(each, NOON + 5 * HOUR).ticks == (NOON + 5 * HOUR,)
+    assert plan(hourly("none"), NOON + 60 * SECOND) == Plan((), NOON + HOUR)
 
 
 def test_a_schedule_that_nobody_reckoned_begins_where_it_was_changed() -> None:

@@ -76,7 +76,7 @@ def _delay_of(value: str, now: datetime) -> float | None:
         return float(value)
     try:
         then = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     # `-0000` is read as no zone at all, and means UTC.
     return ((then if then.tzinfo else then.replace(tzinfo=UTC)) - now).total_seconds()
