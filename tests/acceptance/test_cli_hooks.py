@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -176,7 +177,8 @@ def test_what_hooks_have_said_is_listed(
     assert [one["line_no"] for one in warned] == [2, 3]
     assert len(json.loads(qwf("hooks", "records", run_id, "--type", "Result", "--json").stdout)) == 1
     assert qwf("hooks", "records", run_id, "--plugin", "listen").stderr == "no record matches\n"
-    assert "there is no run" in qwf("hooks", "records", "0" * 8, status=2).stderr
+    for unknown in ("0" * 8, str(uuid.UUID(int=0))):
+        assert "there is no run" in qwf("hooks", "records", unknown, status=2).stderr
 
 
 @pytest.mark.parametrize(

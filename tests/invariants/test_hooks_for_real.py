@@ -131,17 +131,28 @@ def test_background_hooks_last_as_long_as_their_run(stage: Stage) -> None:
 
 
 @pytest.mark.slow
-def test_a_host_without_the_script_leaves_it_to_another(stage: Stage) -> None:
-    """Its claim does not make the run its own."""
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_host_without_the_script_leaves_it_to_another(stage: Stage, is_there: bool) -> None:
+    """Its claim does not make the run its own; nor does that of one whose directory is not there."""
     stage.put("a/on_Page__10_a.sh", "true")
     run_id = stage.start()
-    (stage.directory / "none").mkdir()
+    if is_there:
+        (stage.directory / "none").mkdir()
     held = "SELECT hold_key FROM workflow_node_jobs WHERE hold_reason = 'unknown_module'"
     without = {"QWF_HOOK_DIRS": str(stage.directory / "none"), "QWF_DATA_DIR": str(stage.directory / "else")}
     with stage.worker(QWF_HOST_LABEL="far", **without):
         until(lambda: stage.connection.execute(held).fetchone() == ("a/on_Page__10_a.sh",))
     with stage.worker():
         stage.until(lambda: stage.status(run_id) == "completed")
+
+
+@pytest.mark.slow
+def test_a_worker_that_cannot_write_what_hooks_leave_does_not_begin(stage: Stage) -> None:
+    """It would fail one after the other; 78, with what to do."""
+    stage.data.touch()
+    with stage.worker() as worker:
+        assert worker.wait(120) == 78
+        assert "name another directory with QWF_DATA_DIR" in worker.stderr.read()
 
 
 @pytest.mark.slow

@@ -91,6 +91,15 @@ def test_what_has_just_been_written_is_not_kept(plugin: Path, read: Counter[str]
     assert set(read.values()) == {2}
 
 
+def test_a_directory_that_cannot_be_read_has_no_hook_yet(plugin: Path) -> None:
+    """Nor have those behind it, whose plugins it may replace."""
+    missing = plugin.parent.with_name("mounted-later")
+    shelf = Shelf([missing, plugin.parent], now_ns=a_minute_later)
+    assert shelf.find("a", HOOK) is None
+    missing.mkdir()
+    assert shelf.find("a", HOOK) is not None
+
+
 @pytest.mark.parametrize("name", ["../a/on_Page__10_a.sh", "on_Page__12_b.sh", ""])
 def test_no_word_of_a_row_becomes_a_path(plugin: Path, name: str) -> None:
     """What is not listed is not there."""

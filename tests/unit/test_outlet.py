@@ -6,8 +6,11 @@ import os
 import subprocess
 import threading
 
+import pytest
 from support.workers import until
 
+from queue_workflows.cli.terminal import stdout_terminal
+from queue_workflows.cli.up import Prefixed
 from queue_workflows.roles.outlet import LONGEST_LINE, OneLog
 
 
@@ -70,6 +73,14 @@ def test_when_nobody_reads_the_children_are_not_held_up():
         assert child.wait(60) == 0
         assert told.acquire(timeout=60)
     assert not told.acquire(blocking=False)
+
+
+def test_who_comes_later_is_named_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    """As a janitor, of which nobody knows when the others start; what all say goes on."""
+    with OneLog(Prefixed(["fetch/1", "up"], stdout_terminal()).write, unread) as log:
+        assert shell(log, "janitor/1", "echo swept").wait() == 0
+        assert shell(log, "up", "echo done").wait() == 0
+    assert sorted(capsys.readouterr().out.splitlines()) == ["janitor/1 | swept", "up      | done"]
 
 
 def test_a_child_that_cannot_be_started_leaves_no_descriptor():

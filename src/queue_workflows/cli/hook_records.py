@@ -10,9 +10,11 @@ import click
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.operating import json_option, operators_connection, print_json, print_table, say
 from queue_workflows.cli.run_names import run_named
+from queue_workflows.errors import UnknownRun
 from queue_workflows.models import HookRecord
 from queue_workflows.repositories.families import LARGEST_ID
 from queue_workflows.repositories.hook_records import HookRecordRepository
+from queue_workflows.repositories.runs import RunRepository
 
 _SHOWN: Final = 100
 # What tells most of a record, the first that it has.
@@ -42,6 +44,8 @@ def records(invocation: Invocation, /, *, run_name: str, limit: int, as_json: bo
     with operators_connection(invocation) as connection:
         run_id = run_named(connection, run_name)
         found = HookRecordRepository(connection).list(run_id, limit=limit, **given)
+        if not found and RunRepository(connection).fetch(run_id) is None:
+            raise UnknownRun(run_name)
     if as_json:
         print_json([_as_json(record) for record in found])
         return

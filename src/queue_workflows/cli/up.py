@@ -76,7 +76,7 @@ def up(invocation: Invocation, *, workers: Workers) -> ExitCode:
         say(f"{database.redacted}: {_revisions(len(applied))}")
         say(f"running {', '.join(names)}; Ctrl-C stops them all")
         say(_next(invocation))
-        prefixed = _Prefixed([OURSELVES, *names], stdout_terminal())
+        prefixed = Prefixed([OURSELVES, *names], stdout_terminal())
         log_to_stderr(debug=invocation.debug, handler=_Handler(prefixed))
         with OneLog(prefixed.write, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as log:
             return supervise(
@@ -108,30 +108,39 @@ def _next(invocation: Invocation) -> str:
   {qwf} workers list                  the workers; pause one, or switch it off"""
 
 
-class _Prefixed:
-    """Lines on stdout, each with a name in front that is as wide as the widest."""
+class Prefixed:
+    """Lines on stdout, each with a name in front that is as wide as the widest.
+
+    Others than the `names` may come later, as a janitor does.
+    """
 
     def __init__(self, names: list[str], terminal: Terminal) -> None:
-        width = max(map(len, names))
-        self._prefixes = {
-            name: terminal.paint(f"{padded(name, width)} |", fg=_COLOURS[number % len(_COLOURS)])
-            for number, name in enumerate(names)
-        }
+        self._width = max(map(len, names))
+        self._terminal = terminal
+        self._prefixes: dict[str, str] = {}
         self._guard = threading.Lock()
+        for name in names:
+            self._prefix(name)
 
     def write(self, name: str, line: str) -> None:
         """One line, whole; it raises when nobody reads."""
         encoding = sys.stdout.encoding or "utf-8"
-        text = f"{self._prefixes[name]} {line}\n".encode(encoding, "replace").decode(encoding)
         with self._guard:
+            text = f"{self._prefix(name)} {line}\n".encode(encoding, "replace").decode(encoding)
             sys.stdout.write(text)
             sys.stdout.flush()
+
+    def _prefix(self, name: str) -> str:
+        if name not in self._prefixes:
+            colour = _COLOURS[len(self._prefixes) % len(_COLOURS)]
+            self._prefixes[name] = self._terminal.paint(f"{padded(name, self._width)} |", fg=colour)
+        return self._prefixes[name]
 
 
 class _Handler(logging.Handler):
     """Our own log among that of the others."""
 
-    def __init__(self, prefixed: _Prefixed) -> None:
+    def __init__(self, prefixed: Prefixed) -> None:
         super().__init__()
         self._prefixed = prefixed
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
+from queue_workflows.errors import HookError
 from queue_workflows.hooks.discovery import Hook, files_of, find_hook, hook_at, plugins_in
 from queue_workflows.hooks.needs import FILES, Need, needs_of
 from queue_workflows.hooks.plugin_config import CONFIG_FILE, PluginConfig, load_plugin_config
@@ -33,9 +34,16 @@ class Shelf:
         self._kept: dict[tuple[str, ...], tuple[list[_Stamp], Any]] = {}
 
     def find(self, plugin: str, name: str) -> Hook | None:
-        """The hook that a row names; its words are looked up, they never become a path."""
-        directory = self._of(("plugins",), self._dirs, lambda: plugins_in(self._dirs)).get(plugin)
-        if directory is not None:
+        """The hook that a row names; its words are looked up, they never become a path.
+
+        There is none while a directory cannot be read, as before it is mounted: it may have the plugin that
+        counts.
+        """
+        try:
+            plugins = self._of(("plugins",), self._dirs, lambda: plugins_in(self._dirs))
+        except HookError:
+            return None
+        if (directory := plugins.get(plugin)) is not None:
             files = self._of(("files", plugin), [directory], lambda: _names_in(directory))
             if (path := files.get(name)) is not None:
                 return self._of(("hook", plugin, name), [path], lambda: hook_at(plugin, path))

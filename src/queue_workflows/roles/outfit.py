@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Final, Self
 from queue_workflows.db.dsn import secrets_of
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
+from queue_workflows.errors import HookError
+from queue_workflows.host.directories import opened
 from queue_workflows.jobs.asking import Errands
+from queue_workflows.jobs.clearing import RUNS
 from queue_workflows.jobs.executor import Loop
 from queue_workflows.jobs.guards import Budget, budget_of
 from queue_workflows.jobs.redaction import Redactor
@@ -128,12 +131,20 @@ def _hooks_of(
     if guardian.identity.queue != HOOKS_QUEUE:
         return None
     from queue_workflows.hooks.attempting import HookTerms
+    from queue_workflows.hooks.discovery import plugins_in
     from queue_workflows.hooks.performing import HookRunner
 
     if not settings.hook_dirs:
         _log.warning("no directories of hooks: set QWF_HOOK_DIRS, or every hook will wait for another worker")
+    dirs = tuple(path.expanduser().absolute() for path in settings.hook_dirs)
+    try:
+        plugins_in(dirs)
+    except HookError as unreadable:
+        _log.warning("QWF_HOOK_DIRS: %s; until it can be read, every hook waits", unreadable.message)
+    with opened(settings.data_dir.absolute(), RUNS):  # who cannot work there would fail every hook
+        pass
     terms = HookTerms(
-        dirs=tuple(path.expanduser().absolute() for path in settings.hook_dirs),
+        dirs=dirs,
         data_dir=settings.data_dir,
         host_label=guardian.identity.host_label,
         environ=dict(os.environ),
