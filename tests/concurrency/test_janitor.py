@@ -307,6 +307,27 @@ def test_an_owner_whose_lock_file_was_removed_is_seen(bench: Bench, caplog: pyte
     assert bench.once()[1] == {"live-1": Deed.REAPED}
 
 
+def test_what_was_known_of_a_directory_is_dropped_with_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is replaced between two looks of one round: who holds a lock of the former one is found."""
+    monkeypatch.setattr("queue_workflows.roles.janitor._REMOVED_FOR_S", 1000.0)
+    bench.leftovers.make("lost-1")
+
+    def replaced() -> list[str]:
+        patiently(lambda: bench.leftovers.torn_down() == ["lost-1"])
+        bench.locks.rename(bench.locks.with_name("former"))
+        bench.locks.mkdir()
+        return ["live-1"]
+
+    first = bench.leftovers.kind("lost-.")
+    second = replace(bench.leftovers.kind("live-."), name="other", discover=replaced)
+    with bench.owner("live-1") as owner:
+        assert owner.line() == "has it"
+        assert bench.once(first, second)[1] == {"lost-1": Deed.REAPED, "live-1": Deed.FLAG}
+    assert bench.leftovers.torn_down() == ["lost-1"]
+
+
 def test_teardowns_that_hang_keep_no_other_kind(bench: Bench) -> None:
     """However many there are of one kind: that of another is reaped while none of them has ended."""
     waiting = [f"gated-{number}" for number in range(MOST_AT_ONCE + 1)]
