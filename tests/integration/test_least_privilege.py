@@ -324,6 +324,7 @@ def test_a_worker_of_hooks_pins_the_run_and_an_operator_frees_it(roles):
         ending = Ending(first.fence, JobStatus.COMPLETED)
         assert len(jobs.end_and_claim([ending], "hooks", worker_id="hooks", lease_s=30)[1]) == 1
         assert jobs.sealed([second.id]) == set()
+        assert not jobs.trust(second.fence)
         jobs.end_many([Ending(second.fence, JobStatus.COMPLETED)])
         assert len(jobs.reclaim_worker("hooks", max_crashes=3)) == 1
         assert HookJobRepository(orchestrator).unpin(run, actor="ann") == ("here", 4)

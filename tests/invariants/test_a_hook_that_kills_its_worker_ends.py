@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.hook_stage import Stage
+from support.hook_stage import UNTIL, Stage
 from support.jobs import CLEAR
 from support.runs import dispatcher, settle, start
 from support.supervised import Supervised
@@ -22,6 +23,9 @@ from queue_workflows.states import JobStatus
 
 MAX_CRASHES = 3
 TRUSTED, MOST_SHARED, MOST_SHARED_BEHIND = 2, 5, 9
+TRIAL_S = 5
+# Of a hook: above it are its keeper, the spawner, the worker.
+KILL = ("above() { ps -o ppid= -p $1 | tr -d ' '; }", "kill -9 $(above $(above $PPID))", "sleep 600")
 MARK = (
     "UPDATE workflow_node_jobs SET errors = errors || jsonb_build_array("
     "jsonb_build_object('kind', 'suspect', 'attempt', attempt)) WHERE status = 'running'"
@@ -49,11 +53,29 @@ class Workers:
         )
 
     def background(self) -> list[ClaimedNodeJob]:
-        return self.jobs.claim_background(worker_id=f"w{self.number}", lease_s=60, limit=9)
+        """As a worker does that has none yet: one that is on trial, and who may run beside it."""
+        where = {"worker_id": f"w{self.number}", "lease_s": 60}
+        tried = self.jobs.claim_background(**where, limit=1, suspect=True)
+        return tried + self.jobs.claim_background(**where, limit=8, beside=bool(tried))
 
     def die(self) -> None:
         self.jobs.reclaim_worker(f"w{self.number}", max_crashes=MAX_CRASHES)
         self.number += 1
+
+    def skip(self, *jobs: ClaimedNodeJob) -> None:
+        self.connection.execute(
+            "UPDATE workflow_node_jobs SET status = 'skipped', claimed_by = NULL, finished_at = now()"
+            " WHERE id = ANY (%s)",
+            [[job.id for job in jobs]],
+        )
+
+    def lives_for(self, seconds: float, job: ClaimedNodeJob) -> bool:
+        """It has been running for so long; whether it is trusted again."""
+        self.connection.execute(
+            "UPDATE workflow_node_jobs SET started_at = now() - make_interval(secs => %s) WHERE id = %s",
+            [seconds, job.id],
+        )
+        return self.jobs.trust(job.fence)
 
     def seen(self, name: str) -> tuple[Any, ...]:
         row = self.connection.execute(
@@ -115,15 +137,15 @@ def test_who_was_there_again_runs_alone_and_is_found_out(workers: Workers) -> No
 )
 def test_who_is_never_alone_is_given_up(workers: Workers, poison: str, most: int, mark: bool) -> None:
     """After so many deaths that it shared, in one generation; a retry begins to count anew."""
-    workers.start(poison, "bg")
+    workers.start(poison, "bg", *([] if mark else [f"step{number}" for number in range(2 * most)]))
     for _ in range(2):
         for death in range(1, most + 1):
-            workers.background()
-            workers.claim(alone=True)
+            beside = [*workers.background(), *workers.claim(limit=1, alone=mark)]
             assert workers.seen(poison)[0] == "running"
             if mark:
                 workers.connection.execute(MARK)
             workers.die()
+            workers.skip(*(job for job in beside if job.node_id.startswith("step")))
             assert workers.seen(poison)[0] == ("failed" if death == most else "queued")
         assert workers.last_word(poison).startswith(f"{most} workers died while it ran beside")
         workers.connection.execute(
@@ -139,12 +161,52 @@ def test_a_listener_outlives_a_death_in_each_step(workers: Workers) -> None:
     for _ in steps:
         (listener,), (hook,) = workers.background(), workers.claim(limit=1)
         workers.die()
-        workers.connection.execute(
-            "UPDATE workflow_node_jobs SET status = 'skipped', claimed_by = NULL, finished_at = now()"
-            " WHERE id = %s",
-            [hook.id],
-        )
+        workers.skip(hook)
         assert workers.seen(listener.node_id)[:2] == ("queued", listener.attempt)
+
+
+def test_of_several_in_the_background_only_the_killer_ends(workers: Workers) -> None:
+    """They are on trial one after the other; who has lived through it is not doubted for the next one."""
+    workers.start("bg1", "bg2_poison", "bg3")
+    for _ in range(TRUSTED):
+        assert len(workers.background()) == 3
+        workers.die()
+    (first,) = workers.background()
+    assert workers.jobs.claim_background(worker_id="w", lease_s=60, limit=9, beside=True) == []
+    assert not workers.lives_for(TRIAL_S - 1, first)
+    assert workers.lives_for(TRIAL_S + 1, first)
+    assert [job.node_id for job in workers.background()] == ["bg2_poison"]
+    workers.die()
+    assert workers.seen("bg1") == ("queued", TRUSTED + 1, 0, False)
+    for death in range(MAX_CRASHES):
+        assert workers.seen("bg2_poison")[::2] == ("queued", death)
+        assert [job.node_id for job in workers.background()] == ["bg2_poison"]
+        workers.die()
+    assert (
+        workers.last_word("bg2_poison")
+        == f"it killed its worker {MAX_CRASHES} times, each time running alone"
+    )
+    (last,) = workers.background()
+    assert (last.node_id, workers.lives_for(TRIAL_S + 1, last)) == ("bg3", True)
+    assert [job.node_id for job in workers.background()] == ["bg1"]
+
+
+def test_who_kills_late_is_found_by_a_longer_trial(workers: Workers) -> None:
+    """Who lived through one too short for it is doubted again with all others, each for twice the time."""
+    workers.start("bg1_poison", "bg2")
+    for _ in range(TRUSTED):
+        assert len(workers.background()) == 2
+        workers.die()
+    for _ in range(2):
+        (job,) = workers.background()
+        assert workers.lives_for(TRIAL_S + 1, job)
+    assert workers.background() == []
+    workers.die()
+    assert workers.seen("bg1_poison") == workers.seen("bg2") == ("queued", TRUSTED + 1, 0, True)
+    (poison,) = workers.background()
+    assert not workers.lives_for(TRIAL_S + 1, poison)
+    workers.die()
+    assert (workers.seen("bg1_poison")[2], workers.seen("bg2")[2]) == (1, 0)
 
 
 @pytest.mark.slow
@@ -154,13 +216,7 @@ def test_beside_a_listener_for_real(qwf_dsn: str, tmp_path: Path) -> None:
         connection.execute(CLEAR)
         stage = Stage(qwf_dsn, connection, tmp_path)
         stage.put("page/on_Page__05_listen.bg.sh", "exec sleep 600", **{"x-bg-at-seal": "kill"})
-        # Its keeper, the spawner, the worker.
-        stage.put(
-            "page/on_Page__10_kill.sh",
-            "above() { ps -o ppid= -p $1 | tr -d ' '; }",
-            "kill -9 $(above $(above $PPID))",
-            "sleep 600",
-        )
+        stage.put("page/on_Page__10_kill.sh", *KILL)
         stage.put("page/on_Page__20_good.sh", "true")
         run = stage.start()
         command = [sys.executable, "-m", "queue_workflows", "supervisor", "--worker", "hooks:1"]
@@ -176,3 +232,34 @@ def test_beside_a_listener_for_real(qwf_dsn: str, tmp_path: Path) -> None:
     assert jobs["on_Page__10_kill.sh"][0] == "failed"
     assert jobs["on_Page__05_listen.bg.sh"][0] == "completed"
     assert jobs["on_Page__20_good.sh"][0] == "completed"
+
+
+@pytest.mark.slow
+def test_in_the_background_for_real(qwf_dsn: str, tmp_path: Path) -> None:
+    """Three of them, and workers that one kills: it alone fails, and the others end well."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR)
+        stage = Stage(qwf_dsn, connection, tmp_path)
+        gate = tmp_path / "gate"
+        for name in ("05_first", "07_last"):
+            stage.put(f"page/on_Page__{name}.bg.sh", UNTIL.format(gate))
+        stage.put("page/on_Page__06_kill.bg.sh", *KILL)
+        stage.put("page/on_Page__10_good.sh", "true")
+        run = stage.start()
+        while stage.jobs()["on_Page__06_kill.bg.sh"][0] != "failed":
+            with stage.worker() as worker:
+                patiently(lambda: worker.poll() is not None)
+                assert worker.returncode == -signal.SIGKILL
+            held = "SELECT DISTINCT claimed_by FROM workflow_node_jobs WHERE status = 'running'"
+            for (worker_id,) in connection.execute(held).fetchall():
+                HookJobRepository(connection).reclaim_worker(worker_id, max_crashes=MAX_CRASHES)
+        gate.touch()
+        with stage.worker():
+            patiently(lambda: settle(stage.dispatcher) or stage.status(run) == "failed")
+        jobs = {name: status for name, (status, _) in stage.jobs().items()}
+    assert jobs == {
+        "on_Page__05_first.bg.sh": "completed",
+        "on_Page__06_kill.bg.sh": "failed",
+        "on_Page__07_last.bg.sh": "completed",
+        "on_Page__10_good.sh": "completed",
+    }

@@ -111,8 +111,10 @@ def _headline(there: Circumstances, status: JobStatus) -> str:
 def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
     found = [*_nobody_may(there, known)]
     yield from found
-    if there.job.suspect and not getattr(there.job, "background", False):
+    if there.job.suspect:
         text = "its worker died while it held several jobs: it is claimed alone from now on"
+        if getattr(there.job, "background", False):
+            text = "its workers died while it ran beside others: it begins when none of those is on trial"
         yield Reason("suspect", text, {"crash_count": there.job.crash_count})
     yield from of_model(there, stale_s=known.stale_s, yield_s=known.yield_s)
     if there.ahead:

@@ -4,7 +4,9 @@ A run of hooks belongs to the host of its first claim, where its files are. That
 in its own statement, with the run's row locked; who finds that lock taken passes the job by, so of two
 hosts that claim from one run at once only one gets any of it, and nobody waits for an orchestrator.
 
-A suspect is claimed by a worker that has no other hook in the foreground; see `sweeping` for who is one.
+A suspect is claimed by a worker that has no other hook in the foreground; see `sweeping` for who is one. In
+the background it is on trial: until it has outlived what it may be doubted for, its worker begins no other
+that was ever doubted, so that of several the one that kills is the only one to blame.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ from typing import Any, ClassVar, Final
 
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.claimable import Claims, promotion_params
-from queue_workflows.repositories.claimed import ClaimedNodeJob, loaded
+from queue_workflows.repositories.claimed import ClaimedNodeJob, Fence, loaded
 from queue_workflows.repositories.claiming import CLAIMING, with_claimed
 from queue_workflows.repositories.ending import alike_and_claim, any_and_claim, texts
 from queue_workflows.repositories.families import NODE, per_family
 from queue_workflows.repositories.node_jobs import NodeJobRepository
-from queue_workflows.repositories.sweeping import PROMOTE_HELD
+from queue_workflows.repositories.sweeping import PROMOTE_HELD, SHARED_BEFORE, TRUSTED
 from queue_workflows.repositories.table import LONGEST_PAGE
 
 QUEUE: Final = "hooks"
@@ -71,10 +73,7 @@ NEXT: Final = """seen AS MATERIALIZED (
 ), next AS MATERIALIZED (
     SELECT id FROM seen WHERE NOT is_free OR run_id = ANY (ARRAY(SELECT id FROM runs))
 )"""
-_CLAIMING: Final = CLAIMING.replace(
-    "progress = NULL,",
-    "progress = NULL, suspect = job.suspect AND NOT job.background, pinned_host = %(host)s::text,",
-)
+_CLAIMING: Final = CLAIMING.replace("progress = NULL,", "progress = NULL, pinned_host = %(host)s::text,")
 CLAIM: Final = with_claimed(
     per_family(
         """
@@ -85,6 +84,26 @@ RETURNING {claimed}
         next=NEXT,
         claiming=_CLAIMING,
     )
+)[NODE.name]
+
+
+# In the background: a suspect, or the others; beside one on trial those who were never suspects.
+CLAIM_BEHIND: Final = CLAIM.replace(
+    "(%(alone)s::boolean OR NOT suspect)",
+    f"suspect = %(suspect)s::boolean AND (NOT %(beside)s::boolean OR {SHARED_BEFORE} < {TRUSTED})",
+)
+# A trial is short, for one that kills at once; twice as long after each further death.
+TRUST: Final = per_family(
+    """
+UPDATE {table} SET suspect = false
+WHERE id = %(job_id)s::bigint AND status = 'running' AND attempt = %(attempt)s::integer
+    AND claimed_by = %(claimed_by)s::text
+    AND started_at < statement_timestamp()
+        - make_interval(secs => 5 * 2 ^ GREATEST({shared_before} - {trusted}, 0))
+RETURNING id
+""",
+    shared_before=SHARED_BEFORE,
+    trusted=str(TRUSTED),
 )[NODE.name]
 
 
@@ -179,18 +198,28 @@ class HookJobRepository(NodeJobRepository):
         beside = {"host": check.text("host", host), "background": False}
         return type(cls.__name__, (cls,), {"_beside": beside})
 
-    def claim_background(self, *, worker_id: str, lease_s: float, limit: int) -> list[ClaimedNodeJob]:
-        """Take the next background hooks for `lease_s` seconds, in the order in which they are to begin."""
+    def claim_background(
+        self, *, worker_id: str, lease_s: float, limit: int, suspect: bool = False, beside: bool = False
+    ) -> list[ClaimedNodeJob]:
+        """Take the next background hooks for `lease_s` seconds, in the order in which they are to begin.
+
+        A `suspect`, which is on trial then, or others; `beside` one on trial, who was never doubted.
+        """
         params = {
             **self._beside,
             "background": True,
-            "alone": True,
+            "suspect": suspect,
+            "beside": beside,
             "worker_id": check.text("worker_id", worker_id),
             "lease_s": check.seconds("lease_s", lease_s),
             "limit": check.whole("limit", limit, 1, check.SMALLINT_MAX),
             "relaxed": self._sql.commits_each,
         }
-        return loaded(ClaimedNodeJob, self._sql.rows(CLAIM, params))
+        return loaded(ClaimedNodeJob, self._sql.rows(CLAIM_BEHIND, params))
+
+    def trust(self, fence: Fence) -> bool:
+        """End the trial of a suspect in the background if it has lived through it; whether it has."""
+        return bool(self._sql.rows(TRUST, fence._asdict()))
 
     def head_is_suspect(self, queue: str) -> bool:
         """Whether the first in line on this host waits for a worker that is alone."""

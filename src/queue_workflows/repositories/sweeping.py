@@ -11,8 +11,9 @@ lease lapses before another, a batch is full, two sweepers share them, the famil
 who takes a job of several from a worker marks the others as it does, for the attempt that they are in.
 
 A worker of hooks holds many, each a process of its own, and listeners for as long as their runs last. So one
-shared death makes no suspect of a hook, `_TRUSTED` of them do; beside a suspect nobody else is doubted; and
-who has shared `_MOST_SHARED` is given up, as background hooks are never alone. See decision 0024.
+shared death makes no suspect of a hook, `TRUSTED` of them do, and who has shared `_MOST_SHARED` is given up,
+as background hooks are seldom alone. Beside a suspect of the foreground nobody else is doubted; beside one of
+the background, on trial there, no other of the background that has been a suspect. See decision 0024.
 """
 
 from __future__ import annotations
@@ -138,20 +139,21 @@ _BESIDE: Final = """{which}_beside AS MATERIALIZED (
 )"""
 # How many deaths a hook has shared until it is claimed alone, and given up; fewer than errors are kept of it,
 # each with a mark of suspicion. A background hook has its whole run's deaths, and seldom such a mark.
-_TRUSTED: Final = 2
+TRUSTED: Final = 2
 _MOST_SHARED: Final = 5
 _MOST_SHARED_BEHIND: Final = 9
 # Of a hook: the shared deaths of this generation that its errors tell.
-_SHARED_BEFORE: Final = """CASE WHEN queue = 'hooks' THEN jsonb_array_length(jsonb_path_query_array(
+SHARED_BEFORE: Final = """CASE WHEN queue = 'hooks' THEN jsonb_array_length(jsonb_path_query_array(
             errors, '$[*] ? (@.kind == "worker_lost" && @.shared_in == $generation)',
             jsonb_build_object('generation', generation))) END"""
 # lapsed: rows to take back. workers: how many jobs each of their holders has, of both families, and whether
-# one of them is a suspect. judged: who is to blame, who shares (1) a death that it may be to blame for, and
-# what becomes of the row. ended: back to its place in the queue, unless it is cancelled or has killed too
-# many workers.
+# one of them is a suspect, or one on trial in the background. judged: who is to blame, who shares (1) a death
+# that it may be to blame for, and what becomes of the row. ended: back to its place in the queue, unless it
+# is cancelled or has killed too many workers.
 _RECLAIM: Final = """
 WITH lapsed AS MATERIALIZED (
     SELECT id, claimed_by, crash_count, cancel_requested_at, suspect, {shared_before} AS shared_before,
+        {is_background} AS is_behind,
         CASE WHEN {is_background} THEN {most_shared_behind} ELSE {most_shared} END AS most_shared,
         errors @> {mark} AS marked, {blameless} AS blameless
     FROM {table}
@@ -165,7 +167,9 @@ WITH lapsed AS MATERIALIZED (
         + (SELECT count(*) FROM {other} AS job
             WHERE job.status = 'running' AND job.claimed_by = worker.claimed_by) AS jobs,
         EXISTS (SELECT FROM {table} AS job WHERE job.status = 'running'
-            AND job.claimed_by = worker.claimed_by AND job.suspect) AS has_suspect
+            AND job.claimed_by = worker.claimed_by AND job.suspect AND NOT {is_background}) AS has_suspect,
+        EXISTS (SELECT FROM {table} AS job WHERE job.status = 'running'
+            AND job.claimed_by = worker.claimed_by AND job.suspect AND {is_background}) AS has_trial
     FROM (SELECT DISTINCT claimed_by FROM lapsed) AS worker
 ), judged AS MATERIALIZED (
     SELECT id, claimed_by, blameless, crash_count + (NOT blameless AND alone)::integer AS crashes,
@@ -178,8 +182,10 @@ WITH lapsed AS MATERIALIZED (
             ELSE 'queued'
         END AS status
     FROM lapsed JOIN workers USING (claimed_by), LATERAL (SELECT jobs <= 1 AND NOT marked AS alone) AS was,
-        LATERAL (SELECT (NOT blameless AND NOT alone
-            AND (shared_before IS NULL OR suspect OR NOT has_suspect))::integer AS shares) AS part
+        LATERAL (SELECT (NOT blameless AND NOT alone AND (shared_before IS NULL OR CASE
+            WHEN NOT is_behind THEN suspect OR NOT has_suspect
+            ELSE NOT has_suspect AND (suspect OR NOT has_trial OR shared_before < {trusted})
+        END))::integer AS shares) AS part
 ), {own_beside}, {other_beside}, ended AS (
     UPDATE {table} AS job SET
         status = judged.status, lease_expires_at = NULL,
@@ -219,8 +225,8 @@ _SHARED: Final = {
     .replace("{of}", "{other}")
     .replace("{except}", "'{}'::bigint[]"),
     "mark": _MARK,
-    "shared_before": _SHARED_BEFORE,
-    "trusted": str(_TRUSTED),
+    "shared_before": SHARED_BEFORE,
+    "trusted": str(TRUSTED),
     "most_shared": str(_MOST_SHARED),
     "most_shared_behind": str(_MOST_SHARED_BEHIND),
     "empty": "{}",

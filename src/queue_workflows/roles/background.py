@@ -3,6 +3,9 @@
 They may last as long as their runs, so they take none of the crew's places. Their claim comes between two
 rounds of the main thread, when some may have come; their leases are renewed and their ends are written with
 those of all others. Once a second it is seen which of their runs are sealed.
+
+A suspect among them is on trial: it begins before the others, beside it only who was never doubted, and the
+others follow when it has lived for long enough, or ended.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from queue_workflows.hooks.performing import HookRunner
 
 _SEALED_EVERY_S: Final = 1.0
+_TRUST_EVERY_S: Final = 1.0
 _ASIDE_S: Final = 0.2
 
 
@@ -48,7 +52,8 @@ class Background:
         self._runner = runner
         self._held = held
         self._lost = lost
-        self._look_at = self._seal_at = 0.0
+        self._look_at = self._seal_at = self._trust_at = 0.0
+        self._on_trial: HeldJob | None = None
         self.is_empty = False
         self.hands = Hands(self._most, perform=perform, ring=outfit.listener.interrupt)
 
@@ -63,6 +68,8 @@ class Background:
     def turn(self, now: float) -> None:
         """Claim if it is time to look, and end what is sealed."""
         try:
+            if self._on_trial is not None and now >= self._trust_at:
+                self._end_trial(self._on_trial, now)
             if now >= self._look_at:
                 self._claim(now)
             if now >= self._seal_at:
@@ -76,7 +83,9 @@ class Background:
 
     def next_at(self) -> float:
         """When `turn` has something to do again, if nobody wakes us."""
-        return min(self._look_at, self._seal_at) if self._runner.ending_at_seal() else self._look_at
+        seal_at = [self._seal_at] if self._runner.ending_at_seal() else []
+        trust_at = [self._trust_at] if self._on_trial is not None else []
+        return min([self._look_at, *seal_at, *trust_at])
 
     def _claim(self, now: float) -> None:
         in_hand = self.count()
@@ -84,13 +93,38 @@ class Background:
         if room < 1:
             self._look_at = now + self._poll_s
             return
+        claimed = self._take(1, suspect=True) if self._on_trial is None else []
+        if claimed:
+            self._on_trial, self._trust_at = claimed[0], now + _TRUST_EVERY_S
+        if len(claimed) < room:
+            claimed += self._take(room - len(claimed), beside=self._on_trial is not None)
+        self.is_empty = not claimed and self._on_trial is None
+        self._look_at = now + self._poll_s if len(claimed) < room else now
+
+    def _take(self, limit: int, *, suspect: bool = False, beside: bool = False) -> list[HeldJob]:
         guardian, intake = self._guardian, self._touch.intake()
         with guardian.claiming, guardian.holdings.bounded(self._touch.meanwhile) as reading:
-            claimed = self._held(intake.claim_background(room), reading)
+            jobs = intake.claim_background(limit, suspect=suspect, beside=beside)
+            for job in jobs:
+                # Its row says so still; in here it keeps nobody of the foreground away.
+                job.suspect = False
+            claimed = self._held(jobs, reading)
             guardian.exchange(claimed, [])
-        self.is_empty = not claimed
-        self._look_at = now + self._poll_s if len(claimed) < room else now
-        self.hands.put(claimed, in_hand + len(claimed))
+        self.hands.put(claimed, self.count())
+        return claimed
+
+    def _end_trial(self, held: HeldJob, now: float) -> None:
+        """If it has ended, or lived for long enough: whom it kept waiting may begin."""
+        self._trust_at = now + _TRUST_EVERY_S
+        repository, holdings = self._touch.repository(), self._guardian.holdings
+        if holdings.holds(held.job) and isinstance(repository, HookJobRepository):
+            with holdings.bounded():
+                is_over = repository.trust(held.job.fence)
+        else:
+            is_over = True
+        if is_over:
+            self._on_trial = None
+            self.look_now()
 
     def _end_sealed(self, now: float) -> None:
         self._seal_at = now + _SEALED_EVERY_S

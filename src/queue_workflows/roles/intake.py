@@ -141,11 +141,15 @@ class Intake:
         marks.claimed(jobs, limit)
         return self.begun(jobs)
 
-    def claim_background(self, limit: int) -> list[ClaimedJob]:
+    def claim_background(
+        self, limit: int, *, suspect: bool = False, beside: bool = False
+    ) -> list[ClaimedJob]:
         """The next background hooks, at most `limit`; for a worker of hooks."""
         terms, repository = self._terms, self.repository
         assert isinstance(repository, HookJobRepository)  # noqa: S101 - nobody else has background jobs
-        jobs = repository.claim_background(worker_id=terms.worker_id, lease_s=terms.lease_s, limit=limit)
+        jobs = repository.claim_background(
+            worker_id=terms.worker_id, lease_s=terms.lease_s, limit=limit, suspect=suspect, beside=beside
+        )
         return self.begun(list[ClaimedJob](jobs))
 
     def end(self, endings: Sequence[Ending], *, is_counted: bool = False, keeps_locks: bool = False) -> Ended:
