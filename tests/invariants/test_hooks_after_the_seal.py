@@ -61,6 +61,40 @@ def test_a_listener_that_has_not_begun_is_skipped_at_the_seal(stage: Stage) -> N
     assert not stage.file(run_id, "lacks/began").exists()
 
 
+def test_the_retry_of_a_listener_keeps_no_run_open(stage: Stage) -> None:
+    """It has nothing left to run beside, however late it is due; that of another hook is waited for."""
+    fails = ("test -e ../go", "exit $?")
+    stage.put("hears/on_Page__00_hears.bg.sh", *fails, **{"x-bg-at-seal": "kill", "x-retry-s": 3600})
+    stage.put("waits/on_Page__00_waits.bg.sh", *fails, **{"x-retry-s": 3600})
+    stage.put("last/on_Page__90_last.sh", UNTIL.format("../go"))
+    run_id = stage.start()
+    hears, waits = "on_Page__00_hears.bg.sh", "on_Page__00_waits.bg.sh"
+    due = "UPDATE workflow_node_jobs SET run_at = now() WHERE node_module = %s AND run_at > now() + '50 min'"
+    with stage.worker():
+        stage.until(lambda: [stage.jobs()[name] for name in (hears, waits)] == [("scheduled", 1)] * 2)
+        stage.file(run_id, "go").touch()
+        stage.until(lambda: stage.jobs()[hears] == ("skipped", 2))
+        assert said(stage)[hears] == NOTHING_LEFT
+        assert (stage.status(run_id), stage.jobs()[waits]) == ("running", ("scheduled", 1))
+        assert stage.connection.execute(due, [waits]).rowcount == 1
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.jobs()[waits] == ("completed", 2)
+
+
+def test_a_listener_that_fails_after_the_seal_has_had_its_time(stage: Stage) -> None:
+    """Before it could be told; what else would be tried again is as if it had been."""
+    listen = ("trap '' TERM", UNTIL.format("../sealed"), "exit 3")
+    stage.put("hears/on_Page__00_hears.bg.sh", *listen, **{"x-bg-at-seal": "kill", "x-retry-s": 3600})
+    stage.put("last/on_Page__90_last.sh", "true")
+    run_id = stage.start()
+    sealed = "SELECT seal_requested_at IS NOT NULL FROM workflow_runs"
+    with stage.worker():
+        stage.until(lambda: stage.connection.execute(sealed).fetchone() == (True,))
+        stage.file(run_id, "sealed").touch()
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.jobs()["on_Page__00_hears.bg.sh"] == ("completed", 1)
+
+
 @pytest.mark.slow
 def test_the_program_that_the_user_names_is_the_one(stage: Stage) -> None:
     """For a run or in the environment; nothing is looked for, and a wrong one is said."""

@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -110,7 +110,7 @@ class HookAttempt:
         self._stop = HookStop()
         self._held = ExitStack()
         self._places = places_of(bench.terms.data_dir, job.run_id, hook, job.attempt)
-        self._is_unread = False
+        self._is_unread = self._is_listener = False
 
     def run(self) -> dict[str, Any]:
         """What the job returns; raises `VERDICTS`, or why it is to be tried again or put aside."""
@@ -153,6 +153,8 @@ class HookAttempt:
         bench = self._bench
         with told_to_the_next(places.began, beneath=places.beneath):
             ended = run_hook(command, stop=self._stop, spawner=bench.spawner, redactor=bench.redactor)
+        if ended.code != 0 and ended.stopped is None and self._is_sealed:
+            ended = replace(ended, stopped=SEALED)
         output = self._read(places.directory, places, has_printed=ended.stdout_bytes > 0)
         self._store(output)
         self._is_unread = False
@@ -179,11 +181,17 @@ class HookAttempt:
         """
         ctx, job, stop = self._ctx, self._job, self._stop
         self._held.enter_context(ctx.interrupted_by(lambda: stop.request(ctx.stop_reason or "stopped")))
-        if not job.background or config.bg_at_seal != "kill":
-            return
-        self._held.enter_context(self._bench.at_seal.ends(job.id, stop))
-        if self._ask(lambda conn: HookJobRepository(conn).sealed([job.id])):
+        self._is_listener = job.background and config.bg_at_seal == "kill"
+        if self._is_listener:
+            self._held.enter_context(self._bench.at_seal.ends(job.id, stop))
+        if self._is_sealed:
             raise Skip(NOTHING_LEFT)
+
+    @property
+    def _is_sealed(self) -> bool:
+        """Whether it is for the time of its run's steps, and those are over."""
+        job_id = self._job.id
+        return self._is_listener and bool(self._ask(lambda conn: HookJobRepository(conn).sealed([job_id])))
 
     def _store(self, output: HookOutput) -> None:
         """All of it; once the job has to stop, no more than the part that was begun."""

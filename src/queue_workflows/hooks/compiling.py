@@ -105,6 +105,8 @@ class _Nodes:
             self.all.append(node)
             if background:
                 node["background"] = True
+                if load_plugin_config(hook.path.parent).bg_at_seal == "kill":
+                    node["inputs"] = {**node["inputs"], "at_seal": "kill"}
                 self._background.append(node["id"])
             elif hook.step in self._sequential:
                 before = foreground = [node["id"]]

@@ -8,7 +8,7 @@
     another status, a signal              anything                          tried again, at last failed
     whatever, after its timeout           anything                          the same
     whatever, told to stop                anything                          the same, or what the stop says
-    told to end with its run's last step  as with status 0, whatever its exit
+    told to end with its run's last step  as with status 0, whatever its exit; also who was about to be told
     a background hook's own timeout       as with status 0: it had its time
     whatever, its output not written      anything                          tried again: its disk may be full
 

@@ -187,12 +187,13 @@ RETURNING CASE WHEN %(over)s::boolean
     THEN set_config('synchronous_commit', %(durability)s::text, true) END
 """
 # Asked for once: what ends at the seal is told by its worker, which looks at the run. held: what of the
-# background waits for a program. looked_at: its worker says at once whether it is to begin at all.
+# background waits for a program, or to be tried again though it is a listener, for which there is no later.
+# looked_at: its worker says at once whether it is to begin at all.
 SEAL: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT id FROM workflow_node_jobs
     WHERE run_id = %(run_id)s::uuid AND background AND status = 'scheduled'
-        AND hold_reason = 'binary_missing'
+        AND (hold_reason = 'binary_missing' OR hold_reason IS NULL AND inputs ->> 'at_seal' = 'kill')
     FOR NO KEY UPDATE SKIP LOCKED
 ), looked_at AS (
     UPDATE workflow_node_jobs AS job SET
