@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +19,7 @@ from psycopg import sql
 from support.embedded_users import processes_below, until
 from support.pytest_runs import run_pytest, start_pytest
 
+from queue_workflows.host.flock import try_lock
 from queue_workflows.testing import runs
 from queue_workflows.testing.choice import docker_host
 
@@ -285,36 +282,31 @@ def test_the_setting_for_a_proxy_is_no_obstacle(tmp_path: Path) -> None:
     assert status == 0, output
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/locks")
-def test_a_directory_that_was_swept_before_it_was_locked_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_a_directory_that_is_swept_before_it_is_locked_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, is_gone: bool
 ) -> None:
-    """The sweeping run holds the lock and removes the directory: the new run takes another."""
+    """The sweeping run holds the lock, or has removed the directory: the new run takes another."""
     made: list[Path] = []
 
     def make(**where: Any) -> str:
         made.append(Path(tempfile.mkdtemp(**where)))
         if len(made) == 1:
-            sweeper = os.open(made[0] / "alive", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
-            fcntl.flock(sweeper, fcntl.LOCK_EX)
-            held.append(sweeper)
+            sweepers.append(try_lock(made[0] / "alive"))
+            if is_gone:
+                shutil.rmtree(made[0])
         return str(made[-1])
 
-    def waits() -> bool:
-        inode = f":{os.fstat(held[0]).st_ino} "
-        return any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
-
-    held: list[int] = []
+    sweepers: list[int | None] = []
     monkeypatch.setattr(runs, "tempfile", SimpleNamespace(mkdtemp=make, gettempdir=tempfile.gettempdir))
-    with ExitStack() as stack, ThreadPoolExecutor(1) as pool:
-        opening = pool.submit(stack.enter_context, runs.new_run())
-        until(lambda: held and waits(), "the new run waits for the sweeper", 30)
-        shutil.rmtree(made[0])
-        os.close(held[0])
-        run = opening.result(60)
+    with runs.new_run() as run:
         assert run.directory == made[1]
         assert (run.directory / "alive").exists()
     assert not made[1].exists()
+    assert made[0].exists() is not is_gone
+    assert sweepers[0] is not None
+    os.close(sweepers[0])
+    shutil.rmtree(made[0], ignore_errors=True)
 
 
 def test_a_role_without_createdb_is_told(tmp_path: Path, other_server: str) -> None:

@@ -151,7 +151,10 @@ def _in_words(path: Path, *, makes: bool = False) -> Iterator[None]:
 
 
 def _lock(held: int, how: int) -> None:
-    """A file system without locks keeps nobody from working; there nothing is removed either."""
+    """A file system without locks keeps nobody from working; there nothing is removed either.
+
+    Of a directory that is reached from the one above, and waited for: so `flock.try_lock` cannot serve.
+    """
     try:
         fcntl.flock(held, how)
     except OSError as wrong:

@@ -7,7 +7,6 @@ removes it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 import shutil
@@ -21,7 +20,7 @@ from pathlib import Path
 from queue_workflows.db.embedded import keeper
 from queue_workflows.db.embedded.home import FALLBACK, settle
 from queue_workflows.errors import EmbeddedServerError
-from queue_workflows.host.flock import is_at, try_lock
+from queue_workflows.host.flock import try_lock
 
 _PREFIX = "qwf-tests-"
 _STOP_TIMEOUT_S = 60.0
@@ -53,17 +52,14 @@ def new_run() -> Iterator[Run]:
 def _claimed_directory(parent: Path) -> tuple[Path, int]:
     """A new directory and the lock that says it is in use.
 
-    Another run may sweep it before it is locked, and a lock on a deleted file keeps nobody out.
+    Another run may sweep it before it is locked; that one removes it.
     """
     while True:
         directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
-        directory.chmod(0o755)
-        mark = directory / "alive"
-        alive = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(alive, fcntl.LOCK_EX)
-        if is_at(alive, mark):
-            return directory, alive
-        os.close(alive)
+        with suppress(FileNotFoundError):
+            directory.chmod(0o755)
+            if (alive := try_lock(directory / "alive")) is not None:
+                return directory, alive
 
 
 def _sweep(parent: Path, mine: Path) -> None:
