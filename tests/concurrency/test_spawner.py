@@ -27,7 +27,7 @@ from support.workers import until
 from queue_workflows.errors import ExitCode, ProcessLost, SpawnRefused
 from queue_workflows.host import launcher
 from queue_workflows.host import spawner as module
-from queue_workflows.host.keeper import STOP
+from queue_workflows.host.keeper import _SOON_S, STOP
 from queue_workflows.host.spawner import Command, Ended, Spawner, Stop, _Waiting, read_report
 
 pytestmark = linux_only
@@ -354,7 +354,7 @@ def test_a_command_wakes_one_keeper_of_many(tmp_path: Path) -> None:
         seen = [switches_of(keepers)]
 
         def all_sleep() -> bool:
-            time.sleep(0.1)
+            time.sleep(1.5 * _SOON_S)
             seen.append(switches_of(keepers))
             return seen[-1] == seen[-2]
 

@@ -22,6 +22,7 @@ from typing import Final, Self
 
 _PREFIX: Final = "qwf-"
 _PROCESSES: Final = "cgroup.procs"
+_US: Final = b"0"
 _KILL: Final = "cgroup.kill"  # Linux 5.14
 
 
@@ -71,10 +72,12 @@ class Cages:
 
 
 class Cage:
-    """The cgroup of one keeper's commands, one after the other."""
+    """The cgroup of one keeper's commands, one after the other; what moves it is kept open."""
 
     def __init__(self, path: str, home: str) -> None:
-        self._path, self._home = path, home
+        self._path = path
+        self._inside = os.open(os.path.join(path, _PROCESSES), os.O_WRONLY)
+        self._outside = os.open(os.path.join(home, _PROCESSES), os.O_WRONLY)
         self._is_sound = True
 
     @contextmanager
@@ -82,14 +85,14 @@ class Cage:
         """What is spawned inside the block starts in the cgroup; we are out of it again afterwards."""
         is_in = False
         with suppress(OSError):
-            _write(self._path, _PROCESSES, "0")
+            os.write(self._inside, _US)
             is_in = True
         try:
             yield
         finally:
             if is_in:
                 try:
-                    _write(self._home, _PROCESSES, "0")
+                    os.write(self._outside, _US)
                 except OSError:
                     self._is_sound = False  # killing it would kill us
 

@@ -36,7 +36,8 @@ STOP: Final = struct.Struct("!d")  # how much grace is left
 NEWS: Final = struct.Struct("!cI")  # from a keeper to the spawner: busy or free, and its pid
 _COMMANDS: Final = 1000
 _IDLE_S: Final = 10.0
-_SOON_S: Final = 0.02
+# For how long a keeper is taken for busy after a command: among several at once it gets the next one about then.
+_SOON_S: Final = 0.2 if hasattr(select, "EPOLLEXCLUSIVE") else 0.02
 _LINGER_S: Final = 0.5
 _PATIENCE_S: Final = 5.0
 _BUSY_TRIES: Final = 20
@@ -100,7 +101,8 @@ class Keeper:
                 return None
             if descriptors:
                 os.set_inheritable(descriptors[0], False)
-                return socket.socket(fileno=descriptors[0])
+                # Told what it is, it does not ask the kernel.
+                return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptors[0])
         return None
 
     def _serve(self, worker: socket.socket) -> bool:

@@ -11,6 +11,7 @@ from typing import Final
 _CHUNK: Final = 65_536
 _DISCARDED_AT_ONCE: Final = 1 << 20
 _LAST_WORDS: Final = 65_536
+_NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 
 
 class Sink(ABC):
@@ -20,10 +21,12 @@ class Sink(ABC):
     """
 
     def __init__(self, path: str, cap: int, within: int | None = None) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(path, dir_fd=within)  # also a link or a FIFO that somebody put there
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        self._file = os.open(path, flags, 0o666, dir_fd=within)
+        try:
+            self._file = os.open(path, _NEW, 0o666, dir_fd=within)
+        except FileExistsError:
+            with suppress(FileNotFoundError):
+                os.unlink(path, dir_fd=within)  # also a link or a FIFO that somebody put there
+            self._file = os.open(path, _NEW, 0o666, dir_fd=within)
         self._room = cap
         self.size = 0
         self.is_cut = False
