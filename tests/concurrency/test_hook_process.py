@@ -21,6 +21,9 @@ from support.workers import until
 from queue_workflows.errors import SpawnRefused
 from queue_workflows.hooks.pid_files import sweep_pid_files
 from queue_workflows.hooks.process import HookExit, run_hook
+from queue_workflows.host.beneath import Ground
+from queue_workflows.host.directories import hold
+from queue_workflows.host.flock import has_alone
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.redaction import Redactor
 
@@ -200,6 +203,35 @@ def test_a_hook_neither_works_nor_prints_behind_a_link(spawner: Spawner, tmp_pat
     with pytest.raises(SpawnRefused):
         run_hook(asked, spawner=spawner)
     assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("out", "another's")]
+
+
+def test_a_run_that_is_held_is_found_wherever_it_was_moved(spawner: Spawner, tmp_path: Path) -> None:
+    """And nobody but who holds it keeps it from removal while its hook runs."""
+    runs, outside = tmp_path / "runs", tmp_path / "outside"
+    outside.mkdir()
+    held = hold(runs, "1")
+    (runs / "1" / "work").mkdir()
+    (runs / "1").rename(runs / "away")
+    (runs / "1").symlink_to(outside)
+    asked = replace(
+        shell(tmp_path, "touch here; echo hello; until [ -e end ]; do sleep 0.02; done"),
+        cwd=runs / "1" / "work",
+        stdout_path=runs / "1" / "out",
+        stderr_path=runs / "1" / "err",
+        beneath=Ground(str(runs / "1"), held),
+    )
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(run_hook, asked, spawner=spawner)
+        until((runs / "away" / "work" / "here").exists)
+        os.close(held)
+        others = os.open(runs / "away", os.O_RDONLY)
+        is_free = has_alone(others)
+        os.close(others)
+        (runs / "away" / "work" / "end").touch()
+        assert ended.result().code == 0
+    assert is_free
+    assert (runs / "away" / "out").read_text() == "hello\n"
+    assert list(outside.iterdir()) == []
 
 
 def test_pid_files_behind_a_link_are_left_alone(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from support.processes import WITHOUT_OVERRIDE
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.discovery import Hook
 from queue_workflows.hooks.places import HookPlaces, places_of
+from queue_workflows.host.beneath import directory_beneath
+from queue_workflows.host.directories import take_away
 
 HOOK = Hook("title", "Page", 1, 0, "on_Page__10_title.sh", Path("/title"), (), is_background=False)
 
@@ -22,17 +25,26 @@ HOOK = Hook("title", "Page", 1, 0, "on_Page__10_title.sh", Path("/title"), (), i
 def places(tmp_path: Path) -> HookPlaces:
     """Those of a hook whose run has begun."""
     made = places_of(tmp_path / "data", uuid.uuid4(), HOOK, 1)
-    made.make()
+    os.close(made.hold().descriptor)
     return made
 
 
 def test_its_directories_are_made_once(places: HookPlaces) -> None:
     """And found there by the plugin's other hooks."""
     (places.directory / "file").write_text("")
-    places.make()
+    os.close(places.hold().descriptor)
     assert (places.directory / "file").exists()
     assert places.stdout.parent.is_dir()
     assert places.stdout.parent != places.directory
+
+
+def test_a_run_is_held_before_anything_is_made_in_it(places: HookPlaces) -> None:
+    """So who removes what is forgotten takes none of it away."""
+    run = places.hold()
+    with directory_beneath(places.beneath, beneath=places.beneath) as runs:
+        assert not take_away(runs, places.run.name)
+        os.close(run.descriptor)
+    assert places.directory.is_dir()
 
 
 @pytest.mark.parametrize("what", ["directory", "printed", "run"])
@@ -44,7 +56,7 @@ def test_a_link_in_their_place_is_not_followed(places: HookPlaces, tmp_path: Pat
     shutil.rmtree(there)
     there.symlink_to(outside)
     with pytest.raises(HookError):
-        places.make()
+        places.hold()
     assert list(outside.iterdir()) == []
 
 
@@ -54,7 +66,7 @@ def test_the_directory_of_all_runs_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "data" / "runs").symlink_to(tmp_path / "disk")
     places = places_of(tmp_path / "data", uuid.uuid4(), HOOK, 1)
-    places.make()
+    os.close(places.hold().descriptor)
     assert (tmp_path / "disk" / places.run.name / "title").is_dir()
 
 
@@ -67,12 +79,12 @@ from queue_workflows.hooks.places import places_of
 hook = Hook("title", "Page", 1, 0, "on_Page__10_title.sh", Path("/title"), (), is_background=False)
 run = uuid.uuid4()
 made = places_of(Path(sys.argv[1]), run, hook, 1)
-made.make()
+made.hold()
 for taken in (made.directory, made.stdout.parent, made.stdout.parent.parent, made.run):
     for mode in (0o000, 0o500, 0o600):
         taken.chmod(mode)
         again = places_of(Path(sys.argv[1]), run, hook, 2)
-        again.make()
+        again.hold()
         for place in (again.directory / "file", again.stdout):
             place.write_text("x")
             place.unlink()
@@ -94,5 +106,5 @@ def test_a_link_to_what_has_no_rights_leaves_it_without(places: HookPlaces, tmp_
     places.directory.rmdir()
     places.directory.symlink_to(outside)
     with pytest.raises(HookError):
-        places.make()
+        places.hold()
     assert outside.stat().st_mode & 0o777 == 0

@@ -36,7 +36,7 @@ from queue_workflows.hooks.records import Storing, keep_what_was_left
 from queue_workflows.hooks.reported import is_program
 from queue_workflows.hooks.sealing import NOTHING_LEFT, SEALED, AtSeal
 from queue_workflows.hooks.shelf import Shelf
-from queue_workflows.host.directories import hold
+from queue_workflows.host.beneath import Beneath
 from queue_workflows.host.orphans import end_orphans
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.context import JobContext
@@ -120,9 +120,9 @@ class HookAttempt:
         if values.disabled_by is not None:
             raise Skip(values.disabled_by)
         self._listen(config)
-        places.make()
         # What the retention of another database would take for forgotten is in use.
-        self._held.callback(os.close, hold(places.beneath, places.run.name))
+        run = places.hold()
+        self._held.callback(os.close, run.descriptor)
         if values.timeout_s is not None:
             self._ctx.takes_s = values.timeout_s + terms.grace_s + _TO_READ_S
         if self._job.attempt > 1:
@@ -144,18 +144,18 @@ class HookAttempt:
             stderr_path=places.stderr,
             timeout_s=values.timeout_s,
             grace_s=terms.grace_s,
-            beneath=places.beneath,
+            beneath=run,
             stdout_cap=_KEPT_BYTES,
         )
         if self._stop.reason == SEALED:
             raise Skip(NOTHING_LEFT)
         self._is_unread = True
         bench = self._bench
-        with told_to_the_next(places.began, beneath=places.beneath):
+        with told_to_the_next(places.began, beneath=run):
             ended = run_hook(command, stop=self._stop, spawner=bench.spawner, redactor=bench.redactor)
         if ended.code != 0 and ended.stopped is None and self._is_sealed:
             ended = replace(ended, stopped=SEALED)
-        output = self._read(places.directory, places, has_printed=ended.stdout_bytes > 0)
+        output = self._read(places.directory, places, beneath=run, has_printed=ended.stdout_bytes > 0)
         self._store(output)
         self._is_unread = False
         return result_of(hook.label, ended, output, is_background=self._job.background, limits=terms.limits)
@@ -232,11 +232,13 @@ class HookAttempt:
             if attempt not in stored:
                 self._keep(attempt, places)
 
-    def _read(self, directory: Path, places: HookPlaces, *, has_printed: bool = False) -> HookOutput:
+    def _read(
+        self, directory: Path, places: HookPlaces, *, beneath: Beneath, has_printed: bool = False
+    ) -> HookOutput:
         reading = self._bench.reading
         return read_output(
             *(directory, places.stdout),
-            beneath=places.beneath,
+            beneath=beneath,
             digests=reading.digests,
             turn=reading.turn,
             has_printed=has_printed,
@@ -244,7 +246,7 @@ class HookAttempt:
 
     def _keep(self, attempt: int, places: HookPlaces) -> None:
         nothing = places.stdout.parent / "nothing"
-        left = self._read(nothing, places)
+        left = self._read(nothing, places, beneath=places.beneath)
         self._ask(partial(keep_what_was_left, fence=self._job.fence, attempt=attempt, output=left))
 
     def _programs(self, config: PluginConfig) -> dict[str, str]:

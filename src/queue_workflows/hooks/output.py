@@ -25,7 +25,7 @@ from queue_workflows.hooks.files import (
     find_files,
     open_regular,
 )
-from queue_workflows.host.beneath import directory_beneath
+from queue_workflows.host.beneath import Beneath, directory_beneath
 from queue_workflows.payload import check_payload
 from queue_workflows.repositories.fields import NAME_BYTES, PayloadLimits
 
@@ -140,7 +140,7 @@ def read_output(
     directory: Path,
     stdout: Path,
     *,
-    beneath: Path,
+    beneath: Beneath,
     caps: OutputCaps = USUAL,
     digests: Digests | None = None,
     turn: AbstractContextManager[Any] = _AT_ONCE,

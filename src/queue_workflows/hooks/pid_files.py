@@ -18,7 +18,7 @@ from typing import Final
 
 import psutil
 
-from queue_workflows.host.beneath import directory_beneath
+from queue_workflows.host.beneath import Beneath, directory_beneath
 from queue_workflows.host.lifetime import MARK, kill_trees
 
 _SLACK_S: Final = 2.0  # a process's start is known to a hundredth, a file's time to a tick of the clock
@@ -28,7 +28,7 @@ _MADE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEX
 
 
 def sweep_pid_files(
-    directory: Path, *, mark: str, since: float, grace_s: float, beneath: Path | None = None
+    directory: Path, *, mark: str, since: float, grace_s: float, beneath: Beneath | None = None
 ) -> tuple[int, ...]:
     """End whom the directory's pid files name, if it is the script's own; the pids that were ended.
 
@@ -43,7 +43,7 @@ def sweep_pid_files(
 
 
 @contextmanager
-def told_to_the_next(began: Path, *, beneath: Path) -> Iterator[None]:
+def told_to_the_next(began: Path, *, beneath: Beneath) -> Iterator[None]:
     """Leave the file `began` behind where this is broken off, by the worker's death too."""
     with suppress(OSError), directory_beneath(began.parent, beneath=beneath) as above:
         os.close(os.open(began.name, _MADE, 0o600, dir_fd=above))
@@ -66,7 +66,7 @@ def sweep_what_was_left(began: Path, directory: Path, *, beneath: Path, grace_s:
     return swept
 
 
-def _forget(began: Path, beneath: Path) -> None:
+def _forget(began: Path, beneath: Beneath) -> None:
     with suppress(OSError), directory_beneath(began.parent, beneath=beneath) as above:
         os.unlink(began.name, dir_fd=above)
 

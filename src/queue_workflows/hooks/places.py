@@ -9,21 +9,24 @@ not begin with a dot.
 
 from __future__ import annotations
 
+import os
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from queue_workflows.errors import HookError
+from queue_workflows.errors import ConfigurationError, HookError
 from queue_workflows.hooks.discovery import Hook
-from queue_workflows.host.directories import make_usable
+from queue_workflows.host.beneath import Ground
+from queue_workflows.host.directories import hold, make_usable, usable
 
 _OUTPUT: Final = ".output"
+_ADVICE: Final = "see to it, then retry"
 
 
 @dataclass(frozen=True, slots=True)
 class HookPlaces:
-    """The places of one attempt of a hook; `make` creates the directories."""
+    """The places of one attempt of a hook; `hold` creates the directories."""
 
     run: Path
     directory: Path
@@ -40,13 +43,22 @@ class HookPlaces:
         """The file that is there from its beginning until somebody has looked for its daemons."""
         return self.stderr.with_suffix(".began")
 
-    def make(self) -> None:
-        """Create what is missing, also rights that a hook took away; `HookError` where that cannot be."""
-        for directory in (self.directory, self.stdout.parent):
-            try:
-                make_usable(directory, beneath=self.beneath)
-            except OSError as wrong:
-                raise HookError(f"{directory}: {wrong.strerror}", advice="see to it, then retry") from None
+    def hold(self) -> Ground:
+        """The run's directory, held until it is closed, so that nobody takes it for forgotten.
+
+        Creates what is missing, also rights that a hook took away; `HookError` where that cannot be.
+        """
+        try:
+            run = Ground(str(self.run), hold(self.beneath, self.run.name, opening=usable))
+        except ConfigurationError as wrong:
+            raise HookError(wrong.message, advice=_ADVICE) from None
+        try:
+            for directory in (self.directory, self.stdout.parent):
+                make_usable(directory, beneath=run)
+        except OSError as wrong:
+            os.close(run.descriptor)
+            raise HookError(f"{wrong.filename}: {wrong.strerror}", advice=_ADVICE) from None
+        return run
 
 
 def run_directory(data_dir: Path, run_id: uuid.UUID) -> Path:

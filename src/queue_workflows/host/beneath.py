@@ -7,47 +7,78 @@ each is opened in the one above it, and what is done there is done by descriptor
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
 
-DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FOLLOWED: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+DIRECTORY: Final = _FOLLOWED | os.O_NOFOLLOW
+# Opens a directory of this name in an open one.
+Opening: TypeAlias = Callable[[int, str], int]
+
+
+class Ground(NamedTuple):
+    """A directory that somebody holds open, at its path: what is below it is reached from there."""
+
+    path: str
+    descriptor: int
+
+
+Beneath: TypeAlias = str | os.PathLike[str] | Ground
+
+
+def path_of(beneath: Beneath) -> str:
+    """Where it is."""
+    return beneath.path if isinstance(beneath, Ground) else os.fspath(beneath)
 
 
 @contextmanager
 def directory_beneath(
     directory: str | os.PathLike[str],
     *,
-    beneath: str | os.PathLike[str],
+    beneath: Beneath,
     make: bool = False,
-    mode: int = 0o777,
+    opening: Opening | None = None,
 ) -> Iterator[int]:
     """A directory opened name by name below `beneath`; `OSError` where a link is in the way.
 
-    `beneath` is followed wherever it leads. What is missing is made if `make` says so, below it with `mode`.
+    `beneath` is followed wherever it leads. What is missing of it is made if `make` says so; below it by
+    `opening` too, which opens each.
     """
-    opened = _opened(os.fspath(directory), os.fspath(beneath), make, mode)
+    opened = _opened(os.fspath(directory), beneath, make, opening or partial(open_within, make=make))
     try:
         yield opened
     finally:
         os.close(opened)
 
 
-def _opened(directory: str, beneath: str, make: bool, mode: int) -> int:
-    parts = _parts(directory, beneath)
-    if make:
-        os.makedirs(beneath, exist_ok=True)
-    opened = os.open(beneath, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _opened(directory: str, beneath: Beneath, make: bool, opening: Opening) -> int:
+    parts = _parts(directory, path_of(beneath))
+    opened = beneath.descriptor if isinstance(beneath, Ground) else _ground(os.fspath(beneath), make)
+    is_ours = not isinstance(beneath, Ground)
     try:
         for part in parts:
-            inner = open_within(opened, part, make=make, mode=mode)
-            os.close(opened)
-            opened = inner
+            inner = opening(opened, part)
+            if is_ours:
+                os.close(opened)
+            opened, is_ours = inner, True
     except OSError as wrong:
-        os.close(opened)
+        if is_ours:
+            os.close(opened)
         wrong.filename = directory
         raise
-    return opened
+    return opened if is_ours else os.dup(opened)
+
+
+def _ground(path: str, make: bool) -> int:
+    try:
+        return os.open(path, _FOLLOWED)
+    except FileNotFoundError:
+        if not make:
+            raise
+    os.makedirs(path, exist_ok=True)
+    return os.open(path, _FOLLOWED)
 
 
 def open_within(within: int, part: str, *, make: bool = False, mode: int = 0o777) -> int:

@@ -19,11 +19,12 @@ import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.host.beneath import DIRECTORY, directory_beneath, open_within
+from queue_workflows.host.beneath import DIRECTORY, Beneath, Opening, directory_beneath, open_within
 from queue_workflows.host.flock import is_at
 from queue_workflows.host.mounts import mount_of
 
@@ -31,6 +32,7 @@ REMOVED: Final = ".removed"
 _NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EEXIST})
 _NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF, errno.EINVAL})
 _OURS_ALONE: Final = 0o700
+_ours: Final[Opening] = partial(open_within, make=True, mode=_OURS_ALONE)
 
 
 @contextmanager
@@ -39,18 +41,22 @@ def opened(base: Path, *names: str, makes: bool = True) -> Iterator[int]:
     path = base.joinpath(*names)
     with ExitStack() as stack:
         with _in_words(path, makes=makes):
-            held = directory_beneath(path, beneath=base, make=makes, mode=_OURS_ALONE)
+            held = directory_beneath(path, beneath=base, make=makes, opening=_ours if makes else None)
             descriptor = stack.enter_context(held)
         yield descriptor
 
 
-def hold(base: Path, *names: str) -> int:
-    """The descriptor that keeps a directory from being removed for as long as it is open; made if missing."""
+def hold(base: Path, *names: str, opening: Opening | None = None) -> int:
+    """The descriptor that keeps a directory from being removed for as long as it is open; made if missing.
+
+    By `opening`, or for ourselves alone.
+    """
+    opening = opening or _ours
     while True:
         with opened(base, *names[:-1]) as above:
             try:
                 with _in_words(base.joinpath(*names)):
-                    held = open_within(above, names[-1], make=True, mode=_OURS_ALONE)
+                    held = opening(above, names[-1])
             except FileNotFoundError:  # made, and removed before it was opened
                 continue
             try:
@@ -65,21 +71,13 @@ def hold(base: Path, *names: str) -> int:
             os.close(held)
 
 
-def make_usable(directory: Path, *, beneath: Path) -> None:
+def make_usable(directory: Path, *, beneath: Beneath) -> None:
     """Make what is missing of a directory below `beneath`, and take back the rights to what is on the way.
 
     Whoever worked there may have taken them from us; a link, or what is somebody else's, stays in the way.
     """
-    parts = directory.relative_to(beneath).parts
-    with directory_beneath(beneath, beneath=beneath, make=True) as base:
-        above = os.dup(base)
-        try:
-            for part in parts:
-                inner = _usable(above, part)
-                os.close(above)
-                above = inner
-        finally:
-            os.close(above)
+    with directory_beneath(directory, beneath=beneath, make=True, opening=usable):
+        pass
 
 
 def take_away(above: int, name: str) -> bool:
@@ -222,7 +220,7 @@ def _writable(above: int, name: str) -> int:
     return held
 
 
-def _usable(above: int, name: str) -> int:
+def usable(above: int, name: str) -> int:
     """A directory in an open one, made or as `_writable` leaves it if that is what it takes."""
     try:
         held = open_within(above, name, make=True)

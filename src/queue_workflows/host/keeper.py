@@ -21,22 +21,20 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from queue_workflows.host import trees
-from queue_workflows.host.beneath import directory_beneath
+from queue_workflows.host.beneath import Beneath, Ground, directory_beneath
 from queue_workflows.host.cages import Cage, Cages
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from queue_workflows.host.sinks import Capped, HeadAndTail, Sink
-
-S = TypeVar("S", bound=Sink)
 
 LENGTH: Final = struct.Struct("!I")
 STOP: Final = struct.Struct("!d")  # how much grace is left
 NEWS: Final = struct.Struct("!cI")  # from a keeper to the spawner: busy or free, and its pid
 _COMMANDS: Final = 1000
 _IDLE_S: Final = 10.0
-# For how long a keeper is taken for busy after a command: among several at once it gets the next one about then.
+# How long after a command a keeper is taken for busy: of several at once it has the next one by then.
 _SOON_S: Final = 0.2 if hasattr(select, "EPOLLEXCLUSIVE") else 0.02
 _LINGER_S: Final = 0.5
 _PATIENCE_S: Final = 5.0
@@ -66,8 +64,8 @@ class Keeper:
         """Until the worker or the spawner is gone, or there is nothing to do for so many keepers."""
         served, is_busy = 0, False
         while served < _COMMANDS:
-            worker = self._next(_SOON_S if is_busy else _IDLE_S if served else None)
-            if worker is None:
+            given = self._next(_SOON_S if is_busy else _IDLE_S if served else None)
+            if given is None:
                 if not is_busy:
                     return
                 # Not before a moment without a command: the spawner would be woken for each.
@@ -77,14 +75,15 @@ class Keeper:
             if not is_busy:
                 is_busy = True
                 os.write(self._tell, NEWS.pack(b"+", os.getpid()))
+            worker, held = given
             with worker:
-                if not self._serve(worker):
+                if not self._serve(worker, held):
                     os._exit(1)
             os.chdir("/")
             served += 1
 
-    def _next(self, patience_s: float | None) -> socket.socket | None:
-        """The worker's socket for the next command; None when none will come."""
+    def _next(self, patience_s: float | None) -> tuple[socket.socket, list[int]] | None:
+        """The worker's socket for the next command, and what is open for that; None when none will come."""
         until = None if patience_s is None else time.monotonic() + patience_s
         while not self._is_orphaned():
             events = self._wait(None if until is None else max(until - time.monotonic(), 0.0))
@@ -94,33 +93,46 @@ class Keeper:
                 os.read(self._woken, 4096)
                 continue
             try:
-                said, descriptors, _, _ = socket.recv_fds(self._control, 1, 1, socket.MSG_DONTWAIT)
+                said, descriptors, _, _ = socket.recv_fds(self._control, 1, 2, socket.MSG_DONTWAIT)
             except BlockingIOError:  # another one took it
                 continue
             if not said:
                 return None
             if descriptors:
-                os.set_inheritable(descriptors[0], False)
+                for descriptor in descriptors:
+                    os.set_inheritable(descriptor, False)
+                first, *held = descriptors
                 # Told what it is, it does not ask the kernel.
-                return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, descriptors[0])
+                return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, first), held
         return None
 
-    def _serve(self, worker: socket.socket) -> bool:
+    def _serve(self, worker: socket.socket, held: list[int]) -> bool:
         """One command to its end, and the report of it; whether nothing is left of it."""
-        command = _received(worker)
-        if command is None:
+        begun = self._begun(worker, held)
+        if begun is None:
             return True
-        try:
-            run = Run(worker, command, self._woken, self._is_orphaned, self._cage)
-        except OSError as wrong:
-            report: dict[str, Any] | None = {"refused": [wrong.errno, str(wrong.filename or "")]}
-        else:
-            report = run.to_its_end()
+        report = begun.to_its_end() if isinstance(begun, Run) else begun
         if report is None:
             return False
         with suppress(OSError):
             worker.sendall(json.dumps(report).encode())
         return not report.get("survivors")
+
+    def _begun(self, worker: socket.socket, held: list[int]) -> Run | dict[str, Any] | None:
+        """The command, started, or the report that it cannot be; None when the worker is gone."""
+        try:
+            command = _received(worker)
+            if command is None:
+                return None
+            if held:
+                command["beneath"] = Ground(command["beneath"], held[0])
+            return Run(worker, command, self._woken, self._is_orphaned, self._cage)
+        except OSError as wrong:
+            return {"refused": [wrong.errno, str(wrong.filename or "")]}
+        finally:
+            # Not for as long as it runs: with the worker goes what keeps a directory from being removed.
+            for descriptor in held:
+                os.close(descriptor)
 
     def _is_orphaned(self) -> bool:
         return os.getppid() != self._spawner
@@ -179,15 +191,9 @@ class Run:
         self._seconds = 0.0
         self._timed_out = self._stopped = self._ending = self._alone = False
         self._told: set[tuple[int, int]] = set()
-        beneath = command["beneath"]
-        with _directory(command["cwd"], beneath) as there:
+        with _directory(command["cwd"], command["beneath"]) as there:
             os.fchdir(there)
-        self._out = _sink(Capped, command["stdout"], command["stdout_cap"], beneath)
-        try:
-            self._err = _sink(HeadAndTail, command["stderr"], command["stderr_cap"], beneath)
-        except OSError:
-            self._out.close()
-            raise
+        self._out, self._err = _sinks(command)
         self._start(command)
         limit = command["timeout_s"]
         self._until: float | None = None if limit is None else self._began + float(limit)
@@ -361,15 +367,23 @@ class Run:
         }
 
 
-def _directory(path: str, beneath: str | None) -> AbstractContextManager[int]:
+def _directory(path: str, beneath: Beneath | None) -> AbstractContextManager[int]:
     """It, open; without `beneath` whatever the path leads to."""
     return directory_beneath(path, beneath=path if beneath is None else beneath)
 
 
-def _sink(kind: type[S], path: str, cap: int, beneath: str | None) -> S:
-    directory, name = os.path.split(path)
-    with _directory(directory or ".", beneath) as within:
-        return kind(name, cap, within)
+def _sinks(command: dict[str, Any]) -> tuple[Sink, HeadAndTail]:
+    """The files of both streams; their directory is looked up once, if it is one."""
+    (place, out), (beside, err) = os.path.split(command["stdout"]), os.path.split(command["stderr"])
+    beneath = command["beneath"]
+    with _directory(place or ".", beneath) as within:
+        kept = Capped(out, command["stdout_cap"], within)
+        try:
+            with nullcontext(within) if beside == place else _directory(beside or ".", beneath) as at:
+                return kept, HeadAndTail(err, command["stderr_cap"], at)
+        except OSError:
+            kept.close()
+            raise
 
 
 def _spawned(argv: list[str], environment: dict[str, str], out: int, err: int) -> int:

@@ -30,6 +30,7 @@ from typing import Any, Final, Self, cast
 
 from queue_workflows.errors import ProcessLost, SpawnRefused
 from queue_workflows.host import trees
+from queue_workflows.host.beneath import Ground, path_of
 from queue_workflows.host.keeper import LENGTH, STOP
 from queue_workflows.host.kernel import IS_LINUX
 from queue_workflows.host.launcher import Child, spawn
@@ -58,7 +59,8 @@ _OVERDUE_S: Final = 60.0
 class Command:
     """What to run, where, with which environment, for how long, and where its output goes.
 
-    No link below `beneath` is followed on the way to where it works and to its output.
+    No link below `beneath` is followed on the way to where it works and to its output. If that is held open,
+    those are reached from there.
     """
 
     argv: Sequence[str]
@@ -70,7 +72,7 @@ class Command:
     grace_s: float = 10.0
     stdout_cap: int = 16 * 1024 * 1024
     stderr_cap: int = 1024 * 1024
-    beneath: Path | None = None
+    beneath: Path | Ground | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ class Spawner:
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
-                mark = self._hand_over(theirs, stop)
+                mark = self._hand_over(theirs, command.beneath, stop)
             message = _message(command, mark)
             try:
                 waiting = _Waiting(ours, command, stop, self._resume)
@@ -174,18 +176,19 @@ class Spawner:
     ) -> None:
         self.close()
 
-    def _hand_over(self, theirs: socket.socket, stop: Stop) -> str:
+    def _hand_over(self, theirs: socket.socket, beneath: Path | Ground | None, stop: Stop) -> str:
         """Give a keeper its end of the socket; returns the mark that its command is to bear.
 
         Where no further keeper can be started for a while, as many commands wait as the kernel queues for
         them, and further ones here, where a stop or `close` ends their wait.
         """
+        given = [theirs.fileno(), beneath.descriptor] if isinstance(beneath, Ground) else [theirs.fileno()]
         gone = 0
         while gone < 2:
             with self._lock:
                 child, control = self._at_work()
                 try:
-                    _give(control, theirs)
+                    _give(control, given)
                     return f"{child.mark}{COMMAND}{uuid.uuid4().hex}"
                 except OSError as wrong:
                     if wrong.errno not in _FULL:  # it was killed: the next one takes it
@@ -312,8 +315,8 @@ class _Waiting:
         return bool(since) and time.monotonic() > min(since) + self._command.grace_s + _OVERDUE_S
 
 
-def _give(control: socket.socket, theirs: socket.socket) -> None:
-    descriptors = array("i", [theirs.fileno()])
+def _give(control: socket.socket, given: list[int]) -> None:
+    descriptors = array("i", given)
     control.sendmsg([b"+"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)], socket.MSG_DONTWAIT)
 
 
@@ -351,7 +354,7 @@ def _message(command: Command, mark: str) -> bytes:
             "cwd": os.fspath(command.cwd),
             "stdout": os.fspath(command.stdout_path),
             "stderr": os.fspath(command.stderr_path),
-            "beneath": None if command.beneath is None else os.fspath(command.beneath),
+            "beneath": None if command.beneath is None else path_of(command.beneath),
             "stdout_cap": command.stdout_cap,
             "stderr_cap": command.stderr_cap,
             "timeout_s": command.timeout_s,
