@@ -28,6 +28,7 @@ from queue_workflows.repositories import (
 from queue_workflows.repositories import ending as ends
 from queue_workflows.repositories.claiming import PRIORITIES, UNMARKED, claim_params
 from queue_workflows.repositories.ending import end_params, fence_params, id_array, texts
+from queue_workflows.repositories.sweepable import LOOK
 from queue_workflows.states import JobStatus
 
 FINISHED = 150_000
@@ -178,6 +179,20 @@ def test_ends_renewals_and_beats(crowded: Jobs, mode: str, off: tuple[str, ...],
     ):
         plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
         check_by_id_only(crowded, plan, *more)
+
+
+@MODES
+@SWITCHED
+@pytest.mark.slow
+def test_a_look_for_what_there_is_to_sweep(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
+    """It reads an entry of each index, and of what is running no more than there is."""
+    plan = explain(crowded.connection, mode, LOOK, {}, off)
+    names = {f"ix_{crowded.table}_{name}" for name in ("due", "running", "hold")}
+    check_by_id_only(crowded, plan, *names)
+    assert names <= indexes(plan)
+    read = {node["Index Name"]: node for node in plan if node.get("Index Name") in names}
+    found = {name: node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for name, node in read.items()}
+    assert all(rows <= (200 if name.endswith("running") else 1) for name, rows in found.items()), found
 
 
 @MODES

@@ -1,4 +1,5 @@
-"""What an idle worker asks for a job that it was woken for: one claim, and one end that claims as well.
+"""What an idle worker asks: one look a second for what there is to sweep; and for a job that it was woken for
+one claim, and one end that claims as well.
 
 The end's claim looks at everything, because the worker is advertised still: who commits after it wakes the
 worker, so there is nothing to look for before the poll.
@@ -6,9 +7,15 @@ worker, so there is nothing to look for before the poll.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 from support.floor import CLAIMS, ENDS, Floor
 from support.statement_proxy import StatementProxy
 from support.workers import until
+
+from queue_workflows.repositories.lanes import LANES
+from queue_workflows.repositories.sweepable import LOOK
+from queue_workflows.repositories.sweeping import PROMOTE, RECLAIM
 
 JOBS = 5
 
@@ -37,3 +44,14 @@ def test_a_wake_costs_one_claim_and_one_end(floor: Floor, proxy: StatementProxy)
             return now[0] - claims, now[1] - ends
 
         until(lambda: asked() == (JOBS, JOBS))
+
+
+def test_a_tick_with_nothing_to_do_is_one_look(floor: Floor, proxy: StatementProxy) -> None:
+    """And what falls due after many of those is promoted none the later."""
+    sweeps = [sql for each in (PROMOTE, RECLAIM, LANES) for sql in each.values()]
+    with floor.worker(dsn=proxy.dsn):
+        until(lambda: proxy.passed(LOOK) >= 3)
+        assert proxy.passed(*sweeps) == 0
+        floor.until_completed(floor.enqueue(run_at=datetime.now(UTC) + timedelta(seconds=0.2)))
+        assert proxy.passed(PROMOTE["ingest"]) == 1
+        assert proxy.passed(*sweeps) == 1

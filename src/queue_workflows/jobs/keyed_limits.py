@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from queue_workflows.repositories.families import FAMILIES
+from queue_workflows.repositories.families import BY_NAME, FAMILIES
 from queue_workflows.repositories.lanes import LaneRepository
 from queue_workflows.repositories.slots import SlotRepository
 
@@ -37,9 +37,9 @@ class LaneWalk:
 
     _after: dict[str, str] = field(default_factory=dict)
 
-    def step(self, connection: psycopg.Connection[Any]) -> None:
-        """The next ones of each family."""
-        for family in FAMILIES:
+    def step(self, connection: psycopg.Connection[Any], names: Iterable[str] = tuple(BY_NAME)) -> None:
+        """The next ones of the families of these names."""
+        for family in map(BY_NAME.__getitem__, names):
             after = self._after.get(family.name, "")
             self._after[family.name] = LaneRepository(connection, family).mend(after)
 

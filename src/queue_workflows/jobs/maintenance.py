@@ -1,9 +1,10 @@
 """One maintenance tick: promote what is due, take back what lapsed, let out of lanes what has room, now and
 then see to silent workers, and seldom to operators' wishes whose time is over and slots that nobody uses.
 
-Every role does it, so that none has to exist. Whoever comes first does it for all: the others find the lock
-taken and come again later. Each statement is a transaction of its own, so that nobody who is stopped or cut
-off between two of them keeps the others away.
+Every role does it, so that none has to exist; as there may be hundreds of them, a tick with nothing to do is
+one look. Whoever comes first does it for all: the others find the lock taken and come again later. Each
+statement is a transaction of its own, so that nobody who is stopped or cut off between two of them keeps the
+others away.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 from queue_workflows.repositories.slots import SlotRepository
+from queue_workflows.repositories.sweepable import look
 from queue_workflows.repositories.sweeping import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE
 from queue_workflows.repositories.worker_control import WorkerControlRepository
 from queue_workflows.settings import DAY_S, Settings
@@ -61,11 +63,15 @@ def sweep(
     longest = max(settings.lease_s, *settings.lease_s_by_queue.values())
     promoted = reclaimed = 0
     full = False
+    sweepable = look(connection)
     for repository in (NodeJobRepository(connection), IngestJobRepository(connection)):
-        due = repository.promote(in_turn=True)
-        taken = repository.reclaim(
-            max_crashes=settings.max_crashes, lease_s=longest, recovered_s=recovered_s, in_turn=True
-        )
+        of = sweepable[repository.family.name]
+        due = repository.promote(in_turn=True) if of.due else 0
+        taken = []
+        if of.lapsed:
+            taken = repository.reclaim(
+                max_crashes=settings.max_crashes, lease_s=longest, recovered_s=recovered_s, in_turn=True
+            )
         if taken:
             free_left_by(connection, [one.lost_worker for one in taken])
             count_lost((one.queue for one in taken), JobFamily(repository.family.name))
@@ -74,7 +80,7 @@ def sweep(
             _log.log(level, "job %d of lost worker %s is %s", one.id, one.lost_worker, one.status)
         promoted, reclaimed = promoted + due, reclaimed + len(taken)
         full = full or due >= PROMOTED_AT_ONCE or len(taken) >= RECLAIMED_AT_ONCE
-    (lanes or LaneWalk()).step(connection)
+    (lanes or LaneWalk()).step(connection, [name for name, of in sweepable.items() if of.lanes])
     if chance() * _SILENCE_ONE_IN < 1:
         _see_to_the_silent(connection, settings.stale_heartbeat_s, recovered_s)
     if chance() * _LAPSED_ONE_IN < 1:

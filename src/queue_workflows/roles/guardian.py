@@ -63,6 +63,8 @@ _WATCH_EVERY_S: Final = 1.0
 _LONGEST_ROUND_S: Final = 1.0
 _SHORTEST_ROUND_S: Final = 0.005
 _ABSORB_AGAIN_S: Final = 0.02
+# What is due so soon is seen to in the same round: to be woken costs more than most duties.
+_TOGETHER_S: Final = 0.25
 _RECONNECT_EVERY_S: Final = 0.5
 # How long a job that an operator switches off may take to stop by itself: `off` is obeyed within two seconds.
 _OFF_GRACE_S: Final = 0.5
@@ -277,7 +279,7 @@ class Guardian:
     def _round(self) -> None:
         self._round_at = now = time.monotonic()
         self._judge.judge(now)
-        if now >= self._due.absorb:
+        if now + _TOGETHER_S >= self._due.absorb:
             self._due.absorb = now + _WATCH_EVERY_S
             self.terms.locks.follow()
             with suppress(QwfError):
@@ -296,12 +298,13 @@ class Guardian:
     def _see_to_duties(self, now: float) -> None:
         self._renew()
         self.write_progress(now)
-        if now >= self._due.watch:
+        soon = now + _TOGETHER_S
+        if soon >= self._due.watch:
             self._watch(now)
             self._database_at = now
-        if self._telling.is_due(now):
+        if soon >= self._telling.due_at or self._telling.is_due(now):
             self._telling.tell(self.connected(), now)
-        if now >= self._due.sweep:
+        if soon >= self._due.sweep:
             self._sweep(now)
 
     def connected(self) -> psycopg.Connection[Any]:
