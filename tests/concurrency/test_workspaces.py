@@ -185,7 +185,10 @@ printf '%s|%s|%s|%s\n' "$*" "$QWF_WORKSPACE" "$(pwd)" "$(readlink "$QWF_WORKSPAC
 
 
 def test_a_command_has_its_workspace_from_the_first_on(tmp_path: Path, shared: Path) -> None:
-    """A stub in place of its program records what it is given: at its first call it is all there."""
+    """A stub in place of its program records what it is given: at its first call it is all there.
+
+    And as long as it runs no janitor could remove it.
+    """
     stub = tmp_path / "bin" / "deploy"
     stub.parent.mkdir()
     stub.write_text(STUB)
@@ -207,10 +210,10 @@ def test_a_command_has_its_workspace_from_the_first_on(tmp_path: Path, shared: P
         "--",
         "sh",
         "-c",
-        "deploy a; deploy b",
+        "deploy a; deploy b; flock --nonblock . echo removable",
     ]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")  # 1 is that of `flock`
     made = tmp_path / "data" / "workspaces" / "film-1"
     assert record.read_text() == f"a|{made}|{made}|{shared}\nb|{made}|{made}|{shared}\n"
 
