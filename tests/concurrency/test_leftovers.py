@@ -69,7 +69,7 @@ def leavings(conn: psycopg.Connection, directory: Path) -> Iterator[Leavings]:
 
 
 def test_what_a_job_leaves_running(qwf_dsn: str, qwf_conn: psycopg.Connection, tmp_path: Path) -> None:
-    """One worker, one job at a time: an ordinary one, two that own something, one that is cancelled."""
+    """One worker, one job at a time: an ordinary one, three that own something, one that is cancelled."""
     (tmp_path / "locks").mkdir()
     lock = HostLock("device", directory=tmp_path / "locks")
     settings = {"QWF_APP": "support.leaving_tasks", "QWF_LOCK_DIR": str(tmp_path / "locks")}
@@ -90,6 +90,9 @@ def test_what_a_job_leaves_running(qwf_dsn: str, qwf_conn: psycopg.Connection, t
 
         assert jobs.ended(jobs.enqueue("alone", limit_key="exclusive:scanner")) == "completed"
         assert list(map(gone, jobs.left("alone"))) == [True] * 3
+
+        assert jobs.ended(jobs.enqueue("keeping", {"keeps": "device"})) == "completed"
+        assert list(map(gone, jobs.left("keeping")))[:2] == [True] * 2
 
         waiting = jobs.enqueue("cancelled", {"waits": True})
         of_waiting = jobs.left("cancelled")
