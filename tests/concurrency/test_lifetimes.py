@@ -346,7 +346,7 @@ own(lambda: None)
 
 
 def test_a_forked_child_is_not_hardened(lock: HostLock) -> None:
-    """It dies of a signal as any program does, and tears nothing of its parent's down."""
+    """It dies of a signal as any program does, or ends by itself, and tears nothing of its parent's down."""
     text = (
         OWNER
         + """
@@ -355,11 +355,16 @@ def fork():
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(600)
     say(os.waitstatus_to_exitcode(os.wait()[1]))
+    if os.fork() == 0:
+        sys.exit(3)
+    say(os.waitstatus_to_exitcode(os.wait()[1]))
 own(fork)
 """
     )
     with Running(program(text)) as running:
-        assert [running.line() for _ in range(5)] == ["up", "-15", "finally", "torn down", ""]
+        assert [running.line() for _ in range(7)] == [
+            "up", "-15", "finally", "3", "finally", "torn down", "",
+        ]  # fmt: skip
 
 
 def test_what_makes_no_sense_is_refused() -> None:
