@@ -206,4 +206,6 @@ def test_results_are_looked_up_by_their_key(rows: Rows, mode: str, analyzed: boo
     assert ("Seq Scan", "workflow_node_jobs") not in [(kind, table) for kind, table, _ in found]
     assert "uq_workflow_node_jobs_node" in [index for _, _, index in found]
     read = [node for node in plan if node.get("Relation Name") == "workflow_node_jobs"]
-    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) == pytest.approx(4, abs=0.1)
+    # Up to PostgreSQL 17 a node tells its rows of each loop as a whole number.
+    told = sum(node["Actual Rows"] * node["Actual Loops"] for node in read)
+    assert told == pytest.approx(4, abs=len(WANTED) / 2)
