@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice, repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from queue_workflows.errors import DatabaseError
 from queue_workflows.repositories.columns import Columns
-from queue_workflows.repositories.connection import Params, Statements
+from queue_workflows.repositories.connection import Answer, Params, Statements
 
 # given: the rows in the caller's order, each with its place in the queue, which also tells them apart below;
 # taken here, or beforehand where the rows of a call go in several statements.
@@ -64,7 +64,8 @@ DUE_UNLESS_GIVEN: Final = (
 
 TRIES: Final = 20
 # How many statements are on their way at once, where the connection can; their rows are in memory once more.
-IN_FLIGHT: Final = 25
+# Few, as nobody reads the answers to the last ones while the server works.
+IN_FLIGHT: Final = 8
 
 
 class Enqueued(NamedTuple):
@@ -100,6 +101,10 @@ class BulkTable:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.columns)
+
+
+# A statement's rows with their places, and what gives its answer.
+_Asked: TypeAlias = tuple[Columns, Sequence[int] | None, Answer]
 
 
 def insert_or_find(statements: Statements, insert: str, find: str, params: Params) -> tuple[Any, bool]:
@@ -163,18 +168,22 @@ def _by_key(table: BulkTable, rows: Columns) -> list[int] | None:
 def _insert_chunks(
     statements: Statements, table: BulkTable, chunks: Iterable[tuple[Columns, Sequence[int] | None]]
 ) -> Iterator[list[Enqueued]]:
-    """What became of each: the next ones are made and sent while the server is at the first."""
+    """What became of each: the answers to one flight are read while the server is at the next one."""
     coming = iter(chunks)
-    while True:
-        asked = []
-        with statements.flowing():
-            for rows, places in islice(coming, IN_FLIGHT):
-                asked.append((rows, places, statements.ask(*_insertion(table, rows, places))))
-            answered = [(rows, places, answer()) for rows, places, answer in asked]
-        if not answered:
-            return
-        for rows, places, answers in answered:
-            yield _settled(statements, table, rows, places, answers)
+    landed: list[_Asked] = []
+    with statements.flowing():
+        while True:
+            flying: list[_Asked] = [
+                (rows, places, statements.ask(*_insertion(table, rows, places)))
+                for rows, places in islice(coming, IN_FLIGHT)
+            ]
+            for rows, places, answer in landed:
+                yield _settled(statements, table, rows, places, answer())
+            if not flying:
+                return
+            # In a pipeline who calls for the first answer waits for all of them.
+            rows, places, first = flying[0]
+            landed = [(rows, places, first._replace(rows=partial(list, first()))), *flying[1:]]
 
 
 def _settled(
