@@ -74,8 +74,8 @@ def check_payload(value: object, *, max_bytes: int = MAX_BYTES, max_depth: int =
     Tuples become lists; subclasses of `dict`, `list`, `str`, `int` and `float` (a `StrEnum`, say) become what
     they extend. Anything else that is not JSON is refused rather than guessed at.
     """
-    small = _small_text(value)
-    if small is not None and max_depth > 0 and len(small) * 4 <= max_bytes:
+    small = small_text(value)
+    if small is not None and len(small) <= longest_small(max_bytes, max_depth):
         return small
     sound = _is_sound(value, max_bytes, max_depth)
     if sound:
@@ -95,7 +95,12 @@ def _encode(value: object) -> str:
     return _ENCODER.encode(value) if _pieces is None else "".join(_pieces(value, 0))
 
 
-def _small_text(value: object) -> str | None:
+def longest_small(max_bytes: int, max_depth: int) -> int:
+    """How many characters `small_text` may have for `check_payload` to take it as it is."""
+    return max_bytes // 4 if max_depth > 0 else -1
+
+
+def small_text(value: object) -> str | None:
     """The text of a small dict of short texts and plain numbers, as most payloads are; None for any other."""
     if type(value) is not dict or len(value) > _FEW or not _are_small(value):
         return None

@@ -151,6 +151,31 @@ def test_a_refused_job_is_named_wherever_it_stands(wrong, at):
     assert caught.value.path == f"jobs[{at}].{alone.value.path}"
 
 
+@pytest.mark.parametrize("wrong", [True, 1.0])
+def test_what_is_only_equal_vouches_for_no_job(wrong):
+    """Jobs that say the same are looked at once, and what merely compares equal is another thing."""
+    given = [LEAST | {"priority": 1, "max_attempts": 1, "args": {"n": n}} for n in range(9)]
+    assert ROWS.columns(NewIngestJob(**one) for one in given).each.keys() == {"args"}
+    for name in ("priority", "max_attempts"):
+        bad = [NewIngestJob(**one | ({name: wrong} if one is given[7] else {})) for one in given]
+        with pytest.raises(PayloadError, match=rf"^jobs\[7\]: {name} must be a whole number"):
+            ROWS.columns(bad)
+
+
+@pytest.mark.parametrize(
+    ("limits", "args"),
+    [(PayloadLimits(max_bytes=20), {"a": "ü" * 9}), (PayloadLimits(max_depth=0), {"a": 1})],
+)
+def test_small_args_are_refused_by_smaller_limits(limits, args):
+    """What is quick for small args is not what says how large they may be."""
+    rows = IngestRows(limits)
+    with pytest.raises(PayloadError) as alone:
+        rows.row(NewIngestJob(**LEAST, args=args))
+    with pytest.raises(PayloadError) as caught:
+        rows.columns([NewIngestJob(**LEAST), NewIngestJob(**LEAST, args=args)])
+    assert str(caught.value) == f"jobs[1]: {alone.value}"
+
+
 @pytest.mark.parametrize("wrong", [{"args": {"x": {1}}}, {"delay": -1}])
 def test_a_refused_job_is_named_behind_thousands(wrong):
     """Jobs are looked at some thousand at a time, and counted through."""
