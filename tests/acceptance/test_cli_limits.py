@@ -110,6 +110,25 @@ def test_what_is_no_limit_is_refused(jobs: Jobs, qwf: Qwf) -> None:
     qwf("set", "host:a", "many", status=2)
 
 
+def test_a_key_neither_breaks_a_line_nor_steers_the_terminal(jobs: Jobs, qwf: Qwf) -> None:
+    """A job's key may have anything in it; every answer about it is one line of what prints."""
+    key = "a\x1b[31m\nb"
+    said = [
+        qwf("set", key, "1").stdout,
+        qwf("list", "--limit", "1").stderr,
+        qwf("clear", key).stdout,
+        qwf("clear", key, status=1).stderr,
+        qwf("set", key, "--rate", "1").stdout,
+        qwf("list", "--rates", "--limit", "1").stderr,
+        qwf("clear", key, "--rate").stdout,
+        qwf("clear", key, "--rate", status=1).stderr,
+        qwf("list", key, "--rates").stderr,
+    ]
+    assert [(one.count("\n"), one.rstrip("\n").isprintable(), "a?[31m b" in one) for one in said] == [
+        (1, True, True)
+    ] * len(said)
+
+
 def test_a_rate_is_set_shown_and_taken_back(jobs: Jobs, qwf: Qwf) -> None:
     """In the unit in which one thinks of it; the log has it, and what is in a bucket is shown."""
     jobs.connection.execute("TRUNCATE rate_limits")

@@ -10,6 +10,7 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.operating import (
     audit_options,
     json_option,
+    on_one_line,
     operators_connection,
     print_json,
     print_table,
@@ -59,7 +60,7 @@ def list_(
     if not found:
         say("no key has a limit, a holder or a lane")
     elif not keys and len(found) == limit:
-        say(f"there may be more: --after '{found[-1].key}'")
+        say(f"there may be more: --after '{on_one_line(found[-1].key)}'")
 
 
 @limits.command("set")
@@ -105,7 +106,7 @@ def set_(
         print_json({"key": key, "max_slots": most, "was": was, "let_out": admitted})
         return
     told = "no limit of its own" if was is None else str(was)
-    click.echo(f"{key}: at most {most} at once, was {told}{_let_out(admitted)}")
+    click.echo(f"{on_one_line(key)}: at most {most} at once, was {told}{_let_out(admitted)}")
 
 
 @limits.command()
@@ -128,11 +129,10 @@ def clear(
         was = None if gone is None else gone.max_slots
         print_json({"key": key, "max_slots": cap, "was": was, "let_out": admitted})
     elif gone is None:
-        say(f"nobody has set a limit for {key}: `qwf limits list` shows what is set")
+        say(f"nobody has set a limit for {on_one_line(key)}: `qwf limits list` shows what is set")
     else:
-        click.echo(
-            f"{key}: {'no limit' if cap is None else f'at most {cap}, by a pattern'}{_let_out(admitted)}"
-        )
+        holds = "no limit" if cap is None else f"at most {cap}, by a pattern"
+        click.echo(f"{on_one_line(key)}: {holds}{_let_out(admitted)}")
     return ExitCode.FAILED if gone is None else ExitCode.DONE
 
 

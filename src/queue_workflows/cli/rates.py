@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 import psycopg
 
-from queue_workflows.cli.operating import print_json, print_table, say
+from queue_workflows.cli.operating import on_one_line, print_json, print_table, say
 from queue_workflows.errors import ExitCode
 from queue_workflows.models import RateLimit
 from queue_workflows.repositories.rates import RateRepository
@@ -61,7 +61,7 @@ def say_rate(told: dict[str, Any]) -> None:
     """One line."""
     was = told["was_rate"]
     before = "no rate of its own" if was is None else _rule(was["per_s"], was["burst"])
-    click.echo(f"{told['key']}: {_rule(told['per_s'], told['burst'])}, was {before}")
+    click.echo(f"{on_one_line(told['key'])}: {_rule(told['per_s'], told['burst'])}, was {before}")
 
 
 def clear_rate(
@@ -73,9 +73,9 @@ def clear_rate(
         was = None if gone is None else {"per_s": gone.tokens_per_s, "burst": gone.burst}
         print_json({"key": key, "was_rate": was})
     elif gone is None:
-        say(f"{key} has no rate: `qwf limits list --rates` shows those that have")
+        say(f"{on_one_line(key)} has no rate: `qwf limits list --rates` shows those that have")
     else:
-        click.echo(f"{key}: no rate of its own any more")
+        click.echo(f"{on_one_line(key)}: no rate of its own any more")
     return ExitCode.FAILED if gone is None else ExitCode.DONE
 
 
@@ -90,7 +90,7 @@ def list_rates(
         found = rates.list(limit=limit, after=after or None)
     ((now,),) = connection.execute("SELECT clock_timestamp()").fetchall()
     if missing := sorted(set(keys) - {row.rate_key for row in found}):
-        say(f"without a rate of its own: {', '.join(missing)}")
+        say(f"without a rate of its own: {', '.join(map(on_one_line, missing))}")
     if as_json:
         print_json([_data(row, now) for row in found])
         return
@@ -101,7 +101,7 @@ def list_rates(
     if not found and not keys:
         say("no key has a rate")
     elif not keys and len(found) == limit:
-        say(f"there may be more: --after '{found[-1].rate_key}'")
+        say(f"there may be more: --after '{on_one_line(found[-1].rate_key)}'")
 
 
 def _rule(per_s: float, burst: float) -> str:
