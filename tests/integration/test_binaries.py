@@ -138,6 +138,16 @@ def test_a_program_that_is_gone_is_installed_again(
     assert len(log.read_text().splitlines()) == 2
 
 
+def test_what_was_installed_meanwhile_is_not_gone(conn: psycopg.Connection, shop: Workshop) -> None:
+    """Whoever found the one before missing says nothing of the one that is there now."""
+    binaries = BinaryRepository(conn)
+    binaries.report(shop.machine_id, Installed("tool", "/nowhere/tool", None, None, "own"))
+    (missing,) = binaries.list()
+    binaries.report(shop.machine_id, Installed("tool", "/bin/sh", None, None, "own"))
+    binaries.gone(missing)
+    assert rows(conn)[0][:3] == ("tool", "installed", "own")
+
+
 def test_a_provider_is_kept_from_the_workers_secrets(
     conn: psycopg.Connection, shop: Workshop, qwf_dsn: str, tmp_path: Path
 ) -> None:

@@ -134,7 +134,7 @@ def test_a_retry_takes_the_place_of_what_a_failed_attempt_said(conn: psycopg.Con
     ]
 
 
-def test_what_a_killed_attempt_printed_is_kept_by_the_next(conn: psycopg.Connection) -> None:
+def test_what_a_killed_attempt_printed_is_kept_by_the_next(conn: psycopg.Connection, qwf_dsn: str) -> None:
     """Once, without effect, and only by who holds the job; what was stored in time is left alone."""
     job = held(conn, max_depth=1)
     NodeJobRepository(conn).end_many([Ending(job.fence, JobStatus.QUEUED)])
@@ -144,8 +144,12 @@ def test_what_a_killed_attempt_printed_is_kept_by_the_next(conn: psycopg.Connect
         keep_what_was_left(conn, again.fence._replace(claimed_by="another"), 1, printed)
     records = HookRecordRepository(conn)
     assert records.stored_before(again.fence) == set()
+    taking_it = "SELECT FROM workflow_node_jobs FOR NO KEY UPDATE NOWAIT"
     for _ in range(2):
-        keep_what_was_left(conn, again.fence, 1, printed)
+        with conn.transaction():
+            keep_what_was_left(conn, again.fence, 1, printed)
+            with psycopg.connect(qwf_dsn) as other, pytest.raises(psycopg.errors.LockNotAvailable):
+                other.execute(taking_it)
     assert records.stored_before(again.fence) == {1}
     assert [(row[0], row[4]) for row in rows(conn)] == [(1, "Files"), (1, "Run")]
     assert RunRepository(conn).counts() == {"Snapshot": {"queued": 1}}
@@ -224,19 +228,27 @@ def test_handlers_keep_nobody_from_renewing(conn: psycopg.Connection, qwf_dsn: s
     assert [row[5] for row in rows(conn)] == [None] * 3
 
 
-def test_who_loses_the_lease_meanwhile_takes_everything_back(conn: psycopg.Connection, qwf_dsn: str) -> None:
-    """The fence is held when all handlers are through."""
+@pytest.mark.parametrize("others", [[{"type": "Run", "url": f"{URL}a"}], []])
+def test_who_loses_the_lease_meanwhile_takes_everything_back(
+    conn: psycopg.Connection, qwf_dsn: str, others: list[dict[str, Any]]
+) -> None:
+    """The fence is held when all handlers are through, also if they are the app's alone."""
     job = held(conn, max_depth=1)
 
     @register_record_type("Late")
-    def lose(_record: dict[str, Any], _ctx: RecordContext) -> None:
+    def lose(_record: dict[str, Any], ctx: RecordContext) -> None:
         with psycopg.connect(qwf_dsn, autocommit=True, options="-c lock_timeout=5s") as other:
             NodeJobRepository(other).end_many([Ending(job.fence, JobStatus.QUEUED)])
+        ctx.conn.execute("UPDATE workflow_runs SET parcel_id = 'late' WHERE id = %s", [ctx.run_id])
 
+    hook = HookOfJob(job.run_id, *HOOK)
+    printed = output(*others, {"type": "Late"})
+    storing = Storing(job.fence, printed, host_label="here", hook=hook, clock=lambda: 0.0)
     with pytest.raises(LeaseLost):
-        store(conn, job, output({"type": "Run", "url": f"{URL}a"}, {"type": "Late"}))
+        storing.store_part(conn)
     assert rows(conn) == []
-    assert RunRepository(conn).counts() == {"Snapshot": {"queued": 1}}
+    (run,) = RunRepository(conn).list()
+    assert (run.id, run.parcel_id) == (job.run_id, None)
 
 
 def test_many_records_are_stored_part_by_part(conn: psycopg.Connection, qwf_dsn: str) -> None:
@@ -328,10 +340,12 @@ def test_a_page_keeps_its_user_as_it_is_written(conn: psycopg.Connection) -> Non
 
 
 def test_a_cancel_takes_the_crawl_with_it(conn: psycopg.Connection) -> None:
-    """The runs that a cancelled run has found are cancelled, and each can be retried."""
+    """The runs that a cancelled run has found are cancelled, and each can be retried; it finds no more."""
     job = held(conn, max_depth=2)
     store(conn, job, found_links("a"))
     cancel_run(job.run_id, conn=conn, reason="enough")
+    settle(dispatcher(conn))
+    store(conn, job, found_links("b"))
     NodeJobRepository(conn).end_many([Ending(job.fence, JobStatus.COMPLETED)])
     settle(dispatcher(conn))
     (child,) = RunRepository(conn).list(parent_run_id=job.run_id)
@@ -343,16 +357,25 @@ def test_a_cancel_takes_the_crawl_with_it(conn: psycopg.Connection) -> None:
 
 
 def test_a_crawl_goes_so_deep_and_where_it_may(conn: psycopg.Connection) -> None:
-    """`max_depth` 0 goes nowhere; the lists of the crawl's inputs say where else, whatever a page says."""
+    """`max_depth` 0 goes nowhere; the lists of the crawl's inputs say where else, whatever a page says.
+
+    What the run says of itself besides holds for those that it found.
+    """
     nowhere = held(conn)
     store(conn, nowhere, found_links("a"))
     assert children(conn, nowhere) == []
     job = held(conn, max_depth=1, url_allow=["^http://site"], url_deny=["private"])
+    said = (8, "east", f"00-{'1' * 32}-{'2' * 16}-01")
+    conn.execute(
+        "UPDATE workflow_runs SET (priority, parcel_id, traceparent) = (%s, %s, %s) WHERE id = %s",
+        [*said, job.run_id],
+    )
     links = [{"type": "Run", "url": url, "inputs": {"max_depth": 9}} for url in ("a", "private/b")]
     store(conn, job, output(*links, {"type": "Run", "url": "http://other.test/"}))
     assert children(conn, job) == [(f"{URL}a", 1, 1)]
     (child,) = RunRepository(conn).list(parent_run_id=job.run_id)
     assert child.inputs["max_depth"] == 1
+    assert (child.priority, child.parcel_id, child.traceparent) == said
     wrong = held(conn, max_depth=1, url_allow=["("])
     assert store(conn, wrong, found_links("a")) == {}
     warned = HookRecordRepository(conn).list(wrong.run_id, kind="Snapshot")[0].warning

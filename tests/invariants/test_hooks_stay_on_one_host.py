@@ -211,7 +211,7 @@ def test_a_held_hook_follows_its_run(one: Host, other: Host) -> None:
     assert other.jobs.promote_held("unknown_module", ["p/m"], queue="hooks") == 1
 
 
-@pytest.mark.parametrize("how", ["known", "over", "failed", "another's"])
+@pytest.mark.parametrize("how", ["known", "over", "failed", "crashed", "another's"])
 def test_a_run_that_has_begun_stays(one: Host, how: str) -> None:
     """Another hook of it ran here, or may run here: its files are here."""
     begun(one)
@@ -219,10 +219,11 @@ def test_a_run_that_has_begun_stays(one: Host, how: str) -> None:
     status = "completed" if how == "over" else "running"
     failures, claimed_by = int(how == "failed"), "one:v" if how == "another's" else "one:w"
     one.connection.execute(
-        "UPDATE workflow_node_jobs SET status = %s, failures = %s, claimed_by = %s, node_module = 'x',"
+        "UPDATE workflow_node_jobs SET status = %s, failures = %s, crash_count = %s, claimed_by = %s,"
+        " node_module = 'x',"
         " finished_at = CASE WHEN %s THEN now() END, lease_expires_at = CASE WHEN NOT %s THEN now() END"
         " WHERE id = %s",
-        [status, failures, claimed_by, how == "over", how == "over", begun_one.id],
+        [status, failures, int(how == "crashed"), claimed_by, how == "over", how == "over", begun_one.id],
     )
     assert not let_go(one, lost, *(["p/x"] if how == "known" else []))
     assert hosts(one) == [("one", "one")]

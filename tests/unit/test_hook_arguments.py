@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import subprocess
 from typing import Any
 
 import pytest
@@ -82,3 +83,11 @@ def test_every_argument_can_be_read_back(inputs: dict[str, Any]) -> None:
             assert read == [one if isinstance(one, str) else json.dumps(one) for one in value]
         else:
             assert json.loads(text) == value
+
+
+def test_the_longest_argument_can_be_handed_over() -> None:
+    """The kernel, whose limit it is, takes it."""
+    (longest,) = hook_arguments({"x": "a" * (LONGEST_ARGUMENT - len("--x="))})
+    assert subprocess.run(
+        ["sh", "-c", 'printf %s "$1" | wc -c', "sh", longest], capture_output=True, check=True
+    ).stdout.split() == [str(LONGEST_ARGUMENT).encode()]

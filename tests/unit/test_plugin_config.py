@@ -263,14 +263,15 @@ def test_a_hook_sees_what_is_on_the_list_and_nothing_else() -> None:
     }
     config = read_plugin_config("wget", {**_WGET, "x-env": ["HTTPS_PROXY", "NO_PROXY"]})
     values = config.resolve({"WGET_AGENT": None}, environ)
-    seen = hook_environment(config, values, engine={"QWF_RUN_ID": "r"}, environ=environ, dsns=[dsn])
+    engine = {"QWF_RUN_ID": "r", "WGET_TIMEOUT": "5"}
+    seen = hook_environment(config, values, engine=engine, environ=environ, dsns=[dsn])
     assert seen == {
         "PATH": "/bin",
         "HOME": "/home/shop",
         "LC_ALL": "C.UTF-8",
         "HTTPS_PROXY": "http://proxy:3128",
         "SAVE_WGET": "true",
-        "WGET_TIMEOUT": "60",
+        "WGET_TIMEOUT": "5",
         "WGET_ARGS": '["-a","-b"]',
         "WGET_LIMITS": '{"rate":1}',
         "QWF_RUN_ID": "r",
