@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.commands import qwf_here
+from support.environments import environment_without
 from support.workers import until
 
 from queue_workflows.cli.main import ENTRIES
@@ -128,8 +129,7 @@ Qwf = Callable[..., "subprocess.CompletedProcess[str]"]
 
 def environ(**changes: str) -> dict[str, str]:
     """Ours, without what would choose a database, an app, a terminal width or how Python buffers."""
-    ours = ("QWF_", "AI_LEADS_", "_QWF", "PYTEST", "PYTHON")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    kept = environment_without("QWF_", "AI_LEADS_", "_QWF", "PYTEST", "PYTHON")
     return kept | {"PYTHONPATH": str(SRC), "COLUMNS": "100"} | changes
 
 

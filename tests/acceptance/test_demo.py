@@ -58,7 +58,7 @@ def demo(
     return subprocess.run(
         [python, "-m", "queue_workflows", *arguments],
         cwd=directory,
-        env={**unset_environment(), "LC_ALL": "C.UTF-8"},
+        env={**unset_environment(directory), "LC_ALL": "C.UTF-8"},
         user=uid,
         group=uid,
         extra_groups=[] if uid else None,
@@ -75,7 +75,11 @@ def started(directory: Path, dsn: str, *arguments: str, **streams: Any) -> subpr
         [sys.executable, "-m", "queue_workflows", "--db", dsn, "demo", *arguments],
         cwd=directory,
         # The server notices soon that whoever waits at the gate is gone.
-        env={**unset_environment(), "LC_ALL": "C.UTF-8", "QWF_CLIENT_CONNECTION_CHECK_INTERVAL_S": "0.2"},
+        env={
+            **unset_environment(directory),
+            "LC_ALL": "C.UTF-8",
+            "QWF_CLIENT_CONNECTION_CHECK_INTERVAL_S": "0.2",
+        },
         text=True,
         **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams},
     )

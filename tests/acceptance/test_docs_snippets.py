@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import URL
 from support import snippets
+from support.environments import environment_without
 
 from queue_workflows.db.dsn import parse_dsn
 
@@ -34,18 +35,13 @@ def snippets_of(page: Path) -> list[snippets.Snippet]:
 
 def environment(home: Path, dsn: str) -> dict[str, str]:
     """A reader's: the database set, the commands on the path, nothing of this checkout or of pytest."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("QWF_", "AI_LEADS_", "PG", "PYTEST_", "PYTHON"))
-    }
+    hidden = ("QWF_", "AI_LEADS_", "PG", "PYTEST_", "PYTHON")
     return {
-        **kept,
+        **environment_without(*hidden, locks=home / "locks"),
         "HOME": str(home),
         "LC_ALL": "C.UTF-8",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "QWF_DB_URL": dsn,
-        "QWF_LOCK_DIR": str(home / "locks"),
         "QWF_TEST_DB_URL": dsn,
         "SHOP_DB_URL": URL.create("postgresql+psycopg", query=parse_dsn(dsn)).render_as_string(False),
         "SNIPPETS_EXPORTED": str(home / "exported"),

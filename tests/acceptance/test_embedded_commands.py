@@ -21,7 +21,7 @@ def qwf(directory: Path, *arguments: str, **environ: str) -> subprocess.Complete
     return subprocess.run(
         [sys.executable, "-m", "queue_workflows", *arguments],
         cwd=directory,
-        env={**unset_environment(), **environ},
+        env={**unset_environment(directory), **environ},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -34,7 +34,7 @@ def serving(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "queue_workflows", "db", "serve"],
         cwd=directory,
-        env=unset_environment(),
+        env=unset_environment(directory),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

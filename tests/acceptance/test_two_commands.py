@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.environments import environment_without
 
 ROOT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -24,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def environ(home: Path, **changes: str) -> dict[str, str]:
     """Ours, without what belongs to the test run around this one."""
     ours = ("QWF_", "AI_LEADS_", "QUEUE_WORKFLOWS_", "PYTEST", "PYTHON", "VIRTUAL_ENV")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    kept = environment_without(*ours, locks=home / "locks")
     return kept | {"HOME": str(home)} | changes
 
 

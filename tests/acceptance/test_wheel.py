@@ -6,7 +6,6 @@ There the host app migrates both chains as the migrator, and makes the round tri
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from support.environments import environment_without
 from support.pythons import SUPPORTED, find_python
 from support.revisions import HEAD
 from support.roles import Roles, least_privilege
@@ -119,7 +119,7 @@ class Installed:
     def run(self, *command: str, dsn: str | None = None, status: int = 0) -> str:
         """A command as somebody runs it who has no checkout; its output."""
         hidden = ("QWF_", "AI_LEADS_", "QUEUE_WORKFLOWS_", "PG", "PYTHON", "PYTEST_", "VIRTUAL_ENV")
-        env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+        env = environment_without(*hidden)
         env["HOST_APP_VERSIONS"] = str(self.cwd / "versions")
         if dsn is not None:
             env["QWF_DB_URL"] = dsn

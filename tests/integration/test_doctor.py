@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 from support.cluster import PASSWORD, Cluster
 from support.embedded_users import acquire
+from support.environments import LOCKS
 from support.pgbouncer import PgBouncer
 
 from queue_workflows.cli.main import run
@@ -25,7 +26,7 @@ from queue_workflows.errors import EmbeddedServerError, ExitCode
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch, tmp_path):
     for name in [*os.environ]:
-        if name.startswith(("PG", "QWF_", "AI_LEADS_")):
+        if name.startswith(("PG", "QWF_", "AI_LEADS_")) and name != LOCKS:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     reset_config()

@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
 from support.cluster import PASSWORD, Cluster
 from support.embedded_users import alive, until
+from support.environments import LOCKS
 from support.odd_servers import hangs_up, says_nothing, serving, speaks_http
 from support.transaction_pooler import TransactionPooler
 
@@ -38,7 +39,7 @@ MOMENT = datetime(2026, 2, 1, 12, tzinfo=UTC)
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch, tmp_path):
     for name in [*os.environ]:
-        if name.startswith(("PG", "QWF_", "AI_LEADS_")):
+        if name.startswith(("PG", "QWF_", "AI_LEADS_")) and name != LOCKS:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     reset_config()

@@ -7,7 +7,6 @@ not become something that every host app has to install.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from support.environments import environment_without
 
 import queue_workflows
 
@@ -99,8 +99,7 @@ def declared() -> set[str]:
 
 
 def run(program: str, dsn: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    hidden = ("QWF_", "AI_LEADS_", "QUEUE_WORKFLOWS_", "PYTEST_", "PG")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    kept = environment_without("QWF_", "AI_LEADS_", "QUEUE_WORKFLOWS_", "PYTEST_", "PG")
     return subprocess.run(
         [sys.executable, "-c", GUARD + program],
         cwd=cwd,

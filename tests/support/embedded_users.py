@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
+from support.environments import environment_without
 
 import queue_workflows
 from queue_workflows.db.embedded.server import EmbeddedServer
@@ -167,9 +168,9 @@ def passable_directory() -> Iterator[Path]:
     assert left == []
 
 
-def unset_environment() -> dict[str, str]:
-    """The user's environment without anything that says where a database is."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("QWF_", "AI_LEADS_", "PG", "PYTEST_"))}
+def unset_environment(directory: Path) -> dict[str, str]:
+    """The user's environment without what says where a database is; its locks are in the directory."""
+    kept = environment_without("QWF_", "AI_LEADS_", "PG", "PYTEST_", locks=directory / "locks")
     return {**kept, "PYTHONPATH": f"{SOURCE}:{SITE_PACKAGES}", "PYTHONDONTWRITEBYTECODE": "1"}
 
 

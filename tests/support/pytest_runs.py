@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
+
+from support.environments import environment_without
 
 _WITHOUT = (
     "PYTEST_",
@@ -23,7 +24,7 @@ def start_pytest(
     """Start pytest on these files, without the settings of the run that this is part of."""
     for name, text in files.items():
         (directory / name).write_text(text)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(_WITHOUT)}
+    kept = environment_without(*_WITHOUT)
     return subprocess.Popen(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", ".", *arguments],
         cwd=directory,

@@ -13,6 +13,7 @@ from pathlib import Path
 import psycopg
 import sqlalchemy as sa
 from psycopg.conninfo import make_conninfo
+from support.environments import environment_without
 
 from queue_workflows.db.migrations.catalog import read_catalog
 
@@ -78,9 +79,7 @@ def until(happened: Callable[[], object], what: str, seconds: float = 100.0) -> 
 
 def qwf_environment(**more: str) -> dict[str, str]:
     """This process's environment without the user's database, and with the tests' host app importable."""
-    kept = {
-        name: value for name, value in os.environ.items() if not name.startswith(("QWF_", "AI_LEADS_", "PG"))
-    }
+    kept = environment_without("QWF_", "AI_LEADS_", "PG")
     paths = [
         str(TESTS),
         *filter(None, map(os.path.abspath, os.environ.get("PYTHONPATH", "").split(os.pathsep))),
