@@ -16,7 +16,7 @@ from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.claiming import UNMARKED, claim_params
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.repositories.holding import PUT_LOCKED_HOOKS_ASIDE
-from queue_workflows.repositories.hook_jobs import CLAIM, HookJobRepository
+from queue_workflows.repositories.hook_jobs import CLAIM, CLAIM_BEHIND, HookJobRepository
 from queue_workflows.repositories.host_locks import PROMOTE
 from queue_workflows.states import JobStatus
 
@@ -246,12 +246,13 @@ def test_the_claim_reads_what_it_takes(one: Host) -> None:
     )
     one.connection.execute("ANALYZE workflow_node_jobs")
     params = claim_params("hooks", worker_id="w", lease_s=60, limit=8, alone=False, positions=UNMARKED)
-    params |= {"host": "one", "background": False, "relaxed": False}
+    params |= {"host": "one", "background": False, "relaxed": False, "suspect": False, "beside": True}
     for mode in ("force_custom_plan", "force_generic_plan"):
-        plan = explain(one.connection, mode, CLAIM, params)
-        read = [node for node in plan if node.get("Relation Name") == "workflow_node_jobs"]
-        assert "Seq Scan" not in {node["Node Type"] for node in read}, mode
-        assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) < 100, mode
+        for claim in (CLAIM, CLAIM_BEHIND):
+            plan = explain(one.connection, mode, claim, params)
+            read = [node for node in plan if node.get("Relation Name") == "workflow_node_jobs"]
+            assert "Seq Scan" not in {node["Node Type"] for node in read}, mode
+            assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) < 100, mode
         aside = {"queue": "hooks", "host": "far1", "names": "{camera}", "reason": "host_lock", "delay_s": 9.0}
         plan = explain(one.connection, mode, PUT_LOCKED_HOOKS_ASIDE, aside)
         assert "ix_workflow_node_jobs_hooks" in {node.get("Index Name") for node in plan}, mode
