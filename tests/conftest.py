@@ -16,7 +16,8 @@ hypothesis.settings.load_profile("unhurried")
 
 HERE = Path(__file__).parent
 # They wait for real processes on a machine that may be busy. What is said of rows, and of who holds a lock,
-# must hold every time; a test elsewhere that names a time on the clock carries the marker `timed`.
+# must hold every time, and so must what passed again and again on a machine that was; a test elsewhere that
+# names a time on the clock carries the marker `timed`.
 MAY_BE_TRIED_TWICE = ("acceptance", "concurrency", "integration", "migrations")
 EVERY_TIME = (
     "test_claiming_",
@@ -29,6 +30,15 @@ EVERY_TIME = (
     "test_run_retry",
     "test_bench",
     "test_host_locks",
+    "test_cages",
+    "test_default_lock_directory",
+    "test_hook_process",
+    "test_janitor.",
+    "test_launcher",
+    "test_lifetime",
+    "test_lock_checks",
+    "test_missing_locks",
+    "test_orphans",
 )
 
 
