@@ -31,6 +31,7 @@ EVERY_TIME = (
     "test_bench",
     "test_host_locks",
     "test_cages",
+    "test_deadman",
     "test_default_lock_directory",
     "test_hook_process",
     "test_janitor.",
@@ -39,6 +40,7 @@ EVERY_TIME = (
     "test_lock_checks",
     "test_missing_locks",
     "test_orphans",
+    "test_spawner",
 )
 
 
