@@ -190,9 +190,14 @@ def test_a_look_for_what_there_is_to_sweep(crowded: Jobs, mode: str, off: tuple[
     names = {f"ix_{crowded.table}_{name}" for name in ("due", "running", "hold")}
     check_by_id_only(crowded, plan, *names)
     assert names <= indexes(plan)
-    read = {node["Index Name"]: node for node in plan if node.get("Index Name") in names}
-    found = {name: node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for name, node in read.items()}
-    assert all(rows <= (200 if name.endswith("running") else 1) for name, rows in found.items()), found
+    # Rows and not entries, of which a bitmap counts also those that other tests have undone.
+    found = [
+        (node.get("Index Name", "running"), node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+        for node in plan
+        if node.get("Relation Name") == crowded.table
+    ]
+    assert len(found) == len(names)
+    assert all(rows <= (200 if name.endswith("running") else 1) for name, rows in found), found
 
 
 @MODES
@@ -249,7 +254,8 @@ def test_a_claim_from_holds(crowded: Jobs, mode: str, off: tuple[str, ...]) -> N
         )
         for name in (hold, head)
     }
-    assert read == {hold: 2, head: 1}
+    # Two of the three locks that are looked up; up to PostgreSQL 17 that is one a look, as a whole number.
+    assert (read[hold] in (2, 3), read[head]) == (True, 1), read
     assert "Sort" not in {node["Node Type"] for node in plan}
 
 
