@@ -75,7 +75,7 @@ def test_who_runs_dry_soon_claims_large_batches() -> None:
         room.handed(claims[-1], now)
         now += 0.06
         room.ended(claims[-1], claims[-1] * 0.0001)
-    assert claims == [8, 8 + AHEAD_LEAST, 124, 256, *[(8 + AHEAD_MOST) // 2] * 2]
+    assert claims == [8, 8 + AHEAD_LEAST, 140, 404, *[(8 + AHEAD_MOST) // 2] * 2]
 
 
 def test_who_has_jobs_waiting_claims_no_more_than_it_begins() -> None:
@@ -126,3 +126,30 @@ def test_what_waits_too_long_is_given_back() -> None:
     room.taken_back(5)
     assert room.give_back_at(0) is None
     assert room.free(0, 0, 2.0) == 2
+
+
+def test_who_pauses_between_rounds_claims_as_much_again() -> None:
+    """What it began since the last claim but one counts, however long ago that was, up to 100 ms."""
+    room = Room(8)
+    room.ended(10_000, 10_000 * 0.00001)
+    now = 1.0
+    for _ in range(3):
+        room.free(0, 0, now)
+        room.handed(204, now)
+        now += 0.08
+    assert room.free(8, 100, now) == 204 + 104 - 100
+    assert room.free(8, 100, now + 0.1) == 0
+
+
+def test_what_has_ended_unseen_takes_no_place() -> None:
+    """Jobs in hand beyond the threads are over by now."""
+    room = Room(8)
+    assert room.free(200, 0, 1.0) == room.free(8, 0, 1.0)
+
+
+def test_few_places_are_worth_no_claim_while_all_threads_have_work() -> None:
+    """But any are as soon as some thread might get none."""
+    room = Room(8)
+    assert room.is_little(8, 204)
+    assert not room.is_little(102, 204)
+    assert not room.is_little(1, 7)

@@ -17,8 +17,9 @@
                   └── hands are empty ──> stop, park, or start afresh (`duty`)
 
 There is never more than one statement on its way, so what ends meanwhile goes with the next one: a finished
-job waits for one round to the database at most, and batches are as large as the load makes them. A job counts
-as done when its end is confirmed. How far ahead is claimed is in `room`, when a suspect is given the worker
+job waits for one round to the database at most, and batches are as large as the load makes them. While each
+thread has work and there is room for few, ends gather until the threads have begun half of it, or for 10 ms. A job
+counts as done when its end is confirmed. How far ahead is claimed is in `room`, when a suspect is given the worker
 for itself in `solitude`; what happens when the database goes away in `touch`, and who ends a job that does
 not end in `judging`.
 """
@@ -51,6 +52,8 @@ from queue_workflows.states import JobStatus, WorkerState
 _log = logging.getLogger(__name__)
 
 _FIRST_LOOK_S: Final = 0.005
+# How long ends may gather while there is work for each thread and no room for more.
+_GATHER_S: Final = 0.01
 _NEVER: Final = float("inf")
 # How long jobs may take to stop by themselves when their worker cannot go on.
 _FAILING_GRACE_S: Final = 1.0
@@ -116,6 +119,8 @@ class Crew:
         if not self._exchange.unread:
             self._ask_else(now)
         limit, alone = self._wanted(now)
+        if limit and self._room.is_little(limit, self.hands.waiting):
+            limit, alone = self._wanted_later()
         if limit:
             self._exchange.exchange(limit, alone)
         elif self._exchange.unread:
@@ -188,6 +193,14 @@ class Crew:
         waiting = self.hands.waiting
         free = self._room.free(in_hand - waiting - self._over(), waiting, now, unread=unread)
         return int(max(0, min(free, self._duty.left() - self._holdings.count() - unread))), False
+
+    def _wanted_later(self) -> tuple[int, bool]:
+        """The same when the threads have begun half of what they have, or soon."""
+        half = self.hands.waiting // 2
+        self.hands.gathered(lambda: self._listen(_GATHER_S), waiting=half)
+        now = time.monotonic()
+        self._gather(now)
+        return self._wanted(now)
 
     def _is_being_alone(self, in_hand: int, now: float) -> bool:
         """Whether a suspect is in hand, or the hands are being emptied for one."""

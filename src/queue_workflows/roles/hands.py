@@ -12,6 +12,7 @@ Nothing here knows the database. What a job's function raises is its own failure
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -41,6 +42,8 @@ class Hands:
         self._ended: list[HeldJob] = []
         self._threads: list[threading.Thread] = []
         self._is_awaited = False
+        # With how many waiting, or fewer, the end of a job is worth a ring.
+        self._rings_at = sys.maxsize
 
     @property
     def waiting(self) -> int:
@@ -87,6 +90,15 @@ class Hands:
         finally:
             self._is_awaited = False
 
+    def gathered(self, wait: Callable[[], None], *, waiting: int) -> None:
+        """Wait, until a job has ended with no more than so many waiting."""
+        self._rings_at, self._is_awaited = waiting, True
+        try:
+            if self.waiting > waiting:
+                wait()
+        finally:
+            self._rings_at, self._is_awaited = sys.maxsize, False
+
     def close(self) -> None:
         """End the threads; none of them is at a job."""
         for _ in self._threads:
@@ -101,7 +113,7 @@ class Hands:
             held.ended = now()
             held.is_ending = True
             ended.append(held)
-            if self._is_awaited:
+            if self._is_awaited and self._inbox.qsize() <= self._rings_at:
                 # Once: to ring is to let others run, so that nobody would get on.
                 self._is_awaited = False
                 self._ring()

@@ -3,10 +3,11 @@
 A worker that claims one job for each free thread waits for the database between any two short ones. One that
 claims far ahead keeps from others what it does not get to. So it claims ahead what it begins anyway while one
 round to the database takes. For that 20 ms are reckoned, or as long as the last one took, up to 50 ms: where
-many share a machine batches would else get smaller with each of them, and each batch is a commit.
+many share a machine batches would else get smaller with each of them, and each batch is a commit. There it
+also pauses between rounds: what it began is counted since the last claim but one, up to 100 ms.
 
     claimed, not begun   <=   free threads  +  the least of
-        what it began within the last round                    (whose jobs are stuck begins nothing),
+        what it began within the last round or pause           (whose jobs are stuck begins nothing),
             or 50 while most of its threads are free: nothing is stuck, it gets little of the machine,
             or twice as much where none waits for them either: it could have begun more
         what so many threads can begin in a round              (by how long the last jobs took: 0 if slow)
@@ -19,6 +20,7 @@ uncounted.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Final
 
@@ -44,6 +46,8 @@ class Room:
         self._handed: deque[tuple[float, int]] = deque()
         self._handed_in_all = 0
         self._round_s = AHEAD_S
+        # When the last two claims were handed over.
+        self._handed_at = self._handed_before = math.inf
 
     def asked(self, seconds: float) -> None:
         """The last round to the database took so long."""
@@ -52,6 +56,7 @@ class Room:
     def handed(self, jobs: int, now: float) -> None:
         """So many were claimed and wait for a thread."""
         if jobs:
+            self._handed_before, self._handed_at = self._handed_at, now
             self._handed_in_all += jobs
             self._handed.append((now, self._handed_in_all))
 
@@ -69,9 +74,12 @@ class Room:
 
     def free(self, running: int, waiting: int, now: float, *, unread: int = 0) -> int:
         """How many to claim, while so many run, so many wait for a thread, and so many are to be handed."""
+        # More than there are threads have ended since somebody looked.
+        running = min(running, self._threads)
         begun = self._handed_in_all - waiting
         seen = self._begun
-        while len(seen) > 1 and seen[1][0] <= now - self._round_s:
+        since = now - max(self._round_s, min(now - self._handed_before, GIVE_BACK_AFTER_S))
+        while len(seen) > 1 and seen[1][0] <= since:
             seen.popleft()
         lately = begun - seen[0][1]
         if running <= self._threads // 2:
@@ -81,6 +89,10 @@ class Room:
         ahead = min(lately, able, AHEAD_MOST)
         free = max(0, self._threads - running - waiting - unread + ahead)
         return free if ahead < AHEAD_MOST else min(free, (self._threads + AHEAD_MOST) // 2)
+
+    def is_little(self, free: int, waiting: int) -> bool:
+        """Whether so few are worth no question yet, as each thread has work."""
+        return waiting >= self._threads and 2 * free < waiting
 
     def give_back_at(self, waiting: int) -> float | None:
         """When the job that waits longest has waited long enough; None if none waits."""

@@ -1,0 +1,80 @@
+"""When the threads of a crew wake the thread that writes what has ended."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from support.workers import until
+
+from queue_workflows.jobs.guards import Budget, HeldJob
+from queue_workflows.roles.hands import Hands
+
+PATIENCE_S = 30.0
+
+
+class Bench:
+    """One thread at the first of five jobs, which end one by one; and the bell that it rings."""
+
+    def __init__(self) -> None:
+        self.rung = threading.Event()
+        self._gate = threading.Semaphore(0)
+        self._over = 0
+        self.hands = Hands(1, perform=self._perform, ring=self.rung.set)
+        jobs = [HeldJob(SimpleNamespace(), SimpleNamespace(), Budget(9, 9), 0.0, 9.0) for _ in range(5)]  # type: ignore[arg-type]
+        self.hands.put(jobs, len(jobs))
+        until(lambda: self.hands.waiting == 4)
+
+    def _perform(self, held: HeldJob) -> None:
+        self._gate.acquire()
+
+    def end_one(self) -> None:
+        """By the time that the next one has begun, the bell has been rung for this one or will not be."""
+        waiting = self.hands.waiting
+        self._gate.release()
+        until(lambda: self.hands.waiting < waiting)
+
+    def close(self) -> None:
+        """Let all of them end."""
+        self._gate.release(5)
+        self.hands.close()
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """At work."""
+    bench = Bench()
+    yield bench
+    bench.close()
+
+
+def test_the_first_end_is_rung_for(bench: Bench) -> None:
+    """However many wait for a thread; and nobody waits for what has ended already."""
+
+    def wait() -> None:
+        bench.end_one()
+        assert bench.rung.wait(PATIENCE_S)
+
+    bench.hands.awaited(wait)
+    bench.hands.awaited(lambda: pytest.fail("one has ended"))
+
+
+def test_ends_gather_until_few_wait_for_a_thread(bench: Bench) -> None:
+    """As many as are worth a question, and no ring before."""
+
+    def wait() -> None:
+        bench.end_one()
+        assert bench.hands.waiting == 3
+        assert not bench.rung.is_set()
+        bench.end_one()
+        assert not bench.rung.is_set()
+        bench.end_one()
+        assert bench.rung.wait(PATIENCE_S)
+
+    bench.hands.gathered(wait, waiting=2)
+    bench.hands.gathered(lambda: pytest.fail("few wait already"), waiting=2)
+    bench.rung.clear()
+    bench.end_one()
+    assert not bench.rung.is_set()
