@@ -249,6 +249,31 @@ def test_answers_are_read_while_the_server_works(
     assert busy == [True] * 4 + [False]
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+def test_args_reach_the_job_that_they_came_with(
+    jobs: IngestJobRepository, qwf_conn: psycopg.Connection, key: str | None
+) -> None:
+    """However many values are in them, and with whatever in their texts that parts a list."""
+    given: list[dict[str, Any] | None] = [
+        *(
+            {"a": [1, [2, None]], "b": {"c": []}},
+            None,
+            {"x": '],[{"}\\,'},
+            {},
+            {"n": None},
+            {"n": 2**70},
+            {"ü": "☃"},
+        ),
+        *({"n": n} for n in range(columns.CHUNK_ROWS)),
+    ]
+    made = jobs.enqueue_many(
+        NewIngestJob(task_name="t", queue="fetch", args=args, dedupe_key=key and f"{key}{n}")
+        for n, args in enumerate(given)
+    )
+    stored = dict(qwf_conn.execute("SELECT id, args FROM ingest_jobs").fetchall())
+    assert [stored[each.id] for each in made] == [args or {} for args in given]
+
+
 def test_chunks_are_bounded_by_size(jobs: IngestJobRepository) -> None:
     """Large payloads go in statements of a few, never all in one."""
     for lengths, expected in (

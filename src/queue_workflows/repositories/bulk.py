@@ -25,7 +25,7 @@ from queue_workflows.repositories.connection import Answer, Params, Statements
 INSERT_MANY = """
 WITH given AS MATERIALIZED (
     SELECT {position}{arrays}
-    FROM unnest({array_params}) AS given ({arrays})
+    FROM ROWS FROM ({array_params}) AS given ({arrays})
 ), inserted AS (
     INSERT INTO {table} (position, {columns})
     SELECT
@@ -232,15 +232,16 @@ def _insertion(table: BulkTable, rows: Columns, places: Sequence[int] | None) ->
     missing = tuple([name for name in table.names if name in rows.same and rows.same[name] is None])
     arrays = tuple([name for name in table.names if name in rows.each])
     params: dict[str, Any] = {name: value for name, value in rows.same.items() if value is not None}
-    params.update((name, list(rows.each[name])) for name in arrays)
+    lists = tuple([name for name in arrays if name in table.large and None not in rows.each[name]])
+    params.update((name, list(rows.each[name])) for name in arrays if name not in lists)
+    params.update((name, f"[{','.join(rows.each[name])}]") for name in lists)
     if not arrays:
         # Some array has to say how many rows there are.
         arrays = table.key[:1]
         params[arrays[0]] = [params[arrays[0]]] * rows.count
-    keyed = not any(name in missing for name in table.key)
     if places is not None:
         params["position"] = places
-    return _statement(table, arrays, missing, keyed, places is not None), params
+    return _statement(table, arrays, lists, missing, places is not None), params
 
 
 def _find(statements: Statements, table: BulkTable, rows: Columns) -> Sequence[Sequence[Any]]:
@@ -249,18 +250,21 @@ def _find(statements: Statements, table: BulkTable, rows: Columns) -> Sequence[S
 
 @lru_cache(maxsize=256)
 def _statement(
-    table: BulkTable, arrays: tuple[str, ...], missing: tuple[str, ...], keyed: bool, placed: bool
+    table: BulkTable,
+    arrays: tuple[str, ...],
+    lists: tuple[str, ...],
+    missing: tuple[str, ...],
+    placed: bool,
 ) -> str:
     """INSERT_MANY for the columns that go as arrays, and those that nobody gave; made of the table's names.
+
+    JSON goes as one JSON list, which the server takes apart quicker than it reads text for text.
 
     Without keys there is no conflict, and preparing for one would cost a tenth of the insert.
     Arrays are sent in binary (`%(name)b`): escaping texts into an array literal costs as much as the insert.
     """
 
     kinds = dict(table.columns)
-
-    def sent(kind: str) -> str:
-        return "text" if kind == "jsonb" else kind
 
     def value(name: str) -> str:
         kind = kinds[name]
@@ -289,13 +293,13 @@ def _statement(
         for name in table.names:
             from_given = from_given.replace(f"{{{name}}}", f"given.{name}" if name in arrays else value(name))
     on_conflict = f"ON CONFLICT ({', '.join(table.key)}) {table.key_where} {table.on_conflict}"
+    unnested = [(name, kind) for name, kind in columns if name in arrays and name not in lists]
+    keyed = not any(name in missing for name in table.key)
     fragments = {
         "{table}": table.name,
         "{position}": position,
-        "{arrays}": ", ".join(arrays),
-        "{array_params}": ", ".join(
-            f"%({name})b::{sent(kind)}[]" for name, kind in columns if name in arrays
-        ),
+        "{arrays}": ", ".join([*(name for name, _ in unnested), *lists]),
+        "{array_params}": _sources(unnested, lists),
         "{columns}": ", ".join([*made, *plain]),
         "{values}": ", ".join([*made.values(), *map(value, plain)]),
         "{source}": from_given,
@@ -307,6 +311,13 @@ def _statement(
     for mark, fragment in fragments.items():
         statement = statement.replace(mark, fragment)
     return statement
+
+
+def _sources(arrays: Sequence[tuple[str, str]], lists: Sequence[str]) -> str:
+    """What the rows come from, side by side."""
+    sent = ", ".join(f"%({name})b::{'text' if kind == 'jsonb' else kind}[]" for name, kind in arrays)
+    unnested = [f"unnest({sent})"] if arrays else []
+    return ", ".join([*unnested, *(f"jsonb_array_elements(%({name})s::jsonb)" for name in lists)])
 
 
 @lru_cache(maxsize=16)
