@@ -18,10 +18,10 @@
 
 There is never more than one statement on its way, so what ends meanwhile goes with the next one: a finished
 job waits for one round to the database at most, and batches are as large as the load makes them. While each
-thread has work and there is room for few, ends gather until the threads have begun half of it, or for 10 ms. A job
-counts as done when its end is confirmed. How far ahead is claimed is in `room`, when a suspect is given the worker
-for itself in `solitude`; what happens when the database goes away in `touch`, and who ends a job that does
-not end in `judging`.
+thread has work and there is room for few, ends gather until half of what waits has been begun, or for 10 ms.
+A job counts as done when its end is confirmed. How far ahead is claimed is in `room`, when a suspect is given
+the worker for itself in `solitude`; what happens when the database goes away in `touch`, and who ends a job
+that does not end in `judging`.
 """
 
 from __future__ import annotations
