@@ -11,8 +11,9 @@ from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from support.limited import CLEAR_LIMITS
 from support.plans import as_prepared, explain
 
-from queue_workflows.repositories import Fence, ingest_jobs, lanes, slots, sweeping
-from queue_workflows.repositories.ending import id_array
+from queue_workflows.repositories import Fence, advancing, ingest_jobs, lanes, slots, sweeping
+from queue_workflows.repositories.advancing import NEAR, Reached
+from queue_workflows.repositories.ending import id_array, texts
 from queue_workflows.repositories.lanes import admit_params
 from queue_workflows.repositories.slots import Want
 from queue_workflows.states import JobFamily
@@ -24,6 +25,10 @@ SELECT 't', 'fetch', 'k' || n % {keys}, 'scheduled', 'limit_full', 'k' || n % {k
 FROM generate_series(1, 30000) AS n;
 INSERT INTO ingest_jobs (task_name, queue, limit_key)
 SELECT 't', 'fetch', 'k' || n % {keys} FROM generate_series(1, 20000) AS n;
+INSERT INTO ingest_jobs (task_name, queue, limit_key, past_holds, position)
+SELECT 't', 'load', 'k' || 7 * (n % 100), '[{"reason": "limit_full"}]', 1e9 + n
+FROM generate_series(1, 400) AS n;
+INSERT INTO ingest_jobs (task_name, queue) SELECT 't', 'load' FROM generate_series(1, 5000) AS n;
 INSERT INTO ingest_jobs (task_name, queue, status, claimed_by, attempt, finished_at, limit_key)
 SELECT 't', 'fetch', 'completed', 'w', 1, now(), 'k' || n % {keys} FROM generate_series(1, 60000) AS n;
 INSERT INTO concurrency_limits (key_pattern, max_slots)
@@ -61,7 +66,9 @@ def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Co
             connection.execute(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
 
 
-def check(connection: psycopg.Connection, sql: str, params: dict[str, Any], pages: int) -> None:
+def check(
+    connection: psycopg.Connection, sql: str, params: dict[str, Any], pages: int
+) -> list[dict[str, Any]]:
     """No table is read as a whole, and of all that is stored no more than some pages."""
     plan = explain(connection, "force_generic_plan", sql, params, PINS)
     assert not [
@@ -69,6 +76,7 @@ def check(connection: psycopg.Connection, sql: str, params: dict[str, Any], page
     ]
     touched = plan[0]["Shared Hit Blocks"] + plan[0]["Shared Read Blocks"]
     assert touched <= pages, touched
+    return plan
 
 
 def wants(count: int) -> list[Want]:
@@ -106,6 +114,19 @@ def test_admit(crowded: psycopg.Connection, count: int) -> None:
 def test_admit_of_a_key_without_a_lane(crowded: psycopg.Connection) -> None:
     """What most ends of a key's jobs ask is one look."""
     check(crowded, lanes.ADMIT["ingest"], admit_params(["nobody"]), 12)
+
+
+@pytest.mark.parametrize("count", [1, 50])
+def test_advance(crowded: psycopg.Connection, count: int) -> None:
+    """Who came out of the lanes, the line before them, and some move up."""
+    params = Reached("load").params(texts(f"k{n * 7}" for n in range(count)))
+    plan = check(crowded, advancing.ADVANCE["ingest"], params, 80 * count + 4 * NEAR)
+    assert plan[0]["Actual Rows"] == min(4 * count, NEAR)
+
+
+def test_advance_where_nobody_came_out(crowded: psycopg.Connection) -> None:
+    """What most ends of a key's jobs ask is one look."""
+    check(crowded, advancing.ADVANCE["ingest"], Reached("fetch").params("{nobody}"), 12)
 
 
 def test_the_walk_over_lanes(crowded: psycopg.Connection) -> None:
@@ -152,7 +173,15 @@ def test_promotion_asks_only_for_keys(crowded: psycopg.Connection) -> None:
 
 
 @pytest.mark.parametrize(
-    "sql", [slots.TAKE, slots.RENEW, slots.FREE, lanes.ADMIT["ingest"], lanes.ADMIT["node"]]
+    "sql",
+    [
+        slots.TAKE,
+        slots.RENEW,
+        slots.FREE,
+        lanes.ADMIT["ingest"],
+        lanes.ADMIT["node"],
+        advancing.ADVANCE["node"],
+    ],
 )
 def test_a_hot_statement_is_short_enough_to_be_parsed_once(sql: str) -> None:
     """The driver keeps what it has parsed of a statement up to a length."""

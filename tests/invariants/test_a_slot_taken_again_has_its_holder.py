@@ -178,7 +178,7 @@ def test_a_claim_that_fails_half_way_leaves_no_trace(jobs: Jobs, windowed: Windo
     cap(jobs.connection, KEY, 1)
     jobs.enqueue(limit_key=KEY)
 
-    def fail(keys: Any) -> int:
+    def fail(*_: Any) -> int:
         raise ConnectionError
 
     windowed.worker.intake._lanes.admit = fail  # type: ignore[method-assign, assignment]

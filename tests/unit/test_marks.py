@@ -14,9 +14,9 @@ def got(*jobs: tuple[int, int]) -> list[Any]:
 
 
 def at(marks: Marks, now: float) -> dict[int, int]:
-    """The marks that the next claim is to use, those that are not zero."""
+    """The places from which on the next claim is to look, where that is not the first."""
     positions = dict(zip(PRIORITIES, marks.positions(now), strict=True))
-    return {priority: position for priority, position in positions.items() if position}
+    return {priority: position + 1 for priority, position in positions.items() if position}
 
 
 def test_first_claim_looks_at_everything():
@@ -25,7 +25,7 @@ def test_first_claim_looks_at_everything():
 
 
 def test_marks_follow_what_was_claimed():
-    """Each priority's mark is the highest position that came, the others stay where they were."""
+    """Each priority's is the highest position that came, where others may stand; those of others stay."""
     marks = Marks(1.0)
     marks.positions(0.0)
     marks.claimed(got((9, 4), (5, 70), (5, 60)), 3)
@@ -76,7 +76,7 @@ def test_once_per_poll_in_any_case():
         now = tick / 10
         if marks.positions(now) == UNMARKED:
             looked.append(now)
-        marks.claimed(got((5, tick + 1)), 1)
+        marks.claimed(got((5, tick + 2)), 1)
     assert looked == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 

@@ -102,6 +102,11 @@ class Marks:
             return UNMARKED
         return tuple(self._marks.values())
 
+    @property
+    def reached(self) -> tuple[int, ...]:
+        """How far the last claims came, per priority."""
+        return tuple(self._marks.values())
+
     def unsure(self) -> None:
         """A claim's answer was lost, or a row was given back since: what was learned of "empty" is void."""
         self.empty = self._asked_all = False
@@ -111,13 +116,14 @@ class Marks:
         """Learn from the answer to a claim, which asked for `wanted` jobs; they come in their order.
 
         A claim without marks that found a straggler sets the mark back to it, so that its neighbours follow.
+        A mark stands right before the last one: another may have the same place, if it came out of a lane.
         """
         if jobs and jobs[0].priority == jobs[-1].priority:
-            self._marks[jobs[-1].priority] = jobs[-1].position
+            self._marks[jobs[-1].priority] = jobs[-1].position - 1
         else:
             highest: dict[int, int] = {}
             for job in jobs:
-                highest[job.priority] = max(job.position, highest.get(job.priority, 0))
+                highest[job.priority] = max(job.position - 1, highest.get(job.priority, 0))
             self._marks.update(highest)
         short = len(jobs) < wanted
         self.full = not short

@@ -2,7 +2,8 @@
 
                  ┌─ fewer than FRONT of its key in the queue, and no lane ──> queued
     enqueued ────┤
-                 └─ else ──> the lane: scheduled, `limit_full`, with its key ──admitted──> queued, at the end
+                 └─ else ──> the lane: scheduled, `limit_full`, with its key ──admitted──> queued, at the end,
+                                                          and moved up before a long backlog (`advancing`)
 
 A key has a lane in each queue that has such jobs. Its jobs come out one by one, as there is room for them:
 when a slot of the key is given back, when a job of the key was claimed, when the cap is raised. So a million
@@ -16,9 +17,10 @@ his. So one of them sees the other, and the maintenance tick finds what a crash 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from queue_workflows.repositories.advancing import ADVANCE, LONGEST_FRONT, Reached
 from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.ending import array, texts
 from queue_workflows.repositories.families import FAMILIES, IN_TURN, Family, per_family
@@ -28,8 +30,6 @@ from queue_workflows.repositories.slots import CAP
 LIMIT_FULL: Final = "limit_full"
 # How many of a key may stand in the queue before others have to wait in its lane.
 FRONT: Final = 16
-# The same for a key whose jobs are claimed in batches: twice the last batch, up to this.
-LONGEST_FRONT: Final = 400
 # How many go into the lane at once, and how many lanes a tick looks at.
 MOVED_AT_ONCE: Final = 4000
 MENDED_AT_ONCE: Final = 1000
@@ -266,29 +266,48 @@ class LaneRepository:
         params = {"keys": texts(sorted(set(keys)))}
         return sum(len(self._sql.rows(sql, params)) for sql in MOVE_OTHERS.values())
 
-    def admit(self, recent: Mapping[str, int] | Iterable[str]) -> int:
+    def admit(self, recent: Mapping[str, int] | Iterable[str], reached: Reached | None = None) -> int:
         """Let out of the lanes of these keys what there is room for; how many.
 
         `recent` says how many jobs of a key were claimed or ended just now, so that a key which is worked on
-        in batches does not wait for its jobs one by one.
+        in batches does not wait for its jobs one by one; `reached` is who claims from a queue.
         """
-        return len(self._sql.rows(ADMIT[self._name], admit_params(recent)))
+        params = admit_params(recent)
+        return self._admitted(self._name, params, reached or Reached())
 
-    def admit_freed(self, recent: Mapping[str, int] | Iterable[str]) -> None:
+    def admit_freed(self, recent: Mapping[str, int] | Iterable[str], reached: Reached | None = None) -> None:
         """The same after slots were given back, and for the other family's lanes where that one is next."""
-        self.admit(recent)
-        self._sql.rows(ADMIT[self._other], admit_params(recent, for_the_other=True))
+        self.admit(recent, reached)
+        self._admitted(self._other, admit_params(recent, for_the_other=True), Reached())
 
-    def send_admit(self, recent: Mapping[str, int]) -> None:
-        """The same, where a pipeline need not wait for the answers."""
-        self._sql.send(ADMIT[self._name], admit_params(recent))
-        self._sql.send(ADMIT[self._other], admit_params(recent, for_the_other=True))
+    def send_admit(self, recent: Mapping[str, int], reached: Reached) -> Callable[[], None]:
+        """The same, where a pipeline need not wait for the answers; what to call when it is over."""
+        params = admit_params(recent)
+        self._sql.send(ADMIT[self._name], params)
+        moved = self._sql.ask(ADVANCE[self._name], reached.params(params["keys"]))
+        others = self._sql.ask(ADMIT[self._other], admit_params(recent, for_the_other=True))
+
+        def done() -> None:
+            reached.moved(moved())
+            if others():
+                self._sql.rows(ADVANCE[self._other], Reached().params(params["keys"]))
+
+        return done
+
+    def _admitted(self, name: str, params: dict[str, Any], reached: Reached) -> int:
+        if admitted := len(self._sql.rows(ADMIT[name], params)):
+            reached.moved(self._sql.rows(ADVANCE[name], reached.params(params["keys"])))
+        return admitted
 
     def mend(self, after: str) -> str:
-        """Let out what there is room for, lane by lane from a key on; where it stopped, empty at the end."""
+        """Let out what there is room for, lane by lane from a key on; where it stopped, empty at the end.
+
+        Who came out before and found no place near the head has another try.
+        """
         keys = self.keys(after, in_turn=True)
         if keys:
-            self.admit(keys)
+            self._sql.rows(ADMIT[self._name], admit_params(keys))
+            self._sql.rows(ADVANCE[self._name], Reached().params(texts(keys)))
         return keys[-1] if len(keys) == MENDED_AT_ONCE else ""
 
     def keys(self, after: str = "", *, in_turn: bool = False) -> list[str]:

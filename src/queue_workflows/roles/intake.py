@@ -33,6 +33,7 @@ from queue_workflows.jobs.kept_slots import KeptSlots
 from queue_workflows.jobs.lock_offers import LockOffers
 from queue_workflows.jobs.observing import count_claimed, count_ended, count_held
 from queue_workflows.jobs.outcomes import Stop
+from queue_workflows.repositories.advancing import Reached
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedJob, Fence
 from queue_workflows.repositories.claiming import Marks
@@ -134,6 +135,7 @@ class Intake:
         self.repository = terms.repository(connection, payload_limits=terms.limits)
         self._slots = SlotRepository(connection)
         self._lanes = LaneRepository(connection, self.repository.family)
+        self._reached = Reached(terms.queue)
 
     def claim(self, marks: Marks, now: float, *, limit: int = 1, alone: bool = False) -> list[ClaimedJob]:
         """The next jobs, at most `limit`, without whose limit is full; `marks` learn from the answer."""
@@ -165,9 +167,10 @@ class Intake:
                 self._slots.send_free(self._kept.of(fences))
                 answer = self.repository.ask_end(endings)
                 commit()
-                self._lanes.send_admit(keys)
+                admitted = self._lanes.send_admit(keys, self._reached)
             ended = answer()
             self._kept.forget(fences)
+            admitted()
         if not keeps_locks:
             self._free_locks(fences)
         if not is_counted:
@@ -196,6 +199,7 @@ class Intake:
             ended = self.end(endings, is_counted=True)
             jobs = self._claimed(marks, now, limit=limit, alone=alone)
             return Asked(endings, marks, limit, lambda: (ended, jobs))
+        self._reached.by(marks)
         terms, positions = self._terms, marks.positions(now)
         claiming: _Claiming = {
             "worker_id": terms.worker_id,
@@ -212,13 +216,15 @@ class Intake:
             self._slots.send_free(self._kept.of(fences))
             end_answer = self.repository.ask_end(endings)
             commit()
-            self._lanes.send_admit(keys)
+            admitted = self._lanes.send_admit(keys, self._reached)
             claim_answer = self.repository.ask_claim(terms.queue, **claiming)
         ended, jobs = end_answer(), claim_answer()
         self._kept.forget(fences)
+        admitted()
         return Asked(endings, marks, limit, lambda: (ended, jobs))
 
     def _claimed(self, marks: Marks, now: float, *, limit: int, alone: bool) -> list[ClaimedJob]:
+        self._reached.by(marks)
         terms = self._terms
         if terms.offers and (jobs := self._offered(limit, alone)):
             # They say nothing of the queue.
@@ -258,7 +264,7 @@ class Intake:
         if not self._kept or not (keys := self._kept.keys_of(fences)):
             return
         self._slots.free(self._kept.of(fences))
-        self._lanes.admit_freed(keys)
+        self._lanes.admit_freed(keys, self._reached)
         self._kept.forget(fences)
 
     def give_back_unread(self, held: Sequence[HeldJob], *, max_crashes: int) -> None:
@@ -270,7 +276,7 @@ class Intake:
                 self.repository.reclaim_worker(worker_id, max_crashes=max_crashes, crashed=False, kept=kept)
             )
         if freed := self._slots.free_left_by(worker_id):
-            self._lanes.admit_freed(freed)
+            self._lanes.admit_freed(freed, self._reached)
 
     def must_ask(self, claimed: list[ClaimedJob]) -> bool:
         """Whether `begun` has a question: not while the connection is at one."""
@@ -323,7 +329,7 @@ class Intake:
             delay_s=BEHIND_S,
         )
         if keys := counted(limit_keys):
-            self._lanes.admit(keys)
+            self._lanes.admit(keys, self._reached)
         gone = {job.id for job in refused}
         return [job for job in jobs if job.id not in gone]
 
@@ -365,7 +371,7 @@ class Intake:
         try:
             if refused:
                 self._put_aside(refused)
-            self._lanes.admit(counted(job.limit_key for job in keyed))
+            self._lanes.admit(counted(job.limit_key for job in keyed), self._reached)
         except BaseException:
             # Nobody hears of these jobs, so nobody will end them.
             self._kept.forget([job.fence for job in keyed])
@@ -425,7 +431,7 @@ class Intake:
         """Slots that were taken for nobody."""
         if slots:
             self._slots.free(slots)
-            self._lanes.admit_freed(counted(slot.key for slot in slots))
+            self._lanes.admit_freed(counted(slot.key for slot in slots), self._reached)
 
 
 def _most(slot: Slot) -> float:
