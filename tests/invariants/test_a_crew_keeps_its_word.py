@@ -162,6 +162,18 @@ def test_one_that_is_stuck_among_thousands_leaves_none_behind(
 
 
 @pytest.mark.slow
+def test_what_was_claimed_ahead_of_slow_jobs_goes_back(qwf_dsn: str, jobs: IngestJobRepository) -> None:
+    """Others may have it: who is busy holds no more than it is at."""
+    enqueue(jobs, "noop", 500)
+    busy = enqueue(jobs, "wait", 2, args={"s": 600})
+    ahead = enqueue(jobs, "noop", 500)
+    with running_worker(qwf_dsn, "--concurrency", "2", **CREW):
+        until(lambda: statuses(jobs, busy) == {"running"})
+        until(lambda: len(jobs.list(status="running", limit=1000)) == 2)
+        assert statuses(jobs, ahead[:20]) == {"queued"}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["wait", "async patient"])
 def test_one_that_hears_its_end_ends_alone(
     qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path, task: str
