@@ -123,6 +123,27 @@ def test_a_late_commit_below_the_mark_is_found(qwf_dsn: str, jobs: Jobs) -> None
         assert (claim(), claim(), marks.empty) == ([], [], True)
 
 
+def test_what_another_transaction_is_at_is_passed_by_above_the_mark(qwf_dsn: str) -> None:
+    """And what one was at and let go, until the next look at everything: at once after a short answer."""
+    with jobs_of("ingest", qwf_dsn) as jobs, psycopg.connect(qwf_dsn) as other:
+        ids = jobs.enqueue(6)
+        marks = Marks(3600.0, passes_by=True)
+
+        def claim(limit: int = 1) -> list[int]:
+            claimed = jobs.claim(limit=limit, positions=marks.positions(1.0))
+            marks.claimed(claimed, limit)
+            return [job.id for job in claimed]
+
+        assert claim() == [ids[0]]
+        lock = f"SELECT FROM {jobs.table} WHERE id = ANY (%s) FOR NO KEY UPDATE"
+        other.execute(lock, [ids[1:3]])
+        assert claim() == [ids[3]]
+        other.rollback()
+        assert claim(4) == [ids[4], ids[5]]
+        assert claim(2) == [ids[1], ids[2]]
+        assert min(marks.positions(1.0)) == 0
+
+
 def test_no_more_rows_are_locked_than_are_wanted(qwf_dsn: str, jobs: Jobs) -> None:
     """While a claim is not committed, everybody else can have all the other rows, of every priority."""
     jobs.enqueue(priorities=tuple(range(10)) * 5)

@@ -107,3 +107,51 @@ def test_unsure_after_a_lost_answer():
     marks.unsure()
     assert not marks.empty
     assert marks.positions(0.1) == UNMARKED
+
+
+def passing() -> Marks:
+    """Those of a worker of ingest jobs that has claimed one at place 7."""
+    marks = Marks(1.0, passes_by=True)
+    assert marks.positions(0.0) == UNMARKED
+    marks.claimed(got((5, 7)), 1)
+    return marks
+
+
+def test_above_a_mark_others_jobs_are_passed_by():
+    """Which a negative one says; where nothing was claimed yet there is none."""
+    marks = passing()
+    assert marks.positions(0.1) == tuple(-6 if priority == 5 else 0 for priority in PRIORITIES)
+    marks.claimed(got((5, 9)), 1)
+    assert marks.reached == tuple(8 if priority == 5 else 0 for priority in PRIORITIES)
+
+
+def test_nothing_is_passed_by_for_a_while_where_that_was_in_vain():
+    """What a look at everything finds right after it was there all the time, and locked by nobody."""
+    marks = passing()
+    marks.positions(0.1)
+    marks.claimed(got(), 1)
+    assert marks.positions(0.2) == UNMARKED
+    marks.claimed(got((5, 8)), 1)
+    assert max(marks.positions(0.3)) == 7
+    marks.claimed(got((5, 9)), 1)
+    for now in (59.0, 59.1):
+        marks.positions(now)
+        marks.claimed(got((5, 10)), 1)
+    assert max(marks.positions(59.2)) == 9
+    marks.claimed(got((5, 11)), 1)
+    for now in (60.4, 60.5):
+        marks.positions(now)
+        marks.claimed(got((5, 12)), 1)
+    assert min(marks.positions(60.6)) == -11
+
+
+def test_an_empty_queue_is_no_reason_to_ask_for_locks():
+    """What comes later was not there when others were passed by."""
+    marks = passing()
+    for now in (0.1, 0.2):
+        marks.positions(now)
+        marks.claimed(got(), 1)
+    assert marks.empty
+    assert marks.positions(1.3) == UNMARKED
+    marks.claimed(got((5, 9)), 1)
+    assert min(marks.positions(1.4)) == -8

@@ -3,11 +3,13 @@
 A worker walks the queue's index, highest priority first, from a low-water mark per priority: what it claimed
 before stands below the mark, and with it the dead entries that a snapshot held open elsewhere keeps alive,
 which would else make every claim dearer than the one before. Late commits and requeued rows stand below the
-mark too, so a claim without marks follows whenever one came up short, and once per poll in any case.
+mark too, and what was locked and let go is passed by above it, so a claim without marks follows whenever one
+came up short, and once per poll in any case.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -16,20 +18,24 @@ from queue_workflows.repositories.families import INGEST, NODE, per_family
 
 PRIORITIES: Final = tuple(range(9, -1, -1))
 UNMARKED: Final = (0,) * len(PRIORITIES)
+# How long nothing is passed by after that has cost a claim that was in vain.
+_ASKS_AGAIN_FOR_S: Final = 60.0
 
 # What a worker of a queue may claim; `qwf explain` asks by the same words. Only who is alone takes a suspect.
 CLAIMABLE: Final = "status = 'queued' AND queue = %(queue)s::text AND (%(alone)s::boolean OR NOT suspect)"
 # next: the first claimable rows that nobody else is claiming. The array's order is that of the priorities,
 # the index's that of the positions, so nothing is sorted and the outer LIMIT stops after the last row that is
-# wanted: no row is locked beyond it. The status is a literal, so that the partial index is usable in a
-# generic plan.
+# wanted: no row is locked beyond it. Past a negative mark, what another transaction is or was at is passed by
+# unasked: to try for a lock costs more than to read the row, and each of sixteen workers would try for most
+# rows that the others claim. Not of nodes, on which the foreign keys of their events leave a trace. The
+# status is a literal, so that the partial index is usable in a generic plan.
 NEXT: Final = """next AS MATERIALIZED (
     SELECT job.id
     FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[], %(marks)s::bigint[]) AS mark (priority, position)
     CROSS JOIN LATERAL (
         SELECT id FROM {table}
         WHERE {claimable}
-            AND priority = mark.priority AND position > mark.position
+            AND priority = mark.priority AND {past_the_mark}
         ORDER BY position
         LIMIT %(limit)s::bigint
         FOR NO KEY UPDATE SKIP LOCKED
@@ -83,8 +89,11 @@ class Marks:
     `full` whether it brought all that it asked for.
     """
 
-    def __init__(self, poll_s: float) -> None:
+    def __init__(self, poll_s: float, *, passes_by: bool = False) -> None:
+        """Whether to pass by, above the marks, what others are at; only ingest jobs are claimed so."""
         self._poll_s = poll_s
+        self._passes_from = -math.inf if passes_by else math.inf
+        self._is_passing = self._passed_short = False
         self._marks = dict.fromkeys(PRIORITIES, 0)
         self._looked_at: float | None = None
         self._short = False
@@ -100,7 +109,9 @@ class Marks:
         if self._asked_all:
             self._looked_at = now
             return UNMARKED
-        return tuple(self._marks.values())
+        self._is_passing = now >= self._passes_from
+        marks = self._marks.values()
+        return tuple([-mark for mark in marks] if self._is_passing else marks)
 
     @property
     def reached(self) -> tuple[int, ...]:
@@ -126,6 +137,13 @@ class Marks:
                 highest[job.priority] = max(job.position - 1, highest.get(job.priority, 0))
             self._marks.update(highest)
         short = len(jobs) < wanted
+        if not self._asked_all:
+            self._passed_short = short and self._is_passing
+        elif self._passed_short:
+            self._passed_short = False
+            if not short and self._looked_at is not None and self._passes_from < math.inf:
+                # Many were locked once and are nobody's, as by the foreign keys of a host app's tables.
+                self._passes_from = self._looked_at + _ASKS_AGAIN_FOR_S
         self.full = not short
         self.empty = short and self._asked_all
         self._short = short and not self._asked_all

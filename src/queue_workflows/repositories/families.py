@@ -166,6 +166,12 @@ PAST_HOLDS: Final = f"""CASE
 END"""
 
 
+_PAST_THE_MARK: Final = {
+    NODE.name: "position > mark.position",
+    INGEST.name: "position > abs(mark.position) AND (mark.position >= 0 OR xmax = '0'::xid)",
+}
+
+
 def per_family(template: str, **fragments: str) -> Mapping[str, str]:
     """A statement for each family, by its name."""
     return {family.name: _written(template, family, fragments) for family in FAMILIES}
@@ -196,6 +202,7 @@ def _written(template: str, family: Family, fragments: Mapping[str, str]) -> str
         "title": family.title,
         "name": family.name,
         "kind": "node_module" if family is NODE else "task_name",
+        "past_the_mark": _PAST_THE_MARK[family.name],
         "is_background": "background" if family is NODE else "false",
         "terminal": _words(sorted(JOB_TERMINAL)),
         "open": _words(status for status in family.statuses if status not in JOB_TERMINAL),

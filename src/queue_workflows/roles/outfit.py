@@ -20,7 +20,7 @@ from queue_workflows.jobs.guards import Budget, budget_of
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.windows import Windows
 from queue_workflows.repositories.claiming import Marks
-from queue_workflows.repositories.families import Family
+from queue_workflows.repositories.families import INGEST, Family
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.roles.aside import Aside
 from queue_workflows.roles.duty import Duty, WorkerOptions, family_of
@@ -73,7 +73,8 @@ class Outfit:
         aside: Aside,
     ) -> Self:
         """Everything for a worker of this queue; its async jobs run on `loop`."""
-        family, marks, rng = family_of(options.queue), Marks(settings.poll_s), Random()  # noqa: S311
+        family, rng = family_of(options.queue), Random()  # noqa: S311
+        marks = Marks(settings.poll_s, passes_by=family is INGEST)
         redactor = Redactor(secrets_of(database.params))
         touch = Touch(
             lambda: database.connect(autocommit=True, hot=True),
