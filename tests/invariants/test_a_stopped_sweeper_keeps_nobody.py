@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import psycopg
 import pytest
 from support.floor import Floor
@@ -13,15 +15,19 @@ from queue_workflows.repositories.sweeping import PROMOTE, RECLAIM
 
 @pytest.mark.parametrize("statement", [PROMOTE["ingest"], RECLAIM["ingest"]], ids=["promotion", "reclaim"])
 def test_another_worker_takes_over(floor: Floor, proxy: StatementProxy, statement: str) -> None:
-    """Held up between two statements of its sweep, it holds nothing: another takes the lapsed job back."""
+    """Held up between two statements of its sweep, it holds nothing: another takes the lapsed job back, and
+    queues the one that is due.
+    """
     job = floor.enqueue()
     floor.jobs.claim("gone")
     floor.jobs.lapse(job)
+    due = floor.enqueue(run_at=datetime.now(UTC) + timedelta(seconds=0.1))
     trap = proxy.trap(statement, moment=Moment.UNSENT)
     with floor.worker(dsn=proxy.dsn):
         trap.sprung()
         with floor.worker():
             floor.until_completed(job)
+            floor.until_completed(due)
     assert floor.standing(job) == ("completed", 2, 1, 0)
 
 
