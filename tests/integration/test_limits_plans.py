@@ -60,6 +60,11 @@ def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Co
         if request.param:
             for table in TABLES:
                 connection.execute(f"VACUUM ANALYZE {table}")
+        else:
+            # Of what stood there before, in other tests.
+            connection.execute(
+                "DELETE FROM pg_statistic WHERE starelid = ANY (%s::regclass[])", [list(TABLES)]
+            )
         yield connection
         connection.execute(f"TRUNCATE ingest_jobs; {CLEAR_LIMITS}")
         for table in TABLES:

@@ -89,7 +89,7 @@ WITH others AS MATERIALIZED (
 UPDATE {table} AS job SET
     status = 'scheduled', hold_reason = 'limit_full', hold_key = job.limit_key,
     run_at = {lane_run_at}
-WHERE job.id = ANY (ARRAY(SELECT id FROM others)) AND job.status = 'queued'
+WHERE job.id = ANY (ARRAY(SELECT id FROM others)) AND COALESCE(job.status = 'queued', false)
 RETURNING job.id
 """,
     at_once=str(MOVED_AT_ONCE),
