@@ -25,8 +25,8 @@ LONGEST_FRONT: Final = 400
 # out: who came out of the lanes of some keys, the keys in turn. line: the next jobs of each queue and
 # priority in which one of them stands far back, behind what was claimed or moved up last; free is who has no
 # key and nobody from a lane at the place behind it. ends: the last of each line that is long enough. moved:
-# who stands behind it, and was enqueued before who is next there. locked: but for what is being claimed; by id, as without
-# statistics the planner would also read an index of all that is queued.
+# who stands behind it, and was enqueued before who is next there. locked: but for what is being claimed;
+# by id, as without statistics the planner would also read an index of all that is queued.
 ADVANCE: Final = per_family(
     """
 WITH out AS MATERIALIZED (
