@@ -73,8 +73,8 @@ def to_the_lane(key: str, queue: str, nth: str, table: str = "{table}") -> str:
     return sql
 
 
-# others: what stands in any queue beside a job that found its key full. They move by id: without statistics the
-# planner would also read an index of all that is queued.
+# others: what stands in any queue beside a job that found its key full. They move by id: without statistics
+# the planner would also read an index of all that is queued.
 MOVE_OTHERS: Final = per_family(
     """
 WITH others AS MATERIALIZED (
