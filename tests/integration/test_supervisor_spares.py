@@ -18,7 +18,7 @@ from support.workers import until
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 from queue_workflows.roles.identity import INCARNATION
 from queue_workflows.roles.slots import ORCHESTRATOR, WorkerSpec, worth_a_spare
-from queue_workflows.roles.standby import PIPE, is_called
+from queue_workflows.roles.standby import PIPES, WAITS, is_called
 
 STANDS_BY = r"a spare stands by, pid (\d+)"
 
@@ -125,6 +125,20 @@ def test_a_stopped_supervisor_leaves_nothing_that_a_spare_started(app, conn):
 
 
 @pytest.mark.slow
+def test_a_spare_stands_by_once_it_has_imported_the_app(qwf_dsn, conn, tmp_path):
+    """Not while it does: whose place it takes before that waits for the rest."""
+    (tmp_path / "slow_app.py").write_text(
+        "import os\nif '_QWF_SPARE' in os.environ:\n    os.write(1, b'imported by a spare\\n')\n"
+    )
+    command = [sys.executable, "-m", "queue_workflows", "--app", "slow_app", "supervisor"]
+    with Supervised([*command, "--worker", "fetch"], qwf_dsn, cwd=tmp_path) as supervisor:
+        supervisor.until("imported by a spare")
+        assert not any("stands by" in line for line in supervisor.said)
+        spare_of(supervisor)
+        assert supervisor.stop() == 0
+
+
+@pytest.mark.slow
 def test_without_its_spare_a_worker_is_replaced_all_the_same(qwf_dsn, conn):
     """A spare that dies is not replaced, as another would die as well; the next start is a plain one."""
     with supervisor_of(qwf_dsn, "--worker", "fetch") as supervisor:
@@ -158,13 +172,26 @@ def test_who_gets_a_spare():
 
 @pytest.mark.parametrize(("said", "called"), [(b"abc123", True), (b"", False)])
 def test_a_spare_works_when_it_is_given_a_name(said, called):
-    """And ends at the end of the pipe; what it was told is not left for its jobs."""
-    readable, writable = os.pipe()
-    os.write(writable, said)
-    os.close(writable)
-    environ = {PIPE: str(readable)}
+    """And ends at the end of the pipe; it says that it waits, and leaves nothing to its jobs."""
+    named, pipe = os.pipe()
+    waits, waiting = os.pipe()
+    os.write(pipe, said)
+    os.close(pipe)
+    environ = {PIPES: f"{named},{waiting}"}
     assert is_called(environ) is called
     assert environ == {INCARNATION: said.decode()}
+    assert os.read(waits, 64) == WAITS
+    os.close(waits)
+
+
+def test_a_spare_that_is_called_before_it_waits_works():
+    """Nobody hears any more that it waits."""
+    named, pipe = os.pipe()
+    waits, waiting = os.pipe()
+    os.write(pipe, b"abc123")
+    os.close(pipe)
+    os.close(waits)
+    assert is_called({PIPES: f"{named},{waiting}"})
 
 
 def test_who_is_no_spare_works_at_once():

@@ -11,13 +11,13 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from queue_workflows.host.launcher import Child, spawn, watch
 from queue_workflows.roles.loop import Waiter
-from queue_workflows.roles.standby import PIPE
+from queue_workflows.roles.standby import PIPES, WAITS
 from queue_workflows.roles.sweep import Sweep
 
 _log = logging.getLogger(__name__)
@@ -32,8 +32,11 @@ _AGAIN_AFTER_S: Final = 60.0
 
 @dataclass
 class _Spare:
+    """`pipe` tells it its name, `waits` says that it waits for one, `fd` that it ended."""
+
     child: Child
     pipe: int
+    waits: int | None
     fd: int
 
 
@@ -97,25 +100,30 @@ class Spares(Generic[K]):
         self._bury()
 
     def _start(self, key: K) -> None:
-        readable, writable = os.pipe()
-        try:
-            child = spawn(
-                self._command_for(key), env={**os.environ, PIPE: str(readable)}, pass_fds=[readable]
-            )
-        except OSError:
-            os.close(writable)
-            raise
-        finally:
-            os.close(readable)
-        try:
+        with ExitStack() as on_failure, ExitStack() as theirs:
+            named, pipe = os.pipe()
+            theirs.callback(os.close, named)
+            on_failure.callback(os.close, pipe)
+            waits, waiting = os.pipe()
+            theirs.callback(os.close, waiting)
+            on_failure.callback(os.close, waits)
+            told = {**os.environ, PIPES: f"{named},{waiting}"}
+            child = spawn(self._command_for(key), env=told, pass_fds=[named, waiting])
+            on_failure.callback(self._end, child)
             fd = watch(child)
-        except OSError:
-            os.close(writable)
-            self._end(child)
-            raise
-        self._spares[key] = _Spare(child, writable, fd)
+            on_failure.pop_all()
+        self._spares[key] = _Spare(child, pipe, waits, fd)
         self._waiter.watch(fd, lambda: self._ended(key))
-        _log.info("a spare stands by, pid %d", child.pid)
+        self._waiter.watch(waits, lambda: self._heard(key))
+
+    def _heard(self, key: K) -> None:
+        """It has imported what there is to import; its end, which is heard here too, is told by the other."""
+        spare = self._spares.get(key)
+        if spare is None or spare.waits is None:
+            return
+        if os.read(spare.waits, len(WAITS)):
+            _log.info("a spare stands by, pid %d", spare.child.pid)
+        self._hear_no_more(spare)
 
     def _ended(self, key: K) -> None:
         """By itself, which another one would do as well: its kind goes without from here on."""
@@ -140,4 +148,11 @@ class Spares(Generic[K]):
         if spare is not None:
             self._waiter.forget(spare.fd)
             os.close(spare.fd)
+            self._hear_no_more(spare)
         return spare
+
+    def _hear_no_more(self, spare: _Spare) -> None:
+        if spare.waits is not None:
+            self._waiter.forget(spare.waits)
+            os.close(spare.waits)
+            spare.waits = None
