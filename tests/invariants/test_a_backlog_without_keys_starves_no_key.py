@@ -14,6 +14,7 @@ from support.limited import CLEAR_LIMITS, Hand, cap, hand, where
 from queue_workflows.jobs.keyed_limits import LaneWalk, admit
 from queue_workflows.repositories.advancing import NEAR
 from queue_workflows.repositories.claiming import Marks
+from queue_workflows.repositories.families import BY_NAME
 from queue_workflows.repositories.lanes import FRONT
 
 KEY = "host:example.org"
@@ -135,7 +136,7 @@ def test_nobody_passes_who_came_before(jobs: Jobs, qwf_dsn: str) -> None:
         worker.claim(BATCH)
         while younger - set(order):
             order += [job.id for job in worker.held]
-            LaneWalk().step(jobs.connection)
+            LaneWalk().step(jobs.connection, BY_NAME)
             worker.end_and_claim(BATCH)
     first = min(order.index(job) for job in younger)
     assert older <= set(order[: first + BATCH])
@@ -176,7 +177,7 @@ def test_whoever_lets_out(jobs: Jobs, qwf_dsn: str) -> None:
         load.end()
         assert keyed[1] in {job.id for job in load.claim(BATCH)}
         jobs.connection.execute("UPDATE limit_slots SET lease_expires_at = now() - interval '1 s'")
-        LaneWalk().step(jobs.connection)
+        LaneWalk().step(jobs.connection, BY_NAME)
         load.end([job for job in load.held if job.id != keyed[1]])
         assert {job.limit_key for job in fetch.claim(1)} | {job.limit_key for job in load.claim(BATCH)} == {
             None,

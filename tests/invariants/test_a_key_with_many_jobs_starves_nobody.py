@@ -20,6 +20,7 @@ from queue_workflows.repositories import (
     RunRepository,
     ScheduleRepository,
 )
+from queue_workflows.repositories.families import BY_NAME
 from queue_workflows.repositories.lanes import FRONT, MENDED_AT_ONCE
 from queue_workflows.repositories.slots import SlotRepository
 from queue_workflows.states import JobStatus
@@ -224,7 +225,7 @@ def test_a_family_of_which_nobody_claims_keeps_no_slot_from_the_other(qwf_dsn: s
             for _ in range(41):
                 done += len(worker.held)
                 if not worker.end_and_claim(1):
-                    LaneWalk().step(alive.connection)
+                    LaneWalk().step(alive.connection, BY_NAME)
                     worker.claim(1)
             assert done == 40
         assert where(dead.connection, dead.table, KEY) == {"queued": 1, "lane": FRONT + 4}
@@ -324,7 +325,7 @@ def test_the_walk_finds_what_nobody_told(jobs: Jobs, qwf_dsn: str) -> None:
         worker.claim(3)
         jobs.connection.execute("UPDATE limit_slots SET lease_expires_at = now() - interval '1 s'")
         walk = LaneWalk()
-        walk.step(jobs.connection)
+        walk.step(jobs.connection, BY_NAME)
         assert where(jobs.connection, jobs.table, KEY) == {"running": 1, "queued": 1, "lane": 1}
     jobs.connection.execute(
         "INSERT INTO ingest_jobs (task_name, queue, status, limit_key, hold_reason, hold_key, run_at)"
@@ -333,10 +334,10 @@ def test_the_walk_finds_what_nobody_told(jobs: Jobs, qwf_dsn: str) -> None:
         [MENDED_AT_ONCE + 5],
     )
     walk = LaneWalk()
-    walk.step(jobs.connection)
+    walk.step(jobs.connection, BY_NAME)
     left = jobs.connection.execute("SELECT count(*) FROM ingest_jobs WHERE hold_reason = 'limit_full'")
     assert left.fetchone() == (7,)
-    walk.step(jobs.connection)
+    walk.step(jobs.connection, BY_NAME)
     left = jobs.connection.execute("SELECT count(*) FROM ingest_jobs WHERE hold_reason = 'limit_full'")
     assert left.fetchone() == (1,)
 

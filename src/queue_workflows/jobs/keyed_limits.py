@@ -37,7 +37,7 @@ class LaneWalk:
 
     _after: dict[str, str] = field(default_factory=dict)
 
-    def step(self, connection: psycopg.Connection[Any], names: Iterable[str] = tuple(BY_NAME)) -> None:
+    def step(self, connection: psycopg.Connection[Any], names: Iterable[str]) -> None:
         """The next ones of the families of these names."""
         for family in map(BY_NAME.__getitem__, names):
             after = self._after.get(family.name, "")
