@@ -27,15 +27,33 @@ FROM generate_series(1, %(count)s) AS n
 AS_A_TICKER = tuple(name.removeprefix("enable_") for name in PLANNER if name.startswith("enable_"))
 
 
-@pytest.fixture(scope="module", params=["analyzed", "never analyzed"])
+# When the planner was last told what is stored, if ever: while nothing ticked it saw that none is enabled.
+ANALYZED = ("afterwards", "while nothing ticked", "while filled", "never")
+
+
+@pytest.fixture(scope="module", params=ANALYZED, ids=[f"analyzed {when}" for when in ANALYZED])
 def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Connection]:
     """A few that are due, or that nobody has reckoned, among many."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    when = request.param
+    with (
+        psycopg.connect(qwf_dsn, autocommit=True) as connection,
+        psycopg.connect(qwf_dsn, autocommit=True) as analyst,
+    ):
         connection.execute("TRUNCATE schedules, ingest_jobs")
         connection.execute("ALTER TABLE schedules SET (autovacuum_enabled = off)")
-        connection.execute(STORED, {"count": COUNT})
-        if request.param == "analyzed":
-            connection.execute("VACUUM ANALYZE schedules")
+        with connection.transaction():
+            connection.execute(STORED, {"count": COUNT})
+            if when == "while filled":
+                analyst.execute("VACUUM ANALYZE schedules")
+        if when == "while nothing ticked":
+            connection.execute("CREATE TEMPORARY TABLE kept AS SELECT name FROM schedules WHERE enabled")
+            connection.execute("UPDATE schedules SET enabled = false")
+            analyst.execute("VACUUM FULL ANALYZE schedules")
+            connection.execute("UPDATE schedules SET enabled = true WHERE name IN (TABLE kept)")
+        elif when == "afterwards":
+            analyst.execute("VACUUM ANALYZE schedules")
+        elif when == "never":
+            connection.execute("DELETE FROM pg_statistic WHERE starelid = 'schedules'::regclass")
         yield connection
         connection.execute("ALTER TABLE schedules RESET (autovacuum_enabled)")
 
