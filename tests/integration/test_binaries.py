@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -19,8 +21,9 @@ from support.jobs import CLEAR
 from support.workers import until
 
 from queue_workflows.errors import LeaseLost, PluginConfigError
+from queue_workflows.hooks import installing
 from queue_workflows.hooks.binaries import ensure
-from queue_workflows.hooks.installing import Workshop
+from queue_workflows.hooks.installing import InstallationStopped, Workshop
 from queue_workflows.hooks.needs import Need, need_of, needs_of
 from queue_workflows.hooks.process import HookStop
 from queue_workflows.host.spawner import Spawner
@@ -203,6 +206,79 @@ def test_nobody_is_skipped_while_the_program_is_being_installed(
     failed = ensure([need], shop)
     assert failed.skip is not None
     assert failed.skip.startswith("tool is missing on here: first: exit 1")
+
+
+def test_each_provider_says_in_its_last_words_how_it_ended(conn: psycopg.Connection, shop: Workshop) -> None:
+    """Whoever reads why a program is missing reads them all."""
+    provider(shop, "first", "echo 'looks for it' >&2; echo 'has no such package' >&2; exit 3")
+    provider(shop, "second", "kill -9 $$")
+    assert not ensure([TOOL], shop).is_ready
+    assert rows(conn)[0][5] == "first: has no such package (exit 3); second: killed by signal 9"
+
+
+# Says at its end, to which it is told to come, that all is well.
+ALL_IS_WELL = """finish() { echo '{"type": "Binary", "name": "tool", "abspath": "/bin/sh"}'; exit 0; }
+trap finish TERM
+touch up
+for second in 1 2 3 4 5; do sleep 1; done"""
+
+
+@pytest.mark.parametrize("whose", ["the plugin's", "everybody's"])
+def test_an_installation_that_takes_too_long_is_ended(
+    conn: psycopg.Connection, shop: Workshop, monkeypatch: pytest.MonkeyPatch, whose: str
+) -> None:
+    """By its plugin's own timeout, else by the usual one; what it says at its end is not believed."""
+    provider(shop, "first", ALL_IS_WELL)
+    if whose == "everybody's":
+        monkeypatch.setattr(installing, "_TIMEOUT_S", 0.2)
+    else:
+        shop = replace(shop, environ={**shop.environ, "FIRST_TIMEOUT": "0.2"})
+    assert not ensure([Need("tool", ("first",), {})], shop).is_ready
+    assert re.search(r"ended after \d+ s, its timeout", str(rows(conn)[0][5]))
+
+
+def test_an_installation_that_is_told_to_stop_begins_anew(conn: psycopg.Connection, shop: Workshop) -> None:
+    """Whatever it says at its end: it may have got half way."""
+    provider(shop, "first", ALL_IS_WELL)
+    stop = HookStop()
+    with ThreadPoolExecutor(1) as pool:
+        had = pool.submit(ensure, [Need("tool", ("first",), {})], shop, stop=stop)
+        until((shop.data_dir / "binaries" / "tool" / "up").exists)
+        stop.request("the worker ends")
+        with pytest.raises(InstallationStopped, match="the worker ends"):
+            had.result()
+    assert rows(conn) == [("tool", "queued", None, None, None, None)]
+
+
+def test_what_could_not_be_installed_is_tried_later_each_time(
+    conn: psycopg.Connection, shop: Workshop
+) -> None:
+    """After a minute, then after twice as long, at most after an hour; once it was there it begins anew."""
+    binaries = BinaryRepository(conn)
+    binaries.want(shop.machine_id, "tool", bin_providers="first", overrides={})
+    (wanted,) = binaries.list()
+
+    def claimed() -> BinaryFence:
+        fence = binaries.claim(wanted.id, claimed_by="w1", lease_s=30.0, at_once=True)
+        assert fence is not None
+        return fence
+
+    def delay() -> float:
+        binaries.failed(claimed(), "no")
+        (seconds,) = conn.execute(
+            "SELECT extract(epoch FROM retry_at - updated_at)::float8 FROM binaries"
+        ).fetchone() or (0.0,)
+        assert binaries.claim(wanted.id, claimed_by="w1", lease_s=30.0) is None
+        return float(seconds)
+
+    assert [delay() for _ in range(8)] == [60, 120, 240, 480, 960, 1920, 3600, 3600]
+    conn.execute("UPDATE binaries SET failures = 5000")
+    assert delay() == 3600
+    binaries.installed(claimed(), Installed("tool", "/bin/sh", None, None, "first"))
+    binaries.gone(binaries.list()[0])
+    assert delay() == 60
+    conn.execute("UPDATE binaries SET retry_at = now()")
+    assert binaries.claim(wanted.id, claimed_by="w1", lease_s=30.0) is not None
 
 
 def writing_end(fifo: Path) -> int | None:
