@@ -46,21 +46,21 @@ STORED = {
     "node": """
         INSERT INTO workflow_node_jobs
             (run_id, node_id, map_index, queue, priority, status, claimed_by, attempt, finished_at,
-             lease_expires_at, hold_reason, hold_key, run_at)
+             lease_expires_at, hold_reason, hold_key, limit_key, run_at)
         SELECT %(run)s, 'n', %(base)s + n, 'cpu', n %% 10, %(status)s, %(worker)s || (n %% 40), 1,
             CASE WHEN %(status)s = 'completed' THEN now() END,
             CASE WHEN %(status)s = 'running' THEN now() + interval '1 h' END,
-            %(reason)s, %(key)s || (n %% 50), now() + n * interval '1 s'
+            %(reason)s, %(key)s || (n %% 50), %(limit)s || (n %% 7), now() + n * interval '1 s'
         FROM generate_series(1, %(count)s) AS n
     """,
     "ingest": """
         INSERT INTO ingest_jobs
             (task_name, queue, priority, status, claimed_by, attempt, finished_at, lease_expires_at,
-             hold_reason, hold_key, run_at)
+             hold_reason, hold_key, limit_key, run_at)
         SELECT 'task', 'fetch', n %% 10, %(status)s, %(worker)s || (n %% 40), 1,
             CASE WHEN %(status)s = 'completed' THEN now() END,
             CASE WHEN %(status)s = 'running' THEN now() + interval '1 h' END,
-            %(reason)s, %(key)s || (n %% 50), now() + n * interval '1 s'
+            %(reason)s, %(key)s || (n %% 50), %(limit)s || (n %% 7), now() + n * interval '1 s'
         FROM generate_series(1, %(count)s) AS n
     """,
 }
@@ -68,7 +68,7 @@ STORED = {
 
 def store(jobs: Jobs, run: Any, base: int, count: int, status: str, **more: Any) -> None:
     """Many rows of one status at once."""
-    params = {"worker": None, "reason": None, "key": None} | more
+    params = {"worker": None, "reason": None, "key": None, "limit": None} | more
     params |= {"run": run, "base": base, "count": count, "status": status}
     jobs.connection.execute(STORED[jobs.family], params)
 
@@ -84,22 +84,40 @@ def family(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(scope="module", params=["analyzed", "never analyzed"])
+# When the planner was last told what is stored, if ever.
+ANALYZED = ("afterwards", "while empty", "while idle", "while filled", "never")
+
+
+@pytest.fixture(scope="module", params=ANALYZED, ids=[f"analyzed {when}" for when in ANALYZED])
 def crowded(family: str, request: pytest.FixtureRequest, qwf_dsn: str) -> Iterator[Jobs]:
-    """150,000 finished jobs beside those that wait, run and are held, with and without statistics."""
-    with jobs_of(family, qwf_dsn) as jobs:
+    """150,000 finished jobs beside those that wait, run and are held, with statistics, old ones, and none."""
+    when = request.param
+    with jobs_of(family, qwf_dsn) as jobs, psycopg.connect(qwf_dsn, autocommit=True) as analyst:
         jobs.connection.execute(f"ALTER TABLE {jobs.table} SET (autovacuum_enabled = off)")
         run = a_run(jobs)
+
+        def analyze() -> None:
+            analyst.execute(f"VACUUM ANALYZE {jobs.table}")
+
+        if when == "while empty":
+            analyze()
         jobs.connection.execute("SET session_replication_role = replica")
-        store(jobs, run, 0, FINISHED, "completed", worker="w")
+        with jobs.connection.transaction():
+            store(jobs, run, 0, FINISHED, "completed", worker="w")
+            if when == "while filled":
+                # It finds the pages, and no row that it may see.
+                analyze()
+        if when == "while idle":
+            analyze()
         store(jobs, run, 200_000, QUEUED, "queued")
+        store(jobs, run, 250_000, 60, "queued", limit="k")
         store(jobs, run, 300_000, QUEUED, "scheduled", reason="limit", key="k")
         store(jobs, run, 400_000, 200, "running", worker="w")
         store(jobs, run, 500_000, QUEUED, "scheduled", reason="host_lock", key="elsewhere:k")
         jobs.connection.execute("RESET session_replication_role")
-        if request.param == "analyzed":
-            jobs.connection.execute(f"VACUUM ANALYZE {jobs.table}")
-        else:
+        if when == "afterwards":
+            analyze()
+        elif when == "never":
             # What an earlier test had analyzed outlives a TRUNCATE.
             jobs.connection.execute("DELETE FROM pg_statistic WHERE starelid = %s::regclass", [jobs.table])
         yield jobs
@@ -154,6 +172,32 @@ def test_claim(crowded: Jobs, mode: str, off: tuple[str, ...], limit: int) -> No
     (locked,) = [node for node in plan if node["Node Type"] == "LockRows"]
     assert round(locked["Actual Rows"] * locked["Actual Loops"]) == limit
     assert "Sort" not in {node["Node Type"] for node in plan}
+
+
+@MODES
+@pytest.mark.parametrize("family", ["node", "ingest"])
+@pytest.mark.slow
+def test_a_claim_of_a_flood(qwf_dsn: str, family: str, mode: str) -> None:
+    """Analyzed as it was being written: none is expected, so all of them, sorted, would seem as cheap."""
+    with jobs_of(family, qwf_dsn) as jobs, psycopg.connect(qwf_dsn, autocommit=True) as analyst:
+        jobs.connection.execute(f"ALTER TABLE {jobs.table} SET (autovacuum_enabled = off)")
+        run = a_run(jobs)
+        jobs.connection.execute("SET session_replication_role = replica")
+        store(jobs, run, 0, 20_000, "completed", worker="w")
+        store(jobs, run, 20_000, 5_000, "queued")
+        analyst.execute(f"VACUUM ANALYZE {jobs.table}")
+        jobs.connection.execute(f"TRUNCATE {jobs.table} CASCADE")
+        with jobs.connection.transaction():
+            store(jobs, run, 0, 20_000, "queued")
+            jobs.connection.execute(f"UPDATE {jobs.table} SET priority = 5")
+            analyst.execute(f"ANALYZE {jobs.table}")
+        params = claim_params(
+            jobs.queue, worker_id="w", lease_s=30.0, limit=200, alone=False, positions=(1,) * len(PRIORITIES)
+        ) | {"relaxed": False}
+        plan = explain(jobs.connection, mode, claiming.CLAIM[family], params, PINNED)
+        (walk,) = [node for node in plan if node.get("Index Name") == f"ix_{jobs.table}_claim"]
+        assert round(walk["Actual Rows"] * walk["Actual Loops"]) == 200
+        jobs.connection.execute(f"ALTER TABLE {jobs.table} RESET (autovacuum_enabled)")
 
 
 @MODES

@@ -171,10 +171,10 @@ def test_a_setting_that_the_user_names_is_not_sent_by_us():
 
 def test_a_workers_own_connection_plans_once_and_by_index(database):
     """Only where it is asked for: everybody else's planner is as the server has it."""
-    wanted = ("plan_cache_mode", "enable_seqscan", "jit")
+    wanted = ("plan_cache_mode", "enable_seqscan", "enable_bitmapscan", "jit")
     with database.connect(hot=True) as hot, database.connect() as plain:
-        assert [settings_of(hot)[name] for name in wanted] == ["force_generic_plan", "off", "off"]
-        assert [settings_of(plain)[name] for name in wanted[:2]] == ["auto", "on"]
+        assert [settings_of(hot)[name] for name in wanted] == ["force_generic_plan", "off", "off", "off"]
+        assert [settings_of(plain)[name] for name in wanted[:3]] == ["auto", "on", "on"]
 
 
 def test_isolation_is_read_committed_even_where_the_database_says_serializable(cluster):

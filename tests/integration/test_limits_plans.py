@@ -11,6 +11,7 @@ from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from support.limited import CLEAR_LIMITS
 from support.plans import as_prepared, explain
 
+from queue_workflows.db.pins import PLANNER
 from queue_workflows.repositories import Fence, advancing, ingest_jobs, lanes, slots, sweeping
 from queue_workflows.repositories.advancing import NEAR, Reached
 from queue_workflows.repositories.ending import id_array, texts
@@ -19,6 +20,10 @@ from queue_workflows.repositories.slots import Want
 from queue_workflows.states import JobFamily
 
 KEYS = 10_000
+ENDED = """
+INSERT INTO ingest_jobs (task_name, queue, status, claimed_by, attempt, finished_at, limit_key)
+SELECT 't', 'fetch', 'completed', 'w', 1, now(), 'k' || n % {keys} FROM generate_series(1, 60000) AS n;
+"""
 STORED = """
 INSERT INTO ingest_jobs (task_name, queue, limit_key, status, hold_reason, hold_key, run_at)
 SELECT 't', 'fetch', 'k' || n % {keys}, 'scheduled', 'limit_full', 'k' || n % {keys}, now() + interval '9 y'
@@ -29,8 +34,6 @@ INSERT INTO ingest_jobs (task_name, queue, limit_key, past_holds, position)
 SELECT 't', 'load', 'k' || 7 * (n % 100), '[{"reason": "limit_full"}]', 1e9 + n
 FROM generate_series(1, 400) AS n;
 INSERT INTO ingest_jobs (task_name, queue) SELECT 't', 'load' FROM generate_series(1, 5000) AS n;
-INSERT INTO ingest_jobs (task_name, queue, status, claimed_by, attempt, finished_at, limit_key)
-SELECT 't', 'fetch', 'completed', 'w', 1, now(), 'k' || n % {keys} FROM generate_series(1, 60000) AS n;
 INSERT INTO concurrency_limits (key_pattern, max_slots)
 SELECT 'k' || n, 2 FROM generate_series(0, {keys} - 1, 2) AS n;
 INSERT INTO concurrency_limits (key_pattern, max_slots) VALUES ('k*', 3), ('host:*', 4);
@@ -40,27 +43,34 @@ SELECT 'k' || n % {keys}, n / {keys}, 'ingest', n, 1, 'w',
 FROM generate_series(0, 2 * {keys} - 1) AS n
 """
 TABLES = ("ingest_jobs", "limit_slots", "concurrency_limits")
-PINS = ("seqscan",)
+PINS = tuple(name.removeprefix("enable_") for name in PLANNER if name.startswith("enable_"))
+SLOW = [pytest.param(when, marks=pytest.mark.slow) for when in ("afterwards", "while idle", "while filled")]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(True, marks=pytest.mark.slow), False],
-    ids=["analyzed", "never analyzed"],
-)
+@pytest.fixture(scope="module", params=[*SLOW, "never"], ids=lambda when: f"analyzed {when}")
 def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Connection]:
     """Ten thousand keys, half with a cap of their own; with slots, lanes, jobs in front and ended."""
-    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+    when = request.param
+    with (
+        psycopg.connect(qwf_dsn, autocommit=True) as connection,
+        psycopg.connect(qwf_dsn, autocommit=True) as analyst,
+    ):
         connection.execute(f"TRUNCATE ingest_jobs; {CLEAR_LIMITS}")
         for table in TABLES:
             connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         connection.execute("SET session_replication_role = replica")
+        with connection.transaction():
+            connection.execute(ENDED.replace("{keys}", str(KEYS)))
+            if when == "while filled":
+                # It finds the pages, and no row that it may see.
+                analyst.execute("VACUUM ANALYZE ingest_jobs")
+        if when == "while idle":
+            analyst.execute(f"VACUUM ANALYZE {', '.join(TABLES)}")
         connection.execute(STORED.replace("{keys}", str(KEYS)))
         connection.execute("RESET session_replication_role")
-        if request.param:
-            for table in TABLES:
-                connection.execute(f"VACUUM ANALYZE {table}")
-        else:
+        if when == "afterwards":
+            analyst.execute(f"VACUUM ANALYZE {', '.join(TABLES)}")
+        elif when == "never":
             # Of what stood there before, in other tests.
             connection.execute(
                 "DELETE FROM pg_statistic WHERE starelid = ANY (%s::regclass[])", [list(TABLES)]

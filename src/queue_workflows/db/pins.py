@@ -20,10 +20,12 @@ from queue_workflows.settings import Settings
 NAME_BYTES: Final = 63
 # One plan per statement, planned once: to plan a claim takes as long as to run it. Made while a table was
 # small, a plan that reads all of it would stay in the session while the table grows, until somebody analyzes
-# it.
+# it. And where that was done while all jobs were finished, the planner expects none that is queued: a bitmap
+# of them, sorted, seems as good as a walk in order, and each claim would sort the whole queue.
 PLANNER: Final = {
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
     "jit": "off",
 }
 _VARIABLES: Final = {

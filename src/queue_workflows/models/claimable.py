@@ -110,7 +110,8 @@ def claimable_indexes(table: str) -> tuple[Index, ...]:
         ),
         # Promotion of what is due.
         Index(f"ix_{table}_due", "run_at", postgresql_where=text("status = 'scheduled'")),
-        # What a freed slot or a starting worker promotes, first in line first.
+        # What a freed slot or a starting worker promotes, first in line first. The status is not named, and
+        # not by what asks for it: old statistics would make the index of what is due seem as good.
         Index(
             f"ix_{table}_hold",
             "hold_reason",
@@ -118,14 +119,14 @@ def claimable_indexes(table: str) -> tuple[Index, ...]:
             "queue",
             text("priority DESC"),
             "position",
-            postgresql_where=text("status = 'scheduled' AND hold_reason IS NOT NULL"),
+            postgresql_where=text("hold_reason IS NOT NULL"),
         ),
-        # How many of a limit's key may be claimed now.
+        # How many of a limit's key may be claimed now; in words that the index of the claim does not serve.
         Index(
             f"ix_{table}_keyed",
             "limit_key",
             "queue",
-            postgresql_where=text("status = 'queued' AND limit_key IS NOT NULL"),
+            postgresql_where=text("COALESCE(status = 'queued', false) AND limit_key IS NOT NULL"),
         ),
         # Reclaim, and what a worker holds.
         Index(f"ix_{table}_running", "claimed_by", postgresql_where=text("status = 'running'")),

@@ -21,6 +21,9 @@ from queue_workflows.repositories.families import per_family
 NEAR: Final = 128
 # How many of a key may stand in the queue whose jobs are claimed in batches: twice the last, up to this.
 LONGEST_FRONT: Final = 400
+# What of a key stands in a queue, by the words of the index of keys. Said as the claim says it, it would let
+# the planner take the claim's index, with all that is queued, where it expects next to nothing to be.
+IN_FRONT: Final = "COALESCE(status = 'queued', false)"
 
 # out: who came out of the lanes of some keys, the keys in turn. line: the next jobs of each queue and
 # priority in which one of them stands far back, behind what was claimed or moved up last; free is who has no
@@ -37,7 +40,7 @@ WITH out AS MATERIALIZED (
         SELECT id, queue, priority, position, row_number() OVER (ORDER BY position) AS nth
         FROM (
             SELECT id, queue, priority, position FROM {table}
-            WHERE status = 'queued' AND limit_key = given.key AND {came_out}
+            WHERE {in_front} AND limit_key = given.key AND {came_out}
             LIMIT {longest_front}
         ) AS front
     ) AS job
@@ -90,6 +93,7 @@ UPDATE {table} AS job SET position = (SELECT moved.position FROM moved WHERE mov
 WHERE job.id = ANY (ARRAY(SELECT id FROM locked))
 RETURNING job.queue, job.priority, job.position
 """,
+    in_front=IN_FRONT,
     came_out="past_holds -> -1 ->> 'reason' = 'limit_full'",
     near=str(NEAR),
     longest_front=str(LONGEST_FRONT),

@@ -99,11 +99,12 @@ _EVENTS: Final = """, events AS (
         OR (status = 'scheduled' AND is_attempted)
     ON CONFLICT (node_job_id, generation, attempt, kind) DO NOTHING
 )"""
-# runs: those of some nodes that go on, locked before the nodes, as the orchestrator does it. uncounted: ends
-# that it has not acted upon, locked so that it does not meanwhile.
+# runs: those of some nodes that go on, locked before the nodes, as the orchestrator does it; the same one
+# named often is no harm, where DISTINCT could lead to an index of all nodes. uncounted: ends that it has not
+# acted upon, locked so that it does not meanwhile.
 _RUNS: Final = """runs AS MATERIALIZED (
     SELECT id FROM workflow_runs
-    WHERE id = ANY (ARRAY(SELECT DISTINCT run_id FROM {table} WHERE id = ANY (%(ids)s::bigint[])))
+    WHERE id = ANY (ARRAY(SELECT run_id FROM {table} WHERE id = ANY (%(ids)s::bigint[])))
         AND status NOT IN ({run_terminal}) AND cancel_requested_at IS NULL
     ORDER BY id
     FOR SHARE

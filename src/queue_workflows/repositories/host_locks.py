@@ -33,20 +33,20 @@ _PROMOTE: Final = per_family(
 WITH RECURSIVE queues AS (
     SELECT key, (
         SELECT queue FROM {table}
-        WHERE status = 'scheduled' AND hold_reason = 'host_lock' AND hold_key = key
+        WHERE hold_reason = 'host_lock' AND hold_key = key
         ORDER BY queue LIMIT 1
     ) AS queue FROM unnest(%(keys)s::text[]) AS freed (key)
     UNION ALL
     SELECT key, (
         SELECT next.queue FROM {table} AS next
-        WHERE status = 'scheduled' AND hold_reason = 'host_lock' AND hold_key = key
+        WHERE hold_reason = 'host_lock' AND hold_key = key
             AND next.queue > queues.queue
         ORDER BY next.queue LIMIT 1
     ) FROM queues WHERE queues.queue IS NOT NULL
 ), freed AS MATERIALIZED (
     SELECT job.id FROM queues CROSS JOIN LATERAL (
         SELECT id FROM {table} AS held
-        WHERE status = 'scheduled' AND hold_reason = 'host_lock' AND hold_key = queues.key
+        WHERE hold_reason = 'host_lock' AND hold_key = queues.key
             AND held.queue = queues.queue{here}
         ORDER BY priority DESC, position
         LIMIT 1
@@ -80,7 +80,7 @@ WITH first AS MATERIALIZED (
     SELECT held.id
     FROM unnest(%(keys)s::text[]) AS offered (key) CROSS JOIN LATERAL (
         SELECT id, priority, position FROM {table}
-        WHERE status = 'scheduled' AND hold_reason = 'host_lock' AND hold_key = offered.key
+        WHERE hold_reason = 'host_lock' AND hold_key = offered.key
             AND queue = %(queue)s::text AND (%(alone)s::boolean OR NOT suspect)
             AND (offered.key LIKE 'elsewhere:%%' OR run_at > statement_timestamp() + interval '1 hour')
         ORDER BY priority DESC, position

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from queue_workflows.repositories.advancing import ADVANCE, LONGEST_FRONT, Reached
+from queue_workflows.repositories.advancing import ADVANCE, IN_FRONT, LONGEST_FRONT, Reached
 from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.ending import array, texts
 from queue_workflows.repositories.families import FAMILIES, IN_TURN, Family, per_family
@@ -37,8 +37,9 @@ MENDED_AT_ONCE: Final = 1000
 LANE_DELAY_S: Final = LONGEST_S
 LANE_RUN_AT: Final = f"statement_timestamp() + make_interval(secs => {LANE_DELAY_S})"
 
-# What is in a lane, by the words of the index of holds.
-IN_LANE: Final = "status = 'scheduled' AND hold_reason = 'limit_full'"
+# What is in a lane, by the words of the index of holds. Only what is scheduled has a reason to wait; to say
+# so would let the planner take the index of what is due, where it expects next to nothing to be scheduled.
+IN_LANE: Final = "hold_reason = 'limit_full'"
 # Not by EXISTS, which the planner may turn into a hash of all lanes.
 _TO_THE_LANE: Final = """(
     (
@@ -47,7 +48,7 @@ _TO_THE_LANE: Final = """(
     OR {nth} + (
         SELECT count(*) FROM (
             SELECT FROM {table} AS front
-            WHERE front.status = 'queued' AND front.limit_key = {key} AND front.queue = {queue}
+            WHERE {in_front} AND front.limit_key = {key} AND front.queue = {queue}
             LIMIT {front}
         ) AS front
     ) > {front}
@@ -62,6 +63,7 @@ def to_the_lane(key: str, queue: str, nth: str, table: str = "{table}") -> str:
     fixed = {
         "{table}": table,
         "{in_lane}": IN_LANE,
+        "{in_front}": IN_FRONT,
         "{front}": str(FRONT),
         "{key}": key,
         "{queue}": queue,
@@ -81,7 +83,7 @@ WITH others AS MATERIALIZED (
     SELECT job.id FROM unnest(%(keys)s::text[]) AS full_key (key)
     CROSS JOIN LATERAL (
         SELECT id FROM {table}
-        WHERE status = 'queued' AND limit_key = full_key.key
+        WHERE {in_front} AND limit_key = full_key.key
         LIMIT {at_once}
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
@@ -93,6 +95,7 @@ UPDATE {table} AS job SET
 WHERE job.id = ANY (ARRAY(SELECT id FROM others)) AND COALESCE(job.status = 'queued', false)
 RETURNING job.id
 """,
+    in_front=IN_FRONT,
     at_once=str(MOVED_AT_ONCE),
     lane_run_at=LANE_RUN_AT,
 )
@@ -114,7 +117,7 @@ WITH back AS MATERIALIZED (
         ELSE {front} + given.jobs - (
             SELECT count(*) FROM (
                 SELECT FROM {table} AS front
-                WHERE front.status = 'queued' AND front.limit_key = given.limit_key
+                WHERE {in_front} AND front.limit_key = given.limit_key
                     AND front.queue = given.queue
                 LIMIT {front} + given.jobs
             ) AS front
@@ -134,6 +137,7 @@ WHERE job.id = ANY (ARRAY(SELECT id FROM surplus)) AND job.status = 'queued'
 RETURNING job.id
 """,
     in_lane=IN_LANE,
+    in_front=IN_FRONT,
     front=str(FRONT),
     lane_run_at=LANE_RUN_AT,
 )
@@ -169,7 +173,7 @@ WITH given AS MATERIALIZED (
     SELECT key, cap - held.slots - CASE
         WHEN held.last IS DISTINCT FROM '{name}'
             OR (SELECT true FROM {other} WHERE {in_lane} AND hold_key = key LIMIT 1) IS NULL
-            OR (SELECT true FROM {other} WHERE status = 'queued' AND limit_key = key LIMIT 1) THEN 0
+            OR (SELECT true FROM {other} WHERE {in_front} AND limit_key = key LIMIT 1) THEN 0
         ELSE 1
     END AS free
     FROM (SELECT key, {cap} AS cap FROM (SELECT DISTINCT key FROM lane) AS keys) AS capped
@@ -189,7 +193,7 @@ WITH given AS MATERIALIZED (
         (
             SELECT count(*) FROM (
                 SELECT FROM {table} AS front
-                WHERE front.status = 'queued' AND front.limit_key = lane.key AND front.queue = lane.queue
+                WHERE {in_front} AND front.limit_key = lane.key AND front.queue = lane.queue
                 LIMIT {longest_front}
             ) AS front
         ) AS front
@@ -223,6 +227,7 @@ WHERE job.id = ANY (ARRAY(SELECT id FROM placed)) AND job.id = placed.id
 RETURNING job.id
 """,
     in_lane=IN_LANE,
+    in_front=IN_FRONT,
     cap=CAP.replace("{key}", "key"),
     front=str(FRONT),
     longest_front=str(LONGEST_FRONT),

@@ -8,6 +8,7 @@ from typing import Final
 
 from queue_workflows.models import ConcurrencyLimit
 from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.advancing import IN_FRONT
 from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.lanes import IN_LANE
 from queue_workflows.repositories.slots import CAP
@@ -67,7 +68,7 @@ _WAITING: Final = """(
     SELECT count(*) FROM (
         (SELECT FROM {table} WHERE {in_lane} AND hold_key = keys.key LIMIT {counted})
         UNION ALL
-        (SELECT FROM {table} WHERE status = 'queued' AND limit_key = keys.key LIMIT {counted})
+        (SELECT FROM {table} WHERE {in_front} AND limit_key = keys.key LIMIT {counted})
     ) AS waiting
 )"""
 
@@ -77,7 +78,9 @@ def _written(template: str) -> str:
     for family, table in (("node", "workflow_node_jobs"), ("ingest", "ingest_jobs")):
         for mark, fragment in ((f"{{jumps_{family}}}", _JUMPS), (f"{{waiting_{family}}}", _WAITING)):
             sql = sql.replace(mark, fragment.replace("{table}", table).replace("{lane}", f"{family}_lane"))
-    return sql.replace("{in_lane}", IN_LANE).replace("{counted}", str(COUNTED))
+    return (
+        sql.replace("{in_lane}", IN_LANE).replace("{in_front}", IN_FRONT).replace("{counted}", str(COUNTED))
+    )
 
 
 PAGE: Final = _written(_PAGE + _SAID)

@@ -18,7 +18,7 @@ OUTCOMES: Final = per_family(
 SELECT 'queued', count(*) FROM {table} WHERE status = 'queued' AND queue = %(queue)s::text
 UNION ALL
 SELECT '{limit_full}', count(*) FROM {table}
-WHERE status = 'scheduled' AND hold_reason = '{limit_full}' AND queue = %(queue)s::text
+WHERE hold_reason = '{limit_full}' AND queue = %(queue)s::text
 UNION ALL
 SELECT 'running', count(*) FROM {table} WHERE status = 'running' AND queue = %(queue)s::text
 UNION ALL

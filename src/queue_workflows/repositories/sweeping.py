@@ -75,7 +75,7 @@ WITH freed AS MATERIALIZED (
     SELECT job.id FROM unnest(%(keys)s::text[]) AS freed (key)
     CROSS JOIN LATERAL (
         SELECT id, priority, position FROM {table}
-        WHERE status = 'scheduled' AND hold_reason = %(reason)s::text AND hold_key = freed.key
+        WHERE hold_reason = %(reason)s::text AND hold_key = freed.key
             AND queue = %(queue)s::text
         ORDER BY priority DESC, position
         LIMIT %(limit)s::bigint
@@ -98,14 +98,14 @@ HELD_KEYS: Final = per_family(
     """
 WITH RECURSIVE keys AS (
     (
-        SELECT hold_key FROM {table} WHERE status = 'scheduled' AND hold_reason = %(reason)s::text
+        SELECT hold_key FROM {table} WHERE hold_reason = %(reason)s::text
             AND hold_key IS NOT NULL
         ORDER BY hold_key LIMIT 1
     )
     UNION ALL
     SELECT (
         SELECT next.hold_key FROM {table} AS next
-        WHERE next.status = 'scheduled' AND next.hold_reason = %(reason)s::text
+        WHERE next.hold_reason = %(reason)s::text
             AND next.hold_key > keys.hold_key
         ORDER BY next.hold_key LIMIT 1
     ) FROM keys WHERE keys.hold_key IS NOT NULL
@@ -113,7 +113,7 @@ WITH RECURSIVE keys AS (
 SELECT keys.hold_key FROM keys
 CROSS JOIN LATERAL (
     SELECT FROM {table} AS job
-    WHERE job.status = 'scheduled' AND job.hold_reason = %(reason)s::text AND job.hold_key = keys.hold_key
+    WHERE job.hold_reason = %(reason)s::text AND job.hold_key = keys.hold_key
         AND job.queue = %(queue)s::text
     ORDER BY job.priority DESC, job.position LIMIT 1
 ) AS waiting

@@ -23,8 +23,8 @@ from queue_workflows.roles.scheduler import Scheduler, SchedulerOptions
 from queue_workflows.roles.schema import wait_for_schema
 from queue_workflows.settings import Settings
 
-# The revision that brought the last columns which a scheduler uses.
-MIN_SCHEMA: Final = 30
+# The revision that brought the last index which a scheduler's statements cannot do without.
+MIN_SCHEMA: Final = 31
 ROLE: Final = "scheduler"
 
 
