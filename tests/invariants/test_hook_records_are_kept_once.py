@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
@@ -14,15 +15,17 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.types.json import Jsonb
 from support.jobs import CLEAR
 from support.runs import dispatcher, settle
 from support.workers import until
 
 from queue_workflows import cancel_run, register_record_type, retry_run
 from queue_workflows.errors import LeaseLost
+from queue_workflows.hooks.child_runs import DEEPEST
 from queue_workflows.hooks.files import FoundFile
 from queue_workflows.hooks.output import HookLine, HookOutput, read_output
-from queue_workflows.hooks.record_types import RecordContext
+from queue_workflows.hooks.record_types import RecordContext, RecordType, registered_types
 from queue_workflows.hooks.records import (
     Storing,
     keep_what_was_left,
@@ -40,11 +43,13 @@ from queue_workflows.workflow.spec import load_document
 CRAWL = load_document(
     {
         "name": "Snapshot",
+        "labels": {"team": "blue", "kind": "crawl"},
         "inputs": {
             "url": {"type": "string"},
             "max_depth": {"type": "integer", "default": 0},
             "url_allow": {"type": "array", "default": []},
             "url_deny": {"type": "array", "default": []},
+            "agent": {"type": "string", "default": "plain"},
         },
         "nodes": [{"id": "title", "module": "on_Snapshot__10_title.sh", "plugin": "title", "queue": "hooks"}],
     }
@@ -69,8 +74,13 @@ def held(conn: psycopg.Connection, **inputs: Any) -> ClaimedNodeJob:
         inputs=CRAWL.checked_inputs({"url": URL, **inputs}),
         labels={"team": "red"},
     )
+    return of_run(conn, run.id)
+
+
+def of_run(conn: psycopg.Connection, run_id: uuid.UUID) -> ClaimedNodeJob:
+    """The hook of a run, claimed."""
     job = NewNodeJob(
-        run_id=run.id, node_id="title", node_module="on_Snapshot__10_title.sh", plugin="title", queue="hooks"
+        run_id=run_id, node_id="title", node_module="on_Snapshot__10_title.sh", plugin="title", queue="hooks"
     )
     NodeJobRepository(conn).insert_many([job])
     return claimed(conn)
@@ -383,6 +393,64 @@ def test_a_crawl_goes_so_deep_and_where_it_may(conn: psycopg.Connection) -> None
     assert "no list of regular expressions" in warned
 
 
+def test_a_page_of_a_page_is_one_step_further(conn: psycopg.Connection) -> None:
+    """Up to the depth of its crawl; it is as the page that named it, but for what the record says."""
+    job = held(conn, max_depth=2, agent="firm")
+    other = {"type": "Run", "url": "b", "inputs": {"agent": "other"}}
+    store(conn, job, output({"type": "Run", "url": "a"}, other))
+    first, second = RunRepository(conn).list(parent_run_id=job.run_id, newest_first=False)
+    assert (first.inputs["agent"], second.inputs["agent"]) == ("firm", "other")
+    crawl = {"team": "red", "kind": "crawl", "crawl": str(job.run_id)}
+    assert first.labels == crawl | {"crawl_depth": 1}
+    deeper = of_run(conn, first.id)
+    store(conn, deeper, found_links("c"))
+    (third,) = RunRepository(conn).list(parent_run_id=first.id)
+    assert (third.labels, third.depth) == (crawl | {"crawl_depth": 2}, 2)
+    deepest = of_run(conn, third.id)
+    store(conn, deepest, found_links("d"))
+    assert RunRepository(conn).list(parent_run_id=third.id) == []
+
+
+def test_no_crawl_is_without_an_end(conn: psycopg.Connection) -> None:
+    """However deep its inputs would have it go."""
+    job = held(conn, max_depth=1_000_000)
+    for depth in (DEEPEST - 1, DEEPEST):
+        label = Jsonb({"crawl_depth": depth})
+        conn.execute("UPDATE workflow_runs SET labels = labels || %s WHERE id = %s", [label, job.run_id])
+        store(conn, job, found_links(f"page{depth}"))
+    assert children(conn, job) == [(f"{URL}page{DEEPEST - 1}", DEEPEST, 1)]
+
+
+def test_what_is_said_of_a_machine_is_of_the_one_that_ran_the_hook(conn: psycopg.Connection) -> None:
+    """Whatever machine the records name; facts add up."""
+    far = {"host_label": "far", "machine_id": 0}
+    said = [
+        {"type": "Machine", "facts": {"cpus": 2, "os": "old"}, **far},
+        {"type": "Machine", "facts": {"os": "new"}, **far},
+        {"type": "Binary", "name": "sh", "abspath": "/bin/sh", **far},
+    ]
+    assert store_and_process(conn, held(conn).fence, output(*said), host_label="near") == {
+        "Binary": 1,
+        "Machine": 2,
+    }
+    known = conn.execute(
+        "SELECT host_label, facts, name FROM machines LEFT JOIN binaries ON machine_id = machines.id"
+        " WHERE host_label IN ('near', 'far')"
+    )
+    assert known.fetchall() == [("near", {"cpus": 2, "os": "new"}, "sh")]
+
+
+def test_an_apps_own_handler_takes_the_place_of_a_built_in_one(
+    conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same type, also for what that one would refuse."""
+    taken: list[Any] = []
+    own = RecordType(lambda record, _ctx: taken.append(record))
+    monkeypatch.setitem(registered_types()._types, "Tag", own)
+    assert store(conn, held(conn), output({"type": "Tag"})) == {"Tag": 1}
+    assert taken == [{"type": "Tag"}]
+
+
 WAITING = """SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND wait_event_type = 'Lock'"""
 
@@ -392,10 +460,7 @@ def test_pages_that_name_the_same_ones_wait_in_no_circle(conn: psycopg.Connectio
     root = held(conn, max_depth=2)
     store(conn, root, found_links("one", "two"))
     pages = RunRepository(conn).list(parent_run_id=root.run_id)
-    for page in pages:
-        job = NewNodeJob(run_id=page.id, node_id="title", node_module="m", plugin="title", queue="hooks")
-        NodeJobRepository(conn).insert_many([job])
-    jobs = NodeJobRepository(conn).claim("hooks", worker_id="w1", lease_s=60, limit=2)
+    jobs = [of_run(conn, page.id) for page in pages]
     names = [f"page{number}" for number in range(9)]
     failed: list[Exception] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -12,9 +13,14 @@ from support.plans import explain
 from support.runs import dispatcher, settle, start
 from support.threads import together
 
+from queue_workflows.hooks.attempting import HookTerms
+from queue_workflows.hooks.performing import HookRunner
+from queue_workflows.hooks.places import run_directory
+from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.claiming import UNMARKED, claim_params
 from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.holding import PUT_LOCKED_HOOKS_ASIDE
 from queue_workflows.repositories.hook_jobs import CLAIM, CLAIM_BEHIND, HookJobRepository
 from queue_workflows.repositories.host_locks import PROMOTE
@@ -24,6 +30,8 @@ NODES = [
     {"id": f"n{number}", "module": "m", "plugin": "p", "queue": "hooks", "step": 0, "background": number > 3}
     for number in range(6)
 ]
+# How a hook is put aside that no directory has.
+ASIDE: dict[str, Any] = {"delay_s": 3600, "hold_reason": "unknown_module", "hold_key": "p/m"}
 
 
 class Host:
@@ -188,12 +196,7 @@ def test_who_has_no_such_hook_keeps_no_run(one: Host, other: Host) -> None:
     held = one.claim(limit=2)
     assert [let_go(one, job) for job in held] == [True, True]
     assert names(other.claim(limit=1)) == ["n2"]
-    one.jobs.end_many(
-        [
-            Ending(job.fence, JobStatus.SCHEDULED, delay_s=3600, hold_reason="unknown_module", hold_key="p/m")
-            for job in held
-        ]
-    )
+    one.jobs.end_many([Ending(job.fence, JobStatus.SCHEDULED, **ASIDE) for job in held])
     assert one.jobs.promote_held("unknown_module", ["p/m"], queue="hooks") == 2
     assert names(other.claim()) == ["n0", "n1", "n3"]
 
@@ -205,10 +208,68 @@ def test_a_held_hook_follows_its_run(one: Host, other: Host) -> None:
     assert let_go(one, first)
     other.claim(limit=1)
     assert not let_go(one, second)
-    aside = {"delay_s": 3600, "hold_reason": "unknown_module", "hold_key": "p/m"}
-    one.jobs.end(Ending(second.fence, JobStatus.SCHEDULED, **aside))
+    one.jobs.end(Ending(second.fence, JobStatus.SCHEDULED, **ASIDE))
     assert one.jobs.promote_held("unknown_module", ["p/m"], queue="hooks") == 0
     assert other.jobs.promote_held("unknown_module", ["p/m"], queue="hooks") == 1
+
+
+def test_what_waits_for_its_time_follows_its_run(one: Host, other: Host) -> None:
+    """To the host that has the run by then, which alone fetches it."""
+    (run_id,) = begun(one)
+    (first,) = one.claim(limit=1)
+    one.jobs.end(Ending(first.fence, JobStatus.SCHEDULED, **ASIDE))
+    HookJobRepository(one.connection).unpin(run_id, actor="ann")
+    assert hosts(one) == [(None, None)]
+    assert names(other.claim(limit=1)) == ["n1"]
+    assert hosts(one) == [("other", "other")]
+    assert one.jobs.promote_held("unknown_module", ["p/m"], queue="hooks") == 0
+    assert other.jobs.promote_held("unknown_module", ["p/m"], queue="hooks") == 1
+
+
+def test_what_waits_for_its_time_is_let_go_with_its_run(one: Host) -> None:
+    """It is anybody's, as what waits for a worker is."""
+    begun(one)
+    first, second = one.claim(limit=2)
+    one.jobs.end(Ending(second.fence, JobStatus.SCHEDULED, **ASIDE))
+    assert let_go(one, first)
+    assert hosts(one) == [(None, None)]
+
+
+def test_nobody_lets_go_of_another_hosts_run(one: Host, other: Host) -> None:
+    """Whoever has not begun it either: the hook that cannot run here is that host's then."""
+    begun(one)
+    first, second = one.claim(limit=2)
+    assert let_go(one, first)
+    one.jobs.end(Ending(first.fence, JobStatus.SCHEDULED, **ASIDE))
+    (third,) = other.claim(limit=1)
+    other.jobs.end(Ending(third.fence, JobStatus.QUEUED))
+    assert not let_go(one, second)
+    assert hosts(one) == [("other", "other")]
+
+
+def test_a_run_whose_files_are_here_stays(one: Host, tmp_path: Path) -> None:
+    """Also where no row says that anything of it has begun."""
+    (run_id,) = begun(one)
+    (job,) = one.claim(limit=1)
+    terms = HookTerms(
+        dirs=(),
+        data_dir=tmp_path,
+        host_label=one.name,
+        environ={},
+        grace_s=1.0,
+        dsns=(),
+        worker_id=job.claimed_by,
+        lease_s=60.0,
+        limits=PayloadLimits(),
+    )
+    hooks = HookRunner(terms, lambda _job, question: question(one.connection), redactor=Redactor())
+    files = run_directory(tmp_path, run_id)
+    files.mkdir(parents=True)
+    hooks.let_go(job)
+    assert hosts(one) == [("one", "one")]
+    files.rmdir()
+    hooks.let_go(job)
+    assert hosts(one) == [(None, None)]
 
 
 @pytest.mark.parametrize("how", ["known", "over", "failed", "crashed", "another's"])

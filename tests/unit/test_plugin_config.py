@@ -74,6 +74,7 @@ def test_the_policies_of_a_plugin_are_read(tmp_path: Path) -> None:
         ({"WGET_TIMEOUT": None}, {"WGET_TIMEOUT": "20"}, "WGET_TIMEOUT", 20),
         ({}, {"WGET_DEFAULT_ARGS": "-a, -b"}, "WGET_ARGS", ["-a", "-b"]),
         ({}, {"WGET_DEFAULT_ARGS": '["-a,b"]'}, "WGET_ARGS", ["-a,b"]),
+        ({}, {"WGET_DEFAULT_ARGS": "-a", "WGET_ARGS": "-b"}, "WGET_ARGS", ["-b"]),
         ({}, {"WGET_ARGS": ""}, "WGET_ARGS", []),
         ({}, {"USE_WGET": "yes"}, "SAVE_WGET", True),
         ({}, {"WGET_AGENT": ""}, "WGET_AGENT", None),
@@ -87,6 +88,20 @@ def test_where_a_value_comes_from(
 ) -> None:
     """The run, then the environment, by name and alias; then the fallback; then the default."""
     assert _resolved(_WGET, run, **environ).values[key] == value
+
+
+def test_a_default_is_a_propertys_own_before_its_fallbacks() -> None:
+    """What has none has that of the property that stands in for it."""
+    properties = {
+        "TIMEOUT": {"type": "integer", "default": 30},
+        "WGET_TIMEOUT": {"type": "integer", "default": 60, "x-fallback": "TIMEOUT"},
+        "WGET_WAIT": {"type": "integer", "x-fallback": "TIMEOUT"},
+    }
+    assert _resolved({"properties": properties}).values == {
+        "TIMEOUT": 30,
+        "WGET_TIMEOUT": 60,
+        "WGET_WAIT": 30,
+    }
 
 
 @pytest.mark.parametrize(
@@ -276,6 +291,15 @@ def test_a_hook_sees_what_is_on_the_list_and_nothing_else() -> None:
         "WGET_LIMITS": '{"rate":1}',
         "QWF_RUN_ID": "r",
     }
+
+
+def test_a_hook_sees_the_value_of_its_run_and_not_the_workers() -> None:
+    """What is nearer to the run comes later: the worker's variable, the plugin's value, the engine's word."""
+    environ = {"PATH": "/bin", "WGET_AGENT": "worker", "WGET_BINARY": "worker"}
+    config = read_plugin_config("wget", {**_WGET, "x-env": ["WGET_AGENT", "WGET_BINARY"]})
+    values = config.resolve({"WGET_AGENT": "run"}, environ)
+    seen = hook_environment(config, values, engine={"WGET_BINARY": "engine"}, environ=environ)
+    assert (seen["WGET_AGENT"], seen["WGET_BINARY"]) == ("run", "engine")
 
 
 @pytest.mark.parametrize("name", ["DATABASE_URL", "WGET_AGENT"])
