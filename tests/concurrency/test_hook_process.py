@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from queue_workflows.hooks.process import HookExit, run_hook
 from queue_workflows.host.beneath import Ground
 from queue_workflows.host.directories import hold
 from queue_workflows.host.flock import has_alone
+from queue_workflows.host.lifetime import MARK
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.redaction import Redactor
 
@@ -148,6 +149,50 @@ def test_a_strangers_process_is_left_alone(spawner: Spawner, tmp_path: Path, sta
         assert not [name for name, pid in pids.items() if gone(pid)]
         (other / "work" / "go").touch()
         assert running.result(60).code == 0
+
+
+def sweep(directory: Path, mark: str, pids: Mapping[str, int], *, since: float) -> tuple[int, ...]:
+    """Sweep pid files of these names that were written just now."""
+    for name, pid in pids.items():
+        (directory / f"{name}.pid").write_text(str(pid))
+    return sweep_pid_files(directory, mark=mark, since=since, grace_s=0)
+
+
+def test_neither_we_nor_who_is_above_or_below_us_is_a_hooks_daemon(tmp_path: Path) -> None:
+    """What this process has started is other hooks'; the files stay, as who is named lives."""
+    began = time.time() - 1
+    with subprocess.Popen(["sleep", "100"]) as below:
+        try:
+            pids = {"we": os.getpid(), "above": os.getppid(), "below": below.pid}
+            assert sweep(tmp_path, "0" * 32, {"below": below.pid}, since=began) == ()
+            assert sweep(tmp_path, "0" * 32, pids, since=0.0) == ()
+            assert below.poll() is None
+            assert len(list(tmp_path.glob("*.pid"))) == 3
+        finally:
+            below.kill()
+
+
+def test_a_daemon_of_another_user_or_another_mark_is_left_alone(
+    tmp_path: Path, started: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever it was started; that of the hook's own mark is ended, and so is our own without any."""
+    began = time.time() - 1
+    plain, marked = start_elsewhere(started), start_elsewhere(started, {MARK: "a" * 32 + "/command-1"})
+    with monkeypatch.context() as as_another:
+        as_another.setattr(os, "getuid", lambda: -1)
+        assert sweep(tmp_path, "b" * 32, {"plain": plain, "marked": marked}, since=began) == ()
+    assert (gone(plain), gone(marked)) == (False, False)
+    assert sweep(tmp_path, "b" * 32, {"plain": plain, "marked": marked}, since=began) == (plain,)
+    assert sweep(tmp_path, "a" * 32, {"marked": marked}, since=time.time()) == (marked,)
+    assert (gone(plain), gone(marked)) == (True, True)
+
+
+def test_a_pid_file_from_before_is_not_this_hooks(tmp_path: Path) -> None:
+    """It is that of another hook of the plugin, which sees to it, and stays."""
+    (tmp_path / "d.pid").write_text("999999999")
+    began = (tmp_path / "d.pid").stat().st_mtime + 10
+    assert sweep_pid_files(tmp_path, mark="0" * 32, since=began, grace_s=0) == ()
+    assert (tmp_path / "d.pid").exists()
 
 
 def test_a_number_that_was_used_again_is_nobodys(tmp_path: Path, started: list[int]) -> None:
