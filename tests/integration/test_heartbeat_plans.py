@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import psycopg
 import pytest
-from support.plans import explain
+from support.plans import explain, rows_read
 
 from queue_workflows.db.pins import PLANNER
 from queue_workflows.repositories import RunRepository, heartbeats
@@ -59,15 +58,6 @@ def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Co
         yield connection
         for table in TABLES:
             connection.execute(f"ALTER TABLE {table} RESET (autovacuum_enabled)")
-
-
-def rows_read(plan: list[dict[str, Any]], table: str) -> int:
-    """How many of a job table's rows the plan has looked at."""
-    mine = [node for node in plan if node.get("Relation Name") == table]
-    return sum(
-        round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
-        for node in mine
-    )
 
 
 @pytest.mark.parametrize("off", [(), AS_A_WORKER], ids=["as it likes", "as a worker"])

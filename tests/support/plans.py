@@ -16,6 +16,15 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield from nodes(inner)
 
 
+def rows_read(plan: list[dict[str, Any]], *tables: str) -> int:
+    """How many rows of these tables the plan has looked at."""
+    return sum(
+        round((node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"])
+        for node in plan
+        if node.get("Relation Name") in tables and node["Node Type"] != "ModifyTable"
+    )
+
+
 def as_prepared(sql: str) -> tuple[str, list[str]]:
     """A statement as the driver sends it, and its parameters in their order."""
     order: dict[str, int] = {}

@@ -29,10 +29,11 @@ FROM workflow_input_submissions AS answer LEFT JOIN LATERAL (
 WHERE answer.id = %(id)s::bigint AND answer.run_id = %(run_id)s::uuid AND answer.status = 'pending'
 """
 AT_ONCE: Final = 100
+# By run and node, where the planner might else read what is pending of all runs, or all there ever was.
 PENDING: Final = f"""
 SELECT id FROM workflow_input_submissions
-WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND status = 'pending'
-ORDER BY id
+WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND COALESCE(status = 'pending', false)
+ORDER BY id + 0
 LIMIT {AT_ONCE}
 """  # noqa: S608 - a number of our own
 # What came early besides those, each as if it came now.
@@ -40,7 +41,7 @@ ANNOUNCE: Final = """
 INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, payload)
 SELECT run_id, 1, 0, 'input_submitted', jsonb_build_object('submission_id', id, 'node_id', node_id)
 FROM workflow_input_submissions
-WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND status = 'pending'
+WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND COALESCE(status = 'pending', false)
 RETURNING id
 """
 PROCESS: Final = """

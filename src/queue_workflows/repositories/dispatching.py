@@ -39,6 +39,8 @@ NO_RUN: Final = uuid.UUID(int=0)
 
 # What the dispatcher acts on; the end of a run is for its hooks. `qwf explain` asks by the same words.
 DUE: Final = f"""poisoned_at IS NULL AND next_try_at <= statement_timestamp() AND kind <> '{RUN_FINISHED}'"""
+# Read in the order of the index of runs; after an equality the primary key has the order that is left, too.
+_OF_RUN: Final = "run_id >= %(run_id)s::uuid AND run_id <= %(run_id)s::uuid"
 # visited: the runs that have events, one look into the index for each, from where the last call ended; so one
 # run with a hundred thousand of them costs no more than one with a single one. The LIMITs let the rest be
 # looked up for each run too, where EXISTS may read whole tables.
@@ -111,10 +113,10 @@ SPEC: Final = "SELECT spec::text FROM workflow_runs WHERE id = %(run_id)s::uuid"
 TAKE: Final = f"""
 WITH seen AS MATERIALIZED (
     SELECT id, {_IS_PART} AS is_part FROM workflow_dispatch_events
-    WHERE run_id = %(run_id)s::uuid AND {DUE}
+    WHERE {_OF_RUN} AND {DUE}
         AND (%(only)s::bigint IS NULL OR id = %(only)s::bigint)
         AND current_setting('qwf.locked_run', true) = %(run_id)s::uuid::text
-    ORDER BY id
+    ORDER BY run_id, id
     LIMIT {EVENTS_AT_ONCE}
 ), due AS (
     SELECT id FROM seen WHERE NOT is_part OR id = (SELECT min(id) FROM seen WHERE is_part)
@@ -131,19 +133,20 @@ ORDER BY taken.id
 """  # noqa: S608 - fragments of our own
 DUE_EVENTS: Final = f"""
 SELECT id FROM workflow_dispatch_events
-WHERE run_id = %(run_id)s::uuid AND {DUE}
-ORDER BY id
+WHERE {_OF_RUN} AND {DUE}
+ORDER BY run_id, id
 LIMIT {EVENTS_AT_ONCE}
 """  # noqa: S608 - fragments of our own
-# found: what is not over, locked in order. ended: who waits is cancelled, and counted by the caller instead
-# of by an event each; who runs is asked to stop, and its end is an event as always. children: the runs of
-# these nodes, told by their own outbox, because who holds one run never waits for another.
+# found: what is not over, locked in order; by a sum, as the planner might else walk the primary key for it.
+# ended: who waits is cancelled, and counted by the caller instead of by an event each; who runs is asked to
+# stop, and its end is an event as always. children: the runs of these nodes, told by their own outbox,
+# because who holds one run never waits for another.
 STOP: Final = f"""
 WITH found AS MATERIALIZED (
     SELECT id FROM workflow_node_jobs
     WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(node_ids)s::text[])
         AND status IN ({", ".join(f"'{s}'" for s in NODE_STATUSES if s not in JOB_TERMINAL)})
-    ORDER BY id
+    ORDER BY id + 0
     FOR NO KEY UPDATE
 ), ended AS (
     UPDATE workflow_node_jobs AS job SET
@@ -187,12 +190,13 @@ RETURNING CASE WHEN %(over)s::boolean
     THEN set_config('synchronous_commit', %(durability)s::text, true) END
 """
 # Asked for once: what ends at the seal is told by its worker, which looks at the run. held: what of the
-# background waits for a program, or to be tried again though it is a listener, for which there is no later.
-# looked_at: its worker says at once whether it is to begin at all.
+# background waits for a program, or to be tried again though it is a listener, for which there is no later;
+# by run, where the planner might else read all that is scheduled. looked_at: its worker says at once whether
+# it is to begin at all.
 SEAL: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT id FROM workflow_node_jobs
-    WHERE run_id = %(run_id)s::uuid AND background AND status = 'scheduled'
+    WHERE run_id = %(run_id)s::uuid AND background AND COALESCE(status = 'scheduled', false)
         AND (hold_reason = 'binary_missing' OR hold_reason IS NULL AND inputs ->> 'at_seal' = 'kill')
     FOR NO KEY UPDATE SKIP LOCKED
 ), looked_at AS (

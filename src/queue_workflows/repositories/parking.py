@@ -13,6 +13,7 @@ from queue_workflows.repositories.families import NODE, per_family
 EXPIRED_AT_ONCE: Final = 500
 
 # due: in the order of their time, but for those that were answered in time: their answer is taken up first.
+# It is looked up by run and node, where the planner might else read what is pending of all runs.
 # ended: with its event in the same statement, as every end of a node job.
 EXPIRE: Final = per_family(
     """
@@ -20,8 +21,8 @@ WITH due AS MATERIALIZED (
     SELECT id FROM {table} AS job
     WHERE status = 'awaiting_input' AND expires_at <= statement_timestamp() AND (kind <> 'input' OR (
         SELECT id FROM workflow_input_submissions AS answer
-        WHERE answer.run_id = job.run_id AND answer.node_id = job.node_id AND answer.status = 'pending'
-            AND answer.created_at < job.expires_at
+        WHERE answer.run_id = job.run_id AND answer.node_id = job.node_id
+            AND COALESCE(answer.status = 'pending', false) AND answer.created_at < job.expires_at
         LIMIT 1
     ) IS NULL)
     ORDER BY expires_at

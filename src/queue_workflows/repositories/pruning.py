@@ -24,13 +24,16 @@ WHERE finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::fl
 ORDER BY finished_at
 LIMIT {RUNS_AT_ONCE}
 """  # noqa: S608 - a number of our own
+# Of rows that are looked up by their ids, where the planner might else read all that is over.
+_IS_OLD: Final = """COALESCE(
+    finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8), false
+)"""
 # old: those of these runs that still are to go, held so that nobody retries one while its jobs are deleted.
 # found: some of their jobs, so that a run of a hundred thousand is not deleted by one statement.
 DELETE_JOBS: Final = f"""
 WITH old AS MATERIALIZED (
     SELECT id FROM workflow_runs
-    WHERE id = ANY (%(run_ids)s::uuid[])
-        AND finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
+    WHERE id = ANY (%(run_ids)s::uuid[]) AND {_IS_OLD}
     FOR NO KEY UPDATE SKIP LOCKED
 ), found AS MATERIALIZED (
     SELECT id FROM workflow_node_jobs
@@ -41,12 +44,11 @@ WITH old AS MATERIALIZED (
 DELETE FROM workflow_node_jobs WHERE id = ANY (ARRAY(SELECT id FROM found)) RETURNING id
 """  # noqa: S608 - a number of our own
 # Only while it is over for so long: an operator may have retried it since it was found.
-DELETE_RUN: Final = """
+DELETE_RUN: Final = f"""
 DELETE FROM workflow_runs
-WHERE id = %(run_id)s::uuid
-    AND finished_at < statement_timestamp() - make_interval(secs => %(kept_s)s::float8)
+WHERE id = %(run_id)s::uuid AND {_IS_OLD}
 RETURNING id
-"""
+"""  # noqa: S608 - a fragment of our own
 # old: what nobody needs any more. With a key the row stays for a while, without what it was about.
 DELETE_INGEST: Final = f"""
 WITH old AS MATERIALIZED (
