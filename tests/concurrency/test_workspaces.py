@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
 import subprocess
@@ -10,6 +12,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +21,11 @@ import pytest
 from support.jobs import CLEAR
 from support.processes import Running, environment, linux_only, program
 from support.runs import settings, start
+from support.workers import until
 
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.host.workspaces import WORKSPACES, workspace
+from queue_workflows.host.directories import last_change, opened, take_away
+from queue_workflows.host.workspaces import WORKSPACES, Workspace, workspace
 from queue_workflows.jobs.clearing import RUNS, UNKNOWN_KEPT_S, clear_places, has_places
 from queue_workflows.jobs.clearing import clear as clear_by_settings
 from queue_workflows.jobs.context import JobContext
@@ -148,6 +153,31 @@ def test_what_is_not_there_or_in_the_way_is_said(tmp_path: Path, shared: Path) -
     with pytest.raises(ConfigurationError, match="something else is there"):
         workspace("run", share={"servers": shared}, root=tmp_path)
     assert tree(made.path) == {"servers": "mine"}
+
+
+def test_who_is_refused_or_has_closed_it_keeps_nothing(tmp_path: Path, shared: Path) -> None:
+    """It can be removed then; closing again closes nobody else's, and there is nothing to hand on."""
+    made = workspace("run", root=tmp_path)
+    (made.path / "servers").write_text("mine")
+    made.close()
+    with pytest.raises(ConfigurationError):
+        workspace("run", share={"servers": shared}, root=tmp_path)
+    made.close()
+    with pytest.raises(RuntimeError, match="was closed"):
+        made.fileno()
+    with opened(tmp_path, WORKSPACES) as above:
+        assert take_away(above, "run")
+
+
+def test_another_users_workspace_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not kept from its removal."""
+    workspace("run", root=tmp_path).close()
+    with monkeypatch.context() as as_another:
+        as_another.setattr(os, "geteuid", lambda: os.getuid() + 1)
+        with pytest.raises(ConfigurationError, match="belongs to another user"):
+            workspace("run", root=tmp_path)
+    with opened(tmp_path, WORKSPACES) as above:
+        assert take_away(above, "run")
 
 
 @pytest.mark.parametrize("planted", ["workspaces", "workspaces/run"])
@@ -280,6 +310,73 @@ def test_an_unknown_run_is_kept_until_it_is_clearly_older(connection, tmp_path: 
     assert clear(connection, tmp_path, days_later=30 + margin + 0.5) == sorted(
         [f"runs/{run}", f"workspaces/{run}", "workspaces/smoke-1"]
     )
+
+
+def test_a_directory_that_is_used_again_is_as_young_as_a_new_one(tmp_path: Path) -> None:
+    """Also by who changes nothing in it."""
+    made = workspace("smoke-1", root=tmp_path)
+    made.close()
+    before = made.path.stat().st_ctime_ns
+
+    def is_younger() -> bool:
+        workspace("smoke-1", root=tmp_path).close()
+        return made.path.stat().st_ctime_ns > before
+
+    until(is_younger, within_s=5.0)
+
+
+def test_the_last_change_of_a_tree_is_that_of_any_part_of_it(tmp_path: Path) -> None:
+    """Wherever in it that is looked at, and whatever is looked at after it."""
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "deeper" / "file").write_text("x")
+    latest = tmp_path / "latest"
+    latest.write_text("x")
+    before = max(path.stat().st_ctime_ns for path in (tmp_path, *tmp_path.rglob("*")))
+
+    def is_last() -> bool:
+        latest.chmod(0o600)
+        return latest.stat().st_ctime_ns > before
+
+    until(is_last, within_s=5.0)
+    assert last_change(tmp_path, since=time.time() + DAY_S) == latest.stat().st_ctime
+
+
+@pytest.mark.parametrize(("number", "is_usable"), [(errno.ENOLCK, True), (errno.EIO, False)])
+def test_where_there_are_no_locks_people_work_and_nothing_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_usable: bool
+) -> None:
+    """As on some file systems of a network; what is broken is told."""
+
+    def refuse(_directory: int, _how: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with nullcontext() if is_usable else pytest.raises(OSError, match=os.strerror(number)):
+        workspace("run", root=tmp_path).close()
+    with opened(tmp_path, WORKSPACES) as above:
+        assert not take_away(above, "run")
+
+
+def test_what_was_put_in_the_place_of_a_directory_is_not_removed_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another sweeper was first, and a user has come for it since, who holds the new one."""
+    workspace("run", root=tmp_path).close()
+    held: list[Workspace] = []
+
+    def late(directory: int, how: int) -> None:
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(fcntl, "flock", flock)
+            (tmp_path / WORKSPACES / "run").rename(tmp_path / "taken")
+            held.append(workspace("run", root=tmp_path))
+            flock(directory, how)
+
+    flock = fcntl.flock
+    with opened(tmp_path, WORKSPACES) as above, monkeypatch.context() as between:
+        between.setattr(fcntl, "flock", late)
+        assert not take_away(above, "run")
+    assert held[0].path.exists()
+    held[0].close()
 
 
 def test_what_is_not_ours_stays(connection, tmp_path: Path, shared: Path) -> None:
