@@ -44,6 +44,17 @@ def log(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
     ).fetchall()
 
 
+def test_a_beat_tells_how_many_others_there_are(qwf_conn: psycopg.Connection) -> None:
+    """Of those that beat within the last minute."""
+    workers = HeartbeatRepository(qwf_conn)
+    for worker in ("w1", "w2", "w3"):
+        beat(workers, worker)
+    age(qwf_conn, "w3")
+    again = {"host_label": "h1", "queue": "fetch", "pid": 7, "state": "idle"}
+    assert workers.beat("w1", **again) == 1
+    assert workers.beat("w3", **again) == 2
+
+
 def test_beat_is_an_upsert(qwf_conn: psycopg.Connection) -> None:
     """The first beat makes the row, later ones replace what the worker says of itself."""
     workers = HeartbeatRepository(qwf_conn)

@@ -77,6 +77,31 @@ def test_a_claim_that_meets_a_stop_is_not_begun(qwf_dsn, news):
         assert held.end_at <= time.monotonic() + 30
 
 
+def test_a_watch_asks_for_what_has_run_for_a_while(qwf_dsn, jobs):
+    """Most jobs are over before the next watch, and a cancel of one that is not is still heard of in time."""
+    jobs.enqueue("wait", queue="fetch")
+    (job,) = jobs.claim("fetch", worker_id="h:fetch:1", lease_s=60)
+    jobs.cancel(job.id, actor="test")
+    with DeadMan(enabled=False) as deadman:
+        guardian = Guardian(
+            Identity("h", "fetch", "1", 1),
+            Settings(),
+            repository=IngestJobRepository,
+            connect=lambda: psycopg.connect(qwf_dsn, autocommit=True),
+            deadman=deadman,
+            on_news=lambda: None,
+            absorb=lambda _: None,
+            grace_s=30,
+        )
+        now = time.monotonic()
+        held = HeldJob(job, context(job), Budget(3600, 120), now, boottime() + 30)
+        guardian.hold(held)
+        guardian._watch(now + 0.2)
+        assert held.ctx.stopping is None
+        guardian._watch(now + 0.3)
+        assert held.ctx.stopping is Stop.CANCEL
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A server of the tests' own, that listens on TCP."""

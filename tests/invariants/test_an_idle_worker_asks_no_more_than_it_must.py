@@ -1,5 +1,5 @@
-"""What an idle worker asks: one look a second for what there is to sweep; and for a job that it was woken for
-one claim, and one end that claims as well.
+"""What an idle worker asks: one look a second for what there is to sweep, less beside many others; and for a
+job that it was woken for one claim, and one end that claims as well.
 
 The end's claim looks at everything, because the worker is advertised still: who commits after it wakes the
 worker, so there is nothing to look for before the poll.
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from support.floor import CLAIMS, ENDS, Floor
+from support.floor import CLAIMS, ENDS, WATCHES, Floor
 from support.statement_proxy import StatementProxy
 from support.workers import until
 
+from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.repositories.lanes import LANES
 from queue_workflows.repositories.sweepable import LOOK
 from queue_workflows.repositories.sweeping import PROMOTE, RECLAIM
@@ -55,3 +56,15 @@ def test_a_tick_with_nothing_to_do_is_one_look(floor: Floor, proxy: StatementPro
         floor.until_completed(floor.enqueue(run_at=datetime.now(UTC) + timedelta(seconds=0.2)))
         assert proxy.passed(PROMOTE["ingest"]) == 1
         assert proxy.passed(*sweeps) == 1
+
+
+def test_many_workers_take_turns_to_look(floor: Floor, proxy: StatementProxy) -> None:
+    """Each less often, whatever else it asks each second; together they look often enough."""
+    workers = HeartbeatRepository(floor.connection)
+    for number in range(100):
+        workers.beat(f"w{number}", host_label="h", queue="fetch", pid=7, state="idle")
+    with floor.worker(dsn=proxy.dsn):
+        until(lambda: proxy.passed(LOOK))
+        watched = proxy.passed(*WATCHES)
+        until(lambda: proxy.passed(*WATCHES) >= watched + 2)
+        assert proxy.passed(LOOK) == 1

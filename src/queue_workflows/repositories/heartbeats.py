@@ -15,7 +15,8 @@ from queue_workflows.states import JobFamily, WorkerState
 
 _TABLE: Final = Table(WorkerHeartbeat)
 
-# A fresh beat takes a dead flag back: whoever flagged it was wrong, or the worker woke up.
+# A fresh beat takes a dead flag back: whoever flagged it was wrong, or the worker woke up. And it learns how
+# many others there are, up to a thousand.
 BEAT: Final = """
 INSERT INTO worker_heartbeats (
     worker_id, host_label, queue, pid, state, state_reason, current_job_family, current_job_id, jobs_held,
@@ -33,7 +34,14 @@ ON CONFLICT (worker_id) DO UPDATE SET
     current_model = EXCLUDED.current_model, cached_models = EXCLUDED.cached_models,
     versions = EXCLUDED.versions, load = EXCLUDED.load, control_version = EXCLUDED.control_version,
     last_seen = EXCLUDED.last_seen, last_flagged_dead_at = NULL
-RETURNING worker_id
+RETURNING (
+    SELECT count(*) FROM (
+        SELECT FROM worker_heartbeats AS other
+        WHERE other.last_seen > statement_timestamp() - interval '1 minute'
+            AND other.worker_id <> %(worker_id)s::text
+        LIMIT 1000
+    ) AS lately
+)
 """
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM worker_heartbeats WHERE worker_id = %(worker_id)s::text")
 COUNTS: Final = """
@@ -110,8 +118,11 @@ class HeartbeatRepository(Repository[WorkerHeartbeat]):
         versions: dict[str, Any] | None = None,
         load: dict[str, Any] | None = None,
         control_version: int = 0,
-    ) -> None:
-        """Say that a worker lives and what it does now; `current_job` is its family and its id."""
+    ) -> int:
+        """Say that a worker lives and what it does now; `current_job` is its family and its id.
+
+        How many others were heard of within the last minute, up to a thousand.
+        """
         family, job_id = (None, None) if current_job is None else current_job
         params = {
             "worker_id": check.text("worker_id", worker_id),
@@ -129,7 +140,7 @@ class HeartbeatRepository(Repository[WorkerHeartbeat]):
             "load": self._limits.json_object("load", load),
             "control_version": control_version,
         }
-        self._sql.rows(BEAT, params)
+        return int(self._sql.rows(BEAT, params)[0][0])
 
     def fetch(self, worker_id: str) -> WorkerHeartbeat | None:
         """One worker's last beat, or None."""

@@ -63,6 +63,11 @@ _WATCH_EVERY_S: Final = 1.0
 _LONGEST_ROUND_S: Final = 1.0
 _SHORTEST_ROUND_S: Final = 0.005
 _ABSORB_AGAIN_S: Final = 0.02
+# Who began so lately need not be watched yet: a cancel is heard of by the next watch, within two seconds.
+_WATCHED_AFTER_S: Final = 0.25
+# So many workers sweep each second, each; more of them take turns, and how long one's turn may take to come.
+_SWEEPERS: Final = 4
+_LONGEST_TURN_S: Final = 5.0
 # What is due so soon is seen to in the same round: to be woken costs more than most duties.
 _TOGETHER_S: Final = 0.25
 _RECONNECT_EVERY_S: Final = 0.5
@@ -338,7 +343,8 @@ class Guardian:
 
     def _watch(self, now: float) -> None:
         self._due.watch = now + _WATCH_EVERY_S
-        held = {one.job.id: one for one in self.holdings.all()}
+        lasts = now - _WATCHED_AFTER_S
+        held = {one.job.id: one for one in self.holdings.all() if one.started <= lasts}
         seen = self._repository(self.connected()).watch(
             [one.job.fence for one in held.values()],
             host_label=self.identity.host_label,
@@ -386,7 +392,10 @@ class Guardian:
         # Not from `now`, which was read before this round connected.
         recovered_s = time.monotonic() - self._connected_at if self._was_away else None
         swept = sweep(self.connected(), self.settings, recovered_s=recovered_s, lanes=self._lanes)
-        self._due.sweep = now + swept.next_in_s * (0.75 + self._rng.random() / 2)
+        # Each look reads an entry of all that runs: where there are hundreds they would cost the server more
+        # than their jobs do.
+        turn_s = min(_LONGEST_TURN_S, max(1.0, (1 + self._telling.others) / _SWEEPERS) * swept.next_in_s)
+        self._due.sweep = now + turn_s * (0.75 + self._rng.random() / 2)
 
     def write_progress(self, now: float, *, final: bool = False) -> None:
         for one in self.holdings.all():

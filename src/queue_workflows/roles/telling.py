@@ -57,6 +57,8 @@ class Telling:
         self._process = psutil.Process()
         self.due_at = 0.0
         self.control_version = 0
+        # How many other workers were about when this one beat last.
+        self.others = 0
 
     @property
     def state(self) -> WorkerState:
@@ -102,7 +104,7 @@ class Telling:
             }
         if waits := waits_of(held):
             load["waits"] = waits
-        HeartbeatRepository(connection).beat(
+        self.others = HeartbeatRepository(connection).beat(
             self._identity.worker_id,
             host_label=self._identity.host_label,
             queue=self._identity.queue,
