@@ -21,7 +21,7 @@ from support.workers import patiently, until
 
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.flock import lock_directory
-from queue_workflows.host.janitor import Deed, look_at
+from queue_workflows.host.janitor import Deed, look_at, tidy
 from queue_workflows.host.lifetime import kill_tree
 from queue_workflows.host.locks import HostLock, lock_file_name
 from queue_workflows.host.resources import ResourceKind
@@ -431,6 +431,31 @@ def test_a_lock_file_without_a_thing_is_removed_when_it_is_old(bench: Bench) -> 
         assert {bench.file("young-1"), bench.file("held-1")} == set(bench.locks.glob("*.hostlock"))
     finally:
         lock.release()
+
+
+def test_how_long_a_lock_may_be_held_its_holder_says_before_its_kind(tmp_path: Path) -> None:
+    """Of a name without either, whatever is usual; the longest deadline is not the one that counts."""
+    kind = ResourceKind("thing", r"a-\d", discover=list, teardown=print, deadline_s=100.0)
+    locks = [
+        HostLock("a-1", directory=tmp_path, deadline_s=5.0),
+        HostLock("a-2", directory=tmp_path),
+        HostLock("other", directory=tmp_path),
+    ]
+    with locks[0], locks[1], locks[2]:
+        for ago, deeds in ((50, "flag leave leave"), (300, "flag flag leave")):
+            for lock in locks:
+                os.utime(lock.path, (time.time() - ago,) * 2)
+            seen = tidy(tmp_path, (), [kind], now=time.time(), dry=True)
+            assert " ".join(one.deed for one in seen) == deeds
+
+
+def test_a_free_lock_is_not_its_owners_who_has_a_removed_one(tmp_path: Path) -> None:
+    """As where a directory was put in the place of another: what is there has an owner, and is left alone."""
+    kind = ResourceKind("thing", r"a-\d", discover=list, teardown=print)
+    with HostLock("a-1", directory=tmp_path) as lock:
+        file = lock.path.name
+    found = look_at(kind, "a-1", tmp_path, lambda: {file: 4711})
+    assert (found.verdict.deed, found.verdict.pid, found.lock) == (Deed.FLAG, 4711, None)
 
 
 def test_a_dry_run_changes_nothing(bench: Bench) -> None:

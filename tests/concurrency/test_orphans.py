@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
+import pytest
 from support.commands_kept import shell
 from support.processes import Running, gone, linux_only
 from support.workers import until
 
-from queue_workflows.host.orphans import end_orphans
+from queue_workflows.host import orphans
+from queue_workflows.host.lifetime import SHORTEST_MARK
+from queue_workflows.host.orphans import COMMAND, end_orphans
 from queue_workflows.host.spawner import Spawner
 
 pytestmark = linux_only
@@ -61,3 +65,21 @@ def test_what_outlived_its_worker_is_ended_before_another_command_runs(tmp_path:
         assert not gone(neighbour)
         (kept / "work" / "go").touch()
         assert running.result(60).code == 0
+
+
+def test_in_doubt_a_command_is_nobodys_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is this process, which may be a command itself, or what bears a mark that many could bear."""
+    spawner = "a" * SHORTEST_MARK
+    command = {2**22 + 1: f"{spawner}{COMMAND}1"}
+    looks: list[dict[int, str]] = []
+    monkeypatch.setattr(orphans, "marks", lambda: looks.pop(0))
+    for seen in (
+        [command, command | {2**22 + 2: spawner}],  # its spawner was passed over at first
+        [command | {2**22 + 2: spawner}],
+        [{os.getpid(): f"{spawner}{COMMAND}1"}],
+        [{2**22 + 1: f"short{COMMAND}1"}],
+    ):
+        looks[:] = seen
+        assert end_orphans() == []
+    looks[:] = [command, command]
+    assert end_orphans() == [spawner]
