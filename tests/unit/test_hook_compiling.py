@@ -50,6 +50,13 @@ def test_steps_wait_for_the_foreground_before(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("listens", ["l/on_Page__20_listen.bg.sh", "l/on_Page__50_listen.bg.sh"])
+def test_a_step_of_listeners_alone_keeps_the_order_of_the_others(tmp_path: Path, listens: str) -> None:
+    """What comes after it waits for the foreground before it, as if it were not there."""
+    put(tmp_path, "a/on_Page__10_a.sh", listens, "b/on_Page__60_b.sh")
+    assert shape(compile_hooks("Page", [tmp_path]))["b__60_b_sh"] == (6, ["a__10_a_sh"], False)
+
+
 def test_a_sequential_step_goes_in_order(tmp_path: Path) -> None:
     """One hook after the other; a background hook starts when it is its turn, and keeps nobody waiting."""
     put(tmp_path, "a/on_Page__50_a.sh", "b/on_Page__50_b.sh", "b/on_Page__51_c.sh", "l/on_Page__52_l.bg.sh")

@@ -106,3 +106,17 @@ def test_no_word_of_a_row_becomes_a_path(plugin: Path, name: str) -> None:
     shelf = Shelf([plugin.parent], now_ns=a_minute_later)
     assert shelf.find("a", name) is None
     assert shelf.find("../plugins/a", HOOK) is None
+
+
+def test_a_plugin_that_comes_behind_a_link_is_found(plugin: Path) -> None:
+    """Though nothing has changed in the directory where the link stands, which is not read again."""
+    place = plugin.parent
+    away = place.parent / "away"
+    plugin.rename(away)
+    plugin.symlink_to(place.parent / "later")
+    shelf = Shelf([place], now_ns=a_minute_later)
+    assert shelf.find("a", HOOK) is None
+    away.rename(place.parent / "later")
+    found = shelf.find("a", HOOK)
+    assert found is not None
+    assert found.path == plugin / HOOK
