@@ -9,10 +9,11 @@ from typing import Any
 import psycopg
 import pytest
 from support.jobs import CLEAR
-from support.plans import explain
+from support.plans import explain, rows_read
 from support.runs import dispatcher, settle, start
 from support.threads import together
 
+from queue_workflows.db.pins import PLANNER
 from queue_workflows.hooks.attempting import HookTerms
 from queue_workflows.hooks.performing import HookRunner
 from queue_workflows.hooks.places import run_directory
@@ -22,7 +23,7 @@ from queue_workflows.repositories.claiming import UNMARKED, claim_params
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.holding import PUT_LOCKED_HOOKS_ASIDE
-from queue_workflows.repositories.hook_jobs import CLAIM, CLAIM_BEHIND, HookJobRepository
+from queue_workflows.repositories.hook_jobs import CLAIM, CLAIM_BEHIND, LET_GO, HookJobRepository
 from queue_workflows.repositories.host_locks import PROMOTE
 from queue_workflows.states import JobStatus
 
@@ -32,6 +33,9 @@ NODES = [
 ]
 # How a hook is put aside that no directory has.
 ASIDE: dict[str, Any] = {"delay_s": 3600, "hold_reason": "unknown_module", "hold_key": "p/m"}
+
+
+AS_A_WORKER = tuple(name.removeprefix("enable_") for name in PLANNER if name.startswith("enable_"))
 
 
 class Host:
@@ -290,33 +294,49 @@ def test_a_run_that_has_begun_stays(one: Host, how: str) -> None:
     assert hosts(one) == [("one", "one")]
 
 
-def test_the_claim_reads_what_it_takes(one: Host) -> None:
-    """By its own index, whatever else waits: runs of other hosts, of other queues, and what is over."""
-    run_id, _ = begun(one, 2)
+STORED = """
+INSERT INTO workflow_node_jobs (run_id, node_id, map_index, queue, status, pinned_host, background,
+    claimed_by, attempt, finished_at)
+SELECT %(run)s, 'x', n, CASE WHEN n %% 5 = 0 THEN 'cpu' ELSE 'hooks' END, %(status)s, 'far' || n %% 7,
+    n %% 2 = 0, CASE WHEN %(over)s THEN 'w' END, 1, CASE WHEN %(over)s THEN now() END
+FROM generate_series(%(first)s::integer, %(last)s::integer) AS n
+"""
+
+
+@pytest.mark.parametrize("analyzed", ["afterwards", "while filled", "never"])
+def test_the_claim_reads_what_it_takes(one: Host, analyzed: str) -> None:
+    """By its own index, whatever else waits: runs of other hosts, of other queues, and what is over.
+
+    Whatever the planner was told of it, and when.
+    """
+    one.connection.execute("DELETE FROM pg_statistic WHERE starelid = 'workflow_node_jobs'::regclass")
+    run_id = start(one.connection, {"nodes": NODES})
     one.connection.execute("UPDATE workflow_runs SET pinned_host = 'far' WHERE id = %s", [run_id])
-    one.connection.execute(
-        """
-        INSERT INTO workflow_node_jobs (run_id, node_id, map_index, queue, status, pinned_host, background,
-            claimed_by, attempt, finished_at)
-        SELECT %s, 'x', n, CASE WHEN n %% 5 = 0 THEN 'cpu' ELSE 'hooks' END,
-            CASE WHEN n %% 3 = 0 THEN 'completed' ELSE 'queued' END, 'far' || n %% 7, n %% 2 = 0,
-            CASE WHEN n %% 3 = 0 THEN 'w' END, 1, CASE WHEN n %% 3 = 0 THEN now() END
-        FROM generate_series(1, 30000) AS n
-        """,
-        [run_id],
-    )
-    one.connection.execute("ANALYZE workflow_node_jobs")
+    over = {"run": run_id, "status": "completed", "over": True, "first": 1, "last": 10_000}
+    waiting = {"run": run_id, "status": "queued", "over": False, "first": 10_001, "last": 30_000}
+    with psycopg.connect(one.connection.info.dsn, autocommit=True) as analyst, one.connection.transaction():
+        one.connection.execute(STORED, over)
+        one.connection.execute(STORED, waiting)
+        if analyzed == "while filled":
+            # It finds the pages, and no row that it may see.
+            analyst.execute("VACUUM ANALYZE workflow_node_jobs")
+    (small_id,) = begun(one)
+    if analyzed == "afterwards":
+        one.connection.execute("ANALYZE workflow_node_jobs")
     params = claim_params("hooks", worker_id="w", lease_s=60, limit=8, alone=False, positions=UNMARKED)
     params |= {"host": "one", "background": False, "relaxed": False, "suspect": False, "beside": True}
-    for mode in ("force_custom_plan", "force_generic_plan"):
-        for claim in (CLAIM, CLAIM_BEHIND):
-            plan = explain(one.connection, mode, claim, params)
-            read = [node for node in plan if node.get("Relation Name") == "workflow_node_jobs"]
-            assert "Seq Scan" not in {node["Node Type"] for node in read}, mode
-            assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) < 100, mode
-        aside = {"queue": "hooks", "host": "far1", "names": "{camera}", "reason": "host_lock", "delay_s": 9.0}
-        plan = explain(one.connection, mode, PUT_LOCKED_HOOKS_ASIDE, aside)
+    let_go = {"run_id": small_id, "host": "one", "claimed_by": "w", "unknown": "{}", "id": 1, "attempt": 1}
+    aside = {"queue": "hooks", "host": "far1", "names": "{camera}", "reason": "host_lock", "delay_s": 9.0}
+    # Workers' own connections plan once, whatever the values are.
+    modes = ["force_generic_plan", *(["force_custom_plan"] if analyzed == "afterwards" else [])]
+    for mode in modes:
+        for sql, given in ((CLAIM, params), (CLAIM_BEHIND, params), (LET_GO, let_go)):
+            plan = explain(one.connection, mode, sql, given, AS_A_WORKER)
+            assert rows_read(plan, "workflow_node_jobs") < 100, mode
+        plan = explain(one.connection, mode, PUT_LOCKED_HOOKS_ASIDE, aside, AS_A_WORKER)
         assert "ix_workflow_node_jobs_hooks" in {node.get("Index Name") for node in plan}, mode
-        assert "Seq Scan" not in {node["Node Type"] for node in plan}, mode
-        promoted = explain(one.connection, mode, PROMOTE["node"], {"keys": "{camera}", "host": "far1"})
-        assert "Seq Scan" not in {node["Node Type"] for node in promoted}, mode
+        # What has the names is looked up by id, and not among all that waits.
+        assert not any("id = ANY" in node.get("Filter", "") for node in plan), mode
+        promoted = {"keys": "{camera}", "host": "far1"}
+        plan = explain(one.connection, mode, PROMOTE["node"], promoted, AS_A_WORKER)
+        assert rows_read(plan, "workflow_node_jobs") == 0, mode

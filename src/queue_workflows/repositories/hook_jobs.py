@@ -147,7 +147,7 @@ WITH run AS MATERIALIZED (
 ), freed AS (
     UPDATE workflow_node_jobs AS job SET pinned_host = CASE WHEN NOT run.is_free THEN run.pinned_host END
     FROM run
-    WHERE job.run_id = run.id AND job.pinned_host = %(host)s::text AND (
+    WHERE job.run_id = %(run_id)s::uuid AND job.pinned_host = %(host)s::text AND (
         run.is_free AND job.status IN ('queued', 'scheduled')
         OR job.id = %(id)s::bigint AND job.status = 'running' AND job.attempt = %(attempt)s::integer
             AND job.claimed_by = %(claimed_by)s::text
