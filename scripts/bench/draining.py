@@ -99,7 +99,7 @@ def head(bench: Bench) -> Sequence[Figure]:
 
 def processes(bench: Bench) -> Sequence[Figure]:
     """Several worker processes that wait on an empty queue, which then is filled in one transaction."""
-    jobs, rounds, most = bench.much(100_000, 8_000), bench.much(5, 1), bench.much(16, 4)
+    jobs, rounds, most = bench.much(100_000, 8_000), bench.much(15, 1), bench.much(16, 4)
     counts = (1, 2, most)
     shares: dict[str, list[float]] = {str(count): [] for count in counts}
     with ExitStack() as stack:
