@@ -21,7 +21,7 @@ from support.runs import dispatcher, settle
 from support.workers import until
 
 from queue_workflows import cancel_run, register_record_type, retry_run
-from queue_workflows.errors import LeaseLost
+from queue_workflows.errors import HookError, LeaseLost
 from queue_workflows.hooks.child_runs import DEEPEST
 from queue_workflows.hooks.files import FoundFile
 from queue_workflows.hooks.output import HookLine, HookOutput, read_output
@@ -34,6 +34,7 @@ from queue_workflows.hooks.records import (
 )
 from queue_workflows.hooks.reported import MOST_SUMMED
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
+from queue_workflows.repositories.binaries import BINARY_MISSING, hold_key
 from queue_workflows.repositories.claimed import ClaimedNodeJob, Fence
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.repositories.hook_records import HookOfJob, HookRecordRepository
@@ -438,6 +439,36 @@ def test_what_is_said_of_a_machine_is_of_the_one_that_ran_the_hook(conn: psycopg
         " WHERE host_label IN ('near', 'far')"
     )
     assert known.fetchall() == [("near", {"cpus": 2, "os": "new"}, "sh")]
+
+
+def test_a_program_that_a_hook_reports_lets_those_go_on_that_waited_for_it(conn: psycopg.Connection) -> None:
+    """On its own machine; who waits for another, or elsewhere, waits on."""
+    waiting = []
+    for key in (hold_key("near", "sh"), hold_key("far", "sh"), hold_key("near", "zsh")):
+        job = held(conn)
+        aside = {"delay_s": 3600.0, "hold_reason": BINARY_MISSING, "hold_key": key}
+        NodeJobRepository(conn).end(Ending(job.fence, JobStatus.SCHEDULED, **aside))
+        waiting.append(job.id)
+    said = output({"type": "Binary", "name": "sh", "abspath": "/bin/sh"})
+    store_and_process(conn, held(conn).fence, said, host_label="near")
+    found = conn.execute("SELECT id FROM workflow_node_jobs WHERE status = 'queued'").fetchall()
+    assert found == [(waiting[0],)]
+
+
+def test_what_cannot_be_stored_is_not_tried_for_ever(conn: psycopg.Connection, qwf_dsn: str) -> None:
+    """A record whose handler takes the connection along each time ends its hook's attempt."""
+
+    @register_record_type("Fatal")
+    def kill(_record: dict[str, Any], ctx: RecordContext) -> None:
+        ctx.conn.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+    storing = Storing(held(conn).fence, output({"type": "Fatal"}), host_label="here")
+    for _ in range(10):
+        with psycopg.connect(qwf_dsn, autocommit=True) as own, pytest.raises(psycopg.OperationalError):
+            storing.store_part(own)
+    with pytest.raises(HookError, match="could not be stored, though it was tried 10 times"):
+        storing.store_part(conn)
+    assert rows(conn) == []
 
 
 def test_an_apps_own_handler_takes_the_place_of_a_built_in_one(

@@ -56,7 +56,7 @@ def test_an_input_is_an_argument(inputs: dict[str, Any], arguments: list[str]) -
         ({"x": "\ud800"}, "half a character"),
         ({"x": ["\ud800"]}, "half a character"),
         ({"x": float("nan")}, "not JSON"),
-        ({"x": "a" * LONGEST_ARGUMENT}, "too long"),
+        ({"x": "a" * (LONGEST_ARGUMENT - len("--x=") + 1)}, "too long"),
     ],
 )
 def test_what_cannot_be_an_argument_is_refused(inputs: dict[str, Any], said: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from queue_workflows.hooks import files as module
-from queue_workflows.hooks.files import USUAL_CAPS, Digests, FileCaps, find_files
+from queue_workflows.hooks.files import USUAL_CAPS, Digests, FileCaps, digest_of, find_files
 from queue_workflows.host.beneath import directory_beneath
 
 
@@ -171,3 +171,32 @@ def test_a_file_is_read_once_for_all_hooks_of_its_plugin(
     fresh = Digests(now_ns=lambda: before.st_mtime_ns)
     assert digest(fresh) == digest(fresh)
     assert read == [100_000] * 4
+
+
+def test_of_many_files_the_checksums_of_the_latest_are_kept(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that runs for months must not remember every file that it has ever seen."""
+    monkeypatch.setattr(module, "_MOST_KEPT", 2)
+    read: list[str] = []
+    really = module._digest
+
+    def noted(opened: int, size: int) -> tuple[str, int]:
+        digest, size = really(opened, size)
+        read.append(digest)
+        return digest, size
+
+    monkeypatch.setattr(module, "_digest", noted)
+    digests = Digests(now_ns=lambda: time.time_ns() + 60_000_000_000)
+
+    def look(*names: str) -> None:
+        for name in names:
+            digest_of(place / name, digests, 1 << 30)
+
+    for name in "abc":
+        (place / name).write_bytes(name.encode() * 100_000)
+    look(*"abc")
+    first, _, third = read
+    look(*"cba")
+    assert read[3:] == [first]
+    assert third not in read[3:]

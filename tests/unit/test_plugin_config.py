@@ -310,3 +310,11 @@ def test_a_plugin_that_asks_for_the_dsn_is_refused(name: str) -> None:
     environ = {name: f"{dsn}?sslmode=require"}
     with pytest.raises(PluginConfigError, match=f"plugin wget, {name}: holds the engine's database URL"):
         hook_environment(config, config.resolve({}, environ), engine={}, environ=environ, dsns=[dsn])
+
+
+def test_a_value_that_no_variable_can_hold_is_refused() -> None:
+    """By its name, before a hook is started with half of it."""
+    config = read_plugin_config("wget", {"properties": {"WGET_AGENT": {"type": "string"}}})
+    values = PluginValues({"WGET_AGENT": "half\0lost"}, None, None)
+    with pytest.raises(PluginConfigError, match="plugin wget, WGET_AGENT: holds a NUL"):
+        hook_environment(config, values, engine={}, environ={})
