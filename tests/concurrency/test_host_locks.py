@@ -22,7 +22,7 @@ import queue_workflows
 from queue_workflows.db.doctor.findings import Status
 from queue_workflows.errors import ConfigurationError, ExitCode, LockHeld, LockUnusable
 from queue_workflows.host import flock, locks
-from queue_workflows.host.claims import MARK, Claim
+from queue_workflows.host.claims import MARK, Claim, read_claim, write_claim
 from queue_workflows.host.flock import lock_directory
 from queue_workflows.host.lock_checks import check_locks
 from queue_workflows.host.locks import Absent, Free, Held, HostLock, Unusable, lock_file_name, probe
@@ -505,6 +505,35 @@ def test_a_strangers_directory_of_locks_is_refused(
         shared.chmod(0o1777)
         os.chown(shared, os.geteuid(), -1)
         assert lock_directory(None) == shared
+
+
+def test_a_lock_whose_file_goes_while_it_is_taken_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until its holder has written down who it is, nobody finds it by that."""
+    lock, gone = HostLock("camera", directory=tmp_path), []
+    with HostLock("other", directory=tmp_path):  # who is the first there looks for files that were removed
+        assert (tmp_path / MARK).exists()
+
+    def late(fd: int, claim: Claim) -> None:
+        write_claim(fd, claim)
+        if not gone:
+            gone.append(lock.path)
+            lock.path.unlink()
+
+    monkeypatch.setattr("queue_workflows.host.locks.write_claim", late)
+    with lock:
+        assert (gone, lock.is_seen) == ([lock.path], True)
+
+
+def test_the_longest_claim_can_be_read(tmp_path: Path) -> None:
+    """Without the directory, if that is what makes it too long: it is what people need least."""
+    longest = Claim("\U0001f512" * 200, os.getpid(), 1.5, "\U0001f512" * 200, "/" + "a" * 4000)
+    with (tmp_path / "claim").open("w+b") as file:
+        write_claim(file.fileno(), longest)
+        read = read_claim(file.fileno())
+    assert read == longest
+    assert read.directory is None
 
 
 def test_the_public_lock_lives_where_the_settings_say(
