@@ -28,9 +28,9 @@ from queue_workflows.repositories.table import LONGEST_PAGE
 QUEUE: Final = "hooks"
 
 # seen: the first jobs that nobody else is claiming, within a priority those of this host's runs before those
-# of runs that are no host's yet, or are this one's since. runs: those of the latter, locked and looked at
-# again. pinned: the ones that become this host's. siblings: what else of them waits already. next: the jobs
-# of `seen` whose run is this host's.
+# of runs that are no host's yet, or are this one's since; each is looked up, where by EXISTS all of them may
+# be read. runs: those of the latter, locked and looked at again. pinned: the ones that become this host's.
+# siblings: what else of them waits already. next: the jobs of `seen` whose run is this host's.
 NEXT: Final = """seen AS MATERIALIZED (
     SELECT job.id, job.run_id, place.host = '' AS is_free
     FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS level (priority)
@@ -40,10 +40,11 @@ NEXT: Final = """seen AS MATERIALIZED (
         WHERE status = 'queued' AND queue = 'hooks' AND COALESCE(pinned_host, '') = place.host
             AND background = %(background)s::boolean AND priority = level.priority
             AND (%(alone)s::boolean OR NOT suspect)
-            AND (place.host <> '' OR NOT EXISTS (
-                SELECT FROM workflow_runs AS run
-                WHERE run.id = job.run_id AND run.pinned_host <> %(host)s::text
-            ))
+            AND (place.host <> '' OR (
+                SELECT run.pinned_host <> %(host)s::text FROM workflow_runs AS run
+                WHERE run.id = job.run_id
+                LIMIT 1
+            ) IS NOT TRUE)
         ORDER BY position
         LIMIT %(limit)s::bigint
         FOR NO KEY UPDATE SKIP LOCKED
