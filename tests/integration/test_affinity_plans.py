@@ -24,17 +24,25 @@ STORE = """
     SELECT %s, 'n', n, 'gpu', 5 + n %% 2, n %% 3, CASE WHEN n %% 20 > 0 THEN 'm' || (n %% %s) END
     FROM generate_series(1, %s) AS n
 """
+OVER = """
+    INSERT INTO workflow_node_jobs
+        (run_id, node_id, map_index, queue, status, claimed_by, attempt, finished_at)
+    SELECT %s, 'over', n, 'gpu', 'completed', 'w', 1, now() FROM generate_series(1, %s) AS n
+"""
 ELSEWHERE = STORE.replace("'gpu'", "'cpu'").replace("'n'", "'c'")
 PINNED = tuple(name.removeprefix("enable_") for name in PLANNER if name.startswith("enable_"))
 
 
-@pytest.fixture(scope="module", params=["never analyzed", "analyzed"])
+@pytest.fixture(scope="module", params=["never analyzed", "analyzed", "analyzed while idle"])
 def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[Jobs]:
     """Many jobs of many models, and as many of another queue."""
     with jobs_of("node", qwf_dsn) as jobs:
         jobs.connection.execute(f"ALTER TABLE {TABLE} SET (autovacuum_enabled = off)")
         run = RunRepository(jobs.connection).insert("film", spec={}, spec_hash="h").id
         jobs.connection.execute("SET session_replication_role = replica")
+        if request.param == "analyzed while idle":
+            jobs.connection.execute(OVER, [run, ROWS])
+            jobs.connection.execute(f"VACUUM ANALYZE {TABLE}")
         for sql in (STORE, ELSEWHERE):
             jobs.connection.execute(sql, [run, MODELS, ROWS])
         jobs.connection.execute("RESET session_replication_role")

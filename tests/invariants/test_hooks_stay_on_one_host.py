@@ -308,7 +308,7 @@ FROM generate_series(%(first)s::integer, %(last)s::integer) AS n
 """
 
 
-@pytest.mark.parametrize("analyzed", ["afterwards", "while filled", "never"])
+@pytest.mark.parametrize("analyzed", ["afterwards", "while idle", "while filled", "never"])
 def test_the_claim_reads_what_it_takes(one: Host, analyzed: str) -> None:
     """By its own index, whatever else waits: runs of other hosts, of other queues, and what is over.
 
@@ -322,6 +322,8 @@ def test_the_claim_reads_what_it_takes(one: Host, analyzed: str) -> None:
     waiting = {"run": run_id, "status": "queued", "over": False, "first": 10_001, "last": 30_000}
     with psycopg.connect(one.connection.info.dsn, autocommit=True) as analyst, one.connection.transaction():
         one.connection.execute(STORED, over)
+        if analyzed == "while idle":
+            one.connection.execute("ANALYZE workflow_node_jobs")
         one.connection.execute(STORED, waiting)
         if analyzed == "while filled":
             # It finds the pages, and no row that it may see.

@@ -14,6 +14,14 @@ depends_on = None
 TABLES = ("workflow_node_jobs", "ingest_jobs")
 HOLD = "(hold_reason, hold_key, queue, priority DESC, position)"
 KEYED = "(limit_key, queue)"
+# Of the nodes of one queue each.
+QUEUES = {
+    "hooks": ("hooks", "(COALESCE(pinned_host, ''), background, priority DESC, position)"),
+    "any_high": ("gpu", "(priority DESC, host_priority DESC, position)"),
+    "any_low": ("gpu", "(priority DESC, host_priority, position)"),
+    "model_high": ("gpu", "(required_model, priority DESC, host_priority DESC, position)"),
+    "model_low": ("gpu", "(required_model, priority DESC, host_priority, position)"),
+}
 # As before, but for the words of these indexes.
 FRONT_ROOM = """
 CREATE OR REPLACE FUNCTION qwf_front_room(of_queue text, of_key text, most integer) RETURNS integer
@@ -50,10 +58,20 @@ $$
 
 def upgrade() -> None:
     replace("hold_reason", "COALESCE(status = 'queued', false)")
+    replace_queues("COALESCE(status = 'queued' AND queue = '{queue}', false)")
 
 
 def downgrade() -> None:
     replace("status = 'scheduled' AND hold_reason", "status = 'queued'")
+    replace_queues("status = 'queued' AND queue = '{queue}'")
+
+
+def replace_queues(queued: str) -> None:
+    """The indexes of what is claimed from queues in an order of their own."""
+    table = "workflow_node_jobs"
+    for name, (queue, columns) in QUEUES.items():
+        where = queued.replace("{queue}", queue)
+        replace_index(f"ix_{table}_{name}", table, f"{columns} WHERE {where}")
 
 
 def replace(held: str, queued: str) -> None:

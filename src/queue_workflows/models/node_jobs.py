@@ -36,7 +36,7 @@ NODE_POSITION = Sequence("workflow_node_jobs_position_seq", metadata=Base.metada
 
 def _warm_indexes() -> Iterator[Index]:
     """The order of workers that keep models loaded, from either end of `host_priority`."""
-    here = text("status = 'queued' AND queue = 'gpu'")
+    here = text("COALESCE(status = 'queued' AND queue = 'gpu', false)")
     for name, host_priority in (("high", text("host_priority DESC")), ("low", text("host_priority"))):
         order = (text("priority DESC"), host_priority, "position")
         yield Index(f"ix_workflow_node_jobs_any_{name}", *order, postgresql_where=here)
@@ -88,7 +88,7 @@ class WorkflowNodeJob(Claimable, Base):
             "background",
             text("priority DESC"),
             "position",
-            postgresql_where=text("status = 'queued' AND queue = 'hooks'"),
+            postgresql_where=text("COALESCE(status = 'queued' AND queue = 'hooks', false)"),
         ),
         *_warm_indexes(),
         # Who waits for an answer, and whose time is up.

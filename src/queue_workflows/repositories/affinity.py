@@ -30,8 +30,9 @@ First: TypeAlias = Literal["high", "low"]
 
 # Of each turn so many are looked at: as many workers may claim at one moment before one finds nothing.
 LOOKED_AT: Final = 16
-# Only rows of this queue are in the indexes of this order.
-_HERE: Final = f"{CLAIMABLE} AND queue = 'gpu' AND priority = level.priority"
+# Only rows of this queue are in the indexes of this order; in words that no other index serves.
+_HERE: Final = """COALESCE(status = 'queued' AND queue = 'gpu', false)
+                    AND (%(alone)s::boolean OR NOT suspect) AND priority = level.priority"""
 # By the index of every claim, which is in the order of age: that the queue is `gpu` is kept from the planner,
 # who would else sort what the other indexes have.
 _BY_AGE: Final = CLAIMABLE.replace("%(queue)s::text", "(SELECT %(queue)s::text)")

@@ -57,7 +57,8 @@ _SEEN_HOOKS: Final = """SELECT job.id, job.name
     CROSS JOIN (VALUES (false), (true)) AS kind (background)
     CROSS JOIN LATERAL (
         SELECT id, {by} AS name FROM {table}
-        WHERE status = 'queued' AND queue = 'hooks' AND COALESCE(pinned_host, '') = place.host
+        WHERE COALESCE(status = 'queued' AND queue = 'hooks', false)
+            AND COALESCE(pinned_host, '') = place.host
             AND background = kind.background
         ORDER BY priority DESC, position
         LIMIT {at_once}

@@ -37,7 +37,8 @@ NEXT: Final = """seen AS MATERIALIZED (
     CROSS JOIN (VALUES (1, %(host)s::text), (2, '')) AS place (turn, host)
     CROSS JOIN LATERAL (
         SELECT id, run_id FROM {table} AS job
-        WHERE status = 'queued' AND queue = 'hooks' AND COALESCE(pinned_host, '') = place.host
+        WHERE COALESCE(status = 'queued' AND queue = 'hooks', false)
+            AND COALESCE(pinned_host, '') = place.host
             AND background = %(background)s::boolean AND priority = level.priority
             AND (%(alone)s::boolean OR NOT suspect)
             AND (place.host <> '' OR (
@@ -116,7 +117,8 @@ SELECT job.suspect FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS level (pr
 CROSS JOIN (VALUES (1, %(host)s::text), (2, '')) AS place (turn, host)
 CROSS JOIN LATERAL (
     SELECT suspect FROM workflow_node_jobs
-    WHERE status = 'queued' AND queue = 'hooks' AND COALESCE(pinned_host, '') = place.host
+    WHERE COALESCE(status = 'queued' AND queue = 'hooks', false)
+            AND COALESCE(pinned_host, '') = place.host
         AND background = %(background)s::boolean AND priority = level.priority
     ORDER BY position
     LIMIT 1
