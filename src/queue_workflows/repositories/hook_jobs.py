@@ -117,8 +117,7 @@ SELECT job.suspect FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS level (pr
 CROSS JOIN (VALUES (1, %(host)s::text), (2, '')) AS place (turn, host)
 CROSS JOIN LATERAL (
     SELECT suspect FROM workflow_node_jobs
-    WHERE COALESCE(status = 'queued' AND queue = 'hooks', false)
-            AND COALESCE(pinned_host, '') = place.host
+    WHERE COALESCE(status = 'queued' AND queue = 'hooks', false) AND COALESCE(pinned_host, '') = place.host
         AND background = %(background)s::boolean AND priority = level.priority
     ORDER BY position
     LIMIT 1
