@@ -201,8 +201,13 @@ def _in_the_background(snippet: Snippet, exported: Path) -> Iterator[None]:
 
 def _await_beginning(snippet: Snippet, step: Step, process: Child, output: TextIO) -> None:
     deadline = time.monotonic() + COMMAND_TIMEOUT_S
-    while not output_matches((*step.expected, "..."), said := _said(output)):
-        if process.poll() is not None or time.monotonic() > deadline:
+    while True:
+        # Asked first: what it prints before it ends is read below.
+        is_over = process.poll() is not None or time.monotonic() > deadline
+        said = _said(output)
+        if output_matches((*step.expected, "..."), said):
+            return
+        if is_over:
             shown = "\n".join(step.expected)
             raise SnippetFailed(
                 f"{snippet.name}: `{step.command}` printed\n{said}\nbut the page says\n{shown}"
