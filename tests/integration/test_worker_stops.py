@@ -52,20 +52,25 @@ def test_a_closed_terminal_stops_gracefully(qwf_dsn, conn, jobs, tmp_path: Path)
     assert (row.status, row.crash_count, row.failures) == ("queued", 0, 0)
 
 
+def guardian_of(identity: Identity, dsn: str, deadman: DeadMan) -> Guardian:
+    """One that is asked by the test, and not started."""
+    return Guardian(
+        identity,
+        Settings(),
+        repository=IngestJobRepository,
+        connect=lambda: psycopg.connect(dsn, autocommit=True),
+        deadman=deadman,
+        on_news=lambda: None,
+        absorb=lambda _: None,
+        grace_s=30,
+    )
+
+
 @pytest.mark.parametrize("news", ["stop", "off", "pause"])
 def test_a_claim_that_meets_a_stop_is_not_begun(qwf_dsn, news):
     """Confirmed when the guardian has told all that were held: this one is told on its arrival."""
     with DeadMan(enabled=False) as deadman:
-        guardian = Guardian(
-            Identity("here", "fetch", "x", 1),
-            Settings(),
-            repository=IngestJobRepository,
-            connect=lambda: psycopg.connect(qwf_dsn, autocommit=True),
-            deadman=deadman,
-            on_news=lambda: None,
-            absorb=lambda _: None,
-            grace_s=30,
-        )
+        guardian = guardian_of(Identity("here", "fetch", "x", 1), qwf_dsn, deadman)
         if news == "stop":
             guardian.stopping = signal.SIGTERM
         else:
@@ -83,16 +88,7 @@ def test_a_watch_asks_for_what_has_run_for_a_while(qwf_dsn, jobs):
     (job,) = jobs.claim("fetch", worker_id="h:fetch:1", lease_s=60)
     jobs.cancel(job.id, actor="test")
     with DeadMan(enabled=False) as deadman:
-        guardian = Guardian(
-            Identity("h", "fetch", "1", 1),
-            Settings(),
-            repository=IngestJobRepository,
-            connect=lambda: psycopg.connect(qwf_dsn, autocommit=True),
-            deadman=deadman,
-            on_news=lambda: None,
-            absorb=lambda _: None,
-            grace_s=30,
-        )
+        guardian = guardian_of(Identity("h", "fetch", "1", 1), qwf_dsn, deadman)
         now = time.monotonic()
         held = HeldJob(job, context(job), Budget(3600, 120), now, boottime() + 30)
         guardian.hold(held)
