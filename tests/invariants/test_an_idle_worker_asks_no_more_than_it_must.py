@@ -66,5 +66,6 @@ def test_many_workers_take_turns_to_look(floor: Floor, proxy: StatementProxy) ->
     with floor.worker(dsn=proxy.dsn):
         until(lambda: proxy.passed(LOOK))
         watched = proxy.passed(*WATCHES)
-        until(lambda: proxy.passed(*WATCHES) >= watched + 2)
-        assert proxy.passed(LOOK) == 1
+        # Counted and not timed: who is kept from both for a while asks each once after it.
+        until(lambda: proxy.passed(*WATCHES) >= watched + 4)
+        assert proxy.passed(LOOK) <= 2
