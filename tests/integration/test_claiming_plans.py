@@ -256,7 +256,7 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     reclaim = {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None, "in_turn": True}
     held = {"reason": "limit", "keys": texts(["k7"]), "queue": crowded.queue, "limit": 1}
     aside = {"queue": crowded.queue, "names": texts(["task"]), "reason": "unknown_task", "delay_s": 60.0}
-    of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True, "kept": "{1,2,3}"}
+    of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True, "how": "", "kept": "{1,2,3}"}
     for sql, params, index in (
         (holding.PUT_ASIDE, aside, "claim"),
         (holding.PUT_LOCKED_ASIDE, aside, "claim"),

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Final
 
 from queue_workflows.host import pid1
+from queue_workflows.host.last_word import PIPE, LastWord
 from queue_workflows.host.lifetime import MARK
 from queue_workflows.host.pid1 import LAUNCHER_PID
 
@@ -54,6 +55,11 @@ class Child(subprocess.Popen[bytes]):
     """A started process; `mark` is what `lifetime.kill_tree` finds its descendants by."""
 
     mark: str
+    last_word: LastWord | None = None
+
+    def chose(self, status: int) -> bool:
+        """Whether its own code decided on this end; one that was given no pipe is believed."""
+        return self.last_word is None or self.last_word.announced(self.pid, status)
 
 
 def spawn(
@@ -66,12 +72,14 @@ def spawn(
     stdout: _Stream = None,
     stderr: _Stream = None,
     pass_fds: Sequence[int] = (),
+    with_last_word: bool = False,
 ) -> Child:
     """Start a command in a session of its own; `env` replaces our environment.
 
     To be called from a thread that stays: a child that dies with its parent dies with the thread that spawned
     it. The child inherits that thread's signal mask, so it must not hold back what a child should hear.
-    `pass_launcher=False` is for commands that are not ours.
+    `pass_launcher=False` is for commands that are not ours, `with_last_word` for those of ours that announce
+    how they end.
     """
     environ = dict(os.environ if env is None else env)
     environ.pop(LAUNCHER_PID, None)
@@ -79,16 +87,25 @@ def spawn(
         environ[LAUNCHER_PID] = str(os.getpid())
     above = environ.get(MARK) or os.environ.get(MARK)
     environ[MARK] = mark = f"{above}/{uuid.uuid4().hex}" if above else uuid.uuid4().hex
-    child = Child(
-        command,
-        env=environ,
-        cwd=cwd,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=pass_fds,
-        start_new_session=True,
-    )
+    last_word = LastWord() if with_last_word else None
+    if last_word is not None:
+        environ[PIPE] = str(last_word.fd)
+        pass_fds = [*pass_fds, last_word.fd]
+    try:
+        child = Child(
+            command,
+            env=environ,
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+    finally:
+        if last_word is not None:
+            last_word.handed_over()
+    child.last_word = last_word
     child.mark = mark
     return child
 

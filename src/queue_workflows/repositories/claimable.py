@@ -306,18 +306,26 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         return _reclaimed(self._sql.rows(sweeping.RECLAIM[self._family.name], params))
 
     def reclaim_worker(
-        self, worker_id: str, *, max_crashes: int, crashed: bool = True, kept: Iterable[int] = ()
+        self,
+        worker_id: str,
+        *,
+        max_crashes: int,
+        crashed: bool = True,
+        how: str = "",
+        kept: Iterable[int] = (),
     ) -> list[Reclaimed]:
         """Take back what a worker held that is known to be gone, at most `RECLAIMED_AT_ONCE` at a time.
 
-        `crashed` is for a death that its job may have caused, not for an exit that it did not. A worker that
-        lives may so give back what it does not know of: all but the jobs that it has `kept`.
+        `crashed` is for a death that its job may have caused, not for an exit that it did not; `how` says in
+        words how it ended, for the jobs' errors. A worker that lives may so give back what it does not know
+        of: all but the jobs that it has `kept`.
         """
         params = {
             "worker_id": check.text("worker_id", worker_id),
             "kept": id_array(kept),
             "max_crashes": check.whole("max_crashes", max_crashes, 1, check.INT_MAX),
             "crashed": bool(crashed),
+            "how": check.text("how", how) if how else "",
         }
         return _reclaimed(self._sql.rows(sweeping.RECLAIM_WORKER[self._family.name], params))
 

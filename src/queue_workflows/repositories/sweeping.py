@@ -201,7 +201,8 @@ WITH lapsed AS MATERIALIZED (
                 WHEN judged.counted THEN 'its worker died while it ran alone'
                 WHEN judged.shared THEN 'its worker died while it held several jobs'
                 ELSE {excuse}
-            END, 'counted', judged.counted, 'at', statement_timestamp(), 'attempt', job.attempt,
+            END || CASE WHEN judged.blameless OR {how} = '' THEN '' ELSE ': ' || {how} END,
+            'counted', judged.counted, 'at', statement_timestamp(), 'attempt', job.attempt,
             'worker_id', job.claimed_by)
             || CASE WHEN job.queue = 'hooks' AND judged.shares > 0
                 THEN jsonb_build_object('shared_in', job.generation) ELSE '{empty}' END)
@@ -239,6 +240,7 @@ RECLAIM: Final = per_family(
         started_at, lease_expires_at - make_interval(secs => %(lease_s)s::float8)
     )""",
     excuse="'its lease lapsed while the database was away'",
+    how="''",
     **_SHARED,
 )
 RECLAIM_WORKER: Final = per_family(
@@ -246,6 +248,7 @@ RECLAIM_WORKER: Final = per_family(
     lapsed="claimed_by = %(worker_id)s::text AND id <> ALL (%(kept)s::bigint[])",
     blameless="NOT %(crashed)s::boolean",
     excuse="'its worker ended without giving it back'",
+    how="%(how)s::text",
     **_SHARED,
 )
 

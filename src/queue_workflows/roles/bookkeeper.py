@@ -53,12 +53,13 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Burial:
-    """A worker that has ended; `crashed` if its job may have caused it."""
+    """A worker that has ended; `crashed` if its job may have caused it, `how` in words."""
 
     worker_id: str
     ended_at: float
     lease_s: float
     crashed: bool
+    how: str = ""
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class Bookkeeper(threading.Thread):
             sessions.end_all(connection, burial.worker_id, within_s=self._pace.session_ends_within)
             for kind, title in _FAMILIES:
                 taken = kind(connection).reclaim_worker(
-                    burial.worker_id, max_crashes=self._max_crashes, crashed=crashed
+                    burial.worker_id, max_crashes=self._max_crashes, crashed=crashed, how=burial.how
                 )
                 for job in taken:
                     counted = ", a crash counted" if job.counted else ""

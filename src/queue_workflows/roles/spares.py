@@ -108,7 +108,7 @@ class Spares(Generic[K]):
             theirs.callback(os.close, waiting)
             on_failure.callback(os.close, waits)
             told = {**os.environ, PIPES: f"{named},{waiting}"}
-            child = spawn(self._command_for(key), env=told, pass_fds=[named, waiting])
+            child = spawn(self._command_for(key), env=told, pass_fds=[named, waiting], with_last_word=True)
             on_failure.callback(self._end, child)
             fd = watch(child)
             on_failure.pop_all()

@@ -31,11 +31,13 @@ def started(
     with output as stream:
         if not isinstance(spec, RoleSpec):
             held = given.descriptors
-            return spawn(command, env=env, stdout=stream, stderr=stream, pass_fds=held), None
+            child = spawn(command, env=env, stdout=stream, stderr=stream, pass_fds=held, with_last_word=True)
+            return child, None
         lifeline = Lifeline(now, stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
         env[PIPE] = str(lifeline.fd)
         try:
-            child = spawn(command, env=env, stdout=stream, stderr=stream, pass_fds=[lifeline.fd])
+            own = [lifeline.fd]
+            child = spawn(command, env=env, stdout=stream, stderr=stream, pass_fds=own, with_last_word=True)
         except BaseException:
             lifeline.close()
             raise

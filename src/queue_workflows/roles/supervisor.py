@@ -39,7 +39,7 @@ from queue_workflows.roles import loop
 from queue_workflows.roles.bookkeeper import Bookkeeper, Burial, Pace, Wanted
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
 from queue_workflows.roles.placement import Placement
-from queue_workflows.roles.restarts import HOPELESS, Next, Restarts, crashed, describe
+from queue_workflows.roles.restarts import HOPELESS, Next, Restarts, acted_on, crashed, describe
 from queue_workflows.roles.slots import EachDevice, Life, Slot, Spec, slots_of, worth_a_spare
 from queue_workflows.roles.spares import Spares
 from queue_workflows.roles.starting import Outlet, started
@@ -286,15 +286,15 @@ class Supervisor:
         self._placement.vacated(slot, life.sweep.left)
         if life.lifeline is not None:
             life.lifeline.close()
+        chosen = life.child.chose(status)
+        how, status = describe(status, chosen=chosen), acted_on(status, chosen=chosen)
         if life.worker_id is not None:
             blamed = crashed(status) and self._kill_at is None
             lease_s = self._settings.lease_for(slot.spec.queue)
-            self._bookkeeper.bury(Burial(life.worker_id, life.ended_at, lease_s, blamed))
+            self._bookkeeper.bury(Burial(life.worker_id, life.ended_at, lease_s, blamed, how))
         lived_s = life.ended_at - life.started_at
         say = _log.info if status == ExitCode.DONE or self._obeyed else _log.warning
-        self._follow(
-            slot, say, f"pid {life.child.pid} {describe(status)} after {lived_s:.1f} s", status, lived_s
-        )
+        self._follow(slot, say, f"pid {life.child.pid} {how} after {lived_s:.1f} s", status, lived_s)
 
     def _give_up(self, slot: Slot, life: Life, sweep: Sweep, fd: int) -> None:
         """A child that the kernel has yet to let go of is waited for, but not by one who has to stop."""
