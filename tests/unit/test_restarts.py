@@ -120,5 +120,5 @@ def test_ends_are_told_in_words():
         describe(ExitCode.SCHEMA) == "ended with 79 (The database's schema is behind or ahead of this code)"
     )
     assert describe(42) == "ended with 42"
-    assert describe(78, chosen=False) == "ended with 78, which our code did not choose"
+    assert describe(78, chosen=False) == "ended with 78 unannounced, as by os._exit() in a job"
     assert describe(-signal.SIGTERM, chosen=False) == "killed by SIGTERM"

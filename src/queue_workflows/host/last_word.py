@@ -22,6 +22,8 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import Final
 
+from queue_workflows.db.descriptors import Descriptors
+
 PIPE: Final = "_QWF_LAST_WORD"
 _LONGEST: Final = 4096
 
@@ -63,14 +65,14 @@ class Announcer:
         given = environ.pop(PIPE, "")
         self._fd = int(given) if given.isdecimal() else -1
         self._pid = os.getpid()
-        self._file = _file_of(self._fd)
-        if self._file is not None:
+        self._files = Descriptors(self._fd)
+        if self._files.are_ours():
             os.set_inheritable(self._fd, False)
 
     @property
     def has_pipe(self) -> bool:
         """Whether the pipe is there still, and this is the process that it was given to."""
-        return self._file is not None and self._pid == os.getpid() and _file_of(self._fd) == self._file
+        return self._pid == os.getpid() and self._files.are_ours()
 
     def announce(self, status: int) -> None:
         """This process ends now, with this status, because our code decided so."""
@@ -88,14 +90,6 @@ class Announcer:
 
 def _words(pid: int, status: int) -> bytes:
     return b"%d %d\n" % (pid, status)
-
-
-def _file_of(fd: int) -> tuple[int, int] | None:
-    """Which open file a number stands for; None for none."""
-    with suppress(OSError, OverflowError):
-        seen = os.fstat(fd)
-        return seen.st_dev, seen.st_ino
-    return None
 
 
 # Taken once, as early as this module is loaded: whatever a job starts is started later.

@@ -386,4 +386,5 @@ class Crew:
         try:
             return self._performer.perform(held.job, held.ctx)
         finally:
+            self._guardian.leave_if_closed()
             self._left.after(held, began)

@@ -143,6 +143,7 @@ class Guardian:
         self._lanes = LaneWalk()
         self._closing = False
         self._asked_to_stop = 0
+        self._leaving = threading.Lock()
         self._hearing = Hearing(self._stop_is_asked)
         self._thread = threading.Thread(target=self._run, name="qwf-guardian", daemon=True)
 
@@ -232,6 +233,20 @@ class Guardian:
             self.leave(ExitCode.DONE)
         execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done)
 
+    def leave_if_closed(self) -> None:
+        """End the process if a job has closed its descriptors; from any thread.
+
+        Before anything is written to one that is somebody else's by now. Nothing can be given back, so what
+        it holds is taken back as after a crash, which this is.
+        """
+        if self._hearing.can_hear():
+            return
+        # Whoever comes second waits here for the end.
+        self._leaving.acquire()
+        held = ", ".join(str(one.job.id) for one in self.holdings.all())
+        _log.critical("the descriptors of this process were closed, so it ends; it holds the jobs %s", held)
+        leave_process(ExitCode.FAILED)
+
     def _stop_is_asked(self, number: int) -> None:
         """In the main thread: an idle worker stops also while the guardian waits for an answer."""
         if self.stopping is None:
@@ -247,6 +262,7 @@ class Guardian:
                     self._stop(number)
                 self._round()
         except BaseException:
+            self.leave_if_closed()
             # A worker without guards must not go on; what it holds is taken back when the lease lapses.
             _log.exception("the guardian failed, so the worker ends")
             self.leave(ExitCode.FAILED)
@@ -282,6 +298,7 @@ class Guardian:
         return now if getattr(held.job, "background", False) else now + within_s
 
     def _round(self) -> None:
+        self.leave_if_closed()
         self._round_at = now = time.monotonic()
         self._judge.judge(now)
         if now + _TOGETHER_S >= self._due.absorb:
@@ -322,6 +339,7 @@ class Guardian:
         return connection
 
     def _lost_touch(self, exc: Exception) -> None:
+        self.leave_if_closed()
         if self._line.let_go() or not self._was_away:
             _log.warning("the guardian has no database: %s", " ".join(str(exc).split()))
         self._was_away = True

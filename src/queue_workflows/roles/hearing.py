@@ -57,6 +57,10 @@ class Hearing:
         select.select([self._bell], [], [], seconds)
         return [number for number in self._bell.answer() if number in self._before]
 
+    def can_hear(self) -> bool:
+        """Whether its descriptors are its own still; a job that closes all of the process closes them too."""
+        return self._bell.is_whole()
+
     def ring(self) -> None:
         """End the present or the next wait; from any thread."""
         self._bell.ring(_NOTHING)

@@ -44,7 +44,7 @@ def describe(status: int, *, chosen: bool = True) -> str:
         except ValueError:
             return f"killed by signal {-status}"
     if not chosen:
-        return f"ended with {status}, which our code did not choose"
+        return f"ended with {status} unannounced, as by os._exit() in a job"
     meanings = [f" ({code.meaning.rstrip('.')})" for code in ExitCode if code == status]
     return "".join([f"ended with {status}", *meanings])
 

@@ -187,6 +187,7 @@ class Worker:
         try:
             return self._performer.perform(held.job, held.ctx)
         finally:
+            self._guardian.leave_if_closed()
             self._left.after(held, began)
 
     def _end(self, held: HeldJob, ending: Ending) -> ClaimedJob | None:

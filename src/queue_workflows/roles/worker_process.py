@@ -176,6 +176,7 @@ def _work(
             worker = _worker_of(outfit, is_crew=is_crew)
             status = worker.run()
         finally:
+            guardian.leave_if_closed()
             if outfit.hooks is not None:
                 outfit.hooks.close()
             guardian.close()
