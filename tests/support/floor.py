@@ -66,9 +66,13 @@ class Floor:
         del row["lease_expires_at"]
         return row
 
+    def are_in(self, status: str, *ids: int) -> bool:
+        """Whether all of these jobs are in a status."""
+        return all(self.jobs.seen(each, "status") == (status,) for each in ids)
+
     def until_in(self, status: str, *ids: int) -> None:
         """Wait until all of these jobs are in a status."""
-        until(lambda: all(self.jobs.seen(each, "status") == (status,) for each in ids))
+        until(lambda: self.are_in(status, *ids))
 
     def until_completed(self, *ids: int) -> None:
         self.until_in("completed", *ids)
