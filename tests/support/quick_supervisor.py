@@ -21,9 +21,11 @@ eval "$words"
 """
 
 
-def real_workers(dsn: str, *workers: str, env: Mapping[str, str] | None = None) -> Supervised:
+def real_workers(
+    dsn: str, *workers: str, env: Mapping[str, str] | None = None, prefix: Sequence[str] = ()
+) -> Supervised:
     """Of the shipped command: each `QUEUE[:N] [options]`."""
-    return Supervised([sys.executable, __file__, json.dumps(workers)], dsn, env=env)
+    return Supervised([*prefix, sys.executable, __file__, json.dumps(workers)], dsn, env=env)
 
 
 class ToldProcesses:

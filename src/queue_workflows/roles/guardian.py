@@ -261,6 +261,9 @@ class Guardian:
                 for number in self._hearing.wait(self._next_round(time.monotonic())):
                     self._stop(number)
                 self._round()
+        except MemoryError:
+            _log.critical("there is no memory left to guard jobs with, so the worker ends")
+            self.leave(ExitCode.FAILED)
         except BaseException:
             self.leave_if_closed()
             # A worker without guards must not go on; what it holds is taken back when the lease lapses.
