@@ -260,7 +260,7 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     for sql, params, index in (
         (holding.PUT_ASIDE, aside, "claim"),
         (holding.PUT_LOCKED_ASIDE, aside, "claim"),
-        (claiming.HEAD, {"queue": crowded.queue}, "claim"),
+        (claiming.HAS_SUSPECT, {"queue": crowded.queue}, "suspect"),
         (sweeping.PROMOTE, {"in_turn": True}, "due"),
         (sweeping.PROMOTE_HELD, held, "hold"),
         (host_locks.PROMOTE, {"keys": texts(["camera", "elsewhere:camera"]), "host": "h"}, "hold"),
@@ -383,9 +383,7 @@ def test_hot_statements_are_prepared_once_and_parsed_once(qwf_dsn: str, family: 
                     held[0], "scheduled", delay_s=1.5, hold_reason="limit", hold_key="k", error={"e": 1}
                 )
             ]
-            _, claimed = jobs.repository.end_and_claim(
-                endings, jobs.queue, worker_id="w1", lease_s=9, alone=True
-            )
+            _, claimed = jobs.repository.end_and_claim(endings, jobs.queue, worker_id="w1", lease_s=9)
             jobs.repository.end_many([ending(job) for job in (*held[1:], *claimed)])
             both = [ending(job, result={"n": n}) for n, job in enumerate(jobs.claim(limit=2))]
             _, claimed = jobs.repository.end_and_claim(both, jobs.queue, worker_id="w1", lease_s=9, limit=2)

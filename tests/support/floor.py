@@ -12,12 +12,12 @@ from support.ledger import Ledger
 from support.workers import running_worker, until
 
 from queue_workflows.repositories import IngestJobRepository
-from queue_workflows.repositories.claiming import CLAIM
+from queue_workflows.repositories.claiming import CLAIM, CLAIM_ALONE
 from queue_workflows.repositories.ending import END, END_ALIKE, END_ALIKE_AND_CLAIM, END_AND_CLAIM
 from queue_workflows.repositories.holding import RENEW, WATCH
 
 # What a worker of ingest jobs says to the database, for traps of `support.statement_proxy`.
-CLAIMS = (CLAIM["ingest"],)
+CLAIMS = (CLAIM["ingest"], CLAIM_ALONE["ingest"])
 ENDS = tuple(sql["ingest"] for sql in (END, END_ALIKE, END_AND_CLAIM, END_ALIKE_AND_CLAIM))
 RENEWALS = (RENEW["ingest"],)
 WATCHES = (WATCH["ingest"],)

@@ -46,9 +46,17 @@ class LastWord:
 
     def announced(self, pid: int, status: int) -> bool:
         """Whether this process, which has ended, said that it would end so."""
+        return _words(pid, status) in self._words_heard()
+
+    def said(self, pid: int) -> int | None:
+        """The status with which this process, which has ended, said that it would; None if it said none."""
+        own = [words.split() for words in self._words_heard() if words.startswith(b"%d " % pid)]
+        return int(own[-1][1]) if own else None
+
+    def _words_heard(self) -> list[bytes]:
         with suppress(BlockingIOError):
             self._heard += os.read(self._pipe, _LONGEST)
-        return _words(pid, status) in self._heard.splitlines(keepends=True)
+        return self._heard.splitlines(keepends=True)
 
     def __del__(self) -> None:
         os.close(self._pipe)

@@ -108,6 +108,15 @@ def claimable_indexes(table: str) -> tuple[Index, ...]:
             "position",
             postgresql_where=text("status = 'queued'"),
         ),
+        # Suspects, which are claimed after all others; in words that the index of the claim does not serve.
+        Index(
+            f"ix_{table}_suspect",
+            "queue",
+            "crash_count",
+            text("priority DESC"),
+            "position",
+            postgresql_where=text("COALESCE(status = 'queued' AND suspect, false)"),
+        ),
         # Promotion of what is due.
         Index(f"ix_{table}_due", "run_at", postgresql_where=text("status = 'scheduled'")),
         # What a freed slot or a starting worker promotes, first in line first. The status is not named, and

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
@@ -44,6 +43,7 @@ class Claims(NamedTuple):
     """The statements that claim; a queue's own take the same parameters and more."""
 
     claim: str
+    claim_alone: str
     end_and_claim: str
     end_alike_and_claim: str
 
@@ -51,7 +51,12 @@ class Claims(NamedTuple):
     def of(cls, family: Family) -> Self:
         """Those of a family's queues."""
         name = family.name
-        return cls(claiming.CLAIM[name], ending.END_AND_CLAIM[name], ending.END_ALIKE_AND_CLAIM[name])
+        return cls(
+            claiming.CLAIM[name],
+            claiming.CLAIM_ALONE[name],
+            ending.END_AND_CLAIM[name],
+            ending.END_ALIKE_AND_CLAIM[name],
+        )
 
 
 class ClaimableRepository(Repository[M], Generic[M, C]):
@@ -82,19 +87,22 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         limit: int = 1,
         positions: Sequence[int] = UNMARKED,
         alone: bool = False,
+        suspects_first: bool = False,
         durable: bool = True,
     ) -> list[C]:
         """Take the next jobs of a queue for `lease_s` seconds, in the order they are to be worked on.
 
         `positions` are those of a `Marks`. A suspect goes only to a worker that says it is `alone`: it holds
-        no other job and asks for one.
+        no other job and asks for one; and it comes after all others, or with `suspects_first` before them.
         """
-        params = _claim_params(
+        params = claiming.checked_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
         )
         params |= self._beside
+        params["suspects_first"] = suspects_first
         params["relaxed"] = not durable and self._sql.commits_each
-        return loaded(self._claimed, self._sql.rows(self._claims.claim, params))
+        claims = self._claims
+        return loaded(self._claimed, self._sql.rows(claims.claim_alone if alone else claims.claim, params))
 
     def ask_claim(
         self,
@@ -104,11 +112,10 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         lease_s: float,
         limit: int,
         positions: Sequence[int],
-        alone: bool,
     ) -> Callable[[], list[C]]:
-        """The same in a pipeline, in a transaction that has nothing else to keep: not durable."""
-        params = _claim_params(
-            queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
+        """The same in a pipeline, in a transaction that has nothing else to keep: not durable, no suspect."""
+        params = claiming.checked_params(
+            queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=False
         )
         rows = self._sql.ask(self._claims.claim, {**params, **self._beside, "relaxed": True})
         return lambda: loaded(self._claimed, rows())
@@ -139,17 +146,13 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         lease_s: float,
         limit: int = 1,
         positions: Sequence[int] = UNMARKED,
-        alone: bool = False,
     ) -> tuple[Ended, list[C]]:
-        """End a batch and claim the next jobs in one statement; what it gives back it does not take again."""
+        """End a batch and claim the next jobs in one statement, no suspect among them.
+
+        What it gives back it does not take again.
+        """
         return self.ask_end_and_claim(
-            endings,
-            queue,
-            worker_id=worker_id,
-            lease_s=lease_s,
-            limit=limit,
-            positions=positions,
-            alone=alone,
+            endings, queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions
         ).load()
 
     def ask_end_and_claim(
@@ -161,11 +164,10 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         lease_s: float,
         limit: int,
         positions: Sequence[int],
-        alone: bool,
     ) -> Unread[C]:
         """The same, done and not read yet, so that the next can be asked before its jobs are looked at."""
-        params = _claim_params(
-            queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
+        params = claiming.checked_params(
+            queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=False
         )
         params |= self._beside
         alike, given = given_params(self._family, endings)
@@ -202,10 +204,11 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         ending = Ending(job.fence, JobStatus.SCHEDULED, delay_s=delay_s, hold_reason=reason, hold_key=key)
         return self.end(ending)
 
-    def head_is_suspect(self, queue: str) -> bool:
-        """Whether the first in line of a queue waits for a worker that is alone."""
-        rows = self._sql.rows(claiming.HEAD[self._family.name], {"queue": check_queue_name(queue)})
-        return bool(rows and rows[0][0])
+    def has_suspect(self, queue: str) -> bool:
+        """Whether a job of a queue waits for a worker that is alone."""
+        return bool(
+            self._sql.rows(claiming.HAS_SUSPECT[self._family.name], {"queue": check_queue_name(queue)})
+        )
 
     def put_aside(self, queue: str, names: Iterable[str], *, reason: str, delay_s: float) -> int:
         """Hold what is queued for these tasks or modules, a few thousand rows at a time; how many."""
@@ -407,27 +410,6 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
 
     def _lost(self, fence: Fence) -> LeaseLost:
         return LeaseLost(self._family.title, fence.job_id, fence.attempt)
-
-
-def _claim_params(
-    queue: str, *, worker_id: str, lease_s: float, limit: int, positions: Sequence[int], alone: bool
-) -> dict[str, Any]:
-    return _standing(queue, worker_id, lease_s, limit, alone) | {"marks": claiming.marks_text(positions)}
-
-
-@lru_cache(maxsize=64, typed=True)
-def _standing(queue: str, worker_id: str, lease_s: float, limit: int, alone: bool) -> dict[str, Any]:
-    """What a worker says in each of its claims; checked once, as it says it a thousand times a second."""
-    if alone and limit != 1:
-        raise PayloadError("who claims alone asks for one job", path="limit")
-    return claiming.claim_params(
-        check_queue_name(queue),
-        worker_id=check.text("worker_id", worker_id),
-        lease_s=check.seconds("lease_s", lease_s),
-        limit=check.whole("limit", limit, 1, LONGEST_PAGE),
-        alone=alone,
-        positions=UNMARKED,
-    )
 
 
 def _in_order(fences: Sequence[Fence]) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 What a lapse counts. A job is blamed for the death of its worker only if it was alone with it:
 
-    its worker held it alone      crash_count + 1, claimed alone from now on; `failed` at max_crashes
-    its worker held several       nothing, but all of them are suspect: claimed alone from now on
+    its worker held it alone      crash_count + 1, suspect from now on; `failed` at max_crashes
+    its worker held several       nothing, but all of them are suspect
     the database was away since its last renewal, or the worker ended for a reason of its own     nothing
+
+A suspect is claimed alone, and after whatever is not suspect: it goes to the end of its queue. (A hook keeps
+its place, as its run waits for it.)
 
 Whether a worker held several is asked of the rows that are still running, and sweeps may take them apart: one
 lease lapses before another, a batch is full, two sweepers share them, the families have a statement each. So
@@ -191,6 +194,8 @@ WITH lapsed AS MATERIALIZED (
         status = judged.status, lease_expires_at = NULL,
         claimed_by = CASE WHEN judged.status <> 'queued' THEN job.claimed_by END,
         finished_at = CASE WHEN judged.status <> 'queued' THEN statement_timestamp() END,
+        position = CASE WHEN judged.status = 'queued' AND job.queue <> 'hooks'
+            AND (judged.counted OR judged.doubted) THEN nextval('{sequence}') ELSE job.position END,
         crash_count = judged.crashes, suspect = job.suspect OR judged.counted OR judged.doubted,
         errors = {errors} || (jsonb_build_object(
             'kind', 'worker_lost', 'message', CASE

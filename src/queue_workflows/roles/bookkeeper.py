@@ -45,10 +45,14 @@ _ASLEEP_S: Final = 1.0  # how far the clocks may drift apart while the machine i
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to look at: the workers that live, and the queues whose workers wait for the operator."""
+    """What to look at: the workers that live, and the queues whose workers wait for the operator.
+
+    And those of which it matters whether suspects wait; they carry ingest jobs.
+    """
 
     workers: frozenset[str] = frozenset()
     queues: frozenset[str] = frozenset()
+    divided: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,7 @@ class Bookkeeper(threading.Thread):
         self._wake = threading.Event()
         self._guard = threading.Lock()
         self._burials: list[Burial] = []
+        self._verdicts: dict[str, bool] = {}
         self._closing = False
         self._failures = 0
         self._away_since: float | None = None
@@ -118,6 +123,12 @@ class Bookkeeper(threading.Thread):
         with self._guard:
             self._burials.append(burial)
         self._wake.set()
+
+    def verdicts(self) -> dict[str, bool]:
+        """Who was buried since this was asked last, and whether of a job: it crashed while it held some."""
+        with self._guard:
+            verdicts, self._verdicts = self._verdicts, {}
+        return verdicts
 
     def close(self, *, within_s: float) -> None:
         """Bury who is left, if that can be done in time."""
@@ -179,6 +190,7 @@ class Bookkeeper(threading.Thread):
     def _buried(self, burial: Burial) -> bool:
         """Take back what can be had; a session that the dead worker left may still hold a row's lock."""
         crashed = burial.crashed and burial.ended_at - self._steady_since >= burial.lease_s
+        held_jobs = False
         with self._line.asking() as connection:
             # What is on its way from the dead worker would take a job that nobody runs.
             sessions.end_all(connection, burial.worker_id, within_s=self._pace.session_ends_within)
@@ -186,9 +198,12 @@ class Bookkeeper(threading.Thread):
                 taken = kind(connection).reclaim_worker(
                     burial.worker_id, max_crashes=self._max_crashes, crashed=crashed, how=burial.how
                 )
+                held_jobs = held_jobs or bool(taken)
                 for job in taken:
                     counted = ", a crash counted" if job.counted else ""
                     _log.info("took %s %d of %s: %s%s", title, job.id, burial.worker_id, job.status, counted)
+            with self._guard:
+                self._verdicts[burial.worker_id] = crashed and held_jobs
             free_left_by(connection, [burial.worker_id])
             heartbeats = HeartbeatRepository(connection)
             if heartbeats.holds_jobs(burial.worker_id):
@@ -203,10 +218,12 @@ class Bookkeeper(threading.Thread):
             beats = HeartbeatRepository(connection).signs(wanted.workers)
             control = WorkerControlRepository(connection)
             wishes = {queue: control.effective(self._host_label, queue) for queue in wanted.queues}
+            jobs = IngestJobRepository(connection)
+            suspects = {queue: jobs.has_suspect(queue) for queue in wanted.divided}
         on = frozenset(
             queue for queue, wish in wishes.items() if wish is None or wish.desired != DesiredState.OFF
         )
-        self.signs = Signs(read_at, self._steady_since, beats, on)
+        self.signs = Signs(read_at, self._steady_since, beats, on, suspects)
 
     def _notice_sleep(self) -> None:
         slept = boottime() - self._now()

@@ -83,7 +83,7 @@ class Crew:
         # Of hooks nothing is left.
         self._left = outfit.leftovers(is_crew=True) if outfit.hooks is None else None
         self._room = Room(outfit.options.concurrency)
-        self._solitude = Solitude(outfit.settings.poll_s)
+        self._solitude = Solitude(outfit.settings.poll_s, is_last=outfit.hooks is None, rng=outfit.rng)
         self._unknown = PuttingAside(outfit.options.queue)
         self._exchange = Exchange(outfit, self)
         # What the last claims have shown: nothing for who has others beside it, nothing for who is alone.
@@ -207,15 +207,15 @@ class Crew:
         if in_hand == 1 and any(held.job.suspect for held in self._holdings.all()):
             return True
         if in_hand and self._solitude.must_look(now):
-            self._solitude.seen(self._head_is_suspect(), now)
+            self._solitude.seen(self._suspect_waits(), now)
             if self._solitude.is_wanted:
-                _log.info("a suspect is next: claiming nothing until the jobs in hand have ended")
+                _log.info("it is a suspect's turn: claiming nothing until the jobs in hand have ended")
                 self._take_back()
         return self._solitude.is_wanted and not self._solitude.lost_patience(now)
 
-    def _head_is_suspect(self) -> bool:
+    def _suspect_waits(self) -> bool:
         try:
-            return self._touch.repository().head_is_suspect(self._queue)
+            return self._touch.repository().has_suspect(self._queue)
         except DATABASE_AWAY as exc:
             self._exchange.lost(exc)
             return False

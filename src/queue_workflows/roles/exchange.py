@@ -109,9 +109,6 @@ class Exchange:
     def exchange(self, limit: int, alone: bool) -> None:
         """Claim, and with it end what has ended; an answer that waits is taken in meanwhile."""
         ended, self.unwritten = self.unwritten, []
-        if alone:
-            # Suspects kept their places, which are below all marks.
-            self._marks.unsure()
         if ended:
             self._end_and_claim(ended, limit, alone)
             return

@@ -36,6 +36,7 @@ from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.host.deadman import DeadMan, boottime
+from queue_workflows.host.hardening import RETIRE
 from queue_workflows.jobs.guards import HeldJob, next_verdict_at
 from queue_workflows.jobs.keyed_limits import LaneWalk
 from queue_workflows.jobs.maintenance import sweep
@@ -67,6 +68,7 @@ _ABSORB_AGAIN_S: Final = 0.02
 _WATCHED_AFTER_S: Final = 0.25
 # So many workers sweep each second, each; more of them take turns, and how long one's turn may take to come.
 _SWEEPERS: Final = 4
+_SWEEPS_AFTER_S: Final = 1.0
 _LONGEST_TURN_S: Final = 5.0
 # What is due so soon is seen to in the same round: to be woken costs more than most duties.
 _TOGETHER_S: Final = 0.25
@@ -139,7 +141,8 @@ class Guardian:
         self._telling = Telling(identity, settings, self.holdings, models)
         self._connected_at = 0.0
         self._was_away = False
-        self._due = _Due()
+        # What may die of its first job leaves sweeping to those that live.
+        self._due = _Due(sweep=time.monotonic() + _SWEEPS_AFTER_S if identity.part else 0.0)
         self._lanes = LaneWalk()
         self._closing = False
         self._asked_to_stop = 0
@@ -280,11 +283,17 @@ class Guardian:
 
     def _stop(self, number: int) -> None:
         """The first signal lets the jobs finish within the grace, the second ends them at once."""
+        if number == RETIRE:
+            # Those that it holds may take as long as they like; only no other is begun.
+            self.stopping = self.stopping or number
+            self.doing(WorkerState.STOPPING)
+            self._on_news()
+            return
         grace_s = 0.0 if self._asked_to_stop else self._grace_s
         if not self._asked_to_stop:
             _log.info("%s: stopping, with %g s for the current job", signal.Signals(number).name, grace_s)
         self._asked_to_stop += 1
-        self.stopping = self.stopping or number
+        self.stopping = number if self.stopping in (None, RETIRE) else self.stopping
         now = time.monotonic()
         # Hooks can be asked, and say what they have: those of the background at once, who would not end soon.
         asked_s = min(self.settings.cancel_grace_s, grace_s / 2)

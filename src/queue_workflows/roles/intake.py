@@ -107,7 +107,6 @@ class _Claiming(TypedDict):
     lease_s: float
     limit: int
     positions: Sequence[int]
-    alone: bool
 
 
 class Asked(NamedTuple):
@@ -137,9 +136,17 @@ class Intake:
         self._lanes = LaneRepository(connection, self.repository.family)
         self._reached = Reached(terms.queue)
 
-    def claim(self, marks: Marks, now: float, *, limit: int = 1, alone: bool = False) -> list[ClaimedJob]:
+    def claim(
+        self,
+        marks: Marks,
+        now: float,
+        *,
+        limit: int = 1,
+        alone: bool = False,
+        suspects_first: bool = False,
+    ) -> list[ClaimedJob]:
         """The next jobs, at most `limit`, without whose limit is full; `marks` learn from the answer."""
-        jobs = self._claimed(marks, now, limit=limit, alone=alone)
+        jobs = self._claimed(marks, now, limit=limit, alone=alone, suspects_first=suspects_first)
         marks.claimed(jobs, limit)
         return self.begun(jobs)
 
@@ -194,8 +201,9 @@ class Intake:
         that either this sees who went into a lane meanwhile, or that one sees the free slot; in one round
         trip.
         """
-        if self._terms.offers or self._locks.has_of([ending.fence for ending in endings]):
-            # A lock is freed after the end is stored, and who waits for it may be the next.
+        if alone or self._terms.offers or self._locks.has_of([ending.fence for ending in endings]):
+            # A lock is freed after the end is stored, and who waits for it may be the next. A suspect is
+            # claimed by a statement of its own.
             ended = self.end(endings, is_counted=True)
             jobs = self._claimed(marks, now, limit=limit, alone=alone)
             return Asked(endings, marks, limit, lambda: (ended, jobs))
@@ -206,7 +214,6 @@ class Intake:
             "lease_s": terms.lease_s,
             "limit": limit,
             "positions": positions,
-            "alone": alone,
         }
         fences = [ending.fence for ending in endings] if self._kept else []
         if not fences or not (keys := self._kept.keys_of(fences)):
@@ -223,13 +230,18 @@ class Intake:
         admitted()
         return Asked(endings, marks, limit, lambda: (ended, jobs))
 
-    def _claimed(self, marks: Marks, now: float, *, limit: int, alone: bool) -> list[ClaimedJob]:
+    def _claimed(
+        self, marks: Marks, now: float, *, limit: int, alone: bool, suspects_first: bool = False
+    ) -> list[ClaimedJob]:
         self._reached.by(marks)
         terms = self._terms
         if terms.offers and (jobs := self._offered(limit, alone)):
             # They say nothing of the queue.
             marks.unsure()
             return jobs
+        if alone:
+            # A suspect is next only where there is nothing else, also below the marks.
+            marks.unsure()
         return self.repository.claim(
             terms.queue,
             worker_id=terms.worker_id,
@@ -237,6 +249,7 @@ class Intake:
             limit=limit,
             positions=marks.positions(now),
             alone=alone,
+            suspects_first=suspects_first,
             durable=False,
         )
 

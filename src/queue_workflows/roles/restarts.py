@@ -57,6 +57,15 @@ class Next:
     deaths: int = 0
     parked: bool = False
 
+    def in_words(self, status: int) -> str:
+        """For the log, beside how it ended."""
+        if self.delay_s is None:
+            return "its work is done" if status == ExitCode.DONE else "it is not started again"
+        if self.parked:
+            return "starts when it is switched on"
+        when = "again at once" if self.delay_s == 0 else f"again in {self.delay_s:.1f} s"
+        return f"{when}, though that may not help before somebody acts" if status in HOPELESS else when
+
 
 @dataclass(frozen=True)
 class Restarts:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from queue_workflows.host.launcher import Child, spawn
-from queue_workflows.roles.identity import INCARNATION
 from queue_workflows.roles.lifeline import PIPE, Lifeline
 from queue_workflows.roles.placement import Handover
 from queue_workflows.roles.slots import RoleSpec, Spec
@@ -19,15 +18,15 @@ Outlet = Callable[[str], AbstractContextManager[int | None]]
 def started(
     spec: Spec,
     command: Sequence[str],
-    incarnation: str,
+    told: Mapping[str, str],
     *,
     output: AbstractContextManager[int | None],
     given: Handover,
     settings: Settings,
     now: float,
 ) -> tuple[Child, Lifeline | None]:
-    """The child, and the lifeline of one that sends no heartbeat."""
-    env = {**given.environ, INCARNATION: incarnation}
+    """The child, whose environment has what it is `told`; and the lifeline of one that sends no heartbeat."""
+    env = {**given.environ, **told}
     with output as stream:
         if not isinstance(spec, RoleSpec):
             held = given.descriptors

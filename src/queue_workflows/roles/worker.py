@@ -32,12 +32,13 @@ from queue_workflows.repositories.ending import Ending
 from queue_workflows.roles.outfit import Outfit
 from queue_workflows.roles.performing import Performed
 from queue_workflows.roles.putting_aside import PuttingAside
+from queue_workflows.roles.solitude import SuspectsTurn
 from queue_workflows.states import WorkerState
 
 _log = logging.getLogger(__name__)
 
 # The revision that brought the last index which a worker's statements cannot do without.
-MIN_SCHEMA: Final = 31
+MIN_SCHEMA: Final = 35
 _FIRST_LOOK_S: Final = 0.005
 
 
@@ -61,13 +62,15 @@ class Worker:
         self._performer = outfit.performer
         self._duty = outfit.duty
         self._left = outfit.leftovers(is_crew=False)
+        self._suspects_turn = SuspectsTurn(outfit.rng)
         self._unknown = PuttingAside(outfit.options.queue)
 
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
         self._touch.connected()
-        self._duty.fetch_what_waited_for_us()
+        self._duty.fetch_at_start()
         self._guardian.is_claiming = True
+        self._suspects_turn.comes(time.monotonic())
         while (status := self._duty.reason_to_stop()) is None:
             if self._guardian.wish is not None:
                 self._duty.park(self._guardian.wish)
@@ -96,7 +99,8 @@ class Worker:
             intake = self._touch.intake()
             bounded = self._guardian.holdings.bounded(self._touch.meanwhile)
             with self._guardian.claiming, bounded as reading:
-                return self._taken(intake.claim(self._marks, now, alone=True), reading)
+                first = self._suspects_turn.take()
+                return self._taken(intake.claim(self._marks, now, alone=True, suspects_first=first), reading)
         except DATABASE_AWAY as exc:
             self._touch.lost(exc)
             self._touch.recover([])
@@ -200,7 +204,7 @@ class Worker:
         # What waits for who knows it, or for a lock, would else wait until there is no work.
         if ending.hold_reason == UNKNOWN_TASK and ending.hold_key is not None:
             self._unknown.met(ending.hold_key, time.monotonic())
-        elif self._duty.may_claim() and not self._duty.must_ask(time.monotonic()):
+        elif self._is_at_once():
             return self._end_and_claim(held, ending)
         with self._guardian.claiming:
             lost = self._touch.intake().end([ending]).lost
@@ -208,6 +212,11 @@ class Worker:
         if lost:
             self._tell_lost(job)
         return None
+
+    def _is_at_once(self) -> bool:
+        """Whether the next claim goes with this end: nothing else is to be asked, and it is of any job."""
+        now = time.monotonic()
+        return self._duty.may_claim() and not self._suspects_turn.comes(now) and not self._duty.must_ask(now)
 
     def _end_refused(self, job: ClaimedJob, exc: Exception) -> None:
         """End otherwise what the server would not end as it should have: that is no crash of this worker."""
@@ -221,9 +230,7 @@ class Worker:
             self._marks.unsure()
         with self._guardian.claiming:
             reading = boottime()
-            ended, jobs = self._touch.intake().end_and_claim(
-                [ending], self._marks, time.monotonic(), alone=True
-            )
+            ended, jobs = self._touch.intake().end_and_claim([ending], self._marks, time.monotonic())
             # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
             following = self._taken(jobs, reading)
             self._guardian.holdings.drop(held)

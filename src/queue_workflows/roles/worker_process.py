@@ -60,12 +60,22 @@ def run_worker(database: Database, settings: Settings, options: WorkerOptions) -
     if settings.hook_dirs and options.queue != GPU_QUEUE:
         hide_memory()
     report = HealthReport()
+    identity = Identity.take(settings.host_label, options.queue)
+    if identity.part:
+        options = _one_of_several(options, identity.part)
     with probed(report, options.health, options.health_file):
-        identity = Identity.take(settings.host_label, options.queue)
         needed = f"{MIN_SCHEMA} {versions()['queue_workflows']} {database.redacted}"
-        _wait_for_schema(database, options, known=identity.schema == needed)
+        if not identity.part:  # whoever that stands in for has looked
+            _wait_for_schema(database, options, known=identity.schema == needed)
         identity = replace(identity, schema=needed)
         return _work(database, settings, options, report, identity=identity, launcher_pid=launcher_pid)
+
+
+def _one_of_several(options: WorkerOptions, part: int) -> WorkerOptions:
+    """Of processes in the place of one with several jobs: each has one, and the first is at the address."""
+    if part == 1:
+        return replace(options, concurrency=1)
+    return replace(options, concurrency=1, health=None, health_file=None)
 
 
 def _wait_for_schema(database: Database, options: WorkerOptions, *, known: bool) -> None:
