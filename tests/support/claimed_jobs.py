@@ -63,6 +63,7 @@ def node_job(**changes: Any) -> ClaimedNodeJob:
         "required_model": None,
         "step": None,
         "background": False,
+        "survives_outage": False,
     }
     return ClaimedNodeJob(**_SHARED | own | changes)
 

@@ -36,12 +36,13 @@ class Floor:
         *,
         gated: bool = False,
         stuck: bool = False,
+        task: str = "recorded",
         through: IngestJobRepository | None = None,
         **options: Any,
     ) -> int:
         """A job that writes down each of its attempts; each may wait at its gate, the first may get stuck."""
         args = {"ledger": str(self.ledger.directory), "gated": gated, "stuck": stuck}
-        return (through or self.repository).enqueue("recorded", queue="fetch", args=args, **options).id
+        return (through or self.repository).enqueue(task, queue="fetch", args=args, **options).id
 
     def worker(
         self, *options: str, dsn: str | None = None, **settings: str

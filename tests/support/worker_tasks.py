@@ -62,6 +62,19 @@ def recorded(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, An
     return {"attempt": ctx.attempt, "pid": os.getpid()}
 
 
+@ingest_task("enduring", survives_outage=True)
+def enduring(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, Any]:
+    """The same for one that may go on without its lease."""
+    return recorded(reason, args, ctx)
+
+
+@ingest_task("enduring_hog", survives_outage=True)
+def enduring_hog(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Writes down that it began, and holds the GIL for good once its gate is open."""
+    recorded(reason, args, ctx)
+    hog(reason, {"s": 600})
+
+
 @ingest_task("silent")
 def silent(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
     """Says one thing and then nothing for ever."""

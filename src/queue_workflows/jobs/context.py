@@ -82,6 +82,8 @@ class JobContext(Limited):
     ready_at: float = -math.inf
     # How long it may take at least, as something of its own ends it by then.
     takes_s: float = 0.0
+    # It has begun, and may go on without its lease while that cannot be renewed.
+    survives_outage: bool = False
     _workspaces: tuple[Workspace, ...] = ()
     # Held until the attempt has to stop; made by the first who sleeps.
     _running: threading.Lock | None = None

@@ -195,4 +195,5 @@ def _task(
         timeout_s=node.timeout_s,
         stall_timeout_s=node.stall_timeout_s,
         host_lock=names.host_lock,
+        survives_outage=node.survives_outage,
     )

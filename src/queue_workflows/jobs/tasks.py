@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from inspect import Parameter
 from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack
@@ -165,13 +166,15 @@ class TaskRegistry:
         limit_key: LimitKey | None = None,
         host_lock: str | None = None,
         exclusive: str | None = None,
+        survives_outage: bool = False,
     ) -> IngestTask[P, R]:
         """Say what a task name means; the options are what its jobs get when enqueued through the result.
 
         `backoff` is the first delay after a failure in seconds, doubled each time, which goes with the job;
         or a list of delays, the last one for all further failures, or a function of the number of failures,
         which the worker asks. `limit_key` may be a function of the args, reckoned when a job is enqueued.
-        A taken name is refused, unless it is the same function, imported again.
+        With `survives_outage` its jobs run on while their lease cannot be renewed, though another worker may
+        begin them meanwhile. A taken name is refused, unless it is the same function, imported again.
         """
         label = f"the ingest task {_checked_name(name)!r} ({_called(fn)})"
         function: Callable[P, R] = fn.fn if isinstance(fn, IngestTask) else fn
@@ -188,6 +191,9 @@ class TaskRegistry:
                 "exclusive": exclusive,
             },
         )
+        if not isinstance(survives_outage, bool):
+            raise ConfigurationError(f"{label}: survives_outage must be True or False")
+        work = replace(work, survives_outage=survives_outage)
         delay_rule = None
         if backoff is not None:
             delay_rule = _checked(label, lambda: rule_of(backoff))
@@ -219,6 +225,7 @@ class TaskRegistry:
         limit_key: LimitKey | None = None,
         host_lock: str | None = None,
         exclusive: str | None = None,
+        survives_outage: bool = False,
     ) -> Callable[[Callable[P, R]], IngestTask[P, R]]:
         """`register` as a decorator."""
         if not isinstance(name, str):
@@ -238,6 +245,7 @@ class TaskRegistry:
                 limit_key=limit_key,
                 host_lock=host_lock,
                 exclusive=exclusive,
+                survives_outage=survives_outage,
             )
 
         return decorate

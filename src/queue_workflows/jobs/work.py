@@ -20,12 +20,16 @@ _BY_POSITION: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWOR
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What to call for a job: `call(job, ctx)` returns the result, or an awaitable of it if `is_async`."""
+    """What to call for a job: `call(job, ctx)` returns the result, or an awaitable of it if `is_async`.
+
+    `survives_outage` says that it may go on without its lease while the database is away.
+    """
 
     label: str
     call: Callable[[Any, JobContext], Any]
     is_async: bool
     returns_dict: bool = False
+    survives_outage: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,7 @@ class ClaimedNodeJob(ClaimedJob):
     required_model: str | None
     step: int | None
     background: bool
+    survives_outage: bool
     item: Any = None
 
 

@@ -79,6 +79,7 @@ _BULK: Final = BulkTable(
         ("status", "text"),
         ("expires_at", "timestamptz"),
         ("expires_s", "float8"),
+        ("survives_outage", "boolean"),
     ),
     made=DUE_UNLESS_GIVEN,
     only_for_made=("run_at", "delay_s", "status", "expires_at", "expires_s"),
@@ -175,6 +176,7 @@ class NewNodeJob:
     status: JobStatus | None = None
     expires_at: datetime | None = None
     expires_s: float | None = None
+    survives_outage: bool = False
 
 
 def _status(status: JobStatus | None) -> str | None:
@@ -285,6 +287,7 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
             _status(job.status),
             check.stored_moment_or_none("expires_at", job.expires_at),
             check.seconds_or_none("expires_s", job.expires_s, zero=True),
+            bool(job.survives_outage),
         )
 
     # Last, because its name hides the builtin from the annotations below it.

@@ -51,6 +51,7 @@ from queue_workflows.roles.intake import Intake, Terms
 from queue_workflows.roles.judging import FLUSH_S, MAIN_PATIENCE_S, Judge
 from queue_workflows.roles.leaving import end_children, execute_anew
 from queue_workflows.roles.leaving import leave as leave_process
+from queue_workflows.roles.outage import OutageWatch
 from queue_workflows.roles.telling import Telling
 from queue_workflows.roles.turns import Turns
 from queue_workflows.settings import Settings
@@ -133,6 +134,8 @@ class Guardian:
         self._grace_s = grace_s
         self._launcher_pid = launcher_pid
         self._judge = Judge(self, is_barred)
+        self.outage = OutageWatch(self.holdings, deadman, self.terms.kept)
+        self.outage.cuts(self._line.cut_if_stuck)
         self._renew_s = settings.renew_for(identity.queue)
         self._round_s = min(_LONGEST_ROUND_S, self._renew_s / 2)
         self._rng = random.Random()  # noqa: S311
@@ -155,6 +158,7 @@ class Guardian:
         self._watch(now)
         self._telling.tell(self.connected(), now)
         self._thread.start()
+        self.outage.start()
 
     def close(self) -> None:
         """Stop guarding, which only a worker that holds nothing may ask for, and take the heartbeat back."""
@@ -162,6 +166,7 @@ class Guardian:
         self._hearing.ring()
         self._thread.join(_LAST_ROUND_S)
         self._hearing.end()
+        self.outage.close()
         self._deadman.disarm()
         if not self._thread.is_alive():
             self._farewell()

@@ -124,6 +124,7 @@ class Performer:
         return performed
 
     def _performed(self, job: ClaimedJob, work: Work, ctx: JobContext, run: WorkflowRun | None) -> Performed:
+        ctx.survives_outage = work.survives_outage or getattr(job, "survives_outage", False)
         outcome = execute(
             job,
             work,

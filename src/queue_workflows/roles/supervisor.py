@@ -34,6 +34,7 @@ from typing import Final
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.launcher import Child, watch
+from queue_workflows.host.pid1 import TIMER_IN_WORDS, has_announced_kill
 from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles import loop
 from queue_workflows.roles.bookkeeper import Bookkeeper, Burial, Pace, Wanted
@@ -277,6 +278,7 @@ class Supervisor:
         if life.fd is not None:
             self._give_up(slot, life, life.sweep, life.fd)
             return
+        is_announced = has_announced_kill(life.child.pid)
         status = life.child.poll()
         if status is None:
             return
@@ -292,9 +294,8 @@ class Supervisor:
             self._bookkeeper.bury(Burial(life.worker_id, life.ended_at, lease_s, blamed))
         lived_s = life.ended_at - life.started_at
         say = _log.info if status == ExitCode.DONE or self._obeyed else _log.warning
-        self._follow(
-            slot, say, f"pid {life.child.pid} {describe(status)} after {lived_s:.1f} s", status, lived_s
-        )
+        how = f"killed {TIMER_IN_WORDS}" if is_announced and status == -signal.SIGKILL else describe(status)
+        self._follow(slot, say, f"pid {life.child.pid} {how} after {lived_s:.1f} s", status, lived_s)
 
     def _give_up(self, slot: Slot, life: Life, sweep: Sweep, fd: int) -> None:
         """A child that the kernel has yet to let go of is waited for, but not by one who has to stop."""

@@ -52,6 +52,7 @@ class Touch:
         self._session: int | None = None
         self._lost_sessions: list[int] = []
         self._guardian = guardian
+        guardian.outage.cuts(self._line.cut_if_unanswered)
         self._listener = listener
         self._marks = marks
         self._rng = rng

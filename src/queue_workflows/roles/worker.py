@@ -36,8 +36,8 @@ from queue_workflows.states import WorkerState
 
 _log = logging.getLogger(__name__)
 
-# The revision that brought the last index which a worker's statements cannot do without.
-MIN_SCHEMA: Final = 31
+# The revision that brought the last column or index which a worker's statements cannot do without.
+MIN_SCHEMA: Final = 34
 _FIRST_LOOK_S: Final = 0.005
 
 

@@ -159,6 +159,7 @@ def _work(
             is_barred=loop.is_barred if isinstance(loop, SharedLoop) else None,
         )
         aside = Aside(lambda: database.connect(autocommit=True, hot=True), guardian.holdings.holds)
+        guardian.outage.cuts(aside.cut_if_stuck)
         settle()
         observe_in_flight(options.queue, family.name, lambda: len(guardian.holdings.all()))
         guardian.start()
