@@ -27,7 +27,7 @@ LEASE = {"QWF_LEASE_S": f"{LEASE_S:g}"}
 pytestmark = pytest.mark.timed
 
 
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("cut", ["stopped", pytest.param("swallowed", marks=pytest.mark.slow)])
 def test_it_outlives_its_lease_and_ends_as_if_nothing_had_been(
     floor: Floor, proxy: StatementProxy, cut: str
 ) -> None:
@@ -52,6 +52,7 @@ def test_it_outlives_its_lease_and_ends_as_if_nothing_had_been(
         assert floor.jobs.row(following)["result"]["pid"] == worker.pid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["before", "after"])
 def test_what_another_took_meanwhile_is_not_written(floor: Floor, proxy: StatementProxy, ends: str) -> None:
     """Whether the first attempt ends before the database is back or is at it still."""
@@ -81,6 +82,7 @@ def test_what_another_took_meanwhile_is_not_written(floor: Floor, proxy: Stateme
     assert floor.ledger.attempts(job) == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_node_says_so_in_its_document(floor: Floor, proxy: StatementProxy) -> None:
     """Of one run, the node that says so goes on, and the one that does not is killed."""
     node = {"module": "enduring", "inputs": {"ledger": str(floor.ledger.directory)}}
@@ -105,6 +107,7 @@ def test_a_node_says_so_in_its_document(floor: Floor, proxy: StatementProxy) -> 
         until(lambda: floor.connection.execute(seen).fetchone() == ("completed", 1, {"attempt": 1}))
 
 
+@pytest.mark.slow
 def test_what_hangs_holds_a_slot_or_has_company_is_killed(floor: Floor, proxy: StatementProxy) -> None:
     """Workers in one outage, each ended by the kernel; one whose time is up by its guard or by the kernel."""
     LimitRepository(floor.connection).set("disk", 5, actor="test")

@@ -39,7 +39,7 @@ def last_line(worker: subprocess.Popen[str]) -> str:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("cut", ["stopped", pytest.param("swallowed", marks=pytest.mark.slow)])
 def test_its_last_line_says_what_happens_and_to_which_jobs(
     floor: Floor, proxy: StatementProxy, cut: str
 ) -> None:
@@ -61,6 +61,7 @@ def test_its_last_line_says_what_happens_and_to_which_jobs(
 
 
 @pytest.mark.timed
+@pytest.mark.slow
 def test_a_claim_without_an_answer_is_told_too(floor: Floor, proxy: StatementProxy) -> None:
     """Nobody knows what it has claimed."""
     with floor.worker(dsn=proxy.dsn, QWF_LEASE_S="2", QWF_POLL_S="0.1") as victim:
@@ -89,6 +90,7 @@ def test_an_outage_that_ends_in_time_is_not_told(floor: Floor, proxy: StatementP
 
 
 @pytest.mark.timed
+@pytest.mark.slow
 def test_its_supervisor_names_the_cause(floor: Floor, proxy: StatementProxy) -> None:
     """Rather than a signal that anybody may have sent; another kill is told as ever."""
     job = floor.enqueue(gated=True)
@@ -103,6 +105,7 @@ def test_its_supervisor_names_the_cause(floor: Floor, proxy: StatementProxy) -> 
 
 
 @pytest.mark.timed
+@pytest.mark.slow
 @pid_namespace
 def test_pid_1_names_the_cause(floor: Floor, proxy: StatementProxy) -> None:
     """The launcher of a container's worker passes the status on, and says what it means."""

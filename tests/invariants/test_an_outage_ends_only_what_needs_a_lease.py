@@ -27,7 +27,7 @@ from queue_workflows.repositories import HeartbeatRepository, IngestJobRepositor
 LEASE_S = 3.0
 SETTINGS = {"QWF_LEASE_S": "3", "QWF_LEASE_S_BY_QUEUE": "gpu=3"}
 KILLED = -signal.SIGKILL
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timed, pytest.mark.timeout(300)]
 
 
 class Waiting(threading.Thread):
@@ -80,6 +80,10 @@ def test_each_role_in_a_second_a_lease_and_ten(floor: Floor, proxy: StatementPro
         waiting = Waiting(proxy.dsn, job)
         watch = start_qwf("--db", proxy.dsn, "run", "watch", str(run))
         stack.callback(watch.kill)
+        # The first look of either, which finds out whether there is a database at all, is done.
+        assert watch.stdout is not None
+        assert watch.stdout.readline()
+        until(lambda: floor.connection.execute(LOOKED).fetchone())
         holders, others = [single, several, gpu], [idle, orchestrator, scheduler, watch]
 
         stop(proxy)
@@ -117,6 +121,10 @@ def test_each_role_in_a_second_a_lease_and_ten(floor: Floor, proxy: StatementPro
 ROLES = """
 SELECT DISTINCT split_part(application_name, '@', 1) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name ~ '^qwf:(orchestrator|scheduler)'
+"""
+LOOKED = """
+SELECT FROM pg_stat_activity WHERE datname = current_database()
+    AND application_name ~ '^qwf:waiter' AND state = 'idle' AND query ~ 'ingest_jobs'
 """
 _LEASES = """(
     SELECT lease_expires_at AS until FROM ingest_jobs WHERE status = 'running'

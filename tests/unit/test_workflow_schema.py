@@ -29,6 +29,7 @@ EVERYTHING: dict[str, Any] = {
             "retry": {"max_attempts": 3, "backoff_s": 0.5},
             "timeout_s": 600,
             "stall_timeout_s": 60.5,
+            "survives_outage": True,
             "priority": 9,
             "host_priority": -1,
             "limit_key": "host:example.org",
