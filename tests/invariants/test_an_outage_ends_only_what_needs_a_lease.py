@@ -102,7 +102,7 @@ def test_each_role_in_a_second_a_lease_and_ten(floor: Floor, proxy: StatementPro
         assert waiting.is_alive()
         restore(proxy)
 
-        following = floor.enqueue(task="note", queue="load")
+        following = floor.repository.enqueue("note", queue="load").id
         floor.until_completed(following)
         assert floor.jobs.row(following)["result"]["pid"] == idle.pid
         for each in (job, *pair):
@@ -123,7 +123,7 @@ SELECT DISTINCT split_part(application_name, '@', 1) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name ~ '^qwf:(orchestrator|scheduler)'
 """
 LOOKED = """
-SELECT FROM pg_stat_activity WHERE datname = current_database()
+SELECT true FROM pg_stat_activity WHERE datname = current_database()
     AND application_name ~ '^qwf:waiter' AND state = 'idle' AND query ~ 'ingest_jobs'
 """
 _LEASES = """(
