@@ -13,7 +13,7 @@ import psycopg
 
 from queue_workflows.db.failures import classify_failure
 from queue_workflows.db.wire import Wire, WireLost
-from queue_workflows.errors import QwfError
+from queue_workflows.errors import QwfError, SessionsNotKept
 
 _log = logging.getLogger(__name__)
 
@@ -72,12 +72,16 @@ class Attempt(threading.Thread):
         self.done = False
         self.wire: Wire | None = None
         self.trouble: str | None = None
+        # Nothing went wrong: what was found between us and the server allows no LISTEN, and that was said.
+        self.is_pointless = False
 
     def run(self) -> None:
         """Try, and ring when it is decided."""
         wire: Wire | None = None
         try:
             wire = self._join_server()
+        except SessionsNotKept as exc:
+            self.trouble, self.is_pointless = str(exc), True
         except (QwfError, WireLost) as exc:
             self.trouble = str(exc)
         except psycopg.Error as exc:

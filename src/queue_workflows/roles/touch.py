@@ -43,12 +43,9 @@ class Touch:
         listener: Listener,
         marks: Marks,
         rng: Random,
-        pooled: bool,
     ) -> None:
-        """`pooled` says that a transaction-pooling proxy is in between, where no session is our own."""
         self._connect = connect
         self._line = Line(self._open)
-        self._pooled = pooled
         self._session: int | None = None
         self._lost_sessions: list[int] = []
         self._guardian = guardian
@@ -116,22 +113,21 @@ class Touch:
 
     def _open(self) -> AskingConnection:
         connection, self._session = self._connect(), None
-        if self._pooled:
+        if not connection.between.is_absent:
             return connection
-        key = sessions.key_of(self._guardian.identity.worker_id, self._rng)
         try:
             with self._guardian.holdings.bounded():
-                sessions.mark(connection, key)
+                self._session = sessions.mark(connection, self._guardian.identity.worker_id)
         except BaseException:
             connection.close()
             raise
-        self._session = key
         return connection
 
     def _end_lost_sessions(self) -> None:
-        within_s = self._guardian.holdings.lease_s / 4
+        within_s, owner = self._guardian.holdings.lease_s / 4, self._guardian.identity.worker_id
         while self._lost_sessions:
-            if not sessions.end(self._line.connected(), self._lost_sessions[-1], within_s=within_s):
+            pid = self._lost_sessions[-1]
+            if not sessions.end(self._line.connected(), owner, pid, within_s=within_s):
                 raise DatabaseError("the session that this worker lost is still at what it was asked")
             self._lost_sessions.pop()
 

@@ -128,7 +128,7 @@ class Settings(BaseSettings):
     )
     migration_wait_s: float = _seconds(120, 0, DAY_S, "Longest wait for another migration that is under way.")
     listen: bool = Field(
-        True, description="LISTEN for work; off behind a transaction-pooling proxy: poll only."
+        True, description="LISTEN for work where that can be; off uses nothing of a session and polls only."
     )
 
     data_dir: Path = Field(Path(".qwf"), description="Where the embedded server and our own files live.")
