@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from support.pgbouncer import PgBouncer
+from support.pgbouncer import PgBouncer, tracks_nothing
 from support.statement_proxy import StatementProxy
 from support.tcp_proxy import TcpProxy
 from support.workers import until
@@ -197,7 +197,7 @@ def test_a_statement_that_the_server_forgot_is_the_sign_of_a_proxy(
     """Told another mode while a connection lasts, which no look at a new one can see."""
     caplog.set_level(logging.INFO, "queue_workflows")
     foreign = ["PREPARE _pg3_0 AS SELECT 'not ours'"] if state == "42P05" else []
-    with PgBouncer(qwf_dsn, "session", **OPTIONS["refused"]) as pooler, opened(pooler.dsn()) as database:
+    with PgBouncer(qwf_dsn, "session", **tracks_nothing()) as pooler, opened(pooler.dsn()) as database:
         connection = database.connect(autocommit=True)
         assert database.between.pooling == "session"
         for number in range(4 if foreign else 12):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -19,6 +20,16 @@ from support.cluster import Cluster, free_port
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 NOBODY = 65_534
+
+
+def tracks_nothing() -> dict[str, str]:
+    """The setting with which prepared statements are passed on as they are; older versions do no other."""
+    said = (
+        subprocess.run([str(PROGRAM), "--version"], capture_output=True, text=True).stdout if PROGRAM else ""
+    )
+    found = re.search(r"(\d+)\.(\d+)", said)
+    is_new = found is not None and (int(found[1]), int(found[2])) >= (1, 21)
+    return {"max_prepared_statements": "0"} if is_new else {}
 
 
 def _account_of(host: str) -> dict[str, Any]:
@@ -93,7 +104,8 @@ class PgBouncer:
     def stop(self) -> None:
         """End it at once: all its connections are cut."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGTERM)
+            # Which signal of its own means "now" is another in each version.
+            self._process.kill()
             self._process.wait(20)
         self._process = None
 
