@@ -27,7 +27,8 @@ from queue_workflows.db.engine import Database
 from queue_workflows.hooks.compiling import compile_hooks
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob, ScheduleRepository
 
-pytestmark = pytest.mark.slow
+# A house is many processes, which a busy machine starts slowly.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 IGNORED = {"ignore_startup_parameters": "options,extra_float_digits"}
 # A session stays with its client; a transaction needs no backend of its own.
@@ -154,12 +155,12 @@ def test_a_whole_house_works(pooling: str, settings: dict[str, str], qwf_dsn: st
 
 def check_commands(house: House, pooling: str, run: str) -> None:
     """Each says what it has to, and ends as it should."""
-    watched = qwf(house.dsn, "run", "watch", run.removeprefix("run:"))
+    commands = (["run", "watch", run.removeprefix("run:")], ["doctor"], ["db", "upgrade"])
+    with ThreadPoolExecutor(len(commands)) as threads:
+        watched, examined, upgraded = threads.map(lambda command: qwf(house.dsn, *command), commands)
     assert (watched.returncode, "Traceback" in watched.stderr) == (0, False), watched.stderr
-    examined = qwf(house.dsn, "doctor")
     assert examined.returncode == 0, examined.stdout
     assert ("transaction-pooling" in examined.stdout) is (pooling == "transaction")
-    upgraded = qwf(house.dsn, "db", "upgrade")
     if pooling == "session":
         assert upgraded.returncode == 0, upgraded.stderr
     else:
