@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.jobs.context import JobContext
+from queue_workflows.repositories.begins import NO_RULES, Rules
 
 _BY_POSITION: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -26,6 +27,7 @@ class Work:
     call: Callable[[Any, JobContext], Any]
     is_async: bool
     returns_dict: bool = False
+    rules: Rules = NO_RULES
 
 
 @dataclass(frozen=True, slots=True)

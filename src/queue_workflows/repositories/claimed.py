@@ -52,6 +52,8 @@ class ClaimedJob:
     backoff_s: float | None
     crash_count: int
     suspect: bool
+    max_crashes: int | None
+    at_most_once: bool
     claimed_by: str
     lease_expires_at: datetime
     timeout_s: float | None
@@ -142,7 +144,7 @@ class ClaimedIngestJob(ClaimedJob):
         # fmt: off
         (
             job.id, job.queue, job.priority, job.position, _, _, job.attempt, _, _, _, _, job.suspect,
-            job.claimed_by, _, job.timeout_s, job.stall_timeout_s, job.host_lock, job.limit_key,
+            job.max_crashes, job.at_most_once, job.claimed_by, _, job.timeout_s, job.stall_timeout_s, job.host_lock, job.limit_key,
             cancelled_at, _, _, _,
             job.task_name, job.reason, _, _, _, _,
         ) = row

@@ -6,6 +6,8 @@ What a lapse counts. A job is blamed for the death of its worker only if it was 
     its worker held several       nothing, but all of them are suspect: claimed alone from now on
     the database was away since its last renewal, or the worker ended for a reason of its own     nothing
 
+A job that begins at most once and has begun ends as `failed` in each of these cases: nobody knows how far it came.
+
 Whether a worker held several is asked of the rows that are still running, and sweeps may take them apart: one
 lease lapses before another, a batch is full, two sweepers share them, the families have a statement each. So
 who takes a job of several from a worker marks the others as it does, for the attempt that they are in.
@@ -149,10 +151,12 @@ SHARED_BEFORE: Final = """CASE WHEN queue = 'hooks' THEN jsonb_array_length(json
 # lapsed: rows to take back. workers: how many jobs each of their holders has, of both families, and whether
 # one of them is a suspect, or one on trial in the background. judged: who is to blame, who shares (1) a death
 # that it may be to blame for, and what becomes of the row. ended: back to its place in the queue, unless it
-# is cancelled or has killed too many workers.
+# is cancelled, has killed too many workers, or has begun and may not begin again.
 _RECLAIM: Final = """
 WITH lapsed AS MATERIALIZED (
     SELECT id, claimed_by, crash_count, cancel_requested_at, suspect, {shared_before} AS shared_before,
+        COALESCE(max_crashes, %(max_crashes)s::integer) AS max_crashes,
+        begun_generation IS NOT DISTINCT FROM generation AS has_begun,
         {is_background} AS is_behind,
         CASE WHEN {is_background} THEN {most_shared_behind} ELSE {most_shared} END AS most_shared,
         errors @> {mark} AS marked, {blameless} AS blameless
@@ -174,10 +178,11 @@ WITH lapsed AS MATERIALIZED (
 ), judged AS MATERIALIZED (
     SELECT id, claimed_by, blameless, crash_count + (NOT blameless AND alone)::integer AS crashes,
         NOT blameless AND alone AS counted, NOT blameless AND NOT alone AS shared, shares, most_shared,
-        shares >= COALESCE({trusted} - shared_before, 0) AND shares > 0 AS doubted,
+        has_begun, shares >= COALESCE({trusted} - shared_before, 0) AND shares > 0 AS doubted,
         CASE
             WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
-            WHEN NOT blameless AND alone AND crash_count + 1 >= %(max_crashes)s::integer THEN 'failed'
+            WHEN has_begun THEN 'failed'
+            WHEN NOT blameless AND alone AND crash_count + 1 >= max_crashes THEN 'failed'
             WHEN shares > 0 AND shared_before + shares >= most_shared THEN 'failed'
             ELSE 'queued'
         END AS status
@@ -194,6 +199,8 @@ WITH lapsed AS MATERIALIZED (
         crash_count = judged.crashes, suspect = job.suspect OR judged.counted OR judged.doubted,
         errors = {errors} || (jsonb_build_object(
             'kind', 'worker_lost', 'message', CASE
+                WHEN judged.status = 'failed' AND judged.has_begun
+                    THEN 'its worker was lost after it had begun, and it begins at most once'
                 WHEN judged.status = 'failed' AND judged.shared THEN format('%%s workers died while it ran'
                     ' beside other hooks: it ends them, or one of those does', judged.most_shared)
                 WHEN judged.status = 'failed' THEN format(

@@ -38,6 +38,7 @@ from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import ExitCode, LeaseLost, QwfError
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.guards import HeldJob, budget_for
+from queue_workflows.repositories.begins import Rules, begin
 from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.roles.exchange import Exchange
@@ -358,14 +359,17 @@ class Crew:
 
     # In the threads of the jobs.
 
-    def _make_durable(self, job: ClaimedJob) -> bool:
+    def _make_durable(self, job: ClaimedJob, rules: Rules | None = None, /) -> bool:
         repository, lease_s = self._guardian.terms.repository, self._holdings.lease_s
 
-        def renew(connection: psycopg.Connection[Any]) -> None:
-            repository(connection).make_durable(job.fence, lease_s=lease_s)
+        def write(connection: psycopg.Connection[Any]) -> None:
+            if rules is not None:
+                begin(connection, job, rules, lease_s=lease_s)
+            else:
+                repository(connection).make_durable(job.fence, lease_s=lease_s)
 
         try:
-            self._aside.ask(job, renew)
+            self._aside.ask(job, write)
         except LeaseLost:
             return False
         return True
@@ -375,7 +379,7 @@ class Crew:
             performed = self._performed(held)
         except BaseException:
             _log.exception("job %d could not be run", held.job.id)
-            held.ending = self._performer.unperformed(held.job)
+            held.ending = self._performer.unperformed(held.job, held.ctx)
         else:
             held.ending, held.counts = performed
 

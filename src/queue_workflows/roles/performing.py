@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 
 from queue_workflows.config import current_config
+from queue_workflows.errors import LeaseLost
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.ending import ending_of
+from queue_workflows.jobs.ending import ending_of, for_good
 from queue_workflows.jobs.executor import Loop, execute
 from queue_workflows.jobs.late_inputs import KeptInputs, on_resolved_inputs
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
@@ -124,6 +125,11 @@ class Performer:
         return performed
 
     def _performed(self, job: ClaimedJob, work: Work, ctx: JobContext, run: WorkflowRun | None) -> Performed:
+        if ctx.stopping is None:
+            try:
+                ctx.begin(work.rules)
+            except LeaseLost:
+                return Performed(None, counts=False)
         outcome = execute(
             job,
             work,
@@ -134,7 +140,8 @@ class Performer:
             limits=self._limits,
             redactor=self._redactor,
         )
-        return Performed(self._ending_of(outcome, job), not isinstance(outcome, _NO_JOBS_WORTH))
+        counts = not isinstance(outcome, _NO_JOBS_WORTH)
+        return Performed(self._ending_of(for_good(outcome, ctx), job), counts)
 
     def unknown(self, jobs: Sequence[ClaimedJob]) -> set[str]:
         """The tasks of these jobs, of one family, that this process does not know."""
@@ -146,9 +153,9 @@ class Performer:
         """How a job ends whose task this process does not know."""
         return _aside(job, UNKNOWN_TASK, job.task_name)
 
-    def unperformed(self, job: ClaimedJob) -> Ending | None:
+    def unperformed(self, job: ClaimedJob, ctx: JobContext) -> Ending | None:
         """How a job ends whose function could not begin."""
-        return self._ending_of(Released("the database was away"), job)
+        return self._ending_of(for_good(Released("the database was away"), ctx), job)
 
     def task_names(self) -> list[str]:
         """The ingest tasks that this process can run."""

@@ -19,6 +19,7 @@ from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.line import Line
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import DatabaseError, LeaseLost
+from queue_workflows.repositories.begins import Rules, begin
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.claiming import Marks
@@ -135,12 +136,15 @@ class Touch:
                 raise DatabaseError("the session that this worker lost is still at what it was asked")
             self._lost_sessions.pop()
 
-    def make_durable(self, job: ClaimedJob) -> bool:
-        """Renew the lease on disk; a database that is away is waited for, as it is not the job's failure."""
+    def make_durable(self, job: ClaimedJob, rules: Rules | None = None, /) -> bool:
+        """Put the claim on disk; a database that is away is waited for, as it is not the job's failure."""
         holdings = self._guardian.holdings
         while holdings.holds(job):
             try:
-                self.repository().make_durable(job.fence, lease_s=holdings.lease_s)
+                if rules is not None:
+                    begin(self._line.connected(), job, rules, lease_s=holdings.lease_s)
+                else:
+                    self.repository().make_durable(job.fence, lease_s=holdings.lease_s)
             except LeaseLost:
                 return False
             except DATABASE_AWAY as exc:

@@ -37,7 +37,7 @@ from queue_workflows.states import WorkerState
 _log = logging.getLogger(__name__)
 
 # The revision that brought the last index which a worker's statements cannot do without.
-MIN_SCHEMA: Final = 31
+MIN_SCHEMA: Final = 33
 _FIRST_LOOK_S: Final = 0.005
 
 
@@ -174,7 +174,7 @@ class Worker:
         except DATABASE_AWAY as exc:
             held.is_ending = True
             self._touch.lost(exc)
-            ending = performed.ending if performed else self._performer.unperformed(job)
+            ending = performed.ending if performed else self._performer.unperformed(job, held.ctx)
             self._touch.recover([ending] if ending else [])
         except (psycopg.Error, QwfError) as exc:
             held.is_ending = True
