@@ -20,7 +20,6 @@ COLUMNS = {
 CHECKS = {
     "max_crashes": "max_crashes > 0",
     "at_most_once": "max_attempts = 1 OR NOT at_most_once",
-    "begun_is_at_most_once": "begun_generation IS NULL OR at_most_once",
     "begun_waits_no_more": "begun_generation < generation OR status NOT IN ('queued', 'scheduled')",
 }
 

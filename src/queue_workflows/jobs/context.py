@@ -276,7 +276,7 @@ class JobContext(Limited):
     # What follows is for the worker around the job.
 
     def begin(self, rules: Rules) -> None:
-        """Right before the function begins: have it in the row where that has to be known, or raise `LeaseLost`."""
+        """Have it in the row that the function begins, where that has to be known, or raise `LeaseLost`."""
         job = self.job
         if not (job.at_most_once or rules.say_more_than(job)):
             return

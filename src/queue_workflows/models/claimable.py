@@ -102,7 +102,6 @@ def claimable_constraints(statuses: tuple[JobStatus, ...]) -> tuple[CheckConstra
         ),
         CheckConstraint("max_crashes > 0", name="max_crashes"),
         CheckConstraint("max_attempts = 1 OR NOT at_most_once", name="at_most_once"),
-        CheckConstraint("begun_generation IS NULL OR at_most_once", name="begun_is_at_most_once"),
         CheckConstraint(
             "begun_generation < generation OR status NOT IN ('queued', 'scheduled')",
             name="begun_waits_no_more",

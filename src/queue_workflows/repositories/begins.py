@@ -1,9 +1,9 @@
 """The moment before a job's function begins, written down where its worker's death must not hide it.
 
-A claim says that a worker has a job, which may wait in that worker's hands or be given back. Of a job that begins
-at most once it has to be known whether its function has begun: so that stands in the row, and on disk, before the
-first line of the function runs. From then on no statement lets the row wait again, as its table refuses that; see
-decision 0030.
+A claim says that a worker has a job, which may wait in that worker's hands or be given back. Of a job that
+begins at most once it has to be known whether its function has begun: so that stands in the row, and on disk,
+before the first line of the function runs. From then on no statement lets the row wait again, as its table
+refuses that; see decision 0030.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.ending import fence_params
 from queue_workflows.repositories.families import BY_NAME, per_family
 
-# given: the fence. What the function's registration says beyond the row goes into the row, as whoever takes the
-# job back may not know the function. `started_at` is that of this very claim: a server that crashed may have
-# forgotten one of the same worker with the same number.
+# given: the fence. What the function's registration says beyond the row goes into the row, as whoever takes
+# the job back may not know the function. `started_at` is that of this very claim: a server that crashed may
+# have forgotten one of the same worker with the same number.
 BEGIN: Final = per_family("""
 WITH given AS MATERIALIZED (
     SELECT *, 'running' AS held FROM unnest(%(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[])

@@ -144,7 +144,8 @@ class ClaimedIngestJob(ClaimedJob):
         # fmt: off
         (
             job.id, job.queue, job.priority, job.position, _, _, job.attempt, _, _, _, _, job.suspect,
-            job.max_crashes, job.at_most_once, job.claimed_by, _, job.timeout_s, job.stall_timeout_s, job.host_lock, job.limit_key,
+            job.max_crashes, job.at_most_once, job.claimed_by, _, job.timeout_s, job.stall_timeout_s,
+            job.host_lock, job.limit_key,
             cancelled_at, _, _, _,
             job.task_name, job.reason, _, _, _, _,
         ) = row

@@ -90,6 +90,24 @@ def whole(field: str, value: int, at_least: int, at_most: int) -> int:
     return value
 
 
+def flag(field: str, value: bool) -> bool:
+    """True or false, and nothing that would pass for one."""
+    if not isinstance(value, bool):
+        raise PayloadError(f"{field} must be True or False, not {value!r:.80}", path=field)
+    return value
+
+
+def once(max_attempts: int | None) -> int:
+    """How often a job is tried that begins at most once."""
+    if max_attempts not in (None, 1):
+        raise PayloadError(
+            f"at_most_once and max_attempts={max_attempts!r:.80} contradict each other",
+            path="max_attempts",
+            advice="leave max_attempts out: what begins at most once is tried once",
+        )
+    return 1
+
+
 def seconds_or_none(field: str, value: float | None, *, zero: bool = False) -> float | None:
     """An optional length of time."""
     if value is None:

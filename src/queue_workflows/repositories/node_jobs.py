@@ -79,6 +79,8 @@ _BULK: Final = BulkTable(
         ("status", "text"),
         ("expires_at", "timestamptz"),
         ("expires_s", "float8"),
+        ("max_crashes", "smallint"),
+        ("at_most_once", "boolean"),
     ),
     made=DUE_UNLESS_GIVEN,
     only_for_made=("run_at", "delay_s", "status", "expires_at", "expires_s"),
@@ -175,6 +177,8 @@ class NewNodeJob:
     status: JobStatus | None = None
     expires_at: datetime | None = None
     expires_s: float | None = None
+    max_crashes: int | None = None
+    at_most_once: bool = False
 
 
 def _status(status: JobStatus | None) -> str | None:
@@ -257,6 +261,9 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
         """The values of `_BULK.columns`, each checked."""
         _refuse_pinned(job.queue, job.pinned_host)
         attempts = _MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
+        if job.at_most_once:
+            attempts = check.once(job.max_attempts)
+        crashes = job.max_crashes
         step = None if job.step is None else check.whole("step", job.step, 0, check.SMALLINT_MAX)
         return (
             job.run_id,
@@ -285,6 +292,8 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
             _status(job.status),
             check.stored_moment_or_none("expires_at", job.expires_at),
             check.seconds_or_none("expires_s", job.expires_s, zero=True),
+            None if crashes is None else check.whole("max_crashes", crashes, 1, check.SMALLINT_MAX),
+            check.flag("at_most_once", job.at_most_once),
         )
 
     # Last, because its name hides the builtin from the annotations below it.

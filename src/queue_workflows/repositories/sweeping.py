@@ -6,7 +6,8 @@ What a lapse counts. A job is blamed for the death of its worker only if it was 
     its worker held several       nothing, but all of them are suspect: claimed alone from now on
     the database was away since its last renewal, or the worker ended for a reason of its own     nothing
 
-A job that begins at most once and has begun ends as `failed` in each of these cases: nobody knows how far it came.
+A job that begins at most once and has begun ends as `failed` in each of these cases: nobody knows how far
+it came.
 
 Whether a worker held several is asked of the rows that are still running, and sweeps may take them apart: one
 lease lapses before another, a batch is full, two sweepers share them, the families have a statement each. So

@@ -77,10 +77,11 @@ WITH planned AS MATERIALIZED (
     FROM unnest(
         %(tick_of)s::text[], %(tick_at)s::timestamptz[], %(begins_at)s::timestamptz[], %(reason)s::text[],
         %(traceparent)s::text[], %(max_attempts)s::smallint[], %(backoff_s)s::float8[],
-        %(timeout_s)s::float8[], %(stall_timeout_s)s::float8[], %(limit_key)s::text[], %(host_lock)s::text[]
+        %(timeout_s)s::float8[], %(stall_timeout_s)s::float8[], %(limit_key)s::text[], %(host_lock)s::text[],
+        %(max_crashes)s::smallint[], %(at_most_once)s::boolean[]
     ) AS tick (
         name, at, begins_at, reason, traceparent, max_attempts, backoff_s, timeout_s, stall_timeout_s,
-        limit_key, host_lock
+        limit_key, host_lock, max_crashes, at_most_once
     )
     JOIN moved ON moved.name = tick.name
 ), placed AS MATERIALIZED (
@@ -126,8 +127,8 @@ def _inserting(
 
 
 INSERT: Final = _inserting(laned="false", run_at=_RUN_AT, more={})
-# The same where some have a limit's key, a lock or a context, so that others neither pay for it nor need the
-# rights.
+# The same where some have a limit's key, a lock, a context or a rule of crashes, so that others neither pay
+# for it nor need the rights.
 INSERT_MORE: Final = _inserting(
     laned=_LANED,
     run_at=f"CASE WHEN laned THEN {LANE_RUN_AT} ELSE {_RUN_AT} END",
@@ -136,10 +137,16 @@ INSERT_MORE: Final = _inserting(
         "hold_key": "CASE WHEN laned THEN limit_key END",
         "traceparent": "traceparent",
         "host_lock": "host_lock",
+        "max_crashes": "max_crashes",
+        "at_most_once": "COALESCE(at_most_once, false)",
     },
     of_schedule=", schedules.host_lock",
-    of_tick=", tick.traceparent, COALESCE(moved.host_lock, tick.host_lock) AS host_lock",
+    of_tick=""", tick.traceparent, tick.max_crashes, tick.at_most_once,
+        COALESCE(moved.host_lock, tick.host_lock) AS host_lock""",
 )
+
+
+_MORE: Final = ("limit_key", "host_lock", "traceparent", "max_crashes", "at_most_once")
 
 
 class Due(NamedTuple):
@@ -218,6 +225,6 @@ class TickRepository(Repository[Schedule]):
         }
         for option in JOB_OPTIONS:
             params[option] = [tick.options.get(option) for _, tick in of_tick]
-        says_more = any(any(params[name]) for name in ("limit_key", "host_lock", "traceparent"))
+        says_more = any(any(params[name]) for name in _MORE)
         says_more = says_more or any(one.schedule.limit_key or one.schedule.host_lock for one in planned)
         return [Inserted(*row) for row in self._sql.rows(INSERT_MORE if says_more else INSERT, params)]

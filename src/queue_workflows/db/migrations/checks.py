@@ -15,7 +15,7 @@ from queue_workflows.db.migrations.indexes import beside_others, is_there
 
 
 def add_checks(table: str, checks: Mapping[str, str]) -> None:
-    """Constraints of a table, if there is such a table; by their names without the table's, as models have them."""
+    """Constraints of a table, if there is such a table, by their names as models have them."""
     if not is_there(table):
         return
     for name, condition in checks.items():
