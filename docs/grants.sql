@@ -97,7 +97,7 @@ GRANT SELECT, INSERT (
 ) ON schedules TO qwf_scheduler;
 GRANT INSERT (
     schedule_name, tick_at, task_name, queue, reason, args, priority, limit_key, max_attempts, backoff_s, timeout_s,
-    stall_timeout_s, run_at, status, position, hold_reason, hold_key, traceparent, host_lock
+    stall_timeout_s, run_at, status, position, hold_reason, hold_key, traceparent, host_lock, max_crashes, at_most_once
 ) ON ingest_jobs TO qwf_scheduler;
 
 
