@@ -200,7 +200,11 @@ def test_a_worker_that_lets_go_begins_nothing_again(floor: Floor) -> None:
         control.clear("here", "fetch", actor="test")
         behind = floor.enqueue()
         floor.until_completed(behind)
-    for job, why in ((later, "it asked to be run again in 0 s (busy)"), (stopped, "its worker let go"), (off, "test")):
+    for job, why in (
+        (later, "it asked to be run again in 0 s (busy)"),
+        (stopped, "its worker let go"),
+        (off, "test"),
+    ):
         (entry,) = floor.jobs.row(job)["errors"]
         assert floor.standing(job)[:2] == ("failed", 1)
         assert entry["kind"] == "at_most_once"

@@ -125,7 +125,13 @@ _KEYED_OPENED: Final = replace(
 FINISHED_BEYOND: Final = """
 SELECT count(*) FROM workflow_node_jobs
 WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND map_index >= %(start)s::integer
-    AND status IN ('completed', 'skipped')
+    AND status IN ('completed', 'skipped') AND item IS NOT NULL
+"""
+# What a retry set aside of a list that was longer then.
+FORGET_BEYOND: Final = """
+DELETE FROM workflow_node_jobs
+WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND map_index >= %(start)s::integer
+    AND item IS NULL
 """
 
 
@@ -239,6 +245,10 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
         """How many elements of a list have a result from an earlier time, from `start` on."""
         params = {"run_id": run_id, "node_id": node_id, "start": start}
         return int(self._sql.rows(FINISHED_BEYOND, params)[0][0])
+
+    def send_forget_beyond(self, run_id: uuid.UUID, node_id: str, start: int) -> None:
+        """Delete elements from `start` on, which a list that is gone through anew does not have any more."""
+        self._sql.send(FORGET_BEYOND, {"run_id": run_id, "node_id": node_id, "start": start})
 
     def counted(self, ids: Iterable[int]) -> set[int]:
         """Which of these ended and were counted by an orchestrator, so that only their run is retried."""
