@@ -290,20 +290,28 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         return [key for (key,) in self._sql.rows(sweeping.HELD_KEYS[self._family.name], params)]
 
     def reclaim(
-        self, *, max_crashes: int, lease_s: float, recovered_s: float | None = None, in_turn: bool = False
+        self,
+        *,
+        max_crashes: int,
+        lease_s: float,
+        recovered_s: float | None = None,
+        beat_s: float | None = None,
+        in_turn: bool = False,
     ) -> list[Reclaimed]:
         """Take back jobs whose lease lapsed, at most `RECLAIMED_AT_ONCE`; `in_turn` as for `promote`.
 
         `lease_s` is the longest lease in use, by which a lapse is held against the time when the database was
         away; `recovered_s` says how long ago the caller itself got through again, if it had lost touch.
+        By how often workers beat, `beat_s`, a silent host is told from a worker that died.
         """
         params = {
             "max_crashes": check.whole("max_crashes", max_crashes, 1, check.INT_MAX),
             "lease_s": check.seconds("lease_s", lease_s),
             "recovered_s": check.seconds_or_none("recovered_s", recovered_s, zero=True),
+            "beat_s": check.seconds_or_none("beat_s", beat_s),
             "in_turn": bool(in_turn),
         }
-        return _reclaimed(self._sql.rows(sweeping.RECLAIM[self._family.name], params))
+        return sweeping.reclaimed(self._sql.rows(sweeping.RECLAIM[self._family.name], params))
 
     def reclaim_worker(
         self, worker_id: str, *, max_crashes: int, crashed: bool = True, kept: Iterable[int] = ()
@@ -319,7 +327,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
             "max_crashes": check.whole("max_crashes", max_crashes, 1, check.INT_MAX),
             "crashed": bool(crashed),
         }
-        return _reclaimed(self._sql.rows(sweeping.RECLAIM_WORKER[self._family.name], params))
+        return sweeping.reclaimed(self._sql.rows(sweeping.RECLAIM_WORKER[self._family.name], params))
 
     def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> JobStatus | None:
         """Cancel a job: `cancelled` if it waited, `running` if it is asked to stop, None if it was over."""
@@ -425,10 +433,6 @@ def _standing(queue: str, worker_id: str, lease_s: float, limit: int, alone: boo
 def _in_order(fences: Sequence[Fence]) -> dict[str, Any]:
     """By id, so that two statements with the same rows do not deadlock."""
     return fence_params(sorted(fences))
-
-
-def _reclaimed(rows: Any) -> list[Reclaimed]:
-    return [Reclaimed(row[0], JobStatus(row[1]), *row[2:]) for row in rows]
 
 
 def _decision(ids: Iterable[int], actor: str | None, reason: str | None) -> dict[str, Any]:

@@ -243,6 +243,10 @@ class Exchange:
 
     def _count(self, ended: list[HeldJob], accepted: Ended) -> None:
         self._guardian.jobs_done += sum([held.counts for held in ended])
+        lost = set(accepted.lost)
+        for held in ended if lost else ():
+            if held.job.fence in lost:
+                self._guardian.has_lost(held.job)
         for fence in accepted.lost:
             _log.warning(
                 "job %d: attempt %d was over before its end could be stored", fence.job_id, fence.attempt

@@ -41,8 +41,10 @@ from queue_workflows.jobs.keyed_limits import LaneWalk
 from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories.claimable import ClaimableRepository
+from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.holding import Control
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.withdrawing import withdraw_doubts
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.hearing import Hearing
 from queue_workflows.roles.holdings import Holdings
@@ -141,6 +143,7 @@ class Guardian:
         self._was_away = False
         self._due = _Due()
         self._lanes = LaneWalk()
+        self._lost: list[ClaimedJob] = []
         self._closing = False
         self._asked_to_stop = 0
         self._hearing = Hearing(self._stop_is_asked)
@@ -183,6 +186,10 @@ class Guardian:
     def release_all(self, reason: str, end_at: float) -> None:
         """Ask every job to stop, and end those that have not by then."""
         self.holdings.tell_all(lambda held: held.tell(Stop.RELEASE, reason, end_at))
+
+    def has_lost(self, job: ClaimedJob) -> None:
+        """The lease of this attempt had lapsed, which is told to those that suspect it; from any thread."""
+        self._lost.append(job)
 
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""
@@ -307,6 +314,7 @@ class Guardian:
         if soon >= self._due.watch:
             self._watch(now)
             self._database_at = now
+        self._clear_what_was_lost()
         if soon >= self._telling.due_at or self._telling.is_due(now):
             self._telling.tell(self.connected(), now)
         if soon >= self._due.sweep:
@@ -367,9 +375,19 @@ class Guardian:
         try:
             for held in lost:
                 if self.holdings.holds(held.job) and not held.is_ending:
+                    self.has_lost(held.job)
                     held.tell(Stop.LEASE_LOST, "", time.monotonic())
         finally:
             self.claiming.release()
+
+    def _clear_what_was_lost(self) -> None:
+        """Say that this worker lives: it was taken for dead, and what it held is suspected for that."""
+        if not self._lost:
+            return
+        lost = list(self._lost)
+        if cleared := withdraw_doubts(self.connected(), [*lost, *(one.job for one in self.holdings.all())]):
+            _log.info("%d jobs are not to blame: this worker lives, its leases had lapsed", cleared)
+        del self._lost[: len(lost)]
 
     def _heed(self, control: Control | None, version: int) -> None:
         if version != self._telling.control_version:

@@ -346,6 +346,11 @@ class Settings(BaseSettings):
         """The lease of a queue in seconds."""
         return self.lease_s_by_queue.get(queue, self.lease_s)
 
+    @property
+    def beat_s(self) -> float:
+        """How often a worker says that it lives."""
+        return min(5.0, self.stale_heartbeat_s / 6)
+
     def renew_for(self, queue: str) -> float:
         """How often a claim on a queue is renewed, in seconds."""
         return self.renew_s if self.renew_s is not None else min(self.lease_for(queue) / 3, LONGEST_RENEWAL_S)
