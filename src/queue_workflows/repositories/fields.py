@@ -8,15 +8,15 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from queue_workflows.errors import PayloadError
+from queue_workflows.models import rules
 from queue_workflows.payload import MAX_BYTES, MAX_DEPTH, YEARS, check_payload, is_storable
 
-# What is indexed must fit into a btree entry (2,704 bytes), two such columns together.
-NAME_BYTES: Final = 512
-KEY_BYTES: Final = 1024
-TEXT_BYTES: Final = 65_536
+NAME_BYTES: Final = rules.NAME_BYTES
+KEY_BYTES: Final = rules.KEY_BYTES
+TEXT_BYTES: Final = rules.TEXT_BYTES
+LONGEST_S: Final = rules.LONGEST_S
 SMALLINT_MAX: Final = 32_767
 INT_MAX: Final = 2_147_483_647
-LONGEST_S: Final = 100 * 365 * 86_400.0
 
 T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]

@@ -11,14 +11,13 @@ from cronsim import CronSim, CronSimError
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.models import Schedule
+from queue_workflows.models.schedules import MOST_CAUGHT_UP
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.ingest_rows import MAX_ATTEMPTS, ingest_queue
 from queue_workflows.repositories.table import Filters, Repository, Table
 from queue_workflows.states import CatchUp
 
 _TABLE: Final = Table(Schedule)
-# A ticker that was away inserts them with one statement.
-MOST_CAUGHT_UP: Final = 10_000
 # What jobs of a task get that a schedule does not say.
 JOB_OPTIONS: Final = ("max_attempts", "backoff_s", "timeout_s", "stall_timeout_s", "limit_key", "host_lock")
 
