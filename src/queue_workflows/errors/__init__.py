@@ -43,6 +43,7 @@ from queue_workflows.errors.jobs import (
     UnknownJob,
     UnknownRate,
     UnknownSchedule,
+    UnusableRow,
     WaitTimeout,
     WindowOrder,
 )
@@ -123,6 +124,7 @@ __all__ = [
     "UnknownSchedule",
     "UnknownWorkflow",
     "UnsupportedServer",
+    "UnusableRow",
     "WaitTimeout",
     "WindowOrder",
 ]

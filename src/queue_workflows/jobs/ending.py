@@ -10,7 +10,7 @@ from typing import Final
 
 import psycopg
 
-from queue_workflows.errors import PayloadError
+from queue_workflows.errors import PayloadError, QwfError
 from queue_workflows.jobs.guards import HeldJob, Verdict, overrun_in_words
 from queue_workflows.jobs.outcomes import (
     Abandoned,
@@ -66,9 +66,12 @@ def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float
 
 
 def ending_instead(refusal: Exception, job: ClaimedJob, entry: str) -> Ending:
-    """What to write when the server refused the end that `ending_of` gave; `entry` tells the refusal."""
-    if isinstance(refusal, psycopg.DataError | psycopg.IntegrityError | PayloadError):
-        # The work was done, and what it left would be refused again.
+    """What to write of a job that could not begin, or whose end the server refused; `entry` tells why.
+
+    What is in the job, its row or what it left, would be so again, and ends it as failed.
+    """
+    is_in_the_job = isinstance(refusal, psycopg.DataError | psycopg.IntegrityError | PayloadError)
+    if is_in_the_job or not isinstance(refusal, psycopg.Error | QwfError):
         return Ending(job.fence, JobStatus.FAILED, error=entry, counts=True)
     return Ending(job.fence, JobStatus.SCHEDULED, error=entry, delay_s=_REFUSED_DELAY_S)
 

@@ -31,6 +31,7 @@ from queue_workflows.repositories.families import Family
 from queue_workflows.repositories.holding import Control, Watched
 from queue_workflows.repositories.sweeping import Reclaimed
 from queue_workflows.repositories.table import LONGEST_PAGE, Repository
+from queue_workflows.repositories.unread_claims import UNREADABLE, claim_unread
 from queue_workflows.settings import check_queue_name
 from queue_workflows.states import JOB_TERMINAL, DesiredState, JobStatus
 
@@ -94,7 +95,14 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         )
         params |= self._beside
         params["relaxed"] = not durable and self._sql.commits_each
-        return loaded(self._claimed, self._sql.rows(self._claims.claim, params))
+        try:
+            return loaded(self._claimed, self._sql.rows(self._claims.claim, params))
+        except UNREADABLE:
+            if not self._sql.commits_each:
+                raise
+        rows, failures = claim_unread(self._sql, self._family, self._claims.claim, params)
+        self.end_many(failures)
+        return loaded(self._claimed, rows)
 
     def ask_claim(
         self,
@@ -443,7 +451,8 @@ def promotion_params(reason: str, keys: Iterable[str], *, queue: str, limit: int
     """What a statement is given that queues what waits for one of some keys."""
     return {
         "reason": check.text("reason", reason),
-        "keys": texts({check.text("key", key, max_bytes=check.KEY_BYTES): None for key in keys}),
+        # They may be what a row says it waits for, which can be anything.
+        "keys": texts(dict.fromkeys(keys)),
         "queue": check_queue_name(queue),
         "limit": check.whole("limit", limit, 1, LONGEST_PAGE),
     }

@@ -130,7 +130,7 @@ class Marks:
         A mark stands right before the last one: another may have the same place, if it came out of a lane.
         """
         if jobs and jobs[0].priority == jobs[-1].priority:
-            self._marks[jobs[-1].priority] = jobs[-1].position - 1
+            self._marks[jobs[-1].priority] = max(jobs[-1].position - 1, 0)
         else:
             highest: dict[int, int] = {}
             for job in jobs:

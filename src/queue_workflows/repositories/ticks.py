@@ -19,6 +19,7 @@ from queue_workflows.repositories.schedules import JOB_OPTIONS
 from queue_workflows.repositories.table import Repository, Table
 
 _TABLE: Final = Table(Schedule)
+_NAME: Final = [column.key for column in Schedule.__table__.columns].index("name")
 DUE_AT_ONCE: Final = 1000
 
 # What neither an operator has paused nor its own code forgotten.
@@ -147,11 +148,13 @@ class Due(NamedTuple):
 
     now: datetime | None
     schedules: list[Schedule]
+    # By name, what is wrong with those that hold what Python does not read.
+    unreadable: Mapping[str, Exception]
 
     @property
     def has_more(self) -> bool:
         """Whether there may be more of them."""
-        return len(self.schedules) == DUE_AT_ONCE
+        return len(self.schedules) + len(self.unreadable) == DUE_AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +197,13 @@ class TickRepository(Repository[Schedule]):
     def due(self, *, aside: Sequence[str] = ()) -> Due:
         """What is due now, the longest overdue first, but for those `aside`."""
         rows = self._sql.rows(DUE, {"aside": list(aside)})
-        return Due(rows[0][0] if rows else None, self._table.load([row[1:] for row in rows]))
+        schedules, unreadable = list[Schedule](), dict[str, Exception]()
+        for _, *row in rows:
+            try:
+                schedules += self._table.load([row])
+            except (ValueError, RecursionError) as exc:
+                unreadable[row[_NAME]] = exc
+        return Due(rows[0][0] if rows else None, schedules, unreadable)
 
     def next_in_s(self) -> float | None:
         """How long it is until the next tick; None if nobody has reckoned any."""

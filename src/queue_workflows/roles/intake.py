@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Self, TypedDict
 
 import psycopg
 
+from queue_workflows.errors import UnusableRow
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.guards import HeldJob
@@ -38,6 +39,7 @@ from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedJob, Fence
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.ending import Ended, Ending
+from queue_workflows.repositories.faults import failures_of, faults_of
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.hook_jobs import HookJobRepository
@@ -282,12 +284,20 @@ class Intake:
         """Whether `begun` has a question: not while the connection is at one."""
         if self._kept.has_late:
             return True
-        return any([job.limit_key or job.host_lock for job in claimed])  # noqa: C419 - half of the time
+        return (
+            any([job.limit_key or job.host_lock for job in claimed])  # noqa: C419 - half of the time
+            or bool(faults_of(claimed))
+        )
 
     def begun(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
-        """Those of a claim that may run; asks only if some have a key, or a slot is to be given back."""
+        """Those of a claim that may run; asks only if some have a key, or a slot is to be given back.
+
+        A row that nobody can handle ends here, before anything is made of it.
+        """
         if self._kept.has_late:
             self._give_back(self._kept.pop_late())
+        if faults := faults_of(claimed):
+            claimed = self._without(claimed, faults)
         try:
             jobs = self._with_slots(self._with_locks(claimed))
         except BaseException:
@@ -298,6 +308,13 @@ class Intake:
         if len(jobs) < len(claimed):
             count_held(claimed, len(claimed) - len(jobs))
         return jobs
+
+    def _without(self, jobs: list[ClaimedJob], faults: Mapping[int, UnusableRow]) -> list[ClaimedJob]:
+        """Jobs but for those with a fault, which end as failed."""
+        _log.error("%d jobs are ended as failed: %s", len(faults), next(iter(faults.values())).message)
+        endings = failures_of(jobs, faults)
+        count_ended(self._terms.queue, endings, self.repository.end_many(endings).statuses)
+        return [job for job in jobs if job.id not in faults]
 
     # Host locks.
 

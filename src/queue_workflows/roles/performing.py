@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -13,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 
 from queue_workflows.config import current_config
+from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.ending import ending_of
+from queue_workflows.jobs.ending import ending_instead, ending_of
 from queue_workflows.jobs.executor import Loop, execute
 from queue_workflows.jobs.late_inputs import KeptInputs, on_resolved_inputs
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
@@ -34,6 +37,8 @@ from queue_workflows.states import JobStatus
 
 if TYPE_CHECKING:
     from queue_workflows.hooks.performing import HookRunner
+
+_log = logging.getLogger(__name__)
 
 # How long a job waits that this process does not know how to run; who knows it fetches it within a minute. A
 # short one would have workers that do not know a million of them put them aside again all the time.
@@ -91,8 +96,19 @@ class Performer:
     def perform(self, job: ClaimedJob, ctx: JobContext) -> Performed:
         """Run the job's function here and now, or put the job aside for who knows it.
 
-        Raises what the database has against it, before the function has begun.
+        Raises that the database is away, before the function has begun. Whatever else is in the way then is
+        the job's own end: its row, or its run's, holds what cannot be read.
         """
+        try:
+            return self._run(job, ctx)
+        except DATABASE_AWAY:
+            raise
+        except Exception as exc:
+            _log.error("job %d cannot begin: %s: %s", job.id, type(exc).__name__, " ".join(str(exc).split()))
+            entry = captured(exc, self._redactor)
+            return Performed(ending_instead(exc, job, entry), counts=False)
+
+    def _run(self, job: ClaimedJob, ctx: JobContext) -> Performed:
         if isinstance(job, ClaimedIngestJob):
             task = self._tasks.find(job.task_name)
             if task is None:
