@@ -141,8 +141,13 @@ def _tell(history: History, times: int, *, verbose: bool, found: Path | None) ->
             if violations and found is not None:
                 found.mkdir(exist_ok=True)
                 save(history, found / f"{history.seed}.json", violations)
+                _keep_logs(seen.logs, found / f"{history.seed}.log")
                 print(f"kept as {found / f'{history.seed}.json'}")
     return int(bad > 0)
+
+
+def _keep_logs(logs: dict[str, str], path: Path) -> None:
+    path.write_text("".join(f"== {name}\n{text}\n" for name, text in sorted(logs.items())), encoding="utf-8")
 
 
 def _shrink(wanted: argparse.Namespace) -> int:
@@ -173,7 +178,8 @@ def _slot(wanted: argparse.Namespace) -> int:
             violations, seen = slot.judged(history)
             now = os.times()
             took, cpu = time.monotonic() - began, sum(now[:4]) - sum(used[:4])
-            said = {"seed": seed, "violations": violations, "took_s": took, "cpu_s": cpu, "jobs": len(seen.jobs)}
+            logs = seen.logs if violations else {}
+            said = {"logs": logs, "seed": seed, "violations": violations, "took_s": took, "cpu_s": cpu, "jobs": len(seen.jobs)}
             print(json.dumps({**said, "nodes": len(seen.nodes), "drained_s": seen.drained_s, "did": seen.did}), flush=True)
     return 0
 
@@ -206,6 +212,7 @@ def _campaign(seeds: Sequence[int], wanted: argparse.Namespace) -> int:
             if said["violations"]:
                 bad.append(seed)
                 save(generate(seed, frozenset(wanted.without)), wanted.found / f"{seed}.json", said["violations"])
+                _keep_logs(said["logs"], wanted.found / f"{seed}.log")
                 print(f"seed {seed} ({said['took_s']:.1f} s):", *said["violations"][:5], sep="\n   ", flush=True)
             elif total["histories"] % 50 == 0:
                 rate = total["histories"] / (time.monotonic() - began)

@@ -133,8 +133,13 @@ def generate(seed: int, without: frozenset[str] = frozenset()) -> History:
     make = _Maker(seed, without)
     dice = make.dice
     for _ in range(dice.choice([1, 1, 2, 2, 3])):
-        host = dice.choice(["h1", "h1", "h2"])
-        make.role("worker", "--queue", "fetch", "--concurrency", dice.choice(["1", "1", "3", "8"]), host=host)
+        host, at_once = dice.choice(["h1", "h1", "h2"]), dice.choice(["1", "1", "3", "8"])
+        # What starts an interpreter costs as much as ten other histories.
+        if dice.random() < 0.04:
+            make.role("supervisor", "--worker", f"fetch:2 --concurrency {at_once}", host=host)
+        else:
+            recycles = ["--recycle-jobs", "3"] if dice.random() < 0.03 else []
+            make.role("worker", "--queue", "fetch", "--concurrency", at_once, *recycles, host=host)
     for key, cap in KEYS.items():
         make.add(0.0, "limit", key=key, cap=cap)
     for _ in range(dice.randint(1, 3)):
@@ -216,7 +221,8 @@ def _document(make: _Maker, name: str) -> dict[str, Any]:
 
 def _kill(make: _Maker) -> None:
     for _ in range(make.dice.randint(1, 3)):
-        make.add(make.at(), "signal", role=make.dice.choice(make.roles), signal=int(signal.SIGKILL))
+        below = make.dice.random() < 0.7
+        make.add(make.at(), "signal", role=make.dice.choice(make.roles), signal=int(signal.SIGKILL), below=below)
 
 
 def _ask(make: _Maker) -> None:

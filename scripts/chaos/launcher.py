@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -99,11 +100,12 @@ class Launcher:
 
 
 def children_of(pid: int) -> list[int]:
-    """The children of a process that has one thread."""
-    try:
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except OSError:
-        return []
+    """The children of a process, of whichever of its threads."""
+    found: list[int] = []
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(one) for one in (task / "children").read_text().split()]
+    return found
 
 
 def _import_all() -> None:

@@ -42,7 +42,20 @@ OPEN: Final = """
 SELECT (SELECT count(*) FROM ingest_jobs WHERE finished_at IS NULL)
     + (SELECT count(*) FROM workflow_node_jobs WHERE finished_at IS NULL)
     + (SELECT count(*) FROM workflow_runs WHERE finished_at IS NULL)
+    + (SELECT count(*) FROM workflow_dispatch_events)
 """
+LEFT: Final = {
+    "job": """
+SELECT id, task_name, status, hold_reason, hold_key, attempt, failures, crash_count, suspect, run_at > now() AS later
+FROM ingest_jobs WHERE finished_at IS NULL
+""",
+    "node": """
+SELECT id, node_module, status, hold_reason, hold_key, attempt, failures, crash_count, suspect
+FROM workflow_node_jobs WHERE finished_at IS NULL
+""",
+    "run": "SELECT workflow_name, status FROM workflow_runs WHERE finished_at IS NULL",
+    "event": "SELECT run_id, node_job_id, kind, tries, last_error, poisoned_at FROM workflow_dispatch_events",
+}
 INGEST: Final = """
 SELECT id, task_name, status, generation, attempt, failures, crash_count, suspect, result, dedupe_key, limit_key,
        host_lock, hold_reason, schedule_name, tick_at::text, errors, claimed_by, priority, args
@@ -59,7 +72,6 @@ SELECT family, job_id, was, now, generation, attempt, was_attempt, claimed_by, e
 FROM chaos_moves ORDER BY seq
 """
 EVENTS: Final = "SELECT run_id::text, node_job_id, generation, attempt, kind FROM chaos_events"
-LEFT_EVENTS: Final = "SELECT count(*) FROM workflow_dispatch_events"
 SLOTS: Final = """
 SELECT limit_key, slot, job_family, job_id FROM limit_slots WHERE lease_expires_at > clock_timestamp()
 """
@@ -78,7 +90,6 @@ class Observation:
     runs: list[dict[str, Any]] = field(default_factory=list)
     moves: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
-    left_events: int = 0
     slots: list[dict[str, Any]] = field(default_factory=list)
     sessions: list[dict[str, Any]] = field(default_factory=list)
     lines: list[ledger.Line] = field(default_factory=list)
@@ -89,6 +100,8 @@ class Observation:
     ends: list[tuple[str, str, int]] = field(default_factory=list)
     # Role by pid.
     pids: dict[int, str] = field(default_factory=dict)
+    undrained: list[str] = field(default_factory=list)
+    logs: dict[str, str] = field(default_factory=dict)
     left_processes: list[str] = field(default_factory=list)
     unstopped: list[str] = field(default_factory=list)
     tracebacks: list[str] = field(default_factory=list)
@@ -109,7 +122,6 @@ def observe(connection: psycopg.Connection[Any], seen: Observation, place: Path)
     seen.jobs, seen.nodes = rows_of(connection, INGEST), rows_of(connection, NODE)
     seen.runs, seen.moves = rows_of(connection, RUNS), rows_of(connection, MOVES)
     seen.events = rows_of(connection, EVENTS)
-    seen.left_events = int(rows_of(connection, LEFT_EVENTS)[0]["count"])
     seen.slots = rows_of(connection, SLOTS)
     seen.lines = ledger.read(str(place / "ledger"))
     for log in sorted(place.glob("*.log")):

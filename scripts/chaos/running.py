@@ -18,7 +18,7 @@ from chaos import wiring
 from chaos.behaviours import BEHAVIOURS
 from chaos.histories import History
 from chaos.launcher import SCRIPTS, Launcher, children_of
-from chaos.observing import OPEN, SESSIONS, WATCH, Observation, observe, rows_of
+from chaos.observing import LEFT, OPEN, SESSIONS, WATCH, Observation, observe, rows_of
 from chaos.proxy import Proxy
 from chaos.servers import ChaosServer
 from chaos.steps import STEPS
@@ -177,6 +177,8 @@ class Running:
                     self.seen.drained_s = time.monotonic() - began
                     return
             time.sleep(_LOOK_S)
+        for kind, query in LEFT.items():
+            self.seen.undrained += [f"{kind} {' '.join(map(str, row.values()))}" for row in rows_of(self.admin(), query)]
 
     def _stop(self) -> None:
         for role in self.roles.values():
@@ -249,6 +251,7 @@ def run_history(history: History, server: ChaosServer, launcher: Launcher, proxy
     try:
         return running.run()
     finally:
+        running.seen.logs = {log.stem: log.read_text("utf-8", errors="replace")[-20_000:] for log in place.glob("*.log")}
         running.close()
         if not os.environ.get("CHAOS_KEEP"):
             shutil.rmtree(place, ignore_errors=True)

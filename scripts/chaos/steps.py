@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
+from chaos.launcher import children_of
 from psycopg import sql
 
 from queue_workflows import (
@@ -66,9 +68,16 @@ def _enqueued(dsn: str, job: dict[str, Any]) -> int | None:
 
 
 def signal(running: Running, step: Step) -> None:
-    """To one role."""
-    if step["role"] in running.roles:
-        running.signal(running.roles[step["role"]], step["signal"])
+    """To one role; of a supervisor to one of its workers, where that is said."""
+    role = running.roles.get(step["role"])
+    if role is None:
+        return
+    below = children_of(role.pid) if step.get("below") and role.command[0] == "supervisor" else []
+    if below:
+        with suppress(ProcessLookupError):
+            os.kill(below[0], step["signal"])
+    else:
+        running.signal(role, step["signal"])
 
 
 def limit(running: Running, step: Step) -> None:

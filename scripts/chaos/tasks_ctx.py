@@ -184,9 +184,6 @@ def changes_its_context(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
 @behaviour(*GOOD, *BAD)
 def closes_its_context(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Calls what is the worker's to call."""
-    from queue_workflows.jobs.outcomes import Stop
-
-    ctx.stop(Stop.LEASE_LOST, "on purpose")
     ctx.close()
     return _well(ctx)
 
