@@ -251,7 +251,7 @@ def run_history(history: History, server: ChaosServer, launcher: Launcher, proxy
     try:
         return running.run()
     finally:
-        running.seen.logs = {log.stem: log.read_text("utf-8", errors="replace")[-20_000:] for log in place.glob("*.log")}
+        running.seen.logs = {log.name: log.read_text("utf-8", errors="replace")[-20_000:] for log in place.iterdir() if log.is_file()}
         running.close()
         if not os.environ.get("CHAOS_KEEP"):
             shutil.rmtree(place, ignore_errors=True)

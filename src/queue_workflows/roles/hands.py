@@ -12,6 +12,7 @@ Nothing here knows the database. What a job's function raises is its own failure
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import time
@@ -142,9 +143,9 @@ class Hands:
 
     def _over(self, held: HeldJob) -> None:
         """Once, however often it is called: nothing can come between the mark and the list."""
-        if not held.is_ending:
-            held.ended = time.monotonic()
+        if math.isinf(held.ended):
             held.is_ending = True
+            held.ended = time.monotonic()
             self._ended.append(held)
         if self._is_awaited and len(self._inbox) <= self._rings_at:
             # Once: to ring is to let others run, so that nobody would get on.
