@@ -88,6 +88,10 @@ def _parser() -> argparse.ArgumentParser:
     shrink.add_argument("file", type=_file)
     shrink.add_argument("--times", type=_count, default=2, help="how often each smaller one is tried")
     shrink.set_defaults(run=_shrink)
+    scenarios = commands.add_parser("scenarios", help="what is written down and not drawn")
+    scenarios.add_argument("names", nargs="*", type=_scenario, metavar="NAME", help="these alone; else all")
+    scenarios.add_argument("--found", type=Path, default=FOUND)
+    scenarios.set_defaults(run=_scenarios)
     slot = commands.add_parser("slot")
     slot.add_argument("--without", action="append", default=[])
     slot.set_defaults(run=_slot)
@@ -164,6 +168,45 @@ def _shrink(wanted: argparse.Namespace) -> int:
     save(small, path, violations)
     print(f"{len(small.steps)} steps of {len(history.steps)}, {len(small.jobs())} jobs: {path}")
     return 1
+
+
+def _scenario(name: str) -> str:
+    from chaos.scenarios import SCENARIOS
+    from chaos.standby import ON_SERVERS
+
+    if name not in (*SCENARIOS, *ON_SERVERS):
+        raise argparse.ArgumentTypeError(f"there is {', '.join((*SCENARIOS, *ON_SERVERS))}, and no {name!r}")
+    return name
+
+
+def _scenarios(wanted: argparse.Namespace) -> int:
+    from chaos.scenarios import SCENARIOS
+    from chaos.standby import ON_SERVERS
+
+    bad = 0
+    with open_slot() as slot:
+        for name in [each for each in SCENARIOS if not wanted.names or each in wanted.names]:
+            for number, history in enumerate(SCENARIOS[name](), 1):
+                violations, seen = slot.judged(history)
+                drained = "never" if seen.drained_s is None else f"{seen.drained_s:.1f} s"
+                print(f"{name} {number}: {len(seen.jobs)} jobs, drained after {drained}", flush=True)
+                bad += _told(f"{name}-{number}", history, violations, seen.logs, wanted.found)
+    for name in [each for each in ON_SERVERS if not wanted.names or each in wanted.names]:
+        history, violations, seen = ON_SERVERS[name]()
+        print(f"{name}: {len(seen.jobs)} jobs, drained after {seen.drained_s}", flush=True)
+        bad += _told(name, history, violations, seen.logs, wanted.found)
+    return int(bad > 0)
+
+
+def _told(name: str, history: History, violations: list[str], logs: dict[str, str], found: Path) -> bool:
+    """Print what was violated, and keep the history; whether anything was."""
+    for one in violations:
+        print(f"  VIOLATION {one}", flush=True)
+    if violations:
+        found.mkdir(exist_ok=True)
+        save(history, found / f"{name}.json", violations)
+        _keep_logs(logs, found / f"{name}.log")
+    return bool(violations)
 
 
 def _slot(wanted: argparse.Namespace) -> int:

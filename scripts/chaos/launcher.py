@@ -60,9 +60,9 @@ class Launcher:
         """Of the process whose children all roles are."""
         return self._process.pid
 
-    def start(self, arguments: list[str], *, environ: dict[str, str], log: Path, cwd: Path, executes: bool) -> int:
-        """Start a role; `executes` starts a new interpreter, as a service manager does."""
-        asked = {"arguments": arguments, "environ": environ, "log": str(log), "cwd": str(cwd), "executes": executes}
+    def start(self, arguments: list[str], *, environ: dict[str, str], log: Path, cwd: Path, prefix: list[str]) -> int:
+        """Start a role; with a prefix, a command, that is executed as a service manager does."""
+        asked = {"arguments": arguments, "environ": environ, "log": str(log), "cwd": str(cwd), "prefix": prefix}
         with self._lock:
             self._socket.sendall(json.dumps(asked).encode() + b"\n")
             with self._news:
@@ -170,8 +170,8 @@ def _become(asked: dict[str, Any]) -> None:
     os.closerange(3, 256)
     os.chdir(asked["cwd"])
     arguments = [sys.executable, "-m", "queue_workflows", *asked["arguments"]]
-    if asked["executes"]:
-        os.execve(sys.executable, arguments, asked["environ"])
+    if asked["prefix"]:
+        os.execvpe(asked["prefix"][0], [*asked["prefix"], *asked["arguments"]], asked["environ"])
     os.environ.clear()
     os.environ.update(asked["environ"])
     sys.argv, sys.orig_argv = [arguments[2], *asked["arguments"]], arguments

@@ -6,10 +6,11 @@ import json
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +42,9 @@ class Role:
     host: str
     via: str
     executes: bool
+    # Only for scenarios: more of its environment, and a command that starts it.
+    environ: dict[str, str] = field(default_factory=dict)
+    prefix: list[str] = field(default_factory=list)
     pid: int = 0
     again_at: float = 0.0
     starts: int = 0
@@ -92,9 +96,16 @@ class Running:
             "CHAOS_LEDGER": str(self.place / "ledger"),
             "CHAOS_DSN": self.dsn,
             "CHAOS_SCHEDULES": json.dumps(self.history.schedules),
+            **role.environ,
         }
         log = self.place / f"{role.name}.log"
-        role.pid = self.launcher.start(role.command, environ=environ, log=log, cwd=self.place, executes=role.executes)
+        role.pid = self.launcher.start(
+            role.command,
+            environ=environ,
+            log=log,
+            cwd=self.place,
+            prefix=[*role.prefix, sys.executable, "-m", "queue_workflows"] if role.executes else [],
+        )
         role.starts += 1
         self.seen.pids[role.pid] = role.name
 
@@ -160,12 +171,12 @@ class Running:
             if not any(queue in role.command for role in self.roles.values()):
                 # A shrunken history may have lost its only worker; what it says is then of no other defect.
                 self.roles[f"spare-{queue}"] = Role(f"spare-{queue}", ["worker", "--queue", queue], "h1", "socket", False)
-        if self.history.runs() and not any(role.command[0] == "orchestrator" for role in self.roles.values()):
+        if self.history.does("run", "hooks") and not any(role.command[0] == "orchestrator" for role in self.roles.values()):
             self.roles["spare-o"] = Role("spare-o", ["orchestrator"], "h1", "socket", False)
 
     def queues(self) -> list[str]:
         """The queues that something may be on."""
-        return ["fetch", *(["cpu"] if self.history.runs() else [])]
+        return ["fetch", *(["cpu"] if self.history.runs() else []), *(["hooks"] if self.history.does("hooks") else [])]
 
     def _drain(self) -> None:
         began = time.monotonic()
@@ -241,7 +252,11 @@ def bound_of(history: History) -> float:
     kills = sum(BEHAVIOURS[task].kills or BEHAVIOURS[task].harms for task in tasks)
     hangs = sum(BEHAVIOURS[task].hangs for task in tasks)
     # A worker that dies is missed for its lease at the longest, and each job that kills may share one death first.
-    return 30 + (kills * (crashes + 1) + hangs * attempts) * (lease + 3)
+    # An interpreter that starts takes seconds on a busy machine, and a worker that is recycled starts many.
+    recycles = any("--recycle-" in word for step in history.steps for word in step.get("command", []))
+    kills += 2 * len(tasks) * recycles
+    scripted = sum(step.get("takes_s", 0) for step in history.steps)
+    return 30 + scripted + (kills * (crashes + 1) + hangs * attempts) * (lease + 3)
 
 
 def run_history(history: History, server: ChaosServer, launcher: Launcher, proxy: Proxy, place: Path) -> Observation:

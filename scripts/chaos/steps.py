@@ -14,10 +14,13 @@ from psycopg import sql
 from queue_workflows import (
     IngestJobRepository,
     LimitRepository,
+    NewIngestJob,
     QwfError,
     WorkerControlRepository,
     cancel_run,
+    compile_hooks,
     enqueue_ingest_job,
+    enqueue_many,
     retry_run,
     start_run,
 )
@@ -31,6 +34,10 @@ SELECT pg_terminate_backend(pid) FROM pg_stat_activity
 WHERE datname = current_database() AND application_name LIKE 'qwf:%%' ORDER BY backend_start DESC LIMIT %s
 """
 _CANCEL: Final = _TERMINATE.replace("pg_terminate_backend", "pg_cancel_backend")
+_LISTENERS: Final = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+WHERE datname = current_database() AND application_name LIKE 'qwf:%' AND query ILIKE '%listen%'
+"""
 _TRIES: Final = 5
 _HOGS: Final = 70
 
@@ -40,6 +47,7 @@ def start(running: Running, step: Step) -> None:
     from chaos.running import Role
 
     role = Role(step["role"], step["command"], step["host"], step["via"], step["executes"])
+    role.environ, role.prefix = step.get("environ", {}), step.get("prefix", [])
     running.proxy.port(role.name)
     running.roles[role.name] = role
     running.start(role)
@@ -200,6 +208,43 @@ def hog(running: Running, step: Step) -> None:
     running.aside(hold)
 
 
+def many(running: Running, step: Step) -> None:
+    """A load of short jobs, in one transaction."""
+    jobs = [NewIngestJob(task_name=step["task"], queue="fetch", args=step.get("args", {})) for _ in range(step["count"])]
+
+    def produce() -> None:
+        with psycopg.connect(running.dsn, autocommit=True, application_name="producer") as connection:
+            for number, made in enumerate(enqueue_many(jobs, conn=connection)):
+                running.seen.committed[f"m{step['at']}-{number}"] = made.id
+
+    running.aside(produce)
+
+
+def listeners(running: Running, step: Step) -> None:
+    """End sessions between LISTEN and what they do next, again and again for a while."""
+
+    def end() -> None:
+        until = time.monotonic() + step["for_s"]
+        while time.monotonic() < until:
+            with suppress(psycopg.Error), psycopg.connect(running.dsn, autocommit=True) as connection:
+                connection.execute(_LISTENERS)
+            time.sleep(step["every_s"])
+
+    running.aside(end)
+
+
+def hooks(running: Running, step: Step) -> None:
+    """A run of hook scripts, which are written for it."""
+    place = running.place / "plugins" / "chaos"
+    place.mkdir(parents=True)
+    for name, text in step["scripts"].items():
+        (place / name).write_text(text)
+        (place / name).chmod(0o755)
+    with _patient():
+        document = compile_hooks("Page", [str(running.place / "plugins")])
+        running.seen.started_runs[step["name"]] = str(start_run(document, {}, conn=running.admin()).id)
+
+
 class _patient(suppress):  # noqa: N801 - reads as a word
     """What an operator asks for is refused, or not heard, without an end to the history."""
 
@@ -225,4 +270,7 @@ STEPS: Final = {
     "lock_table": lock_table,
     "pin": pin,
     "hog": hog,
+    "many": many,
+    "listeners": listeners,
+    "hooks": hooks,
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import signal
 import sys
 import threading
 import time
@@ -126,6 +127,12 @@ def _is_at_a_job(thread: int) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+@ingest_task("holds signals back")
+def holds_signals_back(reason: str | None) -> None:
+    """In its thread, and for good."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 
 
 @ingest_task("bad result")

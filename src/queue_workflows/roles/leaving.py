@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import uuid
@@ -54,6 +55,8 @@ def execute_anew(launcher_pid: int | None, identity: Identity, jobs_done: int) -
     identity.hand_on(jobs_done)
     _reap()
     _flush()
+    # A job may have held signals back in this thread, and an exec hands that on: nobody would hear a stop.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 
