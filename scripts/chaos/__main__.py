@@ -6,8 +6,8 @@
     .venv/bin/python scripts/chaos shrink FILE
     .venv/bin/python scripts/chaos scenarios [NAME …]
 
-Exit status: 0 no violation, 1 a violation, 2 wrong arguments, 130 interrupted. A failing history is kept as a file,
-and its seed is printed.
+Exit status: 0 no violation, 1 a violation, 2 wrong arguments, 130 interrupted. A failing history is kept as a
+file, and its seed is printed.
 """
 
 from __future__ import annotations

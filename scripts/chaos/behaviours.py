@@ -15,9 +15,9 @@ BAD: Final = ("failed",)
 class Behaviour:
     """One of them.
 
-    `ends` are the statuses in which its job may end when nobody else interferes. `kills` says that the attempt takes
-    its process along, `hangs` that it ends by its timeout alone. `known` names an open defect, for the
-    switch that leaves known defects out. `node` says whether it may be a node of a workflow.
+    `ends` are the statuses in which its job may end when nobody else interferes. `kills` says that the
+    attempt takes its process along, `hangs` that it ends by its timeout alone. `known` names an open defect,
+    for the switch that leaves known defects out. `node` says whether it may be a node of a workflow.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The command line of the attack: histories by the thousand, one again, a smaller one, the scripted scenarios."""
+"""The command line of the attack: histories by the thousand, one again, a smaller one, the scenarios."""
 
 from __future__ import annotations
 
@@ -60,6 +60,9 @@ def open_slot(seed: int = 0) -> Iterator[Slot]:
 def main(arguments: Sequence[str]) -> int:
     """Do what the command line says."""
     wanted = _parser().parse_args(arguments)
+    # Also where a shell starts us in the background, which has us ignore Ctrl-C.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     try:
         return int(wanted.run(wanted))
     except KeyboardInterrupt:
@@ -75,7 +78,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--histories", type=_count, default=100, help="how many")
     run.add_argument("--first-seed", type=int, default=1)
     run.add_argument("--jobs", type=_count, default=2, help="how many at once; each has a server of its own")
-    run.add_argument("--without", action="append", default=[], metavar="KNOWN", help="leave a known defect out")
+    run.add_argument(
+        "--without", action="append", default=[], metavar="KNOWN", help="leave a known defect out"
+    )
     run.add_argument("--found", type=Path, default=FOUND, help="where failing histories are kept")
     run.add_argument("--verbose", action="store_true", help="print what was seen")
     run.set_defaults(run=_run)
@@ -137,11 +142,18 @@ def _tell(history: History, times: int, *, verbose: bool, found: Path | None) ->
             took = time.monotonic() - began
             bad += bool(violations)
             drained = "never" if seen.drained_s is None else f"{seen.drained_s:.1f} s"
-            print(f"{len(seen.jobs)} jobs, {len(seen.nodes)} nodes, took {took:.1f} s, drained after {drained}; {seen.did}")
+            print(
+                f"{len(seen.jobs)} jobs, {len(seen.nodes)} nodes, took {took:.1f} s,",
+                f"drained after {drained}; {seen.did}",
+            )
             for one in violations:
                 print(f"  VIOLATION {one}")
             if verbose:
-                print(json.dumps({"jobs": seen.jobs, "nodes": seen.nodes, "ends": seen.ends}, default=str, indent=1))
+                print(
+                    json.dumps(
+                        {"jobs": seen.jobs, "nodes": seen.nodes, "ends": seen.ends}, default=str, indent=1
+                    )
+                )
             if violations and found is not None:
                 found.mkdir(exist_ok=True)
                 save(history, found / f"{history.seed}.json", violations)
@@ -163,7 +175,9 @@ def _shrink(wanted: argparse.Namespace) -> int:
         if not violations:
             print("it did not fail this time", file=sys.stderr)
             return 0
-        small, violations = shrunk(history, violations, slot.judged, times=wanted.times, say=lambda text: print(text, flush=True))
+        small, violations = shrunk(
+            history, violations, slot.judged, times=wanted.times, say=lambda text: print(text, flush=True)
+        )
     path = wanted.file.with_suffix(".small.json")
     save(small, path, violations)
     print(f"{len(small.steps)} steps of {len(history.steps)}, {len(small.jobs())} jobs: {path}")
@@ -211,7 +225,7 @@ def _told(name: str, history: History, violations: list[str], logs: dict[str, st
 
 def _slot(wanted: argparse.Namespace) -> int:
     """One of several at once: a seed a line comes in, a verdict a line goes out."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Its end is that of its input, also where its starter was killed.
     without = frozenset(wanted.without)
     with open_slot() as slot:
         print(json.dumps({"ready": True}), flush=True)
@@ -222,8 +236,18 @@ def _slot(wanted: argparse.Namespace) -> int:
             now = os.times()
             took, cpu = time.monotonic() - began, sum(now[:4]) - sum(used[:4])
             logs = seen.logs if violations else {}
-            said = {"logs": logs, "seed": seed, "violations": violations, "took_s": took, "cpu_s": cpu, "jobs": len(seen.jobs)}
-            print(json.dumps({**said, "nodes": len(seen.nodes), "drained_s": seen.drained_s, "did": seen.did}), flush=True)
+            said = {
+                "logs": logs,
+                "seed": seed,
+                "violations": violations,
+                "took_s": took,
+                "cpu_s": cpu,
+                "jobs": len(seen.jobs),
+            }
+            print(
+                json.dumps({**said, "nodes": len(seen.nodes), "drained_s": seen.drained_s, "did": seen.did}),
+                flush=True,
+            )
     return 0
 
 
@@ -238,9 +262,12 @@ def _campaign(seeds: Sequence[int], wanted: argparse.Namespace) -> int:
 
     def serve(_: int) -> None:
         command = [sys.executable, str(Path(__file__).parent), "slot", *without]
-        slot = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        slot = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
         slots.append(slot)
-        assert slot.stdin and slot.stdout
+        assert slot.stdin is not None
+        assert slot.stdout is not None
         slot.stdout.readline()
         while not over and (seed := next(left, None)) is not None:
             slot.stdin.write(f"{seed}\n")
@@ -254,12 +281,22 @@ def _campaign(seeds: Sequence[int], wanted: argparse.Namespace) -> int:
             total.update({"histories": 1, "jobs": said["jobs"], "nodes": said["nodes"], **said["did"]})
             if said["violations"]:
                 bad.append(seed)
-                save(generate(seed, frozenset(wanted.without)), wanted.found / f"{seed}.json", said["violations"])
+                save(
+                    generate(seed, frozenset(wanted.without)),
+                    wanted.found / f"{seed}.json",
+                    said["violations"],
+                )
                 _keep_logs(said["logs"], wanted.found / f"{seed}.log")
-                print(f"seed {seed} ({said['took_s']:.1f} s):", *said["violations"][:5], sep="\n   ", flush=True)
+                print(
+                    f"seed {seed} ({said['took_s']:.1f} s):", *said["violations"][:5], sep="\n   ", flush=True
+                )
             elif total["histories"] % 50 == 0:
                 rate = total["histories"] / (time.monotonic() - began)
-                print(f"{total['histories']} histories, {rate:.2f}/s, {len(bad)} bad, last took {said['took_s']:.1f} s", flush=True)
+                print(
+                    f"{total['histories']} histories, {rate:.2f}/s, {len(bad)} bad,",
+                    f"last took {said['took_s']:.1f} s",
+                    flush=True,
+                )
         slot.stdin.close()
         slot.wait(60)
 
@@ -273,6 +310,8 @@ def _campaign(seeds: Sequence[int], wanted: argparse.Namespace) -> int:
             if slot.poll() is None:
                 slot.terminate()
         pool.shutdown()
+        for slot in slots:
+            slot.wait(60)
         hours = (time.monotonic() - began) / 3600
         print(json.dumps(dict(total)))
         print(f"{total['histories']} histories in {hours:.2f} h, {len(bad)} with a violation: {sorted(bad)}")

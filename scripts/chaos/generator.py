@@ -7,24 +7,47 @@ import signal
 from collections.abc import Callable
 from typing import Any, Final
 
-from chaos import tasks_ctx, tasks_ends, tasks_harm
 from chaos.behaviours import BEHAVIOURS
 from chaos.histories import History
+from chaos.tasks import MODULES
 
-# Importing them fills the table.
-MODULES = (tasks_ctx, tasks_ends, tasks_harm)
+assert MODULES  # importing them fills the table
 
 Step = dict[str, Any]
 # The names of defects that are open; a run may leave out what is known to fail by one of them.
 ORDERED: Final = (0, 1, 2, 69, 73, 75, 76, 77, 78, 79, 80, 130, 141, 143)
 EXCEPTIONS: Final = (
-    *("ValueError", "KeyError", "OSError", "MemoryError", "RecursionError", "StopIteration", "AssertionError"),
+    *(
+        "ValueError",
+        "KeyError",
+        "OSError",
+        "MemoryError",
+        "RecursionError",
+        "StopIteration",
+        "AssertionError",
+    ),
     *("UnicodeDecodeError", "TimeoutError", "ConnectionError", "NotImplementedError", "ExceptionGroup"),
     *("SystemExit", "KeyboardInterrupt", "GeneratorExit", "BaseException", "StopAsyncIteration", "Warning"),
 )
 SIGNALS: Final = (
-    *(signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGQUIT),
-    *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGTRAP, signal.SIGSYS, signal.SIGXCPU, signal.SIGVTALRM),
+    *(
+        signal.SIGKILL,
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGABRT,
+        signal.SIGQUIT,
+    ),
+    *(
+        signal.SIGUSR1,
+        signal.SIGUSR2,
+        signal.SIGALRM,
+        signal.SIGTRAP,
+        signal.SIGSYS,
+        signal.SIGXCPU,
+        signal.SIGVTALRM,
+    ),
 )
 KEYS: Final = {"k1": 1, "k2": 2, "k3": 3}
 CRONS: Final = ("* * * * * *", "*/2 * * * * *")
@@ -63,7 +86,9 @@ def _args_of(name: str, dice: random.Random) -> dict[str, Any]:
         },
         "raises_later_in_its_thread": lambda: {"kind": dice.choice(["exit", "value"])},
         "in_a_window": lambda: dict(zip(("key", "max"), dice.choice([("w1", 1), ("w2", 2)]), strict=True)),
-        "dies_in_a_window": lambda: dict(zip(("key", "max"), dice.choice([("w1", 1), ("w2", 2)]), strict=True)),
+        "dies_in_a_window": lambda: dict(
+            zip(("key", "max"), dice.choice([("w1", 1), ("w2", 2)]), strict=True)
+        ),
         "takes_a_host_lock": lambda: {"lock": dice.choice(["camera", "port"])},
         "takes_a_lock_of_its_own": lambda: {"lock": dice.choice(["a", "b"])},
     }
@@ -80,7 +105,9 @@ class _Maker:
         self.horizon = self.dice.choice([1.0, 2.0, 3.0])
         # A few kinds of trouble in each history, so that they meet in every combination, and each meets calm.
         every = sorted(name for name, one in BEHAVIOURS.items() if not one.known or one.known not in without)
-        self.bad = self.dice.sample([name for name in every if name not in ("good", "quick")], self.dice.randint(0, 4))
+        self.bad = self.dice.sample(
+            [name for name in every if name not in ("good", "quick")], self.dice.randint(0, 4)
+        )
         self.lease = self.dice.choice([1.5, 2.0])
 
     def at(self) -> float:
@@ -201,7 +228,12 @@ def _document(make: _Maker, name: str) -> dict[str, Any]:
     for number in range(dice.randint(1, 5)):
         task = make.behaviour(node=True)
         inputs = {key: {"$value": value} for key, value in _args_of(task, dice).items()}
-        node: dict[str, Any] = {"id": f"n{number}", "module": task, "inputs": inputs, "retry": {"max_attempts": 2, "backoff_s": 0.05}}
+        node: dict[str, Any] = {
+            "id": f"n{number}",
+            "module": task,
+            "inputs": inputs,
+            "retry": {"max_attempts": 2, "backoff_s": 0.05},
+        }
         if number and dice.random() < 0.8:
             node["depends_on"] = sorted({f"n{dice.randrange(number)}" for _ in range(dice.randint(1, 2))})
         if dice.random() < 0.2:
@@ -222,7 +254,9 @@ def _document(make: _Maker, name: str) -> dict[str, Any]:
 def _kill(make: _Maker) -> None:
     for _ in range(make.dice.randint(1, 3)):
         below = make.dice.random() < 0.7
-        make.add(make.at(), "signal", role=make.dice.choice(make.roles), signal=int(signal.SIGKILL), below=below)
+        make.add(
+            make.at(), "signal", role=make.dice.choice(make.roles), signal=int(signal.SIGKILL), below=below
+        )
 
 
 def _ask(make: _Maker) -> None:
@@ -239,7 +273,9 @@ def _freeze(make: _Maker) -> None:
 
 def _sessions(make: _Maker) -> None:
     for _ in range(make.dice.randint(1, 3)):
-        make.add(make.at(), "terminate", how_many=make.dice.choice([1, 2, 100]), backend=make.dice.random() < 0.7)
+        make.add(
+            make.at(), "terminate", how_many=make.dice.choice([1, 2, 100]), backend=make.dice.random() < 0.7
+        )
 
 
 def _proxy(make: _Maker) -> None:
@@ -310,4 +346,17 @@ def _server(make: _Maker) -> None:
         make.add(at, "pin", for_s=dice.choice([1.0, 3.0]))
 
 
-_TROUBLES: Final = (_kill, _kill, _ask, _freeze, _sessions, _proxy, _proxy, _cut, _cut, _operate, _operate, _server)
+_TROUBLES: Final = (
+    _kill,
+    _kill,
+    _ask,
+    _freeze,
+    _sessions,
+    _proxy,
+    _proxy,
+    _cut,
+    _cut,
+    _operate,
+    _operate,
+    _server,
+)

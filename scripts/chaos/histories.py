@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class History:
-    """`steps` are dicts with `at` (seconds from the start), `do`, and what that step takes; in order of time."""
+    """`steps` are dicts with `at` (seconds from the start), `do`, and what that step takes; in order."""
 
     seed: int
     settings: dict[str, str]

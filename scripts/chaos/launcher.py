@@ -3,8 +3,8 @@
     runner ──{"start": …}──> launcher (one thread, no connection) ──fork──> the real command line of `qwf`
            <──{"ended": pid, "status": …}──
 
-What is forked runs the shipped entry point with an environment, a session and a log of its own. Whatever its jobs
-leave behind becomes a child of the launcher, so nothing can hide: at the end of a history it has no child.
+What is forked runs the shipped entry point with an environment, a session and a log of its own. Whatever its
+jobs leave behind becomes a child of the launcher, so nothing can hide: at the end of a history it has none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Launcher:
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
         paths = [str(SCRIPTS), os.environ.get("PYTHONPATH", "")]
-        around = {name: value for name, value in os.environ.items() if not name.startswith(("QWF_", "AI_LEADS_"))}
+        around = {
+            name: value for name, value in os.environ.items() if not name.startswith(("QWF_", "AI_LEADS_"))
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-m", "chaos.launcher", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
@@ -60,9 +62,17 @@ class Launcher:
         """Of the process whose children all roles are."""
         return self._process.pid
 
-    def start(self, arguments: list[str], *, environ: dict[str, str], log: Path, cwd: Path, prefix: list[str]) -> int:
+    def start(
+        self, arguments: list[str], *, environ: dict[str, str], log: Path, cwd: Path, prefix: list[str]
+    ) -> int:
         """Start a role; with a prefix, a command, that is executed as a service manager does."""
-        asked = {"arguments": arguments, "environ": environ, "log": str(log), "cwd": str(cwd), "prefix": prefix}
+        asked = {
+            "arguments": arguments,
+            "environ": environ,
+            "log": str(log),
+            "cwd": str(cwd),
+            "prefix": prefix,
+        }
         with self._lock:
             self._socket.sendall(json.dumps(asked).encode() + b"\n")
             with self._news:
@@ -81,6 +91,8 @@ class Launcher:
                 if "ended" in said:
                     self._statuses[said["ended"]] = said["status"]
                 else:
+                    # Its number may have been that of another one.
+                    self._statuses.pop(said["started"], None)
                     self._answers.append(said)
                 self._news.notify_all()
         with self._news:

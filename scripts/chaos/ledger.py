@@ -31,7 +31,16 @@ class Line(NamedTuple):
 
 def write(what: str, ctx: Any, extra: str = "") -> None:
     """Add a line; opened each time, because a task may have closed every descriptor."""
-    words = (what, ctx.family.split()[0], ctx.id, ctx.attempt, ctx.generation, os.getpid(), time.monotonic_ns(), extra)
+    words = (
+        what,
+        ctx.family.split()[0],
+        ctx.id,
+        ctx.attempt,
+        ctx.generation,
+        os.getpid(),
+        time.monotonic_ns(),
+        extra,
+    )
     text = " ".join(map(str, words)).strip() + "\n"
     try:
         number = os.open(_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+
 from chaos import ledger
 
 # Every change of a status, and every second end, is written down in the transaction that makes it.
 WATCH: Final = """
 CREATE TABLE chaos_moves (
-    seq bigserial PRIMARY KEY, family text, job_id bigint, was text, now text, generation integer, attempt integer,
-    was_attempt integer, claimed_by text, at timestamptz DEFAULT clock_timestamp());
+    seq bigserial PRIMARY KEY, family text, job_id bigint, was text, now text, generation integer,
+    attempt integer, was_attempt integer, claimed_by text, at timestamptz DEFAULT clock_timestamp());
 CREATE FUNCTION chaos_move() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO chaos_moves (family, job_id, was, now, generation, attempt, was_attempt, claimed_by)
@@ -36,7 +37,8 @@ BEGIN
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER chaos_event AFTER INSERT ON workflow_dispatch_events FOR EACH ROW EXECUTE FUNCTION chaos_event();
+CREATE TRIGGER chaos_event AFTER INSERT ON workflow_dispatch_events FOR EACH ROW
+EXECUTE FUNCTION chaos_event();
 """
 OPEN: Final = """
 SELECT (SELECT count(*) FROM ingest_jobs WHERE finished_at IS NULL)
@@ -46,7 +48,8 @@ SELECT (SELECT count(*) FROM ingest_jobs WHERE finished_at IS NULL)
 """
 LEFT: Final = {
     "job": """
-SELECT id, task_name, status, hold_reason, hold_key, attempt, failures, crash_count, suspect, run_at > now() AS later
+SELECT id, task_name, status, hold_reason, hold_key, attempt, failures, crash_count, suspect,
+       run_at > now() AS later
 FROM ingest_jobs WHERE finished_at IS NULL
 """,
     "node": """
@@ -57,8 +60,8 @@ FROM workflow_node_jobs WHERE finished_at IS NULL
     "event": "SELECT run_id, node_job_id, kind, tries, last_error, poisoned_at FROM workflow_dispatch_events",
 }
 INGEST: Final = """
-SELECT id, task_name, status, generation, attempt, failures, crash_count, suspect, result, dedupe_key, limit_key,
-       host_lock, hold_reason, schedule_name, tick_at::text, errors, claimed_by, priority, args
+SELECT id, task_name, status, generation, attempt, failures, crash_count, suspect, result, dedupe_key,
+       limit_key, host_lock, hold_reason, schedule_name, tick_at::text, errors, claimed_by, priority, args
 FROM ingest_jobs ORDER BY id
 """
 NODE: Final = """
@@ -93,7 +96,7 @@ class Observation:
     slots: list[dict[str, Any]] = field(default_factory=list)
     sessions: list[dict[str, Any]] = field(default_factory=list)
     lines: list[ledger.Line] = field(default_factory=list)
-    # Name of a job of the history and its id, for transactions that were seen to commit; None for unknown ones.
+    # Name of a job of the history and its id; None where nobody knows whether its transaction committed.
     committed: dict[str, int | None] = field(default_factory=dict)
     started_runs: dict[str, str] = field(default_factory=dict)
     # Role, what it was, its wait status.
@@ -125,10 +128,14 @@ def observe(connection: psycopg.Connection[Any], seen: Observation, place: Path)
     seen.slots = rows_of(connection, SLOTS)
     seen.lines = ledger.read(str(place / "ledger"))
     for log in sorted(place.glob("*.log")):
-        seen.tracebacks += [f"{log.stem}: {one}" for one in tracebacks(log.read_text("utf-8", errors="replace"))]
+        seen.tracebacks += [
+            f"{log.stem}: {one}" for one in tracebacks(log.read_text("utf-8", errors="replace"))
+        ]
 
 
-_BLOCK: Final = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n|\S*\n)*?(\S.*)", re.MULTILINE)
+_BLOCK: Final = re.compile(
+    r"Traceback \(most recent call last\):\n(?:[ \t]+.*\n|\S*\n)*?(\S.*)", re.MULTILINE
+)
 
 
 def tracebacks(text: str) -> list[str]:

@@ -1,8 +1,8 @@
 """A proxy between roles and the server that delays, swallows, cuts, refuses, doubles and reorders.
 
-It has one port for each role, so that a fault may befall one role or all, and understands as much of the protocol as
-it takes to say when a statement is whole and when its answer is: a cut can come before the server has it, after
-it has it, and after it has committed and before anybody was told.
+It has one port for each role, so that a fault may befall one role or all, and understands as much of the
+protocol as it takes to say when a statement is whole and when its answer is: a cut can come before the server
+has it, after it has it, and after it has committed and before anybody was told.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Proxy:
     """Listens on loopback in front of the server's socket; `port` names the port of a role."""
 
     def __init__(self, upstream: str, *, seed: int) -> None:
-        self._upstream = upstream
+        self.upstream = upstream
         self._random = random.Random(seed)
         self._selector = selectors.DefaultSelector()
         self._listeners: dict[str, socket.socket] = {}
@@ -138,7 +138,7 @@ class Proxy:
                     self._drop(link, "cut")
 
     def heal(self) -> None:
-        """Pass everything on again; connections that lost bytes meanwhile are cut, for nothing can mend them."""
+        """Pass everything on again; connections that lost bytes are cut, for nothing can mend them."""
         with self._lock:
             for name, faults in self.faults.items():
                 lost = faults.swallow
@@ -170,7 +170,11 @@ class Proxy:
     def _run(self) -> None:
         while not self._ended:
             with self._lock:
-                wait = _TICK_S if self._waiting or self._lingering or any(one.late for one in self._links) else 0.1
+                wait = (
+                    _TICK_S
+                    if self._waiting or self._lingering or any(one.late for one in self._links)
+                    else 0.1
+                )
             events = self._selector.select(wait)
             with self._lock:
                 for key, _ in events:
@@ -228,7 +232,7 @@ class Proxy:
 
     def _connect(self) -> socket.socket:
         server = socket.socket(socket.AF_UNIX)
-        server.connect(self._upstream)
+        server.connect(self.upstream)
         return server
 
     def _forward(self, source: socket.socket) -> None:

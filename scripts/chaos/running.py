@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
 from chaos import wiring
 from chaos.behaviours import BEHAVIOURS
 from chaos.histories import History
@@ -23,7 +25,6 @@ from chaos.observing import LEFT, OPEN, SESSIONS, WATCH, Observation, observe, r
 from chaos.proxy import Proxy
 from chaos.servers import ChaosServer
 from chaos.steps import STEPS
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 assert wiring  # what is enqueued here is known by its name, and on its queue
 
@@ -53,8 +54,16 @@ class Role:
 class Running:
     """One history under way: what its steps work on."""
 
-    def __init__(self, history: History, server: ChaosServer, launcher: Launcher, proxy: Proxy, place: Path) -> None:
-        self.history, self.server, self.launcher, self.proxy, self.place = history, server, launcher, proxy, place
+    def __init__(
+        self, history: History, server: ChaosServer, launcher: Launcher, proxy: Proxy, place: Path
+    ) -> None:
+        self.history, self.server, self.launcher, self.proxy, self.place = (
+            history,
+            server,
+            launcher,
+            proxy,
+            place,
+        )
         self.roles: dict[str, Role] = {}
         self.seen = Observation()
         self.dsn = server.database()
@@ -77,13 +86,15 @@ class Running:
 
     def through(self, role: str) -> str:
         """The DSN through the proxy's port of this role."""
-        words = {key: value for key, value in conninfo_to_dict(self.dsn).items() if key not in ("host", "hostaddr", "port")}
-        return make_conninfo("", **words, host="127.0.0.1", port=self.proxy.port(role), sslmode="disable", gssencmode="disable")
+        plain = {"host": "127.0.0.1", "hostaddr": None, "sslmode": "disable", "gssencmode": "disable"}
+        return make_conninfo("", **{**conninfo_to_dict(self.dsn), **plain, "port": self.proxy.port(role)})
 
     def start(self, role: Role) -> None:
         """Start it, or start it again."""
         through = self.through(role.name)
-        around = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "VIRTUAL_ENV") if name in os.environ}
+        around = {
+            name: os.environ[name] for name in ("PATH", "HOME", "LANG", "VIRTUAL_ENV") if name in os.environ
+        }
         environ = {
             **around,
             **self.history.settings,
@@ -96,6 +107,7 @@ class Running:
             "CHAOS_LEDGER": str(self.place / "ledger"),
             "CHAOS_DSN": self.dsn,
             "CHAOS_SCHEDULES": json.dumps(self.history.schedules),
+            **({"QWF_HOOK_DIRS": str(self.place / "plugins")} if self.history.does("hooks") else {}),
             **role.environ,
         }
         log = self.place / f"{role.name}.log"
@@ -127,6 +139,8 @@ class Running:
         """From the first step to the last process's end."""
         for host in ("h1", "h2"):
             (self.place / f"locks-{host}").mkdir(mode=0o700)
+        # Roles look for hooks when they start, and the scripts are written when the run begins.
+        (self.place / "plugins").mkdir()
         self.admin().execute(WATCH)
         began = time.monotonic()
         for step in self.history.steps:
@@ -158,6 +172,11 @@ class Running:
     def _heal(self) -> None:
         """Nothing befalls anybody from here on; what was started is there, and what was stopped goes on."""
         self.proxy.heal()
+        # What ticks is never drained.
+        for name in [name for name, role in self.roles.items() if role.command[0] == "scheduler"]:
+            role = self.roles.pop(name)
+            self.signal(role, signal.SIGCONT)
+            self.signal(role, signal.SIGTERM)
         for role in self.roles.values():
             self.signal(role, signal.SIGCONT)
         for thread in self.threads:
@@ -170,13 +189,21 @@ class Running:
         for queue in self.queues():
             if not any(queue in role.command for role in self.roles.values()):
                 # A shrunken history may have lost its only worker; what it says is then of no other defect.
-                self.roles[f"spare-{queue}"] = Role(f"spare-{queue}", ["worker", "--queue", queue], "h1", "socket", False)
-        if self.history.does("run", "hooks") and not any(role.command[0] == "orchestrator" for role in self.roles.values()):
+                self.roles[f"spare-{queue}"] = Role(
+                    f"spare-{queue}", ["worker", "--queue", queue], "h1", "socket", False
+                )
+        if self.history.does("run", "hooks") and not any(
+            role.command[0] == "orchestrator" for role in self.roles.values()
+        ):
             self.roles["spare-o"] = Role("spare-o", ["orchestrator"], "h1", "socket", False)
 
     def queues(self) -> list[str]:
         """The queues that something may be on."""
-        return ["fetch", *(["cpu"] if self.history.runs() else []), *(["hooks"] if self.history.does("hooks") else [])]
+        return [
+            "fetch",
+            *(["cpu"] if self.history.runs() else []),
+            *(["hooks"] if self.history.does("hooks") else []),
+        ]
 
     def _drain(self) -> None:
         began = time.monotonic()
@@ -189,7 +216,9 @@ class Running:
                     return
             time.sleep(_LOOK_S)
         for kind, query in LEFT.items():
-            self.seen.undrained += [f"{kind} {' '.join(map(str, row.values()))}" for row in rows_of(self.admin(), query)]
+            self.seen.undrained += [
+                f"{kind} {' '.join(map(str, row.values()))}" for row in rows_of(self.admin(), query)
+            ]
 
     def _stop(self) -> None:
         for role in self.roles.values():
@@ -198,7 +227,9 @@ class Running:
         for role in self.roles.values():
             while role.pid and (status := self.launcher.status(role.pid)) is None:
                 if time.monotonic() > until:
-                    self.seen.unstopped.append(f"{role.name} {role.command} pid {role.pid} {_state_of(role.pid)}")
+                    self.seen.unstopped.append(
+                        f"{role.name} {role.command} pid {role.pid} {_state_of(role.pid)}"
+                    )
                     self.signal(role, signal.SIGKILL)
                     until += 5
                 time.sleep(0.01)
@@ -251,7 +282,7 @@ def bound_of(history: History) -> float:
             tasks += [node["module"]] * max(1, len(node.get("for_each", {}).get("$value", [0])))
     kills = sum(BEHAVIOURS[task].kills or BEHAVIOURS[task].harms for task in tasks)
     hangs = sum(BEHAVIOURS[task].hangs for task in tasks)
-    # A worker that dies is missed for its lease at the longest, and each job that kills may share one death first.
+    # A worker that dies is missed for its lease, and a job that kills may share one death first.
     # An interpreter that starts takes seconds on a busy machine, and a worker that is recycled starts many.
     recycles = any("--recycle-" in word for step in history.steps for word in step.get("command", []))
     kills += 2 * len(tasks) * recycles
@@ -259,14 +290,20 @@ def bound_of(history: History) -> float:
     return 30 + scripted + (kills * (crashes + 1) + hangs * attempts) * (lease + 3)
 
 
-def run_history(history: History, server: ChaosServer, launcher: Launcher, proxy: Proxy, place: Path) -> Observation:
+def run_history(
+    history: History, server: ChaosServer, launcher: Launcher, proxy: Proxy, place: Path
+) -> Observation:
     """One history from its start to its end, in a directory of its own, which is removed."""
     place.mkdir(mode=0o755, parents=True)
     running = Running(history, server, launcher, proxy, place)
     try:
         return running.run()
     finally:
-        running.seen.logs = {log.name: log.read_text("utf-8", errors="replace")[-20_000:] for log in place.iterdir() if log.is_file()}
+        running.seen.logs = {
+            log.name: log.read_text("utf-8", errors="replace")[-20_000:]
+            for log in place.iterdir()
+            if log.is_file()
+        }
         running.close()
         if not os.environ.get("CHAOS_KEEP"):
             shutil.rmtree(place, ignore_errors=True)

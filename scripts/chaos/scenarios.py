@@ -36,7 +36,15 @@ def worker(name: str, at: float = 0.0, *options: str, via: str = "proxy", **more
     return role(name, at, "worker", "--queue", "fetch", *(options or ("--concurrency", "3")), via=via, **more)
 
 
-def role(name: str, at: float, *command: str, via: str = "socket", host: str = "h1", executes: bool = False, **more: Any) -> Step:
+def role(
+    name: str,
+    at: float,
+    *command: str,
+    via: str = "socket",
+    host: str = "h1",
+    executes: bool = False,
+    **more: Any,
+) -> Step:
     """Any role."""
     start = {"at": at, "do": "start", "role": name, "command": list(command), "host": host, "via": via}
     return {**start, "executes": executes, **more}
@@ -45,7 +53,9 @@ def role(name: str, at: float, *command: str, via: str = "socket", host: str = "
 def jobs(at: float, count: int, task: str = "good", via: str = "socket", **args: Any) -> Step:
     """So many jobs of a task, each in a transaction of its own."""
     names = [f"j{at}-{task}-{number}" for number in range(count)]
-    made = [{"name": name, "task": task, "args": args, "max_attempts": 2, "backoff_s": 0.05} for name in names]
+    made = [
+        {"name": name, "task": task, "args": args, "max_attempts": 2, "backoff_s": 0.05} for name in names
+    ]
     return {"at": at, "do": "enqueue", "jobs": made, "via": via}
 
 
@@ -74,20 +84,38 @@ def lost_answers() -> Iterator[History]:
     """The answer to each statement in turn is lost, first of all before its commit, then after it."""
     for at in ("unread", "unanswered", "unsent"):
         for number in range(1, _STATEMENTS + 1, 3):
-            cut = {"at": 0.0, "do": "fault", "role": "r1", "what": {"cut_after": number, "cut_at": at, "cuts": 2}}
+            cut = {
+                "at": 0.0,
+                "do": "fault",
+                "role": "r1",
+                "what": {"cut_after": number, "cut_at": at, "cuts": 2},
+            }
             start = worker("r1", 0, "--concurrency", "3" if number % 2 else "1")
-            yield history(start, cut, jobs(0.0, 4), jobs(0.4, 4, "fails_at_first"), jobs(0.8, 2, "in_a_window", key="w1", max=1))
+            yield history(
+                start,
+                cut,
+                jobs(0.0, 4),
+                jobs(0.4, 4, "fails_at_first"),
+                jobs(0.8, 2, "in_a_window", key="w1", max=1),
+            )
 
 
 def clocks() -> Iterator[History]:
-    """A worker whose wall clock is an hour off either way, jumps, or runs at another pace; one of another boot."""
+    """A worker whose wall clock is an hour off, or runs at another pace; one of another boot."""
     found = sorted(Path("/").glob(FAKETIME[1:]))
     faked = [{"FAKETIME": off} for off in ("-3600s", "+3600s", "+0 x3", "+0 x0.3")]
     for environ in faked if found else []:
-        environ |= {"LD_PRELOAD": str(found[0]), "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_NO_CACHE": "1"}
+        environ |= {
+            "LD_PRELOAD": str(found[0]),
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+            "FAKETIME_NO_CACHE": "1",
+        }
         yield _on_a_clock(environ=environ)
     other = ["unshare", "--time", "--monotonic", "100000", "--boottime", "500000"]
-    if shutil.which("unshare") and subprocess.run([*other, "true"], check=False, capture_output=True).returncode == 0:
+    if (
+        shutil.which("unshare")
+        and subprocess.run([*other, "true"], check=False, capture_output=True).returncode == 0
+    ):
         yield _on_a_clock(prefix=other)
 
 
@@ -100,7 +128,13 @@ def _on_a_clock(**more: Any) -> History:
     for step in made.steps:
         for job in step.get("jobs", []):
             job["timeout_s"] = 1.5
-    schedule = {"name": "tick", "cron": "* * * * * *", "task_name": "quick", "queue": "fetch", "catch_up": "all"}
+    schedule = {
+        "name": "tick",
+        "cron": "* * * * * *",
+        "task_name": "quick",
+        "queue": "fetch",
+        "catch_up": "all",
+    }
     return History(0, made.settings, made.steps, [schedule])
 
 
@@ -108,21 +142,33 @@ def janitors() -> Iterator[History]:
     """Two janitors and workers that are killed while they hold locks of the machine."""
     locked = [{**step, "host_lock": "camera"} for step in jobs(0.0, 8, s=0.2)["jobs"]]
     held = {"at": 0.0, "do": "enqueue", "jobs": locked, "via": "socket"}
-    both = [role(name, 0, "janitor", "--every", "0.1") for name in ("r3", "r4")]
-    kills = [{"at": at, "do": "signal", "role": name, "signal": 9} for at in (0.6, 1.2, 1.8, 2.4) for name in ("r1", "r4")]
+    both = [
+        role(name, 0, "janitor", "--every", "0.1", executes=True, environ={"CHAOS_RESOURCES": "1"})
+        for name in ("r3", "r4")
+    ]
+    kills = [
+        {"at": at, "do": "signal", "role": name, "signal": 9}
+        for at in (0.6, 1.2, 1.8, 2.4)
+        for name in ("r1", "r4")
+    ]
     own = jobs(0.2, 6, "takes_a_lock_of_its_own", lock="a")
     yield history(worker("r1"), worker("r2"), *both, held, own, *kills, QWF_MAX_CRASHES="9")
 
 
 def long_hooks() -> Iterator[History]:
-    """Hooks that take long, in the foreground and behind it, while both supervisors are killed again and again."""
+    """Hooks that take long, in the foreground and behind it, while both supervisors are killed."""
     scripts = {
-        "on_Page__10_first.sh": "#!/bin/sh\nsleep 4\necho '{\"type\": \"Result\", \"n\": 1}'\n",
+        "on_Page__10_first.sh": '#!/bin/sh\nsleep 4\necho \'{"type": "Result", "n": 1}\'\n',
         "on_Page__11_beside.bg.sh": "#!/bin/sh\ntrap 'exit 0' TERM\nwhile :; do sleep 0.2; done\n",
-        "on_Page__50_last.sh": "#!/bin/sh\nsleep 2\necho '{\"type\": \"Result\", \"n\": 2}'\n",
+        "on_Page__50_last.sh": '#!/bin/sh\nsleep 2\necho \'{"type": "Result", "n": 2}\'\n',
     }
-    starts = [role(name, 0, "supervisor", "--worker", "hooks:1", "--no-spare", host="h1") for name in ("r1", "r2")]
-    kills = [{"at": at, "do": "signal", "role": name, "signal": 9} for at, name in ((4.0, "r1"), (6.5, "r2"), (9.0, "r1"), (9.2, "r2"))]
+    starts = [
+        role(name, 0, "supervisor", "--worker", "hooks:1", "--no-spare", host="h1") for name in ("r1", "r2")
+    ]
+    kills = [
+        {"at": at, "do": "signal", "role": name, "signal": 9}
+        for at, name in ((4.0, "r1"), (6.5, "r2"), (9.0, "r1"), (9.2, "r2"))
+    ]
     run = {"at": 0.2, "do": "hooks", "name": "w0", "scripts": scripts, "takes_s": 60}
     yield history(*starts, role("r3", 0, "orchestrator"), run, *kills, QWF_MAX_CRASHES="9")
 
@@ -132,7 +178,9 @@ def recycling() -> Iterator[History]:
     for at_once in ("1", "3"):
         start = worker("r1", 0, "--concurrency", at_once, "--recycle-mb", "1")
         kills = [{"at": at, "do": "signal", "role": "r1", "signal": 9, "takes_s": 10} for at in (2.0, 3.1)]
-        yield history(start, jobs(0.0, 6, "returns_much"), jobs(1.0, 6, "leaves_a_thread"), *kills, QWF_MAX_CRASHES="9")
+        yield history(
+            start, jobs(0.0, 6, "returns_much"), jobs(1.0, 6, "leaves_a_thread"), *kills, QWF_MAX_CRASHES="9"
+        )
 
 
 def pinned_snapshot() -> Iterator[History]:

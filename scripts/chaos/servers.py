@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any, Final
 
 import psycopg
@@ -73,7 +72,7 @@ class ChaosServer:
             admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
 
     def kill(self) -> None:
-        """What `pg_ctl -m immediate stop` does, and start it again: commits that were not flushed are gone."""
+        """What `pg_ctl -m immediate stop` does, and start again: commits that were not flushed are gone."""
         pid = self._server.pid
         if pid is not None:
             os.kill(pid, signal.SIGQUIT)

@@ -1,4 +1,4 @@
-"""From a history that fails to a small one that still fails in the same way: half of it gone at first, then less."""
+"""From a history that fails to a small one that still fails in the same way."""
 
 from __future__ import annotations
 

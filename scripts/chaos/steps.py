@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
-from chaos.launcher import children_of
 from psycopg import sql
 
+from chaos.launcher import children_of
 from queue_workflows import (
     IngestJobRepository,
     LimitRepository,
@@ -69,7 +69,14 @@ def _enqueued(dsn: str, job: dict[str, Any]) -> int | None:
     for _ in range(_TRIES if "dedupe_key" in job else 1):
         with suppress(psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.QueryCanceled):
             with psycopg.connect(dsn, connect_timeout=2, application_name="producer") as connection:
-                made = enqueue_ingest_job(job["task"], queue="fetch", args=job["args"], reason=job["name"], conn=connection, **options)
+                made = enqueue_ingest_job(
+                    job["task"],
+                    queue="fetch",
+                    args=job["args"],
+                    reason=job["name"],
+                    conn=connection,
+                    **options,
+                )
             return made.id
         time.sleep(0.1)
     return None
@@ -159,6 +166,21 @@ def server(running: Running, step: Step) -> None:
         running.server.crash(running.dsn)
 
 
+def promote(running: Running, _step: Step) -> None:
+    """The standby takes over."""
+    running.server.promote()
+
+
+def fill(running: Running, _step: Step) -> None:
+    """The volume of the WAL is full."""
+    running.server.fill()
+
+
+def free(running: Running, _step: Step) -> None:
+    """There is room on it again."""
+    running.server.free()
+
+
 def statement_timeout(running: Running, step: Step) -> None:
     """For every session that begins from now on, and an end to those that are there."""
     name = sql.Identifier(psycopg.conninfo.conninfo_to_dict(running.dsn)["dbname"])
@@ -173,7 +195,9 @@ def lock_table(running: Running, step: Step) -> None:
 
     def hold() -> None:
         with suppress(psycopg.Error), psycopg.connect(running.dsn) as connection:
-            connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.Identifier(step["table"])))
+            connection.execute(
+                sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(sql.Identifier(step["table"]))
+            )
             time.sleep(step["for_s"])
             connection.rollback()
 
@@ -210,7 +234,10 @@ def hog(running: Running, step: Step) -> None:
 
 def many(running: Running, step: Step) -> None:
     """A load of short jobs, in one transaction."""
-    jobs = [NewIngestJob(task_name=step["task"], queue="fetch", args=step.get("args", {})) for _ in range(step["count"])]
+    jobs = [
+        NewIngestJob(task_name=step["task"], queue="fetch", args=step.get("args", {}))
+        for _ in range(step["count"])
+    ]
 
     def produce() -> None:
         with psycopg.connect(running.dsn, autocommit=True, application_name="producer") as connection:
@@ -245,7 +272,7 @@ def hooks(running: Running, step: Step) -> None:
         running.seen.started_runs[step["name"]] = str(start_run(document, {}, conn=running.admin()).id)
 
 
-class _patient(suppress):  # noqa: N801 - reads as a word
+class _patient(suppress):
     """What an operator asks for is refused, or not heard, without an end to the history."""
 
     def __init__(self) -> None:
@@ -273,4 +300,7 @@ STEPS: Final = {
     "many": many,
     "listeners": listeners,
     "hooks": hooks,
+    "promote": promote,
+    "fill": fill,
+    "free": free,
 }

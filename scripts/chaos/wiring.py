@@ -6,13 +6,19 @@ import os
 from types import SimpleNamespace
 from typing import Any
 
-from chaos import ledger, tasks_ctx, tasks_ends, tasks_harm
+from chaos import ledger
 from chaos.behaviours import BEHAVIOURS, Behaviour
+from chaos.tasks import MODULES
+from queue_workflows import (
+    ResourceKind,
+    configure,
+    ingest_task,
+    register_resource_kind,
+    set_ingest_schedule,
+    set_node_resolver,
+)
 
-from queue_workflows import configure, ingest_task, set_ingest_schedule, set_node_resolver
-
-# Importing them fills the table.
-MODULES = (tasks_ctx, tasks_ends, tasks_harm)
+assert MODULES  # importing them fills the table
 
 
 def _sync(one: Behaviour) -> Any:
@@ -81,4 +87,7 @@ def declare() -> None:
     set_ingest_schedule(json.loads(os.environ.get("CHAOS_SCHEDULES", "[]")))
 
 
+if os.environ.get("CHAOS_RESOURCES"):
+    # A janitor wants something to look after; it finds none of these.
+    register_resource_kind(ResourceKind("chaos-thing", r"chaos-\d+", discover=list, teardown=print))
 declare()

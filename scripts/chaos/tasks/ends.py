@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 from chaos.behaviours import BAD, GOOD, behaviour
 from chaos.ledger import work
-
 from queue_workflows import Discard, RetryAfter, Skip
 
 
@@ -66,7 +65,11 @@ def stops_itself(args: dict[str, Any], ctx: Any) -> None:
 @behaviour(*BAD)
 def raises(args: dict[str, Any], ctx: Any) -> NoReturn:
     """Any exception of Python's own, told by its name."""
-    kind = getattr(__builtins__, args["kind"], None) if not isinstance(__builtins__, dict) else __builtins__[args["kind"]]
+    kind = (
+        getattr(__builtins__, args["kind"], None)
+        if not isinstance(__builtins__, dict)
+        else __builtins__[args["kind"]]
+    )
     if kind in (UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError):
         "\ud800".encode()
     if kind in (ExceptionGroup, BaseExceptionGroup):

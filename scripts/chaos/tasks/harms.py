@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import faulthandler
 import gc
@@ -18,7 +17,6 @@ import warnings
 from typing import Any
 
 from chaos.behaviours import BAD, GOOD, behaviour
-from chaos.ledger import work
 
 
 def _well(ctx: Any) -> dict[str, Any]:
@@ -58,7 +56,7 @@ def hangs_uninterruptibly(args: dict[str, Any], ctx: Any) -> None:
     while time.monotonic() < until:
         try:
             ctx.sleep(1)
-        except BaseException:  # noqa: S112
+        except BaseException:
             time.sleep(0.05)
 
 
@@ -212,7 +210,9 @@ def changes_umask(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
 def changes_environment(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Empties it, and fills it with what our names are read from."""
     os.environ.clear()
-    os.environ.update({"QWF_LEASE_S": "nonsense", "QWF_DB_URL": "postgresql://nobody@127.0.0.1:1/x", "TZ": "Mars"})
+    os.environ.update(
+        {"QWF_LEASE_S": "nonsense", "QWF_DB_URL": "postgresql://nobody@127.0.0.1:1/x", "TZ": "Mars"}
+    )
     time.tzset()
     return _well(ctx)
 
@@ -333,7 +333,9 @@ def kills_other_threads(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     here = threading.get_ident()
     for thread in threading.enumerate():
         if thread.ident not in (here, None):
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit)
+            )
     return _well(ctx)
 
 
@@ -375,67 +377,3 @@ def has_a_finaliser(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     one, two = Rubbish(), Rubbish()
     one.other, two.other = two, one  # type: ignore[attr-defined]
     return _well(ctx)
-
-
-@behaviour(*BAD, *GOOD, hangs=True)
-async def blocks_the_loop(args: dict[str, Any], ctx: Any) -> None:
-    """Everybody on the loop stands still."""
-    time.sleep(60)
-
-
-@behaviour(*GOOD)
-async def good_async(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
-    """Does its work on the loop."""
-    await asyncio.sleep(args.get("s", 0.02))
-    work(ctx, 0)
-    return _well(ctx)
-
-
-@behaviour(*BAD, hangs=True)
-async def swallows_cancellation(args: dict[str, Any], ctx: Any) -> None:
-    """Will not be cancelled."""
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
-        try:
-            await asyncio.sleep(1)
-        except asyncio.CancelledError:
-            continue
-
-
-@behaviour(*BAD)
-async def raises_cancelled(args: dict[str, Any], ctx: Any) -> None:
-    """Raises what the loop takes for a cancellation."""
-    raise asyncio.CancelledError
-
-
-@behaviour(*BAD, *GOOD, harms=True)
-async def stops_the_loop(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
-    """Stops the loop that everybody shares."""
-    asyncio.get_running_loop().stop()
-    await asyncio.sleep(0)
-    return _well(ctx)
-
-
-@behaviour(*BAD, *GOOD, harms=True)
-async def cancels_the_others(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
-    """Cancels every other task of the loop."""
-    here = asyncio.current_task()
-    for task in asyncio.all_tasks():
-        if task is not here:
-            task.cancel()
-    return _well(ctx)
-
-
-@behaviour(*GOOD)
-async def leaves_a_task(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
-    """A task on the loop that goes on for ever."""
-
-    async def go_on() -> None:
-        while True:
-            await asyncio.sleep(0.1)
-
-    _TASKS.append(asyncio.get_running_loop().create_task(go_on()))
-    return _well(ctx)
-
-
-_TASKS: list[Any] = []
