@@ -125,7 +125,7 @@ class _Judgement:
         began = Counter((line.family, line.job, line.attempt) for line in self.begins)
         is_blind = any(one.name in BLIND for one in self.behaviours)
         for (family, job), row in self.rows.items():
-            if row["status"] != "completed" or row["name"] is None:
+            if row["status"] != "completed" or row["name"] not in BEHAVIOURS:
                 continue
             if not is_blind and not began[family, job, row["attempt"]]:
                 yield f"unseen: {family} {job} completed as attempt {row['attempt']}, which never began"

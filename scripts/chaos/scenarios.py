@@ -158,6 +158,7 @@ def janitors() -> Iterator[History]:
 def long_hooks() -> Iterator[History]:
     """Hooks that take long, in the foreground and behind it, while both supervisors are killed."""
     scripts = {
+        "config.json": '{"x-bg-at-seal": "kill"}',
         "on_Page__10_first.sh": '#!/bin/sh\nsleep 4\necho \'{"type": "Result", "n": 1}\'\n',
         "on_Page__11_beside.bg.sh": "#!/bin/sh\ntrap 'exit 0' TERM\nwhile :; do sleep 0.2; done\n",
         "on_Page__50_last.sh": '#!/bin/sh\nsleep 2\necho \'{"type": "Result", "n": 2}\'\n',

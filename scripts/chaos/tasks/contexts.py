@@ -173,9 +173,9 @@ def asks_for_an_unknown_rate(args: dict[str, Any], ctx: Any) -> None:
 def changes_its_context(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Tampers with what the worker knows of it."""
     attempt = ctx.attempt
-    for name in ("job", "family", "model", "last_beat", "_stop"):
+    for name in ("job", "family", "model", "_stop"):
         try:
-            setattr(ctx, name, None if name != "last_beat" else "never")
+            setattr(ctx, name, None)
         except Exception:
             continue
     return {"attempt": attempt}

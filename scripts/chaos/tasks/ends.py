@@ -47,7 +47,7 @@ def kills_itself(args: dict[str, Any], ctx: Any) -> None:
     time.sleep(30)
 
 
-@behaviour(*GOOD)
+@behaviour(*GOOD, known="stop")
 def asks_itself_to_stop(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Sends its process SIGTERM, as an operator does; the job itself ends well."""
     if ctx.attempt == 1:

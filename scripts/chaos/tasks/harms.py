@@ -287,14 +287,14 @@ def replaces_time(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return _well(ctx)
 
 
-@behaviour(*GOOD, *BAD, harms=True)
+@behaviour(*GOOD, *BAD, harms=True, known="clocks")
 def replaces_sleep(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """As a careless test does."""
     time.sleep = lambda _s: None
     return _well(ctx)
 
 
-@behaviour(*GOOD, *BAD, harms=True)
+@behaviour(*GOOD, *BAD, harms=True, known="10")
 def replaces_json(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """As a faster library does that puts itself in the way."""
     import json
