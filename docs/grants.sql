@@ -38,7 +38,7 @@ TO qwf_reader;
 
 GRANT INSERT (
     task_name, queue, reason, args, dedupe_key, status, position, priority, run_at, max_attempts, backoff_s,
-    limit_key, hold_reason, hold_key, timeout_s, stall_timeout_s, host_lock, traceparent
+    limit_key, hold_reason, hold_key, timeout_s, stall_timeout_s, host_lock, traceparent, max_crashes, at_most_once
 ), SELECT (id, task_name, dedupe_key, position) ON ingest_jobs TO qwf_producer;
 GRANT USAGE ON SEQUENCE ingest_jobs_position_seq TO qwf_producer;
 
@@ -50,16 +50,17 @@ GRANT INSERT (run_id, node_id, payload, submitted_by), SELECT (id) ON workflow_i
 
 
 -- Worker: claims, runs and finishes jobs of either family, and sweeps up after other workers. It changes what became
--- of a job, never what was asked for. A task may enqueue: grant qwf_producer as well to workers whose tasks do.
+-- of a job, never what was asked for, but that a job which begins has the rules of its function. A task may enqueue: grant qwf_producer as well to workers whose tasks do.
 
 GRANT SELECT, UPDATE (
     status, hold_reason, hold_key, past_holds, run_at, position, attempt, failures, crash_count, suspect,
-    claimed_by, lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at, result
+    claimed_by, lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at, result,
+    max_crashes, at_most_once, max_attempts, begun_generation
 ) ON ingest_jobs TO qwf_worker;
 GRANT SELECT, UPDATE (
     status, hold_reason, hold_key, past_holds, run_at, position, attempt, failures, crash_count, suspect,
     claimed_by, lease_expires_at, progress, errors, cancel_requested_at, started_at, finished_at,
-    expires_at, context_delta, pinned_host
+    expires_at, context_delta, pinned_host, max_crashes, at_most_once, max_attempts, begun_generation
 ) ON workflow_node_jobs TO qwf_worker;
 -- A retry that is due goes to the end of its priority.
 GRANT USAGE ON SEQUENCE ingest_jobs_position_seq, workflow_node_jobs_position_seq TO qwf_worker;
@@ -96,7 +97,7 @@ GRANT SELECT, INSERT (
 ) ON schedules TO qwf_scheduler;
 GRANT INSERT (
     schedule_name, tick_at, task_name, queue, reason, args, priority, limit_key, max_attempts, backoff_s, timeout_s,
-    stall_timeout_s, run_at, status, position, hold_reason, hold_key, traceparent, host_lock
+    stall_timeout_s, run_at, status, position, hold_reason, hold_key, traceparent, host_lock, max_crashes, at_most_once
 ) ON ingest_jobs TO qwf_scheduler;
 
 

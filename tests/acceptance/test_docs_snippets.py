@@ -102,6 +102,7 @@ EXEMPT = [one for page in PAGES for one in snippets_of(page) if one.not_run is n
 EXEMPT_PAGES = [
     "README.md",
     "docs/benchmarks.md",
+    "docs/chaos.md",
     "docs/how-to-run-gpu-workers.md",
     "docs/how-to-run-workers.md",
     "docs/how-to-run-workflows.md",

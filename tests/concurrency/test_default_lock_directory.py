@@ -50,7 +50,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     with passable_directory() as directory:
         (directory / "run" / "lock").mkdir(parents=True)
         (directory / "user").mkdir()
-        (directory / "user").chmod(0o777)
+        (directory / "user").chmod(0o1777)
         for each in (directory, directory / "run", directory / "run" / "lock"):
             each.chmod(0o755)
         monkeypatch.setattr(flock, "SHARED", directory / "run" / "lock" / "qwf")

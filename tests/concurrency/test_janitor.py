@@ -22,7 +22,7 @@ from support.workers import patiently, until
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.flock import lock_directory
 from queue_workflows.host.janitor import Deed, look_at, tidy
-from queue_workflows.host.lifetime import kill_tree
+from queue_workflows.host.lifetime import kill_trees
 from queue_workflows.host.locks import HostLock, lock_file_name
 from queue_workflows.host.resources import ResourceKind
 from queue_workflows.roles.janitor import MOST_AT_ONCE, Janitor, JanitorOptions
@@ -361,10 +361,10 @@ def test_the_lock_stays_held_while_something_of_a_teardown_cannot_be_ended(
     stuck = threading.Event()
     stuck.set()
 
-    def kill(pid: int, **how: Any) -> list[int]:
-        return kill_tree(pid, **how) + ([4711] if stuck.is_set() else [])
+    def kill(pids: list[int], **how: Any) -> list[int]:
+        return kill_trees(pids, **how) + ([4711] if stuck.is_set() else [])
 
-    monkeypatch.setattr("queue_workflows.roles.sweep.kill_tree", kill)
+    monkeypatch.setattr("queue_workflows.roles.sweep.kill_trees", kill)
     monkeypatch.setattr("queue_workflows.roles.janitor._LEFT_AGAIN_S", 0.01)
     bench.leftovers.make("lost-1")
     with Waiter() as waiter:

@@ -157,13 +157,19 @@ def test_no_more_rows_are_locked_than_are_wanted(qwf_dsn: str, jobs: Jobs) -> No
 
 
 def test_a_suspect_goes_to_who_is_alone(jobs: Jobs) -> None:
-    """A worker with other jobs passes it by; one that is alone gets it at its place, by itself."""
-    first, second, third = jobs.enqueue(3)
-    jobs.connection.execute(f"UPDATE {jobs.table} SET suspect = true WHERE id = %s", [first])
-    assert [job.id for job in jobs.claim(limit=1)] == [second]
+    """Whatever its priority, after all others, by itself; and now and then before them."""
+    first, second, third, fourth = jobs.enqueue(priorities=(9, 9, 5, 0))
+    some = f"UPDATE {jobs.table} SET suspect = true, crash_count = %s WHERE id = %s"
+    jobs.connection.execute(some, [2, first])
+    jobs.connection.execute(some, [0, third])
+    assert [job.id for job in jobs.claim(limit=5)] == [second, fourth]
+    (fifth,) = jobs.enqueue()
+    assert [job.id for job in jobs.claim("w2", alone=True)] == [fifth]
     (alone,) = jobs.claim("w2", alone=True)
-    assert (alone.id, alone.suspect) == (first, True)
-    assert [job.id for job in jobs.claim("w3", limit=5)] == [third]
+    assert (alone.id, alone.suspect) == (third, True)
+    jobs.repository.release(alone)
+    jobs.enqueue()
+    assert [job.id for job in jobs.claim("w2", alone=True, suspects_first=True)] == [first]
     with pytest.raises(PayloadError, match="alone"):
         jobs.claim(limit=2, alone=True)
 

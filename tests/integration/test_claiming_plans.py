@@ -253,14 +253,14 @@ def test_a_look_for_what_there_is_to_sweep(crowded: Jobs, mode: str, off: tuple[
 @pytest.mark.slow
 def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     """Promotion reads what is due or freed by its index, and a reclaim no more than what is running."""
-    reclaim = {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None, "in_turn": True}
+    reclaim = {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None, "beat_s": 5.0, "in_turn": True}
     held = {"reason": "limit", "keys": texts(["k7"]), "queue": crowded.queue, "limit": 1}
     aside = {"queue": crowded.queue, "names": texts(["task"]), "reason": "unknown_task", "delay_s": 60.0}
-    of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True, "kept": "{1,2,3}"}
+    of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True, "how": "", "kept": "{1,2,3}"}
     for sql, params, index in (
         (holding.PUT_ASIDE, aside, "claim"),
         (holding.PUT_LOCKED_ASIDE, aside, "claim"),
-        (claiming.HEAD, {"queue": crowded.queue}, "claim"),
+        (claiming.HAS_SUSPECT, {"queue": crowded.queue}, "suspect"),
         (sweeping.PROMOTE, {"in_turn": True}, "due"),
         (sweeping.PROMOTE_HELD, held, "hold"),
         (host_locks.PROMOTE, {"keys": texts(["camera", "elsewhere:camera"]), "host": "h"}, "hold"),
@@ -383,9 +383,7 @@ def test_hot_statements_are_prepared_once_and_parsed_once(qwf_dsn: str, family: 
                     held[0], "scheduled", delay_s=1.5, hold_reason="limit", hold_key="k", error={"e": 1}
                 )
             ]
-            _, claimed = jobs.repository.end_and_claim(
-                endings, jobs.queue, worker_id="w1", lease_s=9, alone=True
-            )
+            _, claimed = jobs.repository.end_and_claim(endings, jobs.queue, worker_id="w1", lease_s=9)
             jobs.repository.end_many([ending(job) for job in (*held[1:], *claimed)])
             both = [ending(job, result={"n": n}) for n, job in enumerate(jobs.claim(limit=2))]
             _, claimed = jobs.repository.end_and_claim(both, jobs.queue, worker_id="w1", lease_s=9, limit=2)
@@ -452,7 +450,10 @@ def test_a_workers_plans_outlive_the_growth_of_the_table(qwf_dsn: str, family: s
             (holding.WATCH, fences | {"host_label": "h", "queue": "q"}),
             (holding.RENEW, fences | {"lease_s": 9.0, "relaxed": False}),
             (sweeping.PROMOTE, {"in_turn": True}),
-            (sweeping.RECLAIM, {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None, "in_turn": True}),
+            (
+                sweeping.RECLAIM,
+                {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None, "beat_s": 5.0, "in_turn": True},
+            ),
             (ends.END_ALIKE_AND_CLAIM, ends.alike_params(jobs.repository._family, [ending(held)]) | once),
         ):
             statement, order = as_prepared(sql[family])

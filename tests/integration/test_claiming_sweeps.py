@@ -208,15 +208,16 @@ def test_a_lease_that_holds_is_left_alone(jobs: Jobs) -> None:
 
 
 def test_a_crash_alone_counts(jobs: Jobs) -> None:
-    """Back to its place, claimed alone from now on, and the row says what happened."""
-    (job_id,) = jobs.enqueue()
-    job = jobs.one()
+    """To the end of its queue, claimed alone from now on, and the row says what happened."""
+    job_id, behind = jobs.enqueue(2)
+    jobs.one()
     jobs.lapse(job_id)
     (taken,) = jobs.repository.reclaim(max_crashes=3, lease_s=LONGEST)
     assert (taken.id, taken.status, taken.attempt, taken.lost_worker) == (job_id, "queued", 1, "w1")
     assert (taken.counted, taken.suspect) == (True, True)
     names = ("status", "position", "claimed_by", "lease_expires_at", "crash_count", "suspect", "failures")
-    assert jobs.seen(job_id, *names) == ("queued", job.position, None, None, 1, True, 0)
+    (last,) = jobs.seen(behind, "position")
+    assert jobs.seen(job_id, *names) == ("queued", last + 1, None, None, 1, True, 0)
     (entry,) = jobs.row(job_id)["errors"]
     assert (entry["kind"], entry["worker_id"], entry["attempt"], entry["counted"]) == (
         "worker_lost",

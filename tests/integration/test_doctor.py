@@ -300,22 +300,33 @@ def test_the_exit_code_is_the_failures_own_if_they_agree():
     ids=["plain", "one backend", "round robin"],
 )
 def test_a_transaction_pooling_proxy_is_detected_and_named(cluster, how):
-    """Behind PgBouncer in transaction mode LISTEN does not work, and doctor says which setting to change."""
+    """Behind PgBouncer in transaction mode workers poll, and doctor says which setting brings LISTEN back."""
     with PgBouncer(cluster, "transaction", ignore_startup_parameters="options", **how) as proxy:
         report = examine(proxy.dsn())
     check = finding(report, "pooling")
-    assert check.status is Status.FAIL
+    assert check.status is Status.WARN
     assert "transaction-pooling proxy (PgBouncer" in check.found
-    assert "QWF_LISTEN=off" in check.advice
-    assert report.exit_code == ExitCode.CONFIGURATION
+    assert "QWF_DIRECT_DB_URL" in check.advice
+    assert finding(report, "listen").data == {"listen": False}
+    assert report.exit_code == ExitCode.DONE
 
 
-def test_a_proxy_that_refuses_startup_options_is_named(cluster):
-    """PgBouncer refuses what it cannot track: the error is about the proxy, not about the server."""
+def test_a_proxy_that_refuses_startup_options_is_told_apart(cluster):
+    """PgBouncer refuses what it cannot track: we connect without, and doctor finds the same as else."""
     with PgBouncer(cluster, "transaction") as proxy:
         report = examine(proxy.dsn())
-    check = next(check for check in report.checks if check.status is Status.FAIL)
-    assert "QWF_LISTEN=off" in check.advice
+    assert [check.name for check in report.checks if check.status is Status.FAIL] == []
+    assert "transaction-pooling proxy (PgBouncer" in finding(report, "pooling").found
+
+
+def test_a_proxy_that_pools_single_statements_is_refused(cluster):
+    """There nothing can work, and the one finding says what to set."""
+    with PgBouncer(cluster, "statement", ignore_startup_parameters="options") as proxy:
+        report = examine(proxy.dsn())
+    check = finding(report, "connection")
+    assert check.status is Status.FAIL
+    assert "pools single statements" in check.found
+    assert "pool_mode = transaction" in check.advice
     assert report.exit_code == ExitCode.CONFIGURATION
 
 
@@ -325,7 +336,7 @@ def test_polling_behind_a_transaction_pooling_proxy_is_fine(cluster, monkeypatch
     with PgBouncer(cluster, "transaction") as proxy:
         report = examine(proxy.dsn())
         assert troubles(report) == []
-        assert "QWF_LISTEN is off, as it must be" in finding(report, "pooling").found
+        assert "QWF_LISTEN is off, which suits it" in finding(report, "pooling").found
         with Database.open(proxy.dsn(), role="test") as database:
             connections = [database.engine.connect() for _ in range(5)]
             for number in range(50):
@@ -370,5 +381,5 @@ def test_a_listener_behind_a_transaction_pooling_proxy_never_believes_that_it_li
             while listener.trouble is None:
                 assert listener.wait(0.05) is None
                 assert time.monotonic() < until
-            assert "QWF_LISTEN=off" in listener.trouble
+            assert "QWF_DIRECT_DB_URL" in listener.trouble
             assert listener.must_look_again()

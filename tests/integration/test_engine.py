@@ -27,6 +27,7 @@ from queue_workflows.errors import (
     DatabaseUnreachable,
     EmbeddedServerError,
     ExitCode,
+    OptionsRefused,
     QwfError,
     ReadOnlyServer,
     SchemaError,
@@ -468,10 +469,11 @@ def test_a_lock_wait_is_bounded(cluster, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("FATAL:  unsupported startup parameter: options", UnsupportedServer),
+        ("FATAL:  unsupported startup parameter: options", OptionsRefused),
+        ("FATAL:  unsupported startup parameter in options: lock_timeout", OptionsRefused),
         (
             "FATAL: Feature not supported: RDS Proxy currently doesn't support command-line options.",
-            UnsupportedServer,
+            OptionsRefused,
         ),
         (
             'FATAL:  unrecognized configuration parameter "client_connection_check_interval"',

@@ -50,7 +50,8 @@ def test_a_job_that_kills_its_workers_ends_as_failed(qwf_dsn, conn, jobs):
         until(lambda: jobs.fetch(job).status == "failed")
         row = jobs.fetch(job)
         assert (row.attempt, row.crash_count, row.failures) == (3, 3, 0)
-        assert row.errors[-1]["message"] == "it killed its worker 3 times, each time running alone"
+        verdict = "it killed its worker 3 times, each time running alone: killed by SIGKILL"
+        assert row.errors[-1]["message"] == verdict
         assert supervisor.stop() == 0
 
 

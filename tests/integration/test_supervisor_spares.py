@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,11 +17,14 @@ from support.processes import gone
 from support.supervised import Supervised, enqueue, holder, idle, supervisor_of
 from support.workers import until
 
+from queue_workflows.host.fork_server import ForkServerLine
+from queue_workflows.host.lifetime import marks
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 from queue_workflows.roles.identity import INCARNATION
 from queue_workflows.roles.slots import ORCHESTRATOR, WorkerSpec, worth_a_spare
-from queue_workflows.roles.standby import PIPES, WAITS, is_called
+from queue_workflows.roles.standby import SOCKET, is_called
 
+ONE_JOB = ("--worker", "fetch --concurrency 1")
 STANDS_BY = r"a spare stands by, pid (\d+)"
 
 
@@ -35,26 +40,71 @@ def sockets(pid: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_successor_of_a_killed_worker_was_there_before(qwf_dsn, conn, jobs):
-    """Its interpreter and imports cost the job nothing, it had no connection, and another spare follows."""
+def test_the_successor_of_a_killed_worker_is_forked(qwf_dsn, conn, jobs, tmp_path):
+    """From a spare that has no connection and stays; what it leaves behind is ended when it is killed too."""
     env = {"QWF_LEASE_S": "3600", "QWF_GRACE_S": "300"}
-    with supervisor_of(qwf_dsn, "--worker", "fetch", env=env) as supervisor:
-        job = enqueue(jobs, "deaf")
-        pid = until(lambda: holder(conn, job))
+    with supervisor_of(qwf_dsn, *ONE_JOB, env=env) as supervisor:
+        idle(conn, 1)
         spare = spare_of(supervisor)
-        assert sockets(spare) == []
-        os.kill(pid, signal.SIGKILL)
-        supervisor.until(f"started, pid {spare}, as ")
-        until(lambda: holder(conn, job) == spare)
+        (worker,) = supervisor.pids - {spare}
+        assert len(sockets(spare)) == 1  # which is its supervisor's
+        os.kill(worker, signal.SIGKILL)
+        pid_file = tmp_path / "daemon"
+        job = enqueue(jobs, "daemon", pid_file=str(pid_file))
+        until(pid_file.exists)
+        daemon, successor = int(pid_file.read_text()), holder(conn, job)
+        assert psutil.Process(successor).parent() == psutil.Process(spare)
+        assert os.getsid(successor) == successor
+        seen = marks()
+        assert seen[daemon] == seen[successor] != seen[spare]
+        os.kill(successor, signal.SIGKILL)
+        until(lambda: gone(daemon))
+        third = until(lambda: (found := holder(conn, job)) and found not in (worker, successor) and found)
+        assert psutil.Process(third).parent() == psutil.Process(spare)
         row = jobs.fetch(job)
         assert (row.attempt, row.crash_count) == (2, 1)
-        another = spare_of(supervisor)
-        assert another not in (pid, spare)
         supervisor.signal(signal.SIGTERM)
         until(lambda: HeartbeatRepository(conn).list(state="stopping"))
-        until(lambda: gone(another))
         supervisor.signal(signal.SIGTERM)
         assert supervisor.status() == 143
+        assert gone(spare)
+
+
+@pytest.mark.slow
+def test_what_an_import_has_begun_is_not_forked(qwf_dsn, conn, tmp_path):
+    """A thread or a connection is of one process: such a spare becomes the worker itself."""
+    (tmp_path / "busy_app.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(3600,), daemon=True).start()\n"
+    )
+    command = [sys.executable, "-m", "queue_workflows", "--app", "busy_app", "supervisor"]
+    with Supervised([*command, "--worker", "fetch"], qwf_dsn, cwd=tmp_path) as supervisor:
+        idle(conn, 1)
+        spare = int(supervisor.until(r"a spare stands by, pid (\d+) for one death: a thread")[1])
+        (worker,) = supervisor.pids
+        os.kill(worker, signal.SIGKILL)
+        supervisor.until(f"started, pid {spare}, as ")
+        until(lambda: [beat.pid for beat in HeartbeatRepository(conn).list(state="idle")] == [spare])
+        assert spare_of(supervisor) != spare
+        assert supervisor.stop() == 0
+
+
+@pytest.mark.slow
+def test_a_spare_that_is_killed_takes_its_workers_along_gently(qwf_dsn, conn, jobs):
+    """They are its children to the kernel: their jobs are given back uncounted, and begin again elsewhere."""
+    with supervisor_of(qwf_dsn, *ONE_JOB, env={"QWF_GRACE_S": "0.2"}) as supervisor:
+        idle(conn, 1)
+        spare = spare_of(supervisor)
+        (worker,) = supervisor.pids - {spare}
+        os.kill(worker, signal.SIGKILL)
+        job = enqueue(jobs, "deaf")
+        forked = until(lambda: (found := holder(conn, job)) and found != worker and found)
+        os.kill(spare, signal.SIGKILL)
+        until(lambda: (found := holder(conn, job)) and found != forked)
+        row = jobs.fetch(job)
+        assert (row.crash_count, row.suspect) == (0, False)
+        supervisor.signal(signal.SIGTERM)
+        supervisor.signal(signal.SIGTERM)
+        supervisor.status()
 
 
 HOST_APP = """
@@ -140,7 +190,7 @@ def test_a_spare_stands_by_once_it_has_imported_the_app(qwf_dsn, conn, tmp_path)
 
 @pytest.mark.slow
 def test_without_its_spare_a_worker_is_replaced_all_the_same(qwf_dsn, conn):
-    """A spare that dies is not replaced, as another would die as well; the next start is a plain one."""
+    """If it dies too, the next start is a plain one."""
     with supervisor_of(qwf_dsn, "--worker", "fetch") as supervisor:
         idle(conn, 1)
         spare = spare_of(supervisor)
@@ -170,28 +220,25 @@ def test_who_gets_a_spare():
     assert [spec.queue for spec in worth_a_spare(specs)] == ["fetch", "cpu"]
 
 
-@pytest.mark.parametrize(("said", "called"), [(b"abc123", True), (b"", False)])
-def test_a_spare_works_when_it_is_given_a_name(said, called):
-    """And ends at the end of the pipe; it says that it waits, and leaves nothing to its jobs."""
-    named, pipe = os.pipe()
-    waits, waiting = os.pipe()
-    os.write(pipe, said)
-    os.close(pipe)
-    environ = {PIPES: f"{named},{waiting}"}
-    assert is_called(environ) is called
-    assert environ == {INCARNATION: said.decode()}
-    assert os.read(waits, 64) == WAITS
-    os.close(waits)
+def test_a_spare_ends_when_nobody_asks_any_more():
+    """It says what is in the way of a fork, and leaves nothing of that to its jobs."""
+    own, given = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environ = {SOCKET: str(given.detach())}
+    own.shutdown(socket.SHUT_WR)
+    assert not is_called(environ)
+    assert environ == {}
+    assert json.loads(own.recv(1024)) == {"obstacle": "there is no room for marks"}
+    own.close()
 
 
-def test_a_spare_that_is_called_before_it_waits_works():
-    """Nobody hears any more that it waits."""
-    named, pipe = os.pipe()
-    waits, waiting = os.pipe()
-    os.write(pipe, b"abc123")
-    os.close(pipe)
-    os.close(waits)
-    assert is_called({PIPES: f"{named},{waiting}"})
+def test_a_spare_becomes_what_it_is_told():
+    """Also where that is the last that it is told."""
+    own, given = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environ = {SOCKET: str(given.detach())}
+    with own:
+        assert ForkServerLine(own).become({INCARNATION: "abc123"})
+    assert is_called(environ)
+    assert environ == {INCARNATION: "abc123"}
 
 
 def test_who_is_no_spare_works_at_once():

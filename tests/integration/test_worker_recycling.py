@@ -41,6 +41,17 @@ def test_after_so_much_memory_it_is_given_back(qwf_dsn, jobs):
     assert kept(jobs, small, large, following) == [1, 2, 1]
 
 
+def test_a_job_that_holds_signals_back_holds_none_back_from_what_follows(qwf_dsn, jobs):
+    """A signal mask outlives an exec: the process that the worker becomes would hear no stop."""
+    with running_worker(
+        qwf_dsn, "--recycle-jobs", "1", "--concurrency", "1", QWF_APP="support.crew_tasks"
+    ) as worker:
+        ids = [jobs.enqueue(task, queue="fetch").id for task in ("holds signals back", "note")]
+        until(lambda: all(jobs.fetch(job).status == "completed" for job in ids))
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) in (0, 143)
+
+
 @pytest.mark.slow
 def test_a_bound_below_what_it_starts_with_leaves_time_for_a_job(qwf_dsn, jobs):
     """It starts afresh after each job, and not before the first."""

@@ -301,6 +301,21 @@ def test_a_suspect_runs_alone_and_is_not_starved(
             inside.add(job)
 
 
+def test_a_suspect_has_its_turn_while_there_is_other_work(
+    qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path
+) -> None:
+    """It is claimed after all others, but not only when there are none left."""
+    ledger = tmp_path / "ledger"
+    (suspect,) = enqueue(jobs, "counted", args={"ledger": str(ledger), "s": 0})
+    jobs._sql._handle.execute("UPDATE ingest_jobs SET suspect = true")
+    others = enqueue(jobs, "counted", 400, args={"ledger": str(ledger), "s": 0.05})
+    with running_worker(qwf_dsn, "--concurrency", "4", "--drain", QWF_POLL_S="0.05", **CREW) as worker:
+        assert worker.wait(120) == 0
+    ended = [line.split()[1] for line in ledger.read_text().splitlines() if line.startswith("out ")]
+    assert sorted(map(int, ended)) == sorted([suspect, *others])
+    assert ended[-1] != str(suspect)
+
+
 @pytest.mark.slow
 def test_a_crash_with_several_marks_them_and_counts_none(
     qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path

@@ -26,7 +26,7 @@ def test_among_neighbours(floor: Floor) -> None:
         floor.until_in("failed", poison)
         assert supervisor.stop() == 0
     assert floor.jobs.seen(poison, *COUNTS) == ("failed", MAX_CRASHES, MAX_CRASHES, 0, True)
-    assert floor.jobs.row(poison)["errors"][-1]["message"] == VERDICT
+    assert floor.jobs.row(poison)["errors"][-1]["message"] == f"{VERDICT}: killed by SIGKILL"
     for neighbour in neighbours:
         assert floor.jobs.seen(neighbour, *COUNTS) == ("completed", 1, 0, 0, False)
         assert floor.ledger.attempts(neighbour) == [1]

@@ -158,8 +158,8 @@ def test_a_suspect_is_claimed_alone(one: Host, other: Host) -> None:
     begun(one)
     one.claim(limit=1)
     one.connection.execute("UPDATE workflow_node_jobs SET suspect = node_id <> 'n2'")
-    assert one.jobs.head_is_suspect("hooks") is True
-    assert other.jobs.head_is_suspect("hooks") is False
+    assert one.jobs.has_suspect("hooks") is True
+    assert other.jobs.has_suspect("hooks") is False
     assert names(one.claim()) == ["n2"]
     (suspect,) = one.jobs.claim("hooks", worker_id="one:w", lease_s=60, limit=1, alone=True)
     assert (suspect.node_id, suspect.suspect) == ("n1", True)

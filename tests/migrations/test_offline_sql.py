@@ -58,7 +58,8 @@ def test_each_revision_is_a_transaction(empty: str) -> None:
     script = migrations.offline_sql(ENGINE, direction="upgrade")
     _, *parts = script.split("-- Running upgrade")
     assert len(parts) == len(REVISIONS)
-    assert {part.count("COMMIT;") == 1 for part in parts if "CONCURRENTLY" not in part} == {True}
+    whole = [part for part in parts if "CONCURRENTLY" not in part and "NOT VALID" not in part]
+    assert {part.count("COMMIT;") for part in whole} == {1}
     assert script.count("BEGIN;") == script.count("COMMIT;")
     query(empty, "CREATE TABLE schedules (mine integer)")
     with pytest.raises(psycopg.errors.DuplicateTable):

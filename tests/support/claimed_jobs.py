@@ -23,6 +23,8 @@ _SHARED: dict[str, Any] = {
     "backoff_s": None,
     "crash_count": 0,
     "suspect": False,
+    "max_crashes": None,
+    "at_most_once": False,
     "claimed_by": "host:fetch:1",
     "lease_expires_at": MOMENT,
     "timeout_s": None,
@@ -63,6 +65,7 @@ def node_job(**changes: Any) -> ClaimedNodeJob:
         "required_model": None,
         "step": None,
         "background": False,
+        "survives_outage": False,
     }
     return ClaimedNodeJob(**_SHARED | own | changes)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -93,6 +96,43 @@ async def interrupts(reason: str | None) -> None:
         raise KeyboardInterrupt
 
     await asyncio.create_task(inner())
+
+
+_all_here = threading.Barrier(2)
+
+
+@ingest_task("interrupted late")
+def interrupted_late(reason: str | None, args: dict[str, Any]) -> None:
+    """What limits its time raises an exception in its thread when that waits for its next job.
+
+    Two of them run at a time, so that each has a thread of its own.
+    """
+    here, raise_in = threading.get_ident(), ctypes.pythonapi.PyThreadState_SetAsyncExc
+
+    def interrupt() -> None:
+        while _is_at_a_job(here):
+            time.sleep(0.001)
+        raise_in(ctypes.c_ulong(here), ctypes.py_object(SystemExit))
+        with Path(args["ledger"]).open("a") as ledger:
+            ledger.write("raised\n")
+
+    _all_here.wait(60)
+    threading.Thread(target=interrupt, daemon=True).start()
+
+
+def _is_at_a_job(thread: int) -> bool:
+    frame = sys._current_frames().get(thread)
+    while frame is not None:
+        if frame.f_globals["__name__"] in (__name__, "queue_workflows.jobs.executor"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+@ingest_task("holds signals back")
+def holds_signals_back(reason: str | None) -> None:
+    """In its thread, and for good."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 
 
 @ingest_task("bad result")

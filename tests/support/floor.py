@@ -12,12 +12,12 @@ from support.ledger import Ledger
 from support.workers import running_worker, until
 
 from queue_workflows.repositories import IngestJobRepository
-from queue_workflows.repositories.claiming import CLAIM
+from queue_workflows.repositories.claiming import CLAIM, CLAIM_ALONE
 from queue_workflows.repositories.ending import END, END_ALIKE, END_ALIKE_AND_CLAIM, END_AND_CLAIM
 from queue_workflows.repositories.holding import RENEW, WATCH
 
 # What a worker of ingest jobs says to the database, for traps of `support.statement_proxy`.
-CLAIMS = (CLAIM["ingest"],)
+CLAIMS = (CLAIM["ingest"], CLAIM_ALONE["ingest"])
 ENDS = tuple(sql["ingest"] for sql in (END, END_ALIKE, END_AND_CLAIM, END_ALIKE_AND_CLAIM))
 RENEWALS = (RENEW["ingest"],)
 WATCHES = (WATCH["ingest"],)
@@ -36,12 +36,13 @@ class Floor:
         *,
         gated: bool = False,
         stuck: bool = False,
+        task: str = "recorded",
         through: IngestJobRepository | None = None,
         **options: Any,
     ) -> int:
         """A job that writes down each of its attempts; each may wait at its gate, the first may get stuck."""
         args = {"ledger": str(self.ledger.directory), "gated": gated, "stuck": stuck}
-        return (through or self.repository).enqueue("recorded", queue="fetch", args=args, **options).id
+        return (through or self.repository).enqueue(task, queue="fetch", args=args, **options).id
 
     def worker(
         self, *options: str, dsn: str | None = None, **settings: str
@@ -66,9 +67,13 @@ class Floor:
         del row["lease_expires_at"]
         return row
 
+    def are_in(self, status: str, *ids: int) -> bool:
+        """Whether all of these jobs are in a status."""
+        return all(self.jobs.seen(each, "status") == (status,) for each in ids)
+
     def until_in(self, status: str, *ids: int) -> None:
         """Wait until all of these jobs are in a status."""
-        until(lambda: all(self.jobs.seen(each, "status") == (status,) for each in ids))
+        until(lambda: self.are_in(status, *ids))
 
     def until_completed(self, *ids: int) -> None:
         self.until_in("completed", *ids)

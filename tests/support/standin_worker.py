@@ -16,6 +16,7 @@ from contextlib import suppress
 
 import psycopg
 
+from queue_workflows.host import last_word
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 from queue_workflows.roles.identity import Identity
@@ -116,7 +117,9 @@ def main() -> int:
     if "NOTIFY_SOCKET" in os.environ:
         say("has the socket")
     die_with_parent(take_launcher_pid())
-    return worker.run()
+    status = worker.run()
+    last_word.own.announce(status)
+    return status
 
 
 if __name__ == "__main__":

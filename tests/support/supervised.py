@@ -25,6 +25,7 @@ TESTS = Path(__file__).parents[1]
 # It beats in its lifeline alone, and holds nothing.
 ORCHESTRATOR = """
 import os, signal, sys, threading
+from queue_workflows.host import last_word
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.roles import lifeline
 lifeline.EVERY_S = 0.1
@@ -40,6 +41,7 @@ die_with_parent(take_launcher_pid())
 with lifeline.told(is_fine, lambda: None):
     while not stop.wait(1): pass
 os.write(1, b"orchestrator stopping\\n")
+last_word.own.announce(0)
 """
 STAND_IN = Path(__file__).with_name("standin_worker.py")
 HOST = "h1"

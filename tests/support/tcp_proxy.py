@@ -24,6 +24,11 @@ class TcpProxy:
         self._selector.register(self._server, selectors.EVENT_READ)
         self._thread.start()
 
+    def lead_to(self, port: int) -> None:
+        """From now on to another port; what goes to the one before is cut."""
+        self._target = ("127.0.0.1", port)
+        self.cut()
+
     def pause(self) -> None:
         """From now on a black hole that acknowledges: what arrives is taken in and dropped."""
         self._paused.set()

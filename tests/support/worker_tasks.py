@@ -62,6 +62,19 @@ def recorded(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, An
     return {"attempt": ctx.attempt, "pid": os.getpid()}
 
 
+@ingest_task("enduring", survives_outage=True)
+def enduring(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, Any]:
+    """The same for one that may go on without its lease."""
+    return recorded(reason, args, ctx)
+
+
+@ingest_task("enduring_hog", survives_outage=True)
+def enduring_hog(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Writes down that it began, and holds the GIL for good once its gate is open."""
+    recorded(reason, args, ctx)
+    hog(reason, {"s": 600})
+
+
 @ingest_task("silent")
 def silent(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
     """Says one thing and then nothing for ever."""
@@ -154,3 +167,22 @@ def leaves_a_thread(reason: str | None) -> None:
 @ingest_task("leaves a thread of its loop")
 async def leaves_a_thread_of_its_loop(reason: str | None) -> None:
     asyncio.get_running_loop().run_in_executor(None, threading.Event().wait)
+
+
+@ingest_task("recorded once", at_most_once=True)
+def recorded_once(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, Any]:
+    """The same, of a task that says of itself that it begins at most once."""
+    return recorded(reason, args, ctx)
+
+
+@ingest_task("frail", max_crashes=1)
+def frail(reason: str | None) -> None:
+    """Kills its worker, which nobody should see twice."""
+    os.kill(os.getpid(), 9)
+
+
+@ingest_task("later once", at_most_once=True)
+def later_once(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """Writes down that it began, and asks to be run again."""
+    Ledger(Path(args["ledger"])).record(ctx.id, ctx.attempt)
+    raise RetryAfter(0, "busy")

@@ -117,6 +117,7 @@ def test_what_is_fetched_soon_again_is_for_what_is_loaded() -> None:
 def test_a_worker_that_is_never_idle_looks_for_what_waits_for_it_too(*, is_due: bool) -> None:
     """When it is time for that, the end of a job brings no other: the worker comes round to look first."""
     outfit, held = MagicMock(), MagicMock()
+    outfit.rng.random.return_value = 1.0
     held.ctx.take_progress.return_value = None
     outfit.duty.may_claim.return_value = True
     outfit.duty.must_ask.return_value = is_due

@@ -10,7 +10,9 @@ from queue_workflows.repositories.claiming import PRIORITIES, UNMARKED, Marks
 
 def got(*jobs: tuple[int, int]) -> list[Any]:
     """Claimed jobs, as (priority, position)."""
-    return [SimpleNamespace(priority=priority, position=position) for priority, position in jobs]
+    return [
+        SimpleNamespace(priority=priority, position=position, suspect=False) for priority, position in jobs
+    ]
 
 
 def at(marks: Marks, now: float) -> dict[int, int]:

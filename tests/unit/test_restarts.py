@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from queue_workflows.errors import ExitCode
-from queue_workflows.roles.restarts import Next, Restarts, crashed, describe
+from queue_workflows.roles.restarts import Next, Restarts, acted_on, crashed, describe
 from queue_workflows.roles.slots import WorkerSpec
 
 
@@ -91,13 +91,24 @@ def test_a_worker_that_the_operator_switched_off_waits_for_him():
         (ExitCode.LEASE_LOST, False),
         (ExitCode.TERMINATED, False),
         (ExitCode.INTERRUPTED, False),
-        (-signal.SIGTERM, False),
-        (-signal.SIGINT, False),
+        (-signal.SIGTERM, True),
+        (-signal.SIGINT, True),
+        (-signal.SIGHUP, True),
     ],
 )
 def test_only_an_end_that_a_job_may_have_caused_is_a_crash(status, is_crash):
     """A deploy, the operator and an outage make no poison of healthy jobs."""
     assert crashed(status) is is_crash
+
+
+@pytest.mark.parametrize("status", [*range(256), *(-number for number in sorted(signal.valid_signals()))])
+def test_an_end_that_our_code_did_not_choose_is_a_crash(status):
+    """Whatever its number says elsewhere: nothing is parked, tried slowly or through with its work for it."""
+    acted = acted_on(status, chosen=False)
+    assert crashed(acted)
+    for option in ("--drain", "--once"):
+        assert follows(acted, option) == Next(0.0, 1)
+    assert acted_on(status, chosen=True) == status
 
 
 def test_ends_are_told_in_words():
@@ -109,3 +120,5 @@ def test_ends_are_told_in_words():
         describe(ExitCode.SCHEMA) == "ended with 79 (The database's schema is behind or ahead of this code)"
     )
     assert describe(42) == "ended with 42"
+    assert describe(78, chosen=False) == "ended with 78 unannounced, as by os._exit() in a job"
+    assert describe(-signal.SIGTERM, chosen=False) == "killed by SIGTERM"

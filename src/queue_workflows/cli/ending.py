@@ -17,6 +17,9 @@ from queue_workflows.telemetry.provider import is_configured
 
 PROGRAM: Final = "qwf"
 _THREADS_END_WITHIN_S: Final = 5.0
+# Longer than any path or address that says something; the last character may be a quote that is closed.
+_LONGEST_WORD: Final = 1000
+_SHOWN: Final = 100
 
 
 class Stopped(KeyboardInterrupt):
@@ -156,7 +159,10 @@ def _behind(db_url: str | None) -> SchemaError | None:
 
 
 def _squeezed(text: str) -> str:
-    return " ".join(text.split())
+    """In one line that can be read: of a word that was pasted at length its beginning is enough."""
+    return " ".join(
+        word if len(word) <= _LONGEST_WORD else f"{word[:_SHOWN]}…{word[-1]}" for word in text.split()
+    )
 
 
 def _silence_stdout() -> None:

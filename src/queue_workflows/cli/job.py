@@ -42,6 +42,7 @@ COUNTED: Final = 100_000
 LOOK_BACK_S: Final = 7 * 86_400.0
 _OPEN: Final = tuple(status.value for status in JobStatus if status not in JOB_TERMINAL)
 _DONE: Final = {Verb.CANCEL: "cancelled", Verb.RETRY: "retried"}
+_ONCE: Final = ", and begins again though it is at_most_once: see what its last attempt has done"
 _NO_RUN: Final = "would not go on with it"
 _BECAME: Final = {
     "cancelled": "cancelled",
@@ -304,13 +305,18 @@ def _run_of_left(connection: psycopg.Connection[Any], verb: Verb, row: Job | Non
 
 def _said(became: str | None, row: Job | None, verb: Verb, *, dry_run: bool, left: str | None) -> str:
     if became is not None:
-        return _BECAME[became]
+        return _BECAME[became] + (_ONCE if verb is Verb.RETRY and _had_begun(row) else "")
     if left is not None:
         return f"not {_DONE[verb]}, {left}"
     status = row.status if row else "gone"
     if dry_run and _applies(verb, status):
-        return f"would be {_DONE[verb]}"
+        return f"would be {_DONE[verb]}" + (_ONCE if verb is Verb.RETRY and _had_begun(row) else "")
     return f"not {_DONE[verb]}, it is {status}"
+
+
+def _had_begun(row: Job | None) -> bool:
+    """Whether it begins at most once and has begun, so that only a retry lets it begin again."""
+    return row is not None and row.begun_generation == row.generation
 
 
 def _applies(verb: Verb, status: str) -> bool:

@@ -18,6 +18,7 @@ from queue_workflows.cli.lazy import Entry, LazyGroup
 from queue_workflows.cli.notices import notices_on_stderr
 from queue_workflows.cli.stopping import Stops
 from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
+from queue_workflows.host import last_word
 
 COMPLETION_VARIABLE: Final = "_QWF_COMPLETE"
 _STDOUT: Final = 1
@@ -224,6 +225,7 @@ def _run_and_exit(program: str) -> NoReturn:
     command = [ALIASES[program]] if program in ALIASES else []
     status = run([*command, *sys.argv[1:]])
     wait_for_no_thread(status)
+    last_word.own.announce(status)
     sys.exit(status)
 
 

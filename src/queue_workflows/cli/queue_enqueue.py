@@ -50,6 +50,13 @@ MOST: Final = 100_000_000
     help="Where another has that lock: wait for it, or go to a host where it is free.",
 )
 @click.option("--max-attempts", type=int, metavar="N", help="It has failed after so many failures.")
+@click.option("--max-crashes", type=int, metavar="N", help="It has failed after so many crashes of its own.")
+@click.option(
+    "--at-most-once",
+    is_flag=True,
+    default=None,
+    help="It is tried once, and has failed if its worker dies after it began.",
+)
 @click.option("--timeout", "timeout_s", type=span, metavar="SPAN", help="How long it may run.")
 @click.option("--reason", metavar="TEXT", help="What the task is told as its reason.")
 @json_option

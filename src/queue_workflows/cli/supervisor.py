@@ -15,7 +15,7 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.logs import log_to_stderr
 from queue_workflows.cli.seconds import Seconds
 from queue_workflows.cli.worker import worker
-from queue_workflows.config import check_known_queue, effective_settings
+from queue_workflows.config import RESERVED_QUEUES, check_known_queue, effective_settings
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.gpu.devices import find_devices
 from queue_workflows.host.hardening import bound_to_launcher
@@ -57,8 +57,9 @@ def parse_workers(text: str) -> list[WorkerSpec]:
         if option.partition("=")[0] in ONE_EACH and count not in ("", "1"):
             raise ValueError(f"{option} is for one worker: two cannot share it")
     # Here rather than in the worker, which could only end with a usage error again and again.
-    worker.make_context("qwf worker", ["--queue", queue, *options])
-    return [WorkerSpec(queue, tuple(options))] * int(count or 1)
+    told = worker.make_context("qwf worker", ["--queue", queue, *options]).params
+    shared_by = 1 if queue in RESERVED_QUEUES else told["concurrency"]
+    return [WorkerSpec(queue, tuple(options), shared_by)] * int(count or 1)
 
 
 def parse_each(text: str) -> EachDevice | None:

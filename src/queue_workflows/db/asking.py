@@ -1,4 +1,7 @@
-"""A connection on which something can be done while the server is at the answer, for however long it is."""
+"""A connection on which something can be done while the server is at the answer, for however long it is.
+
+It knows what was found between it and the server, and says so when an answer shows that to be wrong.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,14 @@ from threading import Lock
 from typing import Any, Final, TypeVar, cast
 
 import psycopg
+from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName
 from psycopg.waiting import WAIT_R
 
+from queue_workflows.db.proxies import Proxy
+
 T = TypeVar("T")
+# What a server says that another session than the one before was asked (SQLSTATE 26000 and 42P05).
+ANOTHER_SESSION: Final = (InvalidSqlStatementName, DuplicatePreparedStatement)
 
 
 class _Taken:
@@ -30,6 +38,10 @@ class AskingConnection(psycopg.Connection[Any]):
     """Calls `meanwhile`, once, as soon as its next statement is on its way."""
 
     meanwhile: Callable[[], None] | None = None
+    # What is between it and the server.
+    between: Proxy = Proxy()
+    # Told when the server shows that this is no session of its own.
+    on_doubt: Callable[[str], None] | None = None
     # On the monotonic clock; None while nobody waits for an answer.
     waiting_since: float | None = None
 
@@ -41,8 +53,18 @@ class AskingConnection(psycopg.Connection[Any]):
         self.waiting_since = time.monotonic()
         try:
             return super().wait(gen, *args, **kwargs)
+        except ANOTHER_SESSION as exc:
+            raise self.doubted(exc) from exc
         finally:
             self.waiting_since = None
+
+    def doubted(self, exc: Exception) -> psycopg.OperationalError:
+        """Close, as the session behind is another than before; what to raise, which is a lost connection."""
+        said = " ".join(str(exc).split())
+        if self.on_doubt is not None:
+            self.on_doubt(said)
+        self.close()
+        return psycopg.OperationalError(f"a proxy in between changed the session of the server: {said}")
 
     def _with(self, asking: Generator[Any, Any, T], meanwhile: Callable[[], None]) -> Generator[Any, Any, T]:
         try:

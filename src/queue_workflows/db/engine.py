@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,50 +19,20 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from queue_workflows.config import DsnChoice, effective_settings, resolve_dsn
 from queue_workflows.db.asking import AskingConnection
-from queue_workflows.db.dsn import parse_dsn, place_of, redact_dsn
+from queue_workflows.db.dsn import parse_dsn, redact_dsn
 from queue_workflows.db.embedded.server import EmbeddedServer
-from queue_workflows.db.failures import OLDEST_MAJOR, classify_failure, unusable
-from queue_workflows.db.pins import Timeouts, application_name, pin
+from queue_workflows.db.failures import PROXY_ADVICE, classify_failure
+from queue_workflows.db.pins import Timeouts, application_name
+from queue_workflows.db.proxies import Proxy
+from queue_workflows.db.route import POLL_ONLY, Route, connect
 from queue_workflows.db.wire import absorb
-from queue_workflows.errors import ConfigurationError, DatabaseUnreachable, QwfError, UnsupportedServer
+from queue_workflows.errors import ConfigurationError, DatabaseUnreachable, SessionsNotKept
 from queue_workflows.settings import Settings
 
 __all__ = ["Database", "acquire_embedded", "classify_failure", "connect", "parse_dsn", "redact_dsn"]
 
 PROBE_AFTER_S = 30.0
-
-
-def connect(
-    params: Mapping[str, str],
-    *,
-    name: str,
-    timeouts: Timeouts,
-    pooled: bool = False,
-    autocommit: bool = False,
-    hot: bool = False,
-) -> AskingConnection:
-    """One pinned and checked connection, or one of our errors."""
-    pinned: dict[str, Any] = dict(pin(params, name=name, timeouts=timeouts, pooled=pooled, hot=hot))
-    try:
-        connection = AskingConnection.connect(
-            autocommit=autocommit, prepare_threshold=None if pooled else 5, **pinned
-        )
-    except psycopg.ProgrammingError as exc:
-        raise unusable(exc, params) from None
-    except (psycopg.Error, OSError) as exc:
-        # From None: the driver's text may quote what the DSN says.
-        raise classify_failure(exc, params) from None
-    try:
-        _refuse_unsupported(connection)
-        _have_readable_times(connection, params, pooled=pooled)
-    except psycopg.Error as exc:
-        connection.close()
-        raise classify_failure(exc, params) from None
-    except QwfError:
-        connection.close()
-        raise
-    connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
-    return connection
+_PAST_PROXY = "no lost session is ended; LISTEN and migrations go to QWF_DIRECT_DB_URL"
 
 
 class Database:
@@ -84,11 +52,20 @@ class Database:
         self.source = choice.source
         self.redacted = redact_dsn(self.dsn)
         self.role = role
-        self.pooled = not settings.listen
+        self.forgoes_sessions = not settings.listen
         self.params = _parsed(self.dsn, self.source)
-        self._direct_params = _parsed(self.direct_dsn, choice.direct_source) if self.direct_dsn else None
-        self._name = application_name(role, settings.host_label)
-        self._timeouts = Timeouts.from_settings(settings)
+        direct_params = _parsed(self.direct_dsn, choice.direct_source) if self.direct_dsn else None
+        pinned: dict[str, Any] = {
+            "name": application_name(role, settings.host_label),
+            "timeouts": Timeouts.from_settings(settings),
+        }
+        self._direct = Route(direct_params, **pinned) if direct_params else None
+        self._route = Route(
+            self.params,
+            forgoes=self.forgoes_sessions,
+            follows=_PAST_PROXY if self._direct else POLL_ONLY,
+            **pinned,
+        )
         # Where an embedded server keeps its data, which need not be below the configured directory.
         self.data_dir = embedded.data_dir if embedded else None
         self._embedded = embedded
@@ -122,8 +99,13 @@ class Database:
 
     @property
     def can_listen(self) -> bool:
-        """Whether LISTEN can work: on a connection of our own, or on the direct one past a proxy."""
-        return not self.pooled or self._direct_params is not None
+        """Whether LISTEN may be tried: on a connection of our own, or on the direct one past a proxy."""
+        return not self.forgoes_sessions or self._direct is not None
+
+    @property
+    def between(self) -> Proxy:
+        """What the last connection, not the direct one, was found to go through."""
+        return self._route.between
 
     def connect(
         self, *, autocommit: bool = False, direct: bool = False, hot: bool = False
@@ -132,24 +114,25 @@ class Database:
 
         `hot` is for a worker's claims and ends: the planner plans each prepared statement once, by index.
         """
-        past_proxy = direct and self._direct_params is not None
-        connect_once = partial(
-            connect,
-            self._direct_params if past_proxy and self._direct_params else self.params,
-            name=self._name,
-            timeouts=self._timeouts,
-            pooled=self.pooled and not past_proxy,
-            autocommit=autocommit,
-            hot=hot,
-        )
+        route = self._direct if direct and self._direct is not None else self._route
         try:
-            return connect_once()
+            return route.connect(autocommit=autocommit, hot=hot)
         except DatabaseUnreachable:
             if self._embedded is None or os.getpid() != self._opened_in:
                 raise
             # On demand also means: again after a crash.
             self._embedded.ensure_running()
-            return connect_once()
+            return route.connect(autocommit=autocommit, hot=hot)
+
+    def connect_session(self, *, autocommit: bool = False) -> AskingConnection:
+        """A connection whose session of the server stays its own, past a proxy that keeps none."""
+        if not self.can_listen:
+            raise SessionsNotKept("QWF_LISTEN is off", advice=PROXY_ADVICE)
+        connection = self.connect(autocommit=autocommit, direct=True)
+        if not connection.between.keeps_sessions:
+            connection.close()
+            raise SessionsNotKept(connection.between.describe(), advice=PROXY_ADVICE)
+        return connection
 
     def close(self) -> None:
         """Close the pool and let go of the embedded server; a forked child closes nothing of its parent's."""
@@ -206,40 +189,6 @@ def _needed(server: EmbeddedServer | None) -> EmbeddedServer:
     if server is None:
         raise ValueError("no DSN is configured, and no embedded server was given")
     return server
-
-
-def _refuse_unsupported(connection: psycopg.Connection[Any]) -> None:
-    """Old servers, and databases that only speak the protocol: their locks are not Postgres's."""
-    info = connection.info
-    says = info.parameter_status("server_version") or "no version"
-    if info.parameter_status("crdb_version"):
-        raise UnsupportedServer(
-            f"{info.host}: this is CockroachDB", advice=f"use PostgreSQL {OLDEST_MAJOR} or newer"
-        )
-    if info.server_version < OLDEST_MAJOR * 10_000:
-        raise UnsupportedServer(
-            f"{info.host}: the server says version {says}", advice=f"use PostgreSQL {OLDEST_MAJOR} or newer"
-        )
-
-
-def _have_readable_times(connection: AskingConnection, params: Mapping[str, str], *, pooled: bool) -> None:
-    """The driver reads times in one style alone, so this pin wins over whatever the user's variables say.
-
-    Behind a pooling proxy it would be set for others too, and not for our own next transaction.
-    """
-    style = connection.info.parameter_status("DateStyle") or "ISO"
-    if style.startswith("ISO"):
-        return
-    if pooled:
-        raise ConfigurationError(
-            f"cannot use {place_of(params)}: its sessions write times in the style {style!r}, and behind a "
-            "pooling proxy nothing of a session can be set",
-            advice="ALTER ROLE … SET datestyle TO 'ISO' for the role that connects, or PGDATESTYLE=ISO where "
-            "the proxy takes that, as PgBouncer does",
-        )
-    connection.execute("SET datestyle TO ISO")
-    if not connection.autocommit:
-        connection.commit()
 
 
 def _remember_owner(_connection: psycopg.Connection[Any], entry: ConnectionPoolEntry) -> None:

@@ -21,6 +21,7 @@ from queue_workflows.errors import (
     ConfigurationError,
     DatabaseError,
     DatabaseUnreachable,
+    OptionsRefused,
     QwfError,
     ReadOnlyServer,
     SchemaError,
@@ -32,9 +33,16 @@ OLDEST_MAJOR = 15
 DATABASE_AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, DatabaseError, OSError)
 # Away, or it refuses what it was asked: for who has to live with the one as with the other.
 DATABASE_FAILED: Final = (psycopg.Error, QwfError, OSError)
-PROXY_ADVICE = (
-    "behind a transaction-pooling proxy set QWF_LISTEN=off, and QWF_DIRECT_DB_URL to the server itself"
-    " for LISTEN and migrations"
+PROXY_ADVICE: Final = (
+    "behind a transaction-pooling proxy set QWF_DIRECT_DB_URL to the server itself, for LISTEN and migrations"
+)
+STATEMENT_POOLING_ADVICE: Final = (
+    "set pool_mode = transaction or session for this database, or name the server itself"
+)
+# On a connection of a host app's own; ours notice it by themselves.
+_PREPARED_ADVICE: Final = (
+    "prepare nothing through a transaction-pooling proxy: psycopg.connect(…, prepare_threshold=None), for an"
+    " engine create_engine(…, connect_args={'prepare_threshold': None})"
 )
 _GRANTS = "check the role's grants"
 # An upgrade may have nothing to do although something is gone: then the comparison says what.
@@ -60,7 +68,7 @@ def _means(pattern: str, kind: type[DatabaseError], reason: str | None, advice: 
 _CONNECTING = (
     _means(
         r"unsupported startup parameter|command-line options|startup (?:parameter|option)s? .*not supported",
-        UnsupportedServer,
+        OptionsRefused,
         "a pooling proxy in between refuses our startup options",
         PROXY_ADVICE,
     ),
@@ -181,6 +189,8 @@ _STATES: tuple[tuple[str, type[DatabaseError | SchemaError], str], ...] = (
         DatabaseError,
         "try again, or raise the statement_timeout of the role, the database or the DSN",
     ),
+    ("26000", DatabaseError, _PREPARED_ADVICE),
+    ("42P05", DatabaseError, _PREPARED_ADVICE),
     ("42501", AccessRefused, _GRANTS),
     ("42P01", SchemaError, _UPGRADE),
     ("42703", SchemaError, _UPGRADE),

@@ -11,9 +11,10 @@ from typing import Final
 
 import psycopg
 
+from queue_workflows.db.descriptors import Descriptors
 from queue_workflows.db.failures import classify_failure
 from queue_workflows.db.wire import Wire, WireLost
-from queue_workflows.errors import QwfError
+from queue_workflows.errors import QwfError, SessionsNotKept
 
 _log = logging.getLogger(__name__)
 
@@ -25,17 +26,24 @@ class Bell:
     """A pipe to end a poll with: a byte is all that a signal handler may safely write, so it says it all.
 
     It closes when nobody refers to it any more: before, somebody could still ring, by then on a descriptor
-    of others.
+    of others. One whose descriptors a job has closed does nothing any more, for the same reason.
     """
 
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
         os.set_blocking(self._writer, False)
+        # One of the two, as a ring should cost little: what closes the one closes the other.
+        self._descriptors = Descriptors(self._writer)
 
     def __del__(self) -> None:
-        os.close(self._writer)
-        os.close(self._reader)
+        if self.is_whole():
+            os.close(self._writer)
+            os.close(self._reader)
+
+    def is_whole(self) -> bool:
+        """Whether its descriptors are its own still."""
+        return self._descriptors.are_ours()
 
     def fileno(self) -> int:
         """The descriptor to wait on."""
@@ -48,8 +56,9 @@ class Bell:
 
     def ring(self, what: bytes) -> None:
         """Never blocks; a full pipe rings already."""
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._writer, what)
+        if self.is_whole():
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._writer, what)
 
     def answer(self) -> bytes:
         """Stop ringing, and return what rang."""
@@ -72,12 +81,16 @@ class Attempt(threading.Thread):
         self.done = False
         self.wire: Wire | None = None
         self.trouble: str | None = None
+        # Nothing went wrong: what was found between us and the server allows no LISTEN, and that was said.
+        self.is_pointless = False
 
     def run(self) -> None:
         """Try, and ring when it is decided."""
         wire: Wire | None = None
         try:
             wire = self._join_server()
+        except SessionsNotKept as exc:
+            self.trouble, self.is_pointless = str(exc), True
         except (QwfError, WireLost) as exc:
             self.trouble = str(exc)
         except psycopg.Error as exc:

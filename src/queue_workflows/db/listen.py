@@ -3,12 +3,14 @@
 NOTIFY is a hint, never the record; whoever waits here polls as well. What this adds is that the hint is
 seldom missed and that its absence is known.
 
-    off         no LISTEN on this connection (behind a transaction-pooling proxy): poll only
+    off         no LISTEN, as the user wants it: poll only
 
     apart ──try──> joining ──heard its own canary──> listening
       ^               │ no: again after a growing,       │ the socket ended, an answer was late,
       │               │ jittered pause                   │ or a canary did not come back
       └───────────────┴──────────────────────────────────┘
+
+Where a proxy in between keeps no sessions this stays apart, and looks again after the longest pause.
 
 Joining happens in a thread, so that no loop waits for it. On arrival what was advertised is advertised
 again, and the caller is woken once: it may have missed something.
@@ -141,7 +143,7 @@ class Listener:
     @classmethod
     def on(cls, database: Database, channels: Sequence[str], **more: Any) -> Self:
         """A listener on the configured database: past a proxy with a direct DSN, else poll-only."""
-        connect = (lambda: database.connect(autocommit=True, direct=True)) if database.can_listen else None
+        connect = (lambda: database.connect_session(autocommit=True)) if database.can_listen else None
         return cls(connect, channels, **more)
 
     @property
@@ -356,8 +358,9 @@ class Listener:
         self._attempt = None
         if attempt.wire is None:
             self._failures += 1
-            self._try_at = self._now() + self._pace.retry_after(self._failures - 1, self._chance())
-            self._report(attempt.trouble or "")
+            pause = self._pace.retry_after(30 if attempt.is_pointless else self._failures - 1, self._chance())
+            self._try_at = self._now() + pause
+            self._report(attempt.trouble or "", is_known=attempt.is_pointless)
             return
         self._wire = attempt.wire
         self._ready.register(self._wire, select.POLLIN)
@@ -399,8 +402,8 @@ class Listener:
         self._try_at = self._now() + self._pace.retry_after(0, self._chance()) * self._chance()
         self._report(why)
 
-    def _report(self, why: str) -> None:
-        if why != self.trouble:
+    def _report(self, why: str, *, is_known: bool = False) -> None:
+        if why != self.trouble and not is_known:
             _log.warning("LISTEN does not work, polling meanwhile: %s", why)
         self.trouble = why
 

@@ -1,9 +1,9 @@
 """What every connection of ours is pinned to, whatever the server's or the role's defaults are.
 
 Session settings travel as startup options: they cost no round trip and hold from the first statement on.
-Through a transaction-pooling proxy they would leak into the sessions of others, so there only the client's
-side is pinned. What the user's DSN, PGOPTIONS or libpq's other variables say wins, but for the style of
-times: `engine.connect` sees that it is one that can be read, or refuses.
+Through a transaction-pooling proxy they would leak into the sessions of others, and some proxies refuse
+them: there only the client's side is pinned. What the user's DSN, PGOPTIONS or libpq's other variables say
+wins, but for the style of times: `route.connect` sees that it is one that can be read, or refuses.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ def pin(
     *,
     name: str,
     timeouts: Timeouts,
-    pooled: bool = False,
+    options: bool = True,
     hot: bool = False,
     environ: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The parameters to connect with; `pooled` is for a transaction-pooling proxy in between.
+    """The parameters to connect with; without `options` where a pooling proxy in between takes none.
 
     `hot` is for a worker's own connection, which runs nothing but prepared statements that look up by index.
     """
@@ -86,7 +86,7 @@ def pin(
     }
     pinned = {word: value for word, value in client.items() if not environ.get(_VARIABLES.get(word, ""))}
     pinned.update(params)
-    if not pooled:
+    if options:
         given = params.get("options") or environ.get("PGOPTIONS", "")
         pinned["options"] = _options(_session_settings(timeouts) | (PLANNER if hot else {}), given)
     return pinned

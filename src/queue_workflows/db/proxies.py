@@ -4,6 +4,9 @@ What identifies a proxy is a backend that is not ours alone. Its process id as t
 what the server itself says when the proxy invented the first. And two connections that are both open and
 meet the same backend, or one that meets two, share backends from transaction to transaction: LISTEN,
 advisory locks and session settings do not hold there.
+
+No look waits for one backend while it holds another: where all backends of a small pool are taken, several
+that look at once would wait for each other.
 """
 
 from __future__ import annotations
@@ -16,8 +19,10 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from queue_workflows.db.wire import Note, Wire, WireLost
+from queue_workflows.errors import QwfError
 
 ANSWER_WITHIN_S: Final = 5.0
 BACKEND: Final = "SELECT pg_backend_pid()"
@@ -33,16 +38,44 @@ _HOSTED = (
 )
 _PGBOUNCER_PORT = "6432"
 
-Pooling = Literal["none", "session", "transaction"]
+# How often each of two connections asks for its backend before they are taken to have one each.
+ROUNDS: Final = 6
+# What PgBouncer says where a statement is all that a backend is lent for.
+_ONE_STATEMENT: Final = "statement pooling"
+
+Pooling = Literal["none", "session", "transaction", "statement"]
 
 
 @dataclass(frozen=True)
 class Proxy:
     """What stands in between, and by what it was recognised."""
 
-    pooling: Pooling
+    pooling: Pooling = "none"
     product: str = ""
     sign: str = ""
+
+    @property
+    def is_absent(self) -> bool:
+        """Whether a session of the server is its client's alone, from its beginning to its end."""
+        return self.pooling == "none"
+
+    @property
+    def keeps_sessions(self) -> bool:
+        """Whether LISTEN, advisory locks of a session, its settings and prepared statements hold."""
+        return self.pooling in {"none", "session"}
+
+    def describe(self) -> str:
+        """What it is, for a person."""
+        if self.is_absent:
+            return "no pooling proxy in between"
+        return f"{_KINDS[self.pooling]} ({self.product}): {self.sign}"
+
+
+_KINDS: Final[Mapping[Pooling, str]] = {
+    "session": "a proxy that pools whole sessions",
+    "transaction": "a transaction-pooling proxy",
+    "statement": "a proxy that pools single statements",
+}
 
 
 class Asks(Protocol):
@@ -79,25 +112,40 @@ def asker(connection: Any) -> Asks:
 
 
 def shares_backend(connection: Any, another: Any) -> str:
-    """How it shows that two connections share backends; looks thrice, for a busy proxy may part them once."""
-    first, second = asker(connection), asker(another)
-    return next(filter(None, (_sharing(first, second) for _ in range(3))), "")
+    """How it shows that two connections share backends, or nothing."""
+    return _sharing(asker(connection), asker(another))
 
 
 def find_proxy(
     params: Mapping[str, str],
     connection: psycopg.Connection[Any],
     open_another: Callable[[], psycopg.Connection[Any]],
+    *,
+    within_s: float = ANSWER_WITHIN_S,
 ) -> Proxy:
-    """Look from two autocommit connections at once."""
-    first = Wire(connection, answer_within_s=ANSWER_WITHIN_S)
-    with closing(open_another()) as another:
-        sign = _sharing(first, Wire(another, answer_within_s=ANSWER_WITHIN_S))
-    if sign:
-        return Proxy("transaction", _product(params), sign)
+    """Look from a connection, and where that is not on the announced backend from another one as well.
+
+    Where the second look fails nothing is known but that there is a proxy, and the stricter kind is assumed.
+    """
+    first = Wire(connection, answer_within_s=within_s)
     if is_announced(first, connection):
-        return Proxy("none")
-    return Proxy("session", _product(params), "the backend is not the one announced at start-up")
+        return Proxy()
+    product = _product(params)
+    try:
+        with closing(open_another()) as another:
+            second = Wire(another, answer_within_s=within_s)
+            sign = _sharing(first, second)
+            if _takes_no_transaction(second):
+                return Proxy("statement", product, "it refuses BEGIN")
+    except (psycopg.Error, QwfError) as exc:
+        return Proxy("transaction", product, f"a second connection did not show its kind: {_one_line(exc)}")
+    except WireLost as exc:
+        if connection.pgconn.transaction_status != TransactionStatus.IDLE:
+            raise  # it is still at the question
+        sign = f"a second connection did not show its kind: {_one_line(exc)}"
+    if sign:
+        return Proxy("transaction", product, sign)
+    return Proxy("session", product, "the backend is not the one announced at start-up")
 
 
 def is_announced(asks: Asks, connection: Any) -> bool:
@@ -124,17 +172,34 @@ def notify_round_trip(
 
 
 def _sharing(first: Asks, second: Asks) -> str:
-    """How it shows that backends are shared, or nothing; an open transaction keeps one busy."""
-    before = first.ask(BACKEND)
-    second.ask(BEGIN)
-    held = second.ask(BACKEND)
-    sign = ""
-    if held == before:
-        sign = f"two open connections met the same backend {held[0]}"
-    elif (after := first.ask(BACKEND)) != before:
-        sign = f"one connection met the backends {before[0]} and {after[0]}"
-    second.ask(ROLLBACK)
-    return sign
+    """How it shows that backends are shared, or nothing.
+
+    Each asks twice in a row, so that a proxy that hands out two backends in turn does not seem to keep them.
+    """
+    met: dict[Asks, Any] = {}
+    for asks in (first, *(second, second, first, first) * ROUNDS):
+        (backend,) = asks.ask(BACKEND)
+        if met.setdefault(asks, backend) != backend:
+            return f"one connection met the backends {met[asks]} and {backend}"
+        if len(met) > 1 and met[first] == met[second]:
+            return f"two open connections met the same backend {backend}"
+    return ""
+
+
+def _takes_no_transaction(asks: Wire) -> bool:
+    """Whether a transaction is refused, as such; whatever else is wrong with it is not said here."""
+    try:
+        asks.ask(BEGIN)
+        asks.ask(ROLLBACK)
+    except (psycopg.Error, WireLost) as exc:
+        if _ONE_STATEMENT in str(exc):
+            return True
+        raise
+    return False
+
+
+def _one_line(exc: BaseException) -> str:
+    return " ".join(str(exc).split())
 
 
 def _product(params: Mapping[str, str]) -> str:

@@ -31,6 +31,16 @@ class UnsupportedServer(DatabaseError):
     exit_code = ExitCode.CONFIGURATION
 
 
+class OptionsRefused(UnsupportedServer):
+    """A pooling proxy in between takes no startup options."""
+
+
+class SessionsNotKept(DatabaseError):
+    """A pooling proxy in between keeps no sessions, and what was asked for needs one."""
+
+    exit_code = ExitCode.CONFIGURATION
+
+
 class EmbeddedServerError(DatabaseError):
     """The embedded Postgres could not be prepared or started."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from queue_workflows.errors.base import ExitCode, QwfError
+from queue_workflows.errors.base import ExitCode, PayloadError, QwfError
 
 
 class LineRefused(QwfError):
@@ -162,3 +162,14 @@ class WindowOrder(QwfError):
             advice=f"open one for all of them, ctx.limit({every}), or those first whose names sort first",
         )
         self.wanted, self.held = tuple(wanted), tuple(held)
+
+
+class UnusableRow(PayloadError):
+    """A row holds what no worker can handle, in the column that `path` names; its job fails for good."""
+
+    def __init__(self, column: str, said: str) -> None:
+        super().__init__(
+            f"its row cannot be used, column {column}: {said}",
+            path=column,
+            advice="enqueue the job anew with a value that the column may hold",
+        )

@@ -29,6 +29,7 @@ from queue_workflows.hooks.process import HookCommand, HookExit, HookStop, run_h
 from queue_workflows.hooks.reported import Checksums, installed_of, promote_waiting
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.jobs.redaction import Redactor
+from queue_workflows.path_ownership import DATA, check_directory
 from queue_workflows.repositories.binaries import BINARY, BinaryFence, BinaryRepository, Installed
 from queue_workflows.repositories.node_jobs import NodeJobRepository
 
@@ -155,6 +156,7 @@ class Installation:
 
     def _install_by(self, provider: str) -> Installed:
         hook = provider_hook(provider, self._shop.hook_dirs)
+        check_directory(self._shop.data_dir, DATA)
         directory = self._shop.data_dir.absolute() / "binaries"
         place = directory / self._need.name
         printed = directory / ".output" / self._need.name / f"{provider}.{self._fence.attempt}"

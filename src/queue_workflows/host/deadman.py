@@ -38,12 +38,16 @@ import struct
 import sys
 import time
 import weakref
+from contextlib import suppress
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_void_p
 from functools import partial
-from math import nan
+from math import isnan, nan
+from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import Any, Final, Self
+
+from queue_workflows.host.pid1 import KILLED_BY_TIMER
 
 _CLOCK_BOOTTIME: Final = 7
 _SIGEV_SIGNAL: Final = 0
@@ -154,6 +158,12 @@ class DeadMan:
             self._set(max(int(deadline_boottime * _NANOSECONDS), 1))
             self._armed = deadline_boottime
 
+    @property
+    def deadline(self) -> float | None:
+        """When it fires, on the clock of `boottime()`; None while it is not armed."""
+        armed = self._armed
+        return None if isnan(armed) else armed
+
     def disarm(self) -> None:
         """Live on: no lease is held."""
         with self._lock:
@@ -215,6 +225,26 @@ class Wake(DeadMan):
     """The same clock with the signal that lets a stopped process go on, and that others do not notice."""
 
     _number = signal.SIGCONT
+
+
+_usual_name: Final[list[str]] = []
+
+
+def announce(*, is_due: bool) -> None:
+    """Say in the process table that the timer is about to fire, or that it is not.
+
+    The kernel keeps a process's name until its parent has waited for it, so the parent can tell this end from
+    another SIGKILL, with no line between the two.
+    """
+    with suppress(OSError):
+        # By its main thread: that may be written to also where the process hides its memory.
+        own = Path(f"/proc/self/task/{os.getpid()}/comm")
+        usual = own.read_text()
+        if is_due and usual.strip() != KILLED_BY_TIMER:
+            own.write_text(KILLED_BY_TIMER)
+            _usual_name.append(usual)
+        elif not is_due and _usual_name:
+            own.write_text(_usual_name.pop())
 
 
 _living: Final[weakref.WeakSet[DeadMan]] = weakref.WeakSet()

@@ -1,7 +1,8 @@
 """Directories of ours below the data directory: made without following a link, held in use, removed for good.
 
 What runs there is not trusted: it may put links anywhere. So nothing below `base` is reached by a path, but
-from one open directory to the next, and a link on the way is refused.
+from one open directory to the next, and a link on the way is refused. On the way to `base` a link of ours or
+root's is followed, and one of another user is not (`path_ownership`).
 
     in use:   a shared flock on the directory itself, by everybody who works there; it ends with its process
     removed:  the exclusive one, by try only; then renamed into `.removed`, and emptied there
@@ -24,9 +25,10 @@ from pathlib import Path
 from typing import Final
 
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.host.beneath import DIRECTORY, Beneath, Opening, directory_beneath, open_within
+from queue_workflows.host.beneath import DIRECTORY, Beneath, Ground, Opening, directory_beneath, open_within
 from queue_workflows.host.flock import is_at
 from queue_workflows.host.mounts import mount_of
+from queue_workflows.path_ownership import DATA, open_directory
 
 REMOVED: Final = ".removed"
 _NO_DIRECTORY: Final = frozenset({errno.ENOTDIR, errno.ELOOP, errno.EEXIST})
@@ -41,7 +43,11 @@ def opened(base: Path, *names: str, makes: bool = True) -> Iterator[int]:
     path = base.joinpath(*names)
     with ExitStack() as stack:
         with _in_words(path, makes=makes):
-            held = directory_beneath(path, beneath=base, make=makes, opening=_ours if makes else None)
+            ground = open_directory(base, DATA, make=makes)
+            stack.callback(os.close, ground)
+            held = directory_beneath(
+                path, beneath=Ground(str(base), ground), opening=_ours if makes else None
+            )
             descriptor = stack.enter_context(held)
         yield descriptor
 

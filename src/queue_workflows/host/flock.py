@@ -11,14 +11,15 @@ import fcntl
 import functools
 import logging
 import os
-import stat
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.host.mounts import network_file_system
+from queue_workflows.path_ownership import LOCKS, check_directory, open_directory
 
 _log = logging.getLogger(__name__)
 
@@ -36,15 +37,9 @@ def lock_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ)
         return local(shared)
     own = _own(environ)
     found = chosen or own
-    try:
-        found.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise ConfigurationError(
-            f"locks cannot live in {found}: {exc.strerror or exc}",
-            advice="name a directory with QWF_LOCK_DIR",
-        ) from exc
+    with _in_words(found):
+        os.close(open_directory(found, LOCKS, make=True))
     if chosen is None:
-        trusted(own)
         _say_once(own)
     return local(found)
 
@@ -58,6 +53,24 @@ def expected_directory(chosen: Path | None, environ: Mapping[str, str] = os.envi
 def _own(environ: Mapping[str, str]) -> Path:
     runtime = environ.get("XDG_RUNTIME_DIR")
     return Path(runtime) / "qwf" if runtime else Path(tempfile.gettempdir()) / f"qwf-{os.getuid()}"
+
+
+def usable(directory: Path) -> Path:
+    """The directory, which need not be there yet, if nobody else can change it and it is this machine's."""
+    with _in_words(directory):
+        check_directory(directory, LOCKS)
+    return local(directory)
+
+
+@contextmanager
+def _in_words(directory: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        what = "it is no directory" if isinstance(exc, NotADirectoryError) else exc.strerror or str(exc)
+        raise ConfigurationError(
+            f"locks cannot live in {directory}: {what}", advice="name a directory with QWF_LOCK_DIR"
+        ) from exc
 
 
 def local(directory: Path) -> Path:
@@ -82,32 +95,9 @@ def _shared() -> Path | None:
             f"the locks of this machine live in {SHARED}, where this user cannot write",
             advice="run all that share its devices as one user, or name one directory in QWF_LOCK_DIR",
         )
-    return trusted(SHARED)
-
-
-def trusted(directory: Path) -> Path:
-    """The directory, or none; below one that all may write to, somebody else may have been there first."""
-    if flaw := flaw_of(directory):
-        raise ConfigurationError(
-            f"locks cannot live in {directory}: {flaw}",
-            advice="see who made it, or name a directory with QWF_LOCK_DIR",
-        )
-    return directory
-
-
-def flaw_of(directory: Path) -> str | None:
-    """Why others could remove held locks there, or lead us elsewhere; None also where nothing is there."""
-    try:
-        there = directory.lstat()
-    except FileNotFoundError:
-        return None
-    if not stat.S_ISDIR(there.st_mode):
-        return "it is no directory"
-    if there.st_uid not in (0, os.geteuid()):
-        return f"it belongs to user {there.st_uid}"
-    if there.st_mode & stat.S_IWOTH and not there.st_mode & stat.S_ISVTX:
-        return "everybody may remove what lies there"
-    return None
+    with _in_words(SHARED):
+        check_directory(SHARED, LOCKS)
+    return SHARED
 
 
 @functools.cache

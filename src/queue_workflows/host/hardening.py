@@ -49,6 +49,8 @@ from queue_workflows.host.unwinding import INSIST_EVERY_S, Unwinding
 _log = logging.getLogger(__name__)
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# What a supervisor tells a worker that is to end as soon as it holds nothing, however long that takes.
+RETIRE: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
 _OF_TERMINALS: Final = (signal.SIGINT, signal.SIGHUP)
 _EXITS: Final[dict[int, ExitCode]] = {
     signal.SIGINT: ExitCode.INTERRUPTED,

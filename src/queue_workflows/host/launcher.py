@@ -15,9 +15,10 @@ import sys
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import IO, Final
+from typing import IO, Final, Protocol
 
 from queue_workflows.host import pid1
+from queue_workflows.host.last_word import PIPE, LastWord
 from queue_workflows.host.lifetime import MARK
 from queue_workflows.host.pid1 import LAUNCHER_PID
 
@@ -50,10 +51,49 @@ def run_as_child_if_pid1(argv: Sequence[str] | None = None) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+class Started(Protocol):
+    """What a supervisor asks of a process of its own: one that `spawn` started, or a fork server forked."""
+
+    @property
+    def pid(self) -> int:
+        """Its own until it was waited for."""
+
+    @property
+    def mark(self) -> str:
+        """What `lifetime.kill_tree` finds its descendants by."""
+
+    @property
+    def returncode(self) -> int | None:
+        """As `poll` found it."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether somebody else may wait for it, so that its pid may become another's."""
+
+    def has_left_nothing(self) -> bool:
+        """Whether it is certain that nothing that it started lives; to be asked once it has ended."""
+
+    def poll(self) -> int | None:
+        """Wait for it if it has ended; its status, as Popen gives it."""
+
+    def chose(self, status: int) -> bool:
+        """Whether its own code decided on this end."""
+
+
 class Child(subprocess.Popen[bytes]):
     """A started process; `mark` is what `lifetime.kill_tree` finds its descendants by."""
 
     mark: str
+    last_word: LastWord | None = None
+    is_lost = False
+
+    def has_left_nothing(self) -> bool:
+        """That would take a look at every process."""
+        return False
+
+    def chose(self, status: int) -> bool:
+        """Whether its own code decided on this end; one that was given no pipe is believed."""
+        return self.last_word is None or self.last_word.announced(self.pid, status)
 
 
 def spawn(
@@ -66,34 +106,47 @@ def spawn(
     stdout: _Stream = None,
     stderr: _Stream = None,
     pass_fds: Sequence[int] = (),
+    with_last_word: bool = False,
+    mark_room: str = "",
 ) -> Child:
     """Start a command in a session of its own; `env` replaces our environment.
 
     To be called from a thread that stays: a child that dies with its parent dies with the thread that spawned
     it. The child inherits that thread's signal mask, so it must not hold back what a child should hear.
-    `pass_launcher=False` is for commands that are not ours.
+    `pass_launcher=False` is for commands that are not ours, `with_last_word` for those of ours that announce
+    how they end; `mark_room` stands behind its mark, for one that forks others.
     """
     environ = dict(os.environ if env is None else env)
     environ.pop(LAUNCHER_PID, None)
     if pass_launcher:
         environ[LAUNCHER_PID] = str(os.getpid())
     above = environ.get(MARK) or os.environ.get(MARK)
-    environ[MARK] = mark = f"{above}/{uuid.uuid4().hex}" if above else uuid.uuid4().hex
-    child = Child(
-        command,
-        env=environ,
-        cwd=cwd,
-        stdin=stdin,
-        stdout=stdout,
-        stderr=stderr,
-        pass_fds=pass_fds,
-        start_new_session=True,
-    )
+    mark = f"{above}/{uuid.uuid4().hex}" if above else uuid.uuid4().hex
+    environ[MARK] = mark + mark_room
+    last_word = LastWord() if with_last_word else None
+    if last_word is not None:
+        environ[PIPE] = str(last_word.fd)
+        pass_fds = [*pass_fds, last_word.fd]
+    try:
+        child = Child(
+            command,
+            env=environ,
+            cwd=cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+    finally:
+        if last_word is not None:
+            last_word.handed_over()
+    child.last_word = last_word
     child.mark = mark
     return child
 
 
-def watch(child: subprocess.Popen[bytes]) -> int:
+def watch(child: Started) -> int:
     """A descriptor that becomes readable when the child has ended, for a selector; the caller closes it.
 
     The child is not waited for yet, so its pid stays its own until `child.poll()`. Where the kernel has no
@@ -106,6 +159,8 @@ def watch(child: subprocess.Popen[bytes]) -> int:
     except (AttributeError, OSError) as exc:
         if isinstance(exc, ProcessLookupError):
             raise
+    if not isinstance(child, subprocess.Popen):
+        raise ProcessLookupError(f"process {child.pid} is not a child, and cannot be watched without pidfd")
     readable, writable = os.pipe()
     threading.Thread(target=_close_at_end, args=(child, writable), name="qwf-watch", daemon=True).start()
     return readable

@@ -44,6 +44,8 @@ _KILL_PATIENCE_S: Final = 5.0  # a process in uninterruptible sleep dies when th
 _FREEZE_PATIENCE_S: Final = 1.0
 _ENDED: Final = frozenset({psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE})
 _STANDING_STILL: Final = _ENDED | {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
+_MARKED: Final = f"\0{MARK}=".encode()
+_CHUNK: Final = 65_536
 SHORTEST_MARK: Final = 32  # random enough that nobody else's begins with it
 
 
@@ -82,13 +84,19 @@ def hide_memory() -> None:
 
 @dataclass(frozen=True)
 class _Seen:
-    """One process as it was when looked at."""
+    """One process as it was when looked at; `began` tells it from a later one of the same number."""
 
-    process: psutil.Process  # pid and start time: signals meet this process or none
+    pid: int
+    began: float
     parent: int
     group: int
     session: int
     mark: str
+
+    @property
+    def key(self) -> tuple[int, float]:
+        """What is true of this process alone."""
+        return self.pid, self.began
 
 
 def kill_tree(
@@ -123,6 +131,9 @@ def kill_trees(
     if mark is not None and len(mark) < SHORTEST_MARK:
         raise ValueError(f"{mark!r} is no mark: too many processes could bear it")
     tree = _Tree(roots, mark, spared)
+    if not tree.alive() and not tree.look():
+        # A root that has ended left nobody behind: nothing to stop, and nothing to wait for.
+        return []
     if grace_s > 0:
         tree.signal(signal.SIGTERM)
         _wait(tree.alive, now() + grace_s, sleep, now)
@@ -145,32 +156,37 @@ class _Tree:
         self._roots = roots
         self._mark = mark
         self._spared = spared
-        self._members: set[psutil.Process] = set()
+        # Signals meet this process or none.
+        self._members: dict[tuple[int, float], psutil.Process | None] = {}
         self._leaders = set(roots)
         everyone = _everyone()
-        self._grow(everyone, fresh={seen for seen in everyone if seen.process.pid in roots})
+        self._grow(everyone, fresh=[seen for seen in everyone if seen.pid in roots])
 
-    def look(self) -> set[psutil.Process]:
+    def look(self) -> list[psutil.Process]:
         """Add whom the tree consists of now; returns those that are new.
 
         The number of a member that has ended names its session and group while there is anybody in them; only
         after that can a stranger get it. So a number that a stranger has leads nothing any more.
         """
         everyone = _everyone()
-        self._leaders -= {seen.process.pid for seen in everyone if seen.process not in self._members}
-        return self._grow(everyone, fresh=set())
+        self._leaders -= {seen.pid for seen in everyone if seen.key not in self._members}
+        return self._grow(everyone, fresh=[])
 
-    def _grow(self, everyone: set[_Seen], fresh: set[_Seen]) -> set[psutil.Process]:
-        before = frozenset(self._members)
-        rest = {seen for seen in everyone if seen.process not in before}
-        rest = {seen for seen in rest if seen.process.pid not in self._spared}
+    def _grow(self, everyone: list[_Seen], fresh: list[_Seen]) -> list[psutil.Process]:
+        found: list[psutil.Process] = []
+        rest = [seen for seen in everyone if seen.key not in self._members and seen.pid not in self._spared]
         while True:
-            self._members |= {seen.process for seen in fresh}
-            self._leaders |= {seen.process.pid for seen in fresh}
-            rest -= fresh
-            fresh = {seen for seen in rest if self._belongs(seen)}
+            for seen in fresh:
+                self._members[seen.key] = process = _process_of(seen)
+                found += [] if process is None else [process]
+            self._leaders |= {seen.pid for seen in fresh}
+            rest = [seen for seen in rest if seen.key not in self._members]
+            fresh = [seen for seen in rest if self._belongs(seen)]
             if not fresh:
-                return self._members - before
+                return found
+
+    def _processes(self) -> list[psutil.Process]:
+        return [process for process in self._members.values() if process is not None]
 
     def _belongs(self, seen: _Seen) -> bool:
         marked = self._mark is not None and seen.mark.startswith(self._mark)
@@ -188,20 +204,20 @@ class _Tree:
             self.signal(signal.SIGSTOP, fresh)
 
     def signal(self, number: signal.Signals, to: Iterable[psutil.Process] | None = None) -> None:
-        for process in self._members if to is None else to:
+        for process in self._processes() if to is None else to:
             # Gone already, or not ours to signal: then it is among those that are reported as alive.
             with suppress(psutil.Error):
                 process.send_signal(number)
 
     def alive(self) -> list[int]:
-        return sorted(process.pid for process in self._members if _status(process) not in _ENDED)
+        return sorted(process.pid for process in self._processes() if _status(process) not in _ENDED)
 
     def moving(self) -> list[int]:
-        return [process.pid for process in self._members if _status(process) not in _STANDING_STILL]
+        return [process.pid for process in self._processes() if _status(process) not in _STANDING_STILL]
 
     def reap_adopted(self) -> None:
         """Where we are PID 1 or a subreaper, the tree's orphans have become our children."""
-        for process in self._members:
+        for process in self._processes():
             if process.pid not in self._roots:
                 with suppress(ChildProcessError):
                     os.waitpid(process.pid, os.WNOHANG)
@@ -215,14 +231,50 @@ def _ourselves_and_above() -> frozenset[int]:
         return frozenset({1, os.getpid(), os.getppid()})
 
 
-def _everyone() -> set[_Seen]:
-    found = set()
-    for pid in psutil.pids():
-        with suppress(psutil.Error, OSError):
+def _everyone() -> list[_Seen]:
+    found = (_seen(pid) for pid in psutil.pids())
+    return [seen for seen in found if seen is not None]
+
+
+def _seen(pid: int) -> _Seen | None:
+    """A process as it is; on Linux read without detours, as a supervisor looks at all of them often."""
+    try:
+        if not IS_LINUX:
             process = psutil.Process(pid)
             group, session = os.getpgid(pid), os.getsid(pid)
-            found.add(_Seen(process, process.ppid(), group, session, _mark_of(process)))
-    return found
+            return _Seen(pid, process.create_time(), process.ppid(), group, session, _mark_of(process))
+        # The name stands in brackets and may hold anything, brackets too.
+        fields = _read(f"/proc/{pid}/stat").rpartition(b") ")[2].split(None, 20)
+        parent, group, session, began = (int(fields[number]) for number in (1, 2, 3, 19))
+    except (psutil.Error, OSError, IndexError, ValueError):
+        return None
+    try:
+        environ = _read(f"/proc/{pid}/environ")
+    except OSError:  # another user's, or ended: it has no mark that we could see
+        environ = b""
+    mark = (b"\0" + environ).partition(_MARKED)[2].partition(b"\0")[0]
+    return _Seen(pid, began, parent, group, session, mark.decode("ascii", "replace"))
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        chunks = [os.read(fd, _CHUNK)]
+        while len(chunks[-1]) == _CHUNK:
+            chunks.append(os.read(fd, _CHUNK))
+    finally:
+        os.close(fd)
+    return b"".join(chunks)
+
+
+def _process_of(seen: _Seen) -> psutil.Process | None:
+    """What signals it, if the number is its own still."""
+    try:
+        process = psutil.Process(seen.pid)
+    except psutil.Error:
+        return None
+    now = _seen(seen.pid)
+    return process if now is not None and now.began == seen.began else None
 
 
 def _mark_of(process: psutil.Process) -> str:

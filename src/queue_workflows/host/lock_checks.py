@@ -12,7 +12,7 @@ from typing import Final
 from queue_workflows.db.doctor.findings import Check, Status, failed
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.host.claims import holders_of_removed
-from queue_workflows.host.flock import flaw_of, local
+from queue_workflows.host.flock import usable
 from queue_workflows.host.janitor import Deed, Verdict, tidy
 from queue_workflows.host.resources import ResourceKind
 
@@ -33,7 +33,7 @@ def _check_directory(directory: Path) -> Check:
     data = {"directory": str(directory)}
     advice = "name a directory of this machine in QWF_LOCK_DIR, where all that share things can write"
     try:
-        local(directory)
+        usable(directory)
     except ConfigurationError as exc:
         return failed("lock directory", exc)
     there = directory
@@ -42,8 +42,6 @@ def _check_directory(directory: Path) -> Check:
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         what = f"{there} is no directory that this user can write to"
         return Check("lock directory", Status.FAIL, what, advice, ExitCode.CONFIGURATION, data)
-    if flaw := flaw_of(Path(os.path.realpath(directory))):
-        return Check("lock directory", Status.WARN, f"{directory}: {flaw}", advice, data=data)
     found = str(directory) if there == directory else f"{directory}, made with the first lock"
     return Check("lock directory", Status.OK, found, data=data)
 

@@ -44,7 +44,7 @@ from typing import Final, Self
 
 from queue_workflows.errors import LockHeld, LockUnusable
 from queue_workflows.host.claims import SUFFIX, Claim, held_in_a_former, read_claim, told, write_claim
-from queue_workflows.host.flock import has_alone, is_at, local, lock_directory, remove, try_lock, unlock
+from queue_workflows.host.flock import has_alone, is_at, lock_directory, remove, try_lock, unlock, usable
 from queue_workflows.host.kernel import IS_LINUX
 
 _log = logging.getLogger(__name__)
@@ -100,7 +100,10 @@ class HostLock:
         deadline_s: float | None = None,
         note: str | None = None,
     ) -> None:
-        """In `directory`, or where `QWF_LOCK_DIR` says; refuses a network file system."""
+        """In `directory`, or where `QWF_LOCK_DIR` says.
+
+        A directory on a network file system is refused, and one that another account can change.
+        """
         self.name = name
         file = lock_file_name(name)
         if name.startswith(ELSEWHERE):
@@ -114,7 +117,7 @@ class HostLock:
             from queue_workflows.config import effective_settings
 
             directory = lock_directory(effective_settings().lock_dir)
-        self.path = local(Path(directory)).absolute() / file
+        self.path = usable(Path(directory)).absolute() / file
         self._claim = Claim(
             name[:_LONGEST_TEXT],
             0,

@@ -18,7 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from queue_workflows.host.flock import expected_directory, lock_directory
+from queue_workflows.errors import QwfError
+from queue_workflows.host.directories import opened
+from queue_workflows.host.flock import expected_directory, lock_directory, usable
 
 _log = logging.getLogger(__name__)
 
@@ -29,9 +31,10 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 def open_directory(chosen: Path | None, data_dir: Path, *, boot_id: Path = _BOOT_ID) -> Path:
     """Where the locks are, at a janitor's start; made where all holders are known to be gone.
 
-    ConfigurationError where something else is in the way; one that cannot be written to is left to each look.
+    ConfigurationError where something else is in the way, or others can change what is there; one that cannot
+    be written to is left to each look.
     """
-    directory = expected_directory(chosen)
+    directory = usable(expected_directory(chosen))
     seen, boot = _seen(data_dir), _boot(boot_id)
     before = seen.get(str(directory))
     is_new = before is None and chosen is None
@@ -58,19 +61,23 @@ def _boot(boot_id: Path) -> str:
 
 def _seen(data_dir: Path) -> dict[str, str]:
     """By directory, the boot under which a janitor saw it last."""
-    with suppress(OSError, ValueError):
-        match json.loads((data_dir / _SEEN).read_text()):
-            case dict(found):
-                return {str(key): str(value) for key, value in found.items()}
+    with suppress(OSError, ValueError, QwfError), opened(data_dir.absolute(), makes=False) as above:
+        seen = os.open(_SEEN, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=above)
+        with os.fdopen(seen) as text:
+            match json.load(text):
+                case dict(found):
+                    return {str(key): str(value) for key, value in found.items()}
     return {}
 
 
 def _remember(data_dir: Path, seen: dict[str, str]) -> None:
     """As well as can be: without it, a missing directory is waited for."""
-    new = data_dir / f"{_SEEN}.{os.getpid()}"
+    new = f"{_SEEN}.{os.getpid()}"
+    how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-        new.write_text(json.dumps(seen))
-        new.replace(data_dir / _SEEN)
-    except OSError as exc:
-        _log.info("%s cannot be written: %s", new, exc.strerror or exc)
+        with opened(data_dir.absolute()) as above:
+            with os.fdopen(os.open(new, how, 0o644, dir_fd=above), "w") as text:
+                json.dump(seen, text)
+            os.rename(new, _SEEN, src_dir_fd=above, dst_dir_fd=above)
+    except (OSError, QwfError) as exc:
+        _log.info("%s cannot be written: %s", data_dir / _SEEN, exc)

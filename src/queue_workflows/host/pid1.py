@@ -28,6 +28,9 @@ from contextlib import suppress
 from typing import Final
 
 LAUNCHER_PID: Final = "QWF_LAUNCHER_PID"
+# What a process is called that its own timer is about to kill; the kernel keeps 15 characters.
+KILLED_BY_TIMER: Final = "qwf-lease-over"
+TIMER_IN_WORDS: Final = "by its own timer, as its leases could not be renewed"
 
 # The first two cannot be caught; stopping is between the terminal and each process; faults are our own.
 _NOT_HELD: Final = frozenset(
@@ -79,7 +82,11 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
         number = signal.sigwaitinfo(held).si_signo
         if number != signal.SIGCHLD:
             _pass_on(child, number)
-        elif (status := reap(child)) is not None:
+            continue
+        is_announced = has_announced_kill(child)
+        if (status := reap(child)) is not None:
+            if is_announced and status == signal.SIGKILL:
+                print(f"process {child} was killed {TIMER_IN_WORDS}", file=sys.stderr, flush=True)
             return shell_status(status)
 
 
@@ -94,6 +101,15 @@ def _hide_memory() -> None:
 def _pass_on(child: int, number: int) -> None:
     if number != signal.SIGTTOU:
         os.kill(child, number)  # not reaped yet, so this pid is still the command's
+
+
+def has_announced_kill(pid: int) -> bool:
+    """Whether a child that was not waited for yet has said that its own timer is about to kill it."""
+    try:
+        with open(f"/proc/{pid}/comm") as name:
+            return name.read().strip() == KILLED_BY_TIMER
+    except OSError:
+        return False
 
 
 def reap(child: int) -> int | None:

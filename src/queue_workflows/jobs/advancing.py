@@ -229,6 +229,9 @@ class Advancing:
             self._unsent.append(partial(self._desk.events.send_seal, self._run.id))
             return Opened(node_id, 0)
         if isinstance(decision, Opening):
+            if decision.elements is not None:
+                forget = self._desk.jobs.send_forget_beyond
+                self._unsent.append(partial(forget, self._run.id, node_id, len(decision.elements)))
             self._openings[node_id] = decision
             return Opened(node_id, decision.jobs - self._kept(decision))
         return SkippedNode(node_id) if decision.error is None else Broken(node_id, decision.error)

@@ -47,7 +47,7 @@ def _traceback_of(exc: BaseException) -> str:
     try:
         told = traceback.TracebackException(type(exc), exc, _beyond_ours(exc.__traceback__), compact=True)
         return "".join(told.format())
-    except Exception as failed:  # an exception can be so odd that it cannot be shown
+    except BaseException as failed:  # an exception can be so odd that it cannot be shown
         return f"(no traceback: formatting it raised {type(failed).__name__})"
 
 
@@ -62,5 +62,5 @@ def _beyond_ours(tb: TracebackType | None) -> TracebackType | None:
 def _safely(show: Callable[[Any], str], value: object) -> str:
     try:
         return str(show(value))
-    except Exception as failed:
+    except BaseException as failed:
         return f"(no message: {show.__name__}() of it raised {type(failed).__name__})"

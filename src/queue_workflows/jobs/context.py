@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from queue_workflows.errors import LeaseLost, PayloadError
 from queue_workflows.host.workspaces import Workspace, workspace
@@ -27,6 +27,7 @@ from queue_workflows.jobs.naming import workspace_name
 from queue_workflows.jobs.outcomes import Cancelled, Stop
 from queue_workflows.jobs.windows import Windows
 from queue_workflows.payload import check_payload
+from queue_workflows.repositories.begins import Rules
 from queue_workflows.repositories.claimed import ClaimedJob
 
 PROGRESS_BYTES: Final = 65_536
@@ -49,6 +50,15 @@ class FenceToken(NamedTuple):
     job_id: int
     attempt: int
     worker_id: str
+
+
+class MakesDurable(Protocol):
+    """Puts a claim on disk, with what its function's registration says where that is given.
+
+    Whether the lease is still ours.
+    """
+
+    def __call__(self, job: ClaimedJob, rules: Rules | None = None, /) -> bool: ...
 
 
 class Loading(NamedTuple):
@@ -79,9 +89,13 @@ class JobContext(Limited):
     _closed: bool = False
     # While the worker loads the model, and since when it has it; on the monotonic clock.
     loading: Loading | None = None
+    # Whether its function has begun, and may not begin again.
+    has_begun_for_good: bool = False
     ready_at: float = -math.inf
     # How long it may take at least, as something of its own ends it by then.
     takes_s: float = 0.0
+    # It has begun, and may go on without its lease while that cannot be renewed.
+    survives_outage: bool = False
     _workspaces: tuple[Workspace, ...] = ()
     # Held until the attempt has to stop; made by the first who sleeps.
     _running: threading.Lock | None = None
@@ -93,7 +107,7 @@ class JobContext(Limited):
         job: ClaimedJob,
         *,
         family: str,
-        make_durable: Callable[[ClaimedJob], bool],
+        make_durable: MakesDurable,
         on_progress: Callable[[], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         model: Any = None,
@@ -262,6 +276,19 @@ class JobContext(Limited):
         return _JobLogger(_LOGGER, {name: value for name, value in fields.items() if value is not None})
 
     # What follows is for the worker around the job.
+
+    def begin(self, rules: Rules) -> None:
+        """Have it in the row that the function begins, where that has to be known, or raise `LeaseLost`."""
+        job = self.job
+        if not (job.at_most_once or rules.say_more_than(job)):
+            return
+        if not self._make_durable(job, rules):
+            self.stop(Stop.LEASE_LOST)
+            raise self._lease_lost()
+        self._fence = FenceToken(self.family, self.id, self.attempt, self.worker_id)
+        if job.at_most_once or rules.at_most_once:
+            self.has_begun_for_good = True
+            job.max_attempts = 1
 
     @property
     def stopping(self) -> Stop | None:

@@ -6,11 +6,13 @@ an `Outcome` first and an `Ending` by `ending_of`, whoever then writes it.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import psycopg
 
-from queue_workflows.errors import PayloadError
+from queue_workflows.errors import PayloadError, QwfError
+from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.guards import HeldJob, Verdict, overrun_in_words
 from queue_workflows.jobs.outcomes import (
     Abandoned,
@@ -32,8 +34,29 @@ from queue_workflows.states import JobStatus
 # How long a job waits whose end was refused for a reason that is not in the job.
 _REFUSED_DELAY_S: Final = 60.0
 # An enum's members are dear to look up on a class, and this one is wanted for nearly every job.
+# The kind of the error of a job that would have begun again.
+AT_MOST_ONCE: Final = "at_most_once"
 _COMPLETED: Final = JobStatus.COMPLETED
 _made: Final = tuple.__new__
+
+
+def for_good(outcome: Outcome, ctx: JobContext) -> Outcome:
+    """What an attempt comes to whose function has begun and may not begin again: it failed, or it is over."""
+    if not ctx.has_begun_for_good:
+        return outcome
+    match outcome:
+        case Failed():
+            return replace(outcome, retryable=False)
+        case RetryLater(delay_s, reason):
+            why = f"it asked to be run again in {delay_s:g} s" + (f" ({reason})" if reason else "")
+        case OnHold(_, reason, key):
+            why = f"it was to be put on hold for {reason} {key or ''}".rstrip()
+        case Released(reason):
+            why = f"its worker let go of it ({reason})" if reason else "its worker let go of it"
+        case _:
+            return outcome
+    message = f"{why}, but it had begun, and it begins at most once"
+    return Failed(error_entry(AT_MOST_ONCE, message), retryable=False)
 
 
 def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float) -> Ending | None:
@@ -65,10 +88,14 @@ def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float
     return ending
 
 
-def ending_instead(refusal: Exception, job: ClaimedJob, entry: str) -> Ending:
-    """What to write when the server refused the end that `ending_of` gave; `entry` tells the refusal."""
-    if isinstance(refusal, psycopg.DataError | psycopg.IntegrityError | PayloadError):
-        # The work was done, and what it left would be refused again.
+def ending_instead(refusal: Exception, job: ClaimedJob, entry: str, *, for_good: bool = False) -> Ending:
+    """What to write of a job that could not begin, or whose end the server refused; `entry` tells why.
+
+    What is in the job, its row or what it left, would be so again, and ends it as failed. So does a refusal
+    of one that has begun `for_good`.
+    """
+    is_in_the_job = isinstance(refusal, psycopg.DataError | psycopg.IntegrityError | PayloadError)
+    if for_good or is_in_the_job or not isinstance(refusal, psycopg.Error | QwfError):
         return Ending(job.fence, JobStatus.FAILED, error=entry, counts=True)
     return Ending(job.fence, JobStatus.SCHEDULED, error=entry, delay_s=_REFUSED_DELAY_S)
 

@@ -26,7 +26,7 @@ from contextvars import copy_context
 from typing import Any, Final, Protocol, Self
 
 from queue_workflows.config import InvokeContext
-from queue_workflows.errors import LeaseLost, PayloadError, RefError
+from queue_workflows.errors import LeaseLost, PayloadError, RefError, UnusableRow
 from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.invocation import invocation, unchanged
@@ -155,8 +155,8 @@ async def perform(
         except BaseException as exc:
             if _is_the_users_own(exc):
                 raise
-            outcome = _outcome_of(exc, job, ctx, redactor)
-            if (slowed := _slowed_in(exc)) is not None:
+            outcome, slowed = _judged(exc, job, ctx, redactor)
+            if slowed is not None:
                 with _tolerated(ctx, slowed):
                     await ctx.penalize_async(*slowed)
         finally:
@@ -208,8 +208,8 @@ def _outcome_in_thread(  # noqa: PLR0917 - as above
     except BaseException as exc:
         if _is_the_users_own(exc):
             raise
-        outcome = _outcome_of(exc, job, ctx, redactor)
-        if (slowed := _slowed_in(exc)) is not None:
+        outcome, slowed = _judged(exc, job, ctx, redactor)
+        if slowed is not None:
             with _tolerated(ctx, slowed):
                 ctx.penalize(*slowed)
     finally:
@@ -264,7 +264,10 @@ def _result_json(value: Any, finalize: Callable[[Any], Any], work: Work, limits:
     if final is None:
         return None
     try:
-        return limits.json(final)
+        with _looked_at(work):
+            return limits.json(final)
+    except _Unusable:
+        raise
     except PayloadError as refused:
         raise _Unusable(
             f"the result of {work.label} cannot be stored: {refused.message}",
@@ -277,11 +280,31 @@ class _Unusable(PayloadError):
     """A result that no retry would make any better."""
 
 
+@contextlib.contextmanager
+def _looked_at(work: Work) -> Iterator[None]:
+    """While a result is looked at its own methods run, which may do anything."""
+    try:
+        yield
+    except PayloadError:
+        raise
+    except BaseException as wrong:
+        raise _Unusable(
+            f"the result of {work.label} cannot be stored: to look at it raised {type(wrong).__name__}",
+            advice="return plain dicts, lists, strings and numbers",
+        ) from None
+
+
+# What no retry makes any better: the job's own word, its result, its references, its row.
+_HOPELESS: Final = (Discard, _Unusable, RefError, UnusableRow)
+
+
 def _check_kind(value: Any, work: Work) -> None:
     if value is None or type(value) in {dict, list, str, int, float, bool}:
-        is_strange = False
+        is_strange, is_dict = False, type(value) is dict
     else:
-        is_strange = inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)
+        with _looked_at(work):
+            is_strange = inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)
+            is_dict = isinstance(value, dict)
     if is_strange:
         kind = type(value).__name__
         if inspect.iscoroutine(value) or inspect.isgenerator(value):
@@ -290,11 +313,24 @@ def _check_kind(value: Any, work: Work) -> None:
             f"{work.label} returned a {kind}, which nobody runs",
             advice="an `async def` is awaited if it is registered itself; a generator has to become a value",
         )
-    if work.returns_dict and not isinstance(value, dict):
+    if work.returns_dict and not is_dict:
         raise _Unusable(
             f"{work.label} returned {type(value).__name__}, not a dict",
             advice="return a dict, whose keys other nodes refer to, or None",
         )
+
+
+def _judged(
+    exc: BaseException, job: ClaimedJob, ctx: JobContext, redactor: Redactor
+) -> tuple[Outcome, tuple[str, float] | None]:
+    """What an exception comes to, and the rate that it slows down; also of one that cannot be looked at."""
+    try:
+        return _outcome_of(exc, job, ctx, redactor), _slowed_in(exc)
+    except BaseException as worse:
+        kind, raised = type(exc), type(worse).__name__
+        said = f"(to look at the exception raised {raised})"
+        name = f"{kind.__module__}.{kind.__qualname__}"
+        return Failed(error_entry("exception", said, error_type=name), retryable=True), None
 
 
 def _outcome_of(exc: BaseException, job: ClaimedJob, ctx: JobContext, redactor: Redactor) -> Outcome:
@@ -312,7 +348,7 @@ def _outcome_of(exc: BaseException, job: ClaimedJob, ctx: JobContext, redactor: 
             return CancelledOutcome(redactor.head(ctx.stop_reason, ERROR_TEXT))
         case LeaseLost(family=ctx.family, job_id=job.id, attempt=job.attempt):
             ctx.stop(Stop.LEASE_LOST)
-    return Failed(captured(exc, redactor), retryable=not isinstance(verdict, Discard | _Unusable | RefError))
+    return Failed(captured(exc, redactor), retryable=not isinstance(verdict, _HOPELESS))
 
 
 def _verdict_in(exc: BaseException) -> BaseException:

@@ -112,7 +112,9 @@ def _queued(there: Circumstances, known: Knowledge) -> Iterator[Reason]:
     found = [*_nobody_may(there, known)]
     yield from found
     if there.job.suspect:
-        text = "its worker died while it held several jobs: it is claimed alone from now on"
+        text = "a worker died while it ran: it is claimed alone, and after all jobs that are not suspect"
+        if there.job.queue == HOOKS_QUEUE:
+            text = "its workers died while they held several jobs: it is claimed alone from now on"
         if getattr(there.job, "background", False):
             text = "its workers died while it ran beside others: it begins when none of those is on trial"
         yield Reason("suspect", text, {"crash_count": there.job.crash_count})

@@ -70,7 +70,11 @@ def sweep(
         taken = []
         if of.lapsed:
             taken = repository.reclaim(
-                max_crashes=settings.max_crashes, lease_s=longest, recovered_s=recovered_s, in_turn=True
+                max_crashes=settings.max_crashes,
+                lease_s=longest,
+                recovered_s=recovered_s,
+                beat_s=settings.beat_s,
+                in_turn=True,
             )
         if taken:
             free_left_by(connection, [one.lost_worker for one in taken])

@@ -11,12 +11,15 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 from queue_workflows.config import EngineConfig
-from queue_workflows.errors import ConfigurationError, NodeModuleError, QwfError
+from queue_workflows.errors import ConfigurationError, NodeModuleError, PayloadError, QwfError
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.work import Work, look_at
+from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.begins import Rules
 
 UNKNOWN_MODULE: Final = "unknown_module"
 _OFFERED: Final = frozenset({"ctx", "status_callback", "model"})
@@ -56,7 +59,7 @@ class ModuleResolver:
             run = getattr(found, "run", None) or (found if callable(found) else None)
             seen = self._seen.get(name)
             if seen is None or seen[0] is not run:
-                seen = self._seen[name] = (run, _work(run, label))
+                seen = self._seen[name] = (run, replace(_work(run, label), rules=_rules(found, label)))
             return seen[1]
         except QwfError as broken:
             return Work(label, _raiser(broken), is_async=False, returns_dict=True)
@@ -105,6 +108,17 @@ def _work(run: Any, label: str) -> Work:
     if len(required) > 1:
         raise ConfigurationError(f"`run` of {label}: nobody gives it `{required[1]}`", advice=_SHAPE)
     return Work(label, _caller(run, shape.wanted), shape.is_async, returns_dict=True)
+
+
+def _rules(found: object, label: str) -> Rules:
+    """What the module says beside its `run`: MAX_CRASHES and AT_MOST_ONCE."""
+    crashes, once = getattr(found, "MAX_CRASHES", None), getattr(found, "AT_MOST_ONCE", False)
+    try:
+        if crashes is not None:
+            check.whole("MAX_CRASHES", crashes, 1, check.SMALLINT_MAX)
+        return Rules(crashes, check.flag("AT_MOST_ONCE", once))
+    except PayloadError as refused:
+        raise ConfigurationError(f"{label}: {refused.message}", advice=refused.advice) from None
 
 
 def _caller(run: Callable[..., Any], wanted: frozenset[str]) -> Callable[[Any, JobContext], Any]:

@@ -178,6 +178,8 @@ def _task(
 ) -> NewNodeJob:
     retry = node.retry
     attempts = None if retry is None else retry.max_attempts
+    if attempts is None and not node.at_most_once:
+        attempts = max_attempts
     return NewNodeJob(
         **common | ({} if node.priority is None else {"priority": node.priority}),
         queue=node.queue,
@@ -190,9 +192,12 @@ def _task(
         background=node.background,
         pinned_host=run.pinned_host if node.queue == "hooks" else None,
         limit_key=names.limit_key or node.limit_key,
-        max_attempts=max_attempts if attempts is None else attempts,
+        max_attempts=attempts,
         backoff_s=None if retry is None else retry.backoff_s,
         timeout_s=node.timeout_s,
         stall_timeout_s=node.stall_timeout_s,
         host_lock=names.host_lock,
+        survives_outage=node.survives_outage,
+        max_crashes=node.max_crashes,
+        at_most_once=node.at_most_once,
     )

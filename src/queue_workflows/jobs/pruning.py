@@ -37,7 +37,8 @@ class Pruning:
         )
         repository = PruningRepository(connection, kept_s=self._kept_s, ttl_s=self._ttl_s)
         ingest = max(repository.delete_ingest(), repository.strip_ingest())
-        is_more = ingest >= JOBS_AT_ONCE or self._prune_runs(repository)
+        # Of both each time: a backlog of one kind is no reason to keep the other.
+        is_more = self._prune_runs(repository) or ingest >= JOBS_AT_ONCE
         return _NEXT_PART_S if is_more else EVERY_S
 
     def _prune_runs(self, repository: PruningRepository) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from inspect import Parameter
 from typing import Any, Final, Generic, ParamSpec, TypeAlias, TypedDict, TypeVar, Unpack
@@ -19,6 +20,7 @@ from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.retries import Backoff, DelayRule, TaskBackoff, rule_of
 from queue_workflows.jobs.work import Work, look_at
 from queue_workflows.repositories import Enqueued, NewIngestJob, enqueue_ingest_job, enqueue_many, fields
+from queue_workflows.repositories.begins import Rules
 from queue_workflows.repositories.connection import Handle
 from queue_workflows.settings import Settings, check_queue_name
 
@@ -52,6 +54,8 @@ class EnqueueOptions(TypedDict, total=False):
     host_lock: str | None
     exclusive: str | None
     traceparent: str | None
+    max_crashes: int | None
+    at_most_once: bool | None
 
 
 class IngestTask(Generic[P, R]):
@@ -120,6 +124,14 @@ class IngestTask(Generic[P, R]):
     def _options(self, args: dict[str, Any] | None, options: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in options.items() if value is not None}
         merged = {**self.defaults, **given}
+        if self.defaults.get("at_most_once") and not merged["at_most_once"]:
+            raise PayloadError(
+                f"the task {self.name!r:.80} is at_most_once, and so is each of its jobs",
+                path="at_most_once",
+                advice="leave it out, or register another task",
+            )
+        if merged.get("at_most_once") and "max_attempts" not in given:
+            merged["max_attempts"] = 1
         if "exclusive" in given or "limit_key" in given:
             # What is said of a job takes the place of what its task says, whichever of the two it is.
             merged = {**merged, "limit_key": None, "exclusive": None, **given}
@@ -165,13 +177,19 @@ class TaskRegistry:
         limit_key: LimitKey | None = None,
         host_lock: str | None = None,
         exclusive: str | None = None,
+        survives_outage: bool = False,
+        max_crashes: int | None = None,
+        at_most_once: bool = False,
     ) -> IngestTask[P, R]:
         """Say what a task name means; the options are what its jobs get when enqueued through the result.
 
         `backoff` is the first delay after a failure in seconds, doubled each time, which goes with the job;
         or a list of delays, the last one for all further failures, or a function of the number of failures,
         which the worker asks. `limit_key` may be a function of the args, reckoned when a job is enqueued.
-        A taken name is refused, unless it is the same function, imported again.
+        After `max_crashes` of its own a job has failed. With `at_most_once` it is tried once, and has failed
+        as well if its worker dies after the function began: only an operator's retry begins it again.
+        With `survives_outage` its jobs run on while their lease cannot be renewed, though another worker may
+        begin them meanwhile. A taken name is refused, unless it is the same function, imported again.
         """
         label = f"the ingest task {_checked_name(name)!r} ({_called(fn)})"
         function: Callable[P, R] = fn.fn if isinstance(fn, IngestTask) else fn
@@ -186,9 +204,16 @@ class TaskRegistry:
                 "limit_key": None if callable(limit_key) else limit_key,
                 "host_lock": host_lock,
                 "exclusive": exclusive,
+                "max_crashes": max_crashes,
+                "at_most_once": at_most_once or None,
             },
         )
+        if not isinstance(survives_outage, bool):
+            raise ConfigurationError(f"{label}: survives_outage must be True or False")
+        work = replace(work, rules=Rules(max_crashes, at_most_once), survives_outage=survives_outage)
         delay_rule = None
+        if at_most_once:
+            _checked(label, lambda: fields.once(max_attempts))
         if backoff is not None:
             delay_rule = _checked(label, lambda: rule_of(backoff))
             if delay_rule is None:
@@ -219,6 +244,9 @@ class TaskRegistry:
         limit_key: LimitKey | None = None,
         host_lock: str | None = None,
         exclusive: str | None = None,
+        survives_outage: bool = False,
+        max_crashes: int | None = None,
+        at_most_once: bool = False,
     ) -> Callable[[Callable[P, R]], IngestTask[P, R]]:
         """`register` as a decorator."""
         if not isinstance(name, str):
@@ -238,6 +266,9 @@ class TaskRegistry:
                 limit_key=limit_key,
                 host_lock=host_lock,
                 exclusive=exclusive,
+                survives_outage=survives_outage,
+                max_crashes=max_crashes,
+                at_most_once=at_most_once,
             )
 
         return decorate
@@ -336,8 +367,10 @@ def _checked_options(label: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
     def check() -> None:
         for name, value in given.items():
-            if name == "max_attempts":
+            if name in {"max_attempts", "max_crashes"}:
                 fields.whole(name, value, 1, fields.SMALLINT_MAX)
+            elif name == "at_most_once":
+                fields.flag(name, value)
             elif name == "limit_key":
                 fields.limit_key(value)
             elif name == "host_lock":

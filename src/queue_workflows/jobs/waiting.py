@@ -21,6 +21,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from queue_workflows.db.engine import Database
+from queue_workflows.db.failures import classify_failure
 from queue_workflows.db.looking import KeptConnection
 from queue_workflows.errors import (
     DatabaseUnreachable,
@@ -95,7 +96,8 @@ def wait_for(
     awaited = _awaited(job, family)
     patience = seconds_or_none("timeout", timeout, zero=True)
     started = now()
-    with _looks(awaited, engine, db_url) as look:
+    with _looks(awaited, engine, db_url) as looking:
+        look = _plainly(looking)
         seen: _Seen | None = look()
         while True:
             if seen is not None and seen.status in awaited.over:
@@ -112,12 +114,24 @@ def _look_again(look: Callable[[], _Seen]) -> _Seen | None:
     """None while the database is away; the first look, which finds out whether it can be had, raises."""
     try:
         return look()
-    except (psycopg.OperationalError, DatabaseUnreachable):
+    except DatabaseUnreachable:
         return None
-    except DBAPIError as error:
-        if not isinstance(error.orig, psycopg.OperationalError):
-            raise
-        return None
+
+
+def _plainly(look: Callable[[], _Seen]) -> Callable[[], _Seen]:
+    """The look with an error of ours for each of the driver's; a lost connection is one that is away."""
+
+    def seen() -> _Seen:
+        try:
+            return look()
+        except (psycopg.Error, DBAPIError) as error:
+            cause = error.orig if isinstance(error, DBAPIError) else error
+            meaning = classify_failure(error, "")
+            if isinstance(cause, psycopg.OperationalError) and not isinstance(meaning, DatabaseUnreachable):
+                meaning = DatabaseUnreachable(meaning.message, advice=meaning.advice)
+            raise meaning from error
+
+    return seen
 
 
 def _outcome(awaited: _Awaited, seen: _Seen) -> Any:

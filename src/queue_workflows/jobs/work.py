@@ -14,18 +14,24 @@ from typing import Any, Final
 
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.jobs.context import JobContext
+from queue_workflows.repositories.begins import NO_RULES, Rules
 
 _BY_POSITION: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What to call for a job: `call(job, ctx)` returns the result, or an awaitable of it if `is_async`."""
+    """What to call for a job: `call(job, ctx)` returns the result, or an awaitable of it if `is_async`.
+
+    `survives_outage` says that it may go on without its lease while the database is away.
+    """
 
     label: str
     call: Callable[[Any, JobContext], Any]
     is_async: bool
     returns_dict: bool = False
+    survives_outage: bool = False
+    rules: Rules = NO_RULES
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,12 @@ class Claimable:
     crash_count: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
     # Held by a worker that crashed holding several: claimed alone from now on, so that a crash is its own.
     suspect: Mapped[bool] = mapped_column(server_default=text("false"))
+    # Crashes of its own that end it; NULL takes the setting.
+    max_crashes: Mapped[int | None] = mapped_column(SmallInteger)
+    # Once its function has begun, only an operator's retry lets it begin again.
+    at_most_once: Mapped[bool] = mapped_column(server_default=text("false"))
+    # The generation in which that function has begun; only of jobs that begin at most once.
+    begun_generation: Mapped[int | None] = mapped_column(Integer)
     # The worker's incarnation; kept after the end to say who ran it, empty while nobody holds the row.
     claimed_by: Mapped[str | None]
     # Not indexed, so that renewals stay HOT.
@@ -94,6 +100,12 @@ def claimable_constraints(statuses: tuple[JobStatus, ...]) -> tuple[CheckConstra
             "generation > 0 AND attempt >= 0 AND failures >= 0 AND crash_count >= 0 AND max_attempts > 0",
             name="counts",
         ),
+        CheckConstraint("max_crashes > 0", name="max_crashes"),
+        CheckConstraint("max_attempts = 1 OR NOT at_most_once", name="at_most_once"),
+        CheckConstraint(
+            "begun_generation < generation OR status NOT IN ('queued', 'scheduled')",
+            name="begun_waits_no_more",
+        ),
     )
 
 
@@ -107,6 +119,15 @@ def claimable_indexes(table: str) -> tuple[Index, ...]:
             text("priority DESC"),
             "position",
             postgresql_where=text("status = 'queued'"),
+        ),
+        # Suspects, which are claimed after all others; in words that the index of the claim does not serve.
+        Index(
+            f"ix_{table}_suspect",
+            "queue",
+            "crash_count",
+            text("priority DESC"),
+            "position",
+            postgresql_where=text("COALESCE(status = 'queued' AND suspect, false)"),
         ),
         # Promotion of what is due.
         Index(f"ix_{table}_due", "run_at", postgresql_where=text("status = 'scheduled'")),

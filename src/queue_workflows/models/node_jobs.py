@@ -71,6 +71,8 @@ class WorkflowNodeJob(Claimable, Base):
     step: Mapped[int | None] = mapped_column(SmallInteger)
     # Outside the worker's concurrency and the step's barrier.
     background: Mapped[bool] = mapped_column(server_default=text("false"))
+    # May go on without its lease while the database is away.
+    survives_outage: Mapped[bool] = mapped_column(server_default=text("false"))
     # The run's, as the claim of hooks goes by it; NULL until some job of the run was claimed.
     pinned_host: Mapped[str | None]
     # When a node that awaits input gives up waiting; NULL is never.

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import CheckConstraint, Float, Index, Integer, SmallInteger, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
+from queue_workflows.models import rules
 from queue_workflows.models.base import Base, one_of
 from queue_workflows.states import CatchUp
+
+# A ticker that was away inserts them with one statement.
+MOST_CAUGHT_UP: Final = 10_000
+_BROKEN: Final = {
+    "name": rules.no_text("name"),
+    "cron": rules.no_text("cron"),
+    "timezone": rules.no_text("timezone"),
+    "most_caught_up": f"catch_up_cap > {MOST_CAUGHT_UP}",
+    "jitter": rules.no_span_or_none("jitter_s"),
+    "task_name": rules.no_text("task_name"),
+    "queue": rules.no_ingest_queue("queue"),
+    "args": rules.no_json_object("args"),
+    "limit_key": rules.no_limit_key("limit_key"),
+    "host_lock": rules.no_host_lock("host_lock"),
+    "last_tick_at": rules.no_moment("last_tick_at"),
+    "next_tick_at": rules.no_moment("next_tick_at"),
+    "declared_until": rules.no_moment("declared_until"),
+}
 
 
 class Schedule(Base):
@@ -47,5 +66,7 @@ class Schedule(Base):
         CheckConstraint("catch_up_cap > 0", name="catch_up_cap"),
         CheckConstraint("jitter_s >= 0", name="jitter_s"),
         CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
+        # What is paused may be as it is, so that it can be seen and mended.
+        *rules.refusals(_BROKEN, unless="NOT enabled"),
         Index("ix_schedules_due", "next_tick_at", postgresql_where=text("enabled")),
     )

@@ -32,7 +32,7 @@ First: TypeAlias = Literal["high", "low"]
 LOOKED_AT: Final = 16
 # Only rows of this queue are in the indexes of this order; in words that no other index serves.
 _HERE: Final = """COALESCE(status = 'queued' AND queue = 'gpu', false)
-                    AND (%(alone)s::boolean OR NOT suspect) AND priority = level.priority"""
+                    AND NOT suspect AND priority = level.priority"""
 # By the index of every claim, which is in the order of age: that the queue is `gpu` is kept from the planner,
 # who would else sort what the other indexes have.
 _BY_AGE: Final = CLAIMABLE.replace("%(queue)s::text", "(SELECT %(queue)s::text)")
@@ -129,7 +129,6 @@ RETURNING {passed}, {claimed}
 IS_QUEUED: Final = """
 SELECT EXISTS (
     SELECT FROM workflow_node_jobs WHERE status = 'queued' AND queue = %(queue)s::text
-        AND (%(alone)s::boolean OR NOT suspect)
 )
 """
 
@@ -166,7 +165,7 @@ class AffinityRepository:
     def ask(
         self, queue: str, preference: Preference, *, worker_id: str, lease_s: float
     ) -> Callable[[], WarmClaim]:
-        """One job, on its way until the answer is called for; suspects too, as such a worker has no other."""
+        """One job, on its way until the answer is called for; no suspect."""
         rows = self._sql.ask(
             CLAIM_WARM[preference.first], claim_params(queue, preference, worker_id, lease_s)
         )
@@ -182,14 +181,13 @@ class AffinityRepository:
 
     def is_anything_queued(self, queue: str) -> bool:
         """Whether a claim that brought nothing does not prove that there is nothing."""
-        return bool(self._sql.rows(IS_QUEUED, {"queue": queue, "alone": True})[0][0])
+        return bool(self._sql.rows(IS_QUEUED, {"queue": queue})[0][0])
 
 
 def claim_params(queue: str, preference: Preference, worker_id: str, lease_s: float) -> dict[str, Any]:
     """What the statement is given."""
     return {
         "queue": queue,
-        "alone": True,
         "worker_id": check.text("worker_id", worker_id),
         "lease_s": check.seconds("lease_s", lease_s),
         "warm": texts(preference.warm),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import lru_cache
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
@@ -31,6 +30,7 @@ from queue_workflows.repositories.families import Family
 from queue_workflows.repositories.holding import Control, Watched
 from queue_workflows.repositories.sweeping import Reclaimed
 from queue_workflows.repositories.table import LONGEST_PAGE, Repository
+from queue_workflows.repositories.unread_claims import UNREADABLE, claim_unread
 from queue_workflows.settings import check_queue_name
 from queue_workflows.states import JOB_TERMINAL, DesiredState, JobStatus
 
@@ -44,6 +44,7 @@ class Claims(NamedTuple):
     """The statements that claim; a queue's own take the same parameters and more."""
 
     claim: str
+    claim_alone: str
     end_and_claim: str
     end_alike_and_claim: str
 
@@ -51,7 +52,12 @@ class Claims(NamedTuple):
     def of(cls, family: Family) -> Self:
         """Those of a family's queues."""
         name = family.name
-        return cls(claiming.CLAIM[name], ending.END_AND_CLAIM[name], ending.END_ALIKE_AND_CLAIM[name])
+        return cls(
+            claiming.CLAIM[name],
+            claiming.CLAIM_ALONE[name],
+            ending.END_AND_CLAIM[name],
+            ending.END_ALIKE_AND_CLAIM[name],
+        )
 
 
 class ClaimableRepository(Repository[M], Generic[M, C]):
@@ -82,19 +88,29 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         limit: int = 1,
         positions: Sequence[int] = UNMARKED,
         alone: bool = False,
+        suspects_first: bool = False,
         durable: bool = True,
     ) -> list[C]:
         """Take the next jobs of a queue for `lease_s` seconds, in the order they are to be worked on.
 
         `positions` are those of a `Marks`. A suspect goes only to a worker that says it is `alone`: it holds
-        no other job and asks for one.
+        no other job and asks for one; and it comes after all others, or with `suspects_first` before them.
         """
-        params = _claim_params(
+        params = claiming.checked_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
         )
         params |= self._beside
+        params["suspects_first"] = suspects_first
         params["relaxed"] = not durable and self._sql.commits_each
-        return loaded(self._claimed, self._sql.rows(self._claims.claim, params))
+        statement = self._claims.claim_alone if alone else self._claims.claim
+        try:
+            return loaded(self._claimed, self._sql.rows(statement, params))
+        except UNREADABLE:
+            if not self._sql.commits_each:
+                raise
+        rows, failures = claim_unread(self._sql, self._family, statement, params)
+        self.end_many(failures)
+        return loaded(self._claimed, rows)
 
     def ask_claim(
         self,
@@ -104,11 +120,10 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         lease_s: float,
         limit: int,
         positions: Sequence[int],
-        alone: bool,
     ) -> Callable[[], list[C]]:
-        """The same in a pipeline, in a transaction that has nothing else to keep: not durable."""
-        params = _claim_params(
-            queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
+        """The same in a pipeline, in a transaction that has nothing else to keep: not durable, no suspect."""
+        params = claiming.checked_params(
+            queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=False
         )
         rows = self._sql.ask(self._claims.claim, {**params, **self._beside, "relaxed": True})
         return lambda: loaded(self._claimed, rows())
@@ -139,17 +154,13 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         lease_s: float,
         limit: int = 1,
         positions: Sequence[int] = UNMARKED,
-        alone: bool = False,
     ) -> tuple[Ended, list[C]]:
-        """End a batch and claim the next jobs in one statement; what it gives back it does not take again."""
+        """End a batch and claim the next jobs in one statement, no suspect among them.
+
+        What it gives back it does not take again.
+        """
         return self.ask_end_and_claim(
-            endings,
-            queue,
-            worker_id=worker_id,
-            lease_s=lease_s,
-            limit=limit,
-            positions=positions,
-            alone=alone,
+            endings, queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions
         ).load()
 
     def ask_end_and_claim(
@@ -161,11 +172,10 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         lease_s: float,
         limit: int,
         positions: Sequence[int],
-        alone: bool,
     ) -> Unread[C]:
         """The same, done and not read yet, so that the next can be asked before its jobs are looked at."""
-        params = _claim_params(
-            queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=alone
+        params = claiming.checked_params(
+            queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=False
         )
         params |= self._beside
         alike, given = given_params(self._family, endings)
@@ -202,10 +212,11 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         ending = Ending(job.fence, JobStatus.SCHEDULED, delay_s=delay_s, hold_reason=reason, hold_key=key)
         return self.end(ending)
 
-    def head_is_suspect(self, queue: str) -> bool:
-        """Whether the first in line of a queue waits for a worker that is alone."""
-        rows = self._sql.rows(claiming.HEAD[self._family.name], {"queue": check_queue_name(queue)})
-        return bool(rows and rows[0][0])
+    def has_suspect(self, queue: str) -> bool:
+        """Whether a job of a queue waits for a worker that is alone."""
+        return bool(
+            self._sql.rows(claiming.HAS_SUSPECT[self._family.name], {"queue": check_queue_name(queue)})
+        )
 
     def put_aside(self, queue: str, names: Iterable[str], *, reason: str, delay_s: float) -> int:
         """Hold what is queued for these tasks or modules, a few thousand rows at a time; how many."""
@@ -290,36 +301,52 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         return [key for (key,) in self._sql.rows(sweeping.HELD_KEYS[self._family.name], params)]
 
     def reclaim(
-        self, *, max_crashes: int, lease_s: float, recovered_s: float | None = None, in_turn: bool = False
+        self,
+        *,
+        max_crashes: int,
+        lease_s: float,
+        recovered_s: float | None = None,
+        beat_s: float | None = None,
+        in_turn: bool = False,
     ) -> list[Reclaimed]:
         """Take back jobs whose lease lapsed, at most `RECLAIMED_AT_ONCE`; `in_turn` as for `promote`.
 
         `lease_s` is the longest lease in use, by which a lapse is held against the time when the database was
         away; `recovered_s` says how long ago the caller itself got through again, if it had lost touch.
+        By how often workers beat, `beat_s`, a silent host is told from a worker that died.
         """
         params = {
             "max_crashes": check.whole("max_crashes", max_crashes, 1, check.INT_MAX),
             "lease_s": check.seconds("lease_s", lease_s),
             "recovered_s": check.seconds_or_none("recovered_s", recovered_s, zero=True),
+            "beat_s": check.seconds_or_none("beat_s", beat_s),
             "in_turn": bool(in_turn),
         }
-        return _reclaimed(self._sql.rows(sweeping.RECLAIM[self._family.name], params))
+        return sweeping.reclaimed(self._sql.rows(sweeping.RECLAIM[self._family.name], params))
 
     def reclaim_worker(
-        self, worker_id: str, *, max_crashes: int, crashed: bool = True, kept: Iterable[int] = ()
+        self,
+        worker_id: str,
+        *,
+        max_crashes: int,
+        crashed: bool = True,
+        how: str = "",
+        kept: Iterable[int] = (),
     ) -> list[Reclaimed]:
         """Take back what a worker held that is known to be gone, at most `RECLAIMED_AT_ONCE` at a time.
 
-        `crashed` is for a death that its job may have caused, not for an exit that it did not. A worker that
-        lives may so give back what it does not know of: all but the jobs that it has `kept`.
+        `crashed` is for a death that its job may have caused, not for an exit that it did not; `how` says in
+        words how it ended, for the jobs' errors. A worker that lives may so give back what it does not know
+        of: all but the jobs that it has `kept`.
         """
         params = {
             "worker_id": check.text("worker_id", worker_id),
             "kept": id_array(kept),
             "max_crashes": check.whole("max_crashes", max_crashes, 1, check.INT_MAX),
             "crashed": bool(crashed),
+            "how": check.text("how", how) if how else "",
         }
-        return _reclaimed(self._sql.rows(sweeping.RECLAIM_WORKER[self._family.name], params))
+        return sweeping.reclaimed(self._sql.rows(sweeping.RECLAIM_WORKER[self._family.name], params))
 
     def cancel(self, job_id: int, *, actor: str | None = None, reason: str | None = None) -> JobStatus | None:
         """Cancel a job: `cancelled` if it waited, `running` if it is asked to stop, None if it was over."""
@@ -401,34 +428,9 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         return LeaseLost(self._family.title, fence.job_id, fence.attempt)
 
 
-def _claim_params(
-    queue: str, *, worker_id: str, lease_s: float, limit: int, positions: Sequence[int], alone: bool
-) -> dict[str, Any]:
-    return _standing(queue, worker_id, lease_s, limit, alone) | {"marks": claiming.marks_text(positions)}
-
-
-@lru_cache(maxsize=64, typed=True)
-def _standing(queue: str, worker_id: str, lease_s: float, limit: int, alone: bool) -> dict[str, Any]:
-    """What a worker says in each of its claims; checked once, as it says it a thousand times a second."""
-    if alone and limit != 1:
-        raise PayloadError("who claims alone asks for one job", path="limit")
-    return claiming.claim_params(
-        check_queue_name(queue),
-        worker_id=check.text("worker_id", worker_id),
-        lease_s=check.seconds("lease_s", lease_s),
-        limit=check.whole("limit", limit, 1, LONGEST_PAGE),
-        alone=alone,
-        positions=UNMARKED,
-    )
-
-
 def _in_order(fences: Sequence[Fence]) -> dict[str, Any]:
     """By id, so that two statements with the same rows do not deadlock."""
     return fence_params(sorted(fences))
-
-
-def _reclaimed(rows: Any) -> list[Reclaimed]:
-    return [Reclaimed(row[0], JobStatus(row[1]), *row[2:]) for row in rows]
 
 
 def _decision(ids: Iterable[int], actor: str | None, reason: str | None) -> dict[str, Any]:
@@ -443,7 +445,8 @@ def promotion_params(reason: str, keys: Iterable[str], *, queue: str, limit: int
     """What a statement is given that queues what waits for one of some keys."""
     return {
         "reason": check.text("reason", reason),
-        "keys": texts({check.text("key", key, max_bytes=check.KEY_BYTES): None for key in keys}),
+        # They may be what a row says it waits for, which can be anything.
+        "keys": texts(dict.fromkeys(keys)),
         "queue": check_queue_name(queue),
         "limit": check.whole("limit", limit, 1, LONGEST_PAGE),
     }

@@ -6,10 +6,12 @@ import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
+from queue_workflows.errors import UnusableRow
+from queue_workflows.repositories.moments import moment_of
 from queue_workflows.states import JobFamily
 
 
@@ -52,6 +54,8 @@ class ClaimedJob:
     backoff_s: float | None
     crash_count: int
     suspect: bool
+    max_crashes: int | None
+    at_most_once: bool
     claimed_by: str
     lease_expires_at: datetime
     timeout_s: float | None
@@ -93,7 +97,7 @@ class ClaimedJob:
                 )
             place, read = late
             text = self._row[place]
-            value = text if text is None or read is None else read(text)
+            value = text if text is None or read is None else _read(name, read, text)
             setattr(self, name, value)
             return value
 
@@ -116,6 +120,7 @@ class ClaimedNodeJob(ClaimedJob):
     required_model: str | None
     step: int | None
     background: bool
+    survives_outage: bool
     item: Any = None
 
 
@@ -142,7 +147,8 @@ class ClaimedIngestJob(ClaimedJob):
         # fmt: off
         (
             job.id, job.queue, job.priority, job.position, _, _, job.attempt, _, _, _, _, job.suspect,
-            job.claimed_by, _, job.timeout_s, job.stall_timeout_s, job.host_lock, job.limit_key,
+            job.max_crashes, job.at_most_once, job.claimed_by, _, job.timeout_s, job.stall_timeout_s,
+            job.host_lock, job.limit_key,
             cancelled_at, _, _, _,
             job.task_name, job.reason, _, _, _, _,
         ) = row
@@ -163,8 +169,20 @@ def columns_of(kind: type[ClaimedJob]) -> list[str]:
 _PRIORITY, _POSITION = (itemgetter(columns_of(ClaimedJob).index(name)) for name in ("priority", "position"))
 
 
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)
+def _read(name: str, read: Callable[[str], Any], text: str) -> Any:
+    """A column as its job has it, or `UnusableRow`: what Postgres stores is more than Python reads."""
+    try:
+        return read(text)
+    except (ValueError, TypeError, RecursionError, MemoryError) as refused:
+        said = f"{type(refused).__name__}: {refused}"
+        raise UnusableRow(name, " ".join(said.split())[:200]) from None
+
+
+def _object(text: str) -> dict[str, Any]:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise TypeError(f"it is no JSON object but a {type(value).__name__}")
+    return value
 
 
 def _is_moment(name: str) -> bool:
@@ -173,9 +191,12 @@ def _is_moment(name: str) -> bool:
 
 def _late(kind: type[ClaimedJob]) -> Mapping[str, tuple[int, Callable[[str], Any] | None]]:
     """Where each column is, and what reads its text."""
-    read: dict[str, Callable[[str], Any]] = dict.fromkeys(kind.json_fields, json.loads)
+    read: dict[str, Callable[[str], Any]] = dict.fromkeys(kind.json_fields, _object)
     columns = columns_of(kind)
-    read |= dict.fromkeys(filter(_is_moment, columns), _moment)
+    read |= dict.fromkeys(filter(_is_moment, columns), moment_of)
+    if "item" in read:
+        # The element of a list is any JSON.
+        read["item"] = json.loads
     return {name: (place, read.get(name)) for place, name in enumerate(columns)}
 
 

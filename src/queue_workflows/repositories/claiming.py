@@ -11,18 +11,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
+from queue_workflows.errors import PayloadError
+from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob, returned
 from queue_workflows.repositories.families import INGEST, NODE, per_family
+from queue_workflows.repositories.table import LONGEST_PAGE
+from queue_workflows.settings import check_queue_name
 
 PRIORITIES: Final = tuple(range(9, -1, -1))
 UNMARKED: Final = (0,) * len(PRIORITIES)
+# Where nothing but suspects is.
+PAST_ALL: Final = (2**63 - 1,) * len(PRIORITIES)
 # How long nothing is passed by after that has cost a claim that was in vain.
 _ASKS_AGAIN_FOR_S: Final = 60.0
 
-# What a worker of a queue may claim; `qwf explain` asks by the same words. Only who is alone takes a suspect.
-CLAIMABLE: Final = "status = 'queued' AND queue = %(queue)s::text AND (%(alone)s::boolean OR NOT suspect)"
+# What a worker of a queue may claim; `qwf explain` asks by the same words. A suspect comes after all others,
+# and only a worker that is alone with it takes it: in the words of an index that no other can be taken for.
+CLAIMABLE: Final = "status = 'queued' AND queue = %(queue)s::text AND NOT suspect"
+CLAIMABLE_ALONE: Final = "COALESCE(status = 'queued' AND suspect, false) AND queue = %(queue)s::text"
+# Who most likely is innocent comes first: whose worker died beside others, and not alone with it.
+SUSPECTS_IN_ORDER: Final = "crash_count, priority DESC, position"
 # next: the first claimable rows that nobody else is claiming. The array's order is that of the priorities,
 # the index's that of the positions, so nothing is sorted and the outer LIMIT stops after the last row that is
 # wanted: no row is locked beyond it. Past a negative mark, what another transaction is or was at is passed by
@@ -49,6 +60,38 @@ CLAIMING: Final = """UPDATE {table} AS job SET
     lease_expires_at = statement_timestamp() + make_interval(secs => %(lease_s)s::float8)
 WHERE job.id = ANY (ARRAY(SELECT id FROM next))"""
 
+# next: of the others the first, as above, and after all of them the first suspect. The branches of the union
+# are read in their order, the second only where the first has nothing. For a worker's turn of the suspects
+# the one that waits longest comes before the others.
+NEXT_ALONE: Final = """next AS MATERIALIZED (
+    SELECT id FROM (
+        SELECT id FROM (
+            SELECT id FROM {table} WHERE {claimable_alone} AND %(suspects_first)s::boolean
+            ORDER BY position LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+        ) AS oldest
+        UNION ALL
+        SELECT id FROM (
+            SELECT job.id
+            FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[], %(marks)s::bigint[]) AS mark (priority, position)
+            CROSS JOIN LATERAL (
+                SELECT id FROM {table}
+                WHERE {claimable}
+                    AND priority = mark.priority AND {past_the_mark}
+                ORDER BY position
+                LIMIT 1
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS job
+            LIMIT 1
+        ) AS other
+        UNION ALL
+        SELECT id FROM (
+            SELECT id FROM {table} WHERE {claimable_alone}
+            ORDER BY {suspects_in_order} LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+        ) AS suspect
+    ) AS found
+    LIMIT 1
+)""".replace("{claimable}", CLAIMABLE)
+
 
 def with_claimed(statements: Mapping[str, str]) -> Mapping[str, str]:
     """Each family's statement with the columns of its claimed jobs."""
@@ -68,16 +111,31 @@ RETURNING {claimed}
         claiming=CLAIMING,
     )
 )
+# For a worker that holds nothing else: one job, a suspect where there is no other.
+CLAIM_ALONE: Final = with_claimed(
+    per_family(
+        """
+WITH {next}
+{claiming} AND {asynchronously}
+RETURNING {claimed}
+""",
+        next=NEXT_ALONE.replace("{claimable_alone}", CLAIMABLE_ALONE).replace(
+            "{suspects_in_order}", SUSPECTS_IN_ORDER
+        ),
+        claiming=CLAIMING,
+    )
+)
 
 
-# The first in line, whoever may claim it.
-HEAD: Final = per_family(
+# Whether a suspect waits for a worker that is alone.
+HAS_SUSPECT: Final = per_family(
     """
-SELECT suspect FROM {table}
-WHERE status = 'queued' AND queue = %(queue)s::text
-ORDER BY priority DESC, position
+SELECT true FROM {table} WHERE {claimable_alone}
+ORDER BY {suspects_in_order}
 LIMIT 1
-"""
+""",
+    claimable_alone=CLAIMABLE_ALONE,
+    suspects_in_order=SUSPECTS_IN_ORDER,
 )
 
 
@@ -128,9 +186,13 @@ class Marks:
 
         A claim without marks that found a straggler sets the mark back to it, so that its neighbours follow.
         A mark stands right before the last one: another may have the same place, if it came out of a lane.
+        A suspect comes by itself, after all the others, and says nothing of them.
         """
+        if len(jobs) == 1 and jobs[0].suspect:
+            self.full, self.empty, self._short = True, False, False
+            return
         if jobs and jobs[0].priority == jobs[-1].priority:
-            self._marks[jobs[-1].priority] = jobs[-1].position - 1
+            self._marks[jobs[-1].priority] = max(jobs[-1].position - 1, 0)
         else:
             highest: dict[int, int] = {}
             for job in jobs:
@@ -150,7 +212,14 @@ class Marks:
 
 
 def claim_params(
-    queue: str, *, worker_id: str, lease_s: float, limit: int, alone: bool, positions: Sequence[int]
+    queue: str,
+    *,
+    worker_id: str,
+    lease_s: float,
+    limit: int,
+    alone: bool,
+    positions: Sequence[int],
+    suspects_first: bool = False,
 ) -> dict[str, Any]:
     """What every statement that claims is given."""
     return {
@@ -159,8 +228,31 @@ def claim_params(
         "lease_s": lease_s,
         "limit": limit,
         "alone": alone,
+        "suspects_first": suspects_first,
         "marks": marks_text(positions),
     }
+
+
+def checked_params(
+    queue: str, *, worker_id: str, lease_s: float, limit: int, positions: Sequence[int], alone: bool
+) -> dict[str, Any]:
+    """The same, checked, for a worker that claims over and over."""
+    return _standing(queue, worker_id, lease_s, limit, alone) | {"marks": marks_text(positions)}
+
+
+@lru_cache(maxsize=64, typed=True)
+def _standing(queue: str, worker_id: str, lease_s: float, limit: int, alone: bool) -> dict[str, Any]:
+    """What a worker says in each of its claims; checked once, as it says it a thousand times a second."""
+    if alone and limit != 1:
+        raise PayloadError("who claims alone asks for one job", path="limit")
+    return claim_params(
+        check_queue_name(queue),
+        worker_id=check.text("worker_id", worker_id),
+        lease_s=check.seconds("lease_s", lease_s),
+        limit=check.whole("limit", limit, 1, LONGEST_PAGE),
+        alone=alone,
+        positions=UNMARKED,
+    )
 
 
 def marks_text(positions: Sequence[int]) -> str:

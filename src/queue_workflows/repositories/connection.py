@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.models import Base
+from queue_workflows.repositories.moments import read_all_moments
 from queue_workflows.repositories.one_commit import OneCommit
 
 Handle: TypeAlias = "Session | scoped_session[Any] | Connection | psycopg.Connection[Any]"
@@ -184,7 +185,7 @@ def _on_psycopg(connection: psycopg.Connection[Any]) -> Asker:
         # A cursor that is given the very same bytes again knows the types of parameters and columns already:
         # half of what a statement costs here. It is taken out while in use, so no two threads share one.
         found = kept.pop(sql, None)
-        cursor, query = found or (psycopg.Cursor(connection, row_factory=tuple_row), sql.encode())
+        cursor, query = found or (_cursor(connection), sql.encode())
         cursor.execute(query, params)
 
         def rows() -> Rows:
@@ -195,6 +196,12 @@ def _on_psycopg(connection: psycopg.Connection[Any]) -> Asker:
         return Answer(rows, lambda: cursor.rowcount)
 
     return ask
+
+
+def _cursor(connection: psycopg.Connection[Any]) -> psycopg.Cursor[tuple[Any, ...]]:
+    cursor = psycopg.Cursor(connection, row_factory=tuple_row)
+    read_all_moments(cursor)
+    return cursor
 
 
 def _check_driver(handle: object, dialect: Dialect) -> None:

@@ -80,10 +80,13 @@ def enqueue_ingest_job(
     host_lock: str | None = None,
     exclusive: str | None = None,
     traceparent: str | None = None,
+    max_crashes: int | None = None,
+    at_most_once: bool | None = None,
 ) -> Enqueued:
     """Enqueue a job on one of this host app's queues, in the transaction of `conn`.
 
-    `exclusive` names what it has alone while it runs, among all machines: the key `exclusive:{name}`.
+    `exclusive` names what it has alone while it runs, among all machines: the key `exclusive:{name}`. After
+    `max_crashes` of its own it has failed; one that is `at_most_once` has failed if its worker dies in it.
     """
     standing = _kept.get()
     if queue not in standing.config.ingest_queues:
@@ -105,6 +108,8 @@ def enqueue_ingest_job(
             stall_timeout_s=stall_timeout_s,
             host_lock=host_lock,
             traceparent=traceparent or traced.traceparent,
+            max_crashes=max_crashes,
+            at_most_once=at_most_once,
         )
         if traced is not UNTRACED:
             traced.note(MESSAGE_ID, str(enqueued.id))

@@ -22,7 +22,7 @@ from queue_workflows.models import (
 )
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.binaries import BINARY_MISSING, BinaryRepository
-from queue_workflows.repositories.claiming import CLAIMABLE, PRIORITIES
+from queue_workflows.repositories.claiming import CLAIMABLE, CLAIMABLE_ALONE, PRIORITIES
 from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.families import INGEST, NODE, Family, per_family
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
@@ -46,10 +46,11 @@ COUNTED_AHEAD: Final = 10_000
 # The row against the predicates, for a worker that has nothing else; and the clock that they go by.
 JUDGED: Final = per_family(
     """
-SELECT {claimable}, {due}, status = 'running' AND {lapsed}, statement_timestamp()
+SELECT {claimable} OR {claimable_alone}, {due}, status = 'running' AND {lapsed}, statement_timestamp()
 FROM {table} WHERE id = %(id)s::bigint
 """,
     claimable=CLAIMABLE,
+    claimable_alone=CLAIMABLE_ALONE,
     due=DUE,
     lapsed=LAPSED,
 )
@@ -67,13 +68,28 @@ SELECT count(*) FROM (
 """,
     claimable=CLAIMABLE,
 )
+# Of a suspect, besides, those before it in the order of suspects.
+SUSPECTS_AHEAD: Final = per_family(
+    """
+SELECT count(*) FROM (
+    SELECT FROM {table} WHERE {claimable_alone} AND (crash_count, -priority, position)
+        < (%(crash_count)s::integer, -%(priority)s::integer, %(position)s::bigint)
+    LIMIT %(limit)s::bigint
+) AS ahead
+""",
+    claimable_alone=CLAIMABLE_ALONE,
+)
 # Of hooks those of the same kind that its host claims before it: a run is claimed from on its own host alone,
 # and there, within a priority, before those of no host.
-AHEAD_OF_HOOK: Final = AHEAD[NODE.name].replace(
-    "priority = mark.priority",
-    """priority = mark.priority AND background = %(background)s::boolean
+AHEAD_OF_HOOK: Final = (
+    AHEAD[NODE.name]
+    .replace("AND NOT suspect", "")
+    .replace(
+        "priority = mark.priority",
+        """priority = mark.priority AND background = %(background)s::boolean
             AND COALESCE(pinned_host, %(host)s::text, '') = COALESCE(%(host)s::text, '')
             AND (pinned_host IS NOT NULL OR %(host)s::text IS NULL OR mark.priority > %(own)s::smallint)""",
+    )
 )
 # What the workers of a queue are at, the oldest first.
 AT_WORK: Final = per_family("""
@@ -145,7 +161,7 @@ class ExplainingRepository:
         if job is None:
             return None
         sql = Statements(self._conn, family.model)
-        judged = sql.rows(JUDGED[family.name], {"id": job_id, "queue": job.queue, "alone": True})
+        judged = sql.rows(JUDGED[family.name], {"id": job_id, "queue": job.queue})
         if not judged:  # pruned meanwhile
             return None
         workers = HeartbeatRepository(self._conn).standing(queue=job.queue)
@@ -185,7 +201,6 @@ class ExplainingRepository:
         first = [priority for priority in PRIORITIES if priority >= job.priority]
         params: dict[str, Any] = {
             "queue": job.queue,
-            "alone": True,
             "priorities": first,
             "before": [_LAST_POSITION] * (len(first) - 1) + [job.position],
             "limit": COUNTED_AHEAD + 1,
@@ -194,7 +209,17 @@ class ExplainingRepository:
         if isinstance(job, WorkflowNodeJob) and job.queue == HOOKS_QUEUE:
             statement = AHEAD_OF_HOOK
             params |= {"host": job.pinned_host, "background": job.background, "own": job.priority}
+        elif job.suspect:
+            return self._ahead_of_suspect(sql, family, job, params)
         return int(sql.rows(statement, params)[0][0])
+
+    def _ahead_of_suspect(self, sql: Statements, family: Family, job: Job, params: dict[str, Any]) -> int:
+        """All that is not suspect, and the suspects before it."""
+        params |= {"priorities": list(PRIORITIES), "before": [_LAST_POSITION] * len(PRIORITIES)}
+        params |= {name: getattr(job, name) for name in ("crash_count", "priority", "position")}
+        statements = AHEAD[family.name], SUSPECTS_AHEAD[family.name]
+        ahead = sum(int(sql.rows(statement, params)[0][0]) for statement in statements)
+        return min(ahead, COUNTED_AHEAD + 1)
 
     def _at_work(self, sql: Statements, family: Family, workers: list[Standing]) -> list[AtWork]:
         ids = [one.worker_id for one in workers]

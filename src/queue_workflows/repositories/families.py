@@ -141,6 +141,13 @@ ASYNCHRONOUSLY: Final = """(
         WHEN %(relaxed)s::boolean THEN set_config('synchronous_commit', 'off', true) = 'off' ELSE true
     END
 )"""
+# On disk before the answer, also where the server or the role commits asynchronously.
+SYNCHRONOUSLY: Final = """(
+    SELECT CASE
+        WHEN current_setting('synchronous_commit') = 'off'
+        THEN set_config('synchronous_commit', 'on', true) = 'on' ELSE true
+    END
+)"""
 # Who takes turns leaves it to whoever is at it at this moment. The lock lasts as long as the statement's own
 # transaction: held over several statements, it would stay with a sweeper that is stopped between two of them.
 # Its class stands beside that of the wake's locks, 7714.
@@ -192,6 +199,7 @@ def _written(template: str, family: Family, fragments: Mapping[str, str]) -> str
         "fence": FENCE,
         "fence_of_all": FENCE_OF_ALL,
         "asynchronously": ASYNCHRONOUSLY,
+        "synchronously": SYNCHRONOUSLY,
         "errors": _ERRORS,
         "past_holds": PAST_HOLDS,
         "columns": columns,

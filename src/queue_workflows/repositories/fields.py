@@ -8,15 +8,15 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from queue_workflows.errors import PayloadError
+from queue_workflows.models import rules
 from queue_workflows.payload import MAX_BYTES, MAX_DEPTH, YEARS, check_payload, is_storable
 
-# What is indexed must fit into a btree entry (2,704 bytes), two such columns together.
-NAME_BYTES: Final = 512
-KEY_BYTES: Final = 1024
-TEXT_BYTES: Final = 65_536
+NAME_BYTES: Final = rules.NAME_BYTES
+KEY_BYTES: Final = rules.KEY_BYTES
+TEXT_BYTES: Final = rules.TEXT_BYTES
+LONGEST_S: Final = rules.LONGEST_S
 SMALLINT_MAX: Final = 32_767
 INT_MAX: Final = 2_147_483_647
-LONGEST_S: Final = 100 * 365 * 86_400.0
 
 T = TypeVar("T")
 Row: TypeAlias = tuple[Any, ...]
@@ -88,6 +88,24 @@ def whole(field: str, value: int, at_least: int, at_most: int) -> int:
             f"{field} must be a whole number from {at_least} to {at_most}, not {value!r:.80}", path=field
         )
     return value
+
+
+def flag(field: str, value: bool) -> bool:
+    """True or false, and nothing that would pass for one."""
+    if not isinstance(value, bool):
+        raise PayloadError(f"{field} must be True or False, not {value!r:.80}", path=field)
+    return value
+
+
+def once(max_attempts: int | None) -> int:
+    """How often a job is tried that begins at most once."""
+    if max_attempts not in (None, 1):
+        raise PayloadError(
+            f"at_most_once and max_attempts={max_attempts!r:.80} contradict each other",
+            path="max_attempts",
+            advice="leave max_attempts out: what begins at most once is tried once",
+        )
+    return 1
 
 
 def seconds_or_none(field: str, value: float | None, *, zero: bool = False) -> float | None:

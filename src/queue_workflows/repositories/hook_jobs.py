@@ -191,7 +191,7 @@ SELECT found.pinned_host, (SELECT count(*) FROM freed) FROM found
 class HookJobRepository(NodeJobRepository):
     """Node jobs as a worker of hooks sees them; `at` says on which host."""
 
-    _claims: ClassVar[Claims] = Claims(CLAIM, END_AND_CLAIM, END_ALIKE_AND_CLAIM)
+    _claims: ClassVar[Claims] = Claims(CLAIM, CLAIM, END_AND_CLAIM, END_ALIKE_AND_CLAIM)
     _beside: ClassVar[Mapping[str, Any]] = {"host": "", "background": False}
 
     @classmethod
@@ -223,8 +223,8 @@ class HookJobRepository(NodeJobRepository):
         """End the trial of a suspect in the background if it has lived through it; whether it has."""
         return bool(self._sql.rows(TRUST, fence._asdict()))
 
-    def head_is_suspect(self, queue: str) -> bool:
-        """Whether the first in line on this host waits for a worker that is alone."""
+    def has_suspect(self, queue: str) -> bool:
+        """Whether the first in line on this host waits for a worker that is alone; it keeps its place."""
         rows = self._sql.rows(HEAD, self._beside)
         return bool(rows and rows[0][0])
 

@@ -41,12 +41,13 @@ _TABLE: Final = Table(IngestJob)
 ENQUEUE: Final = """
 INSERT INTO ingest_jobs (
     task_name, queue, reason, args, dedupe_key, priority, limit_key, max_attempts, backoff_s, timeout_s,
-    stall_timeout_s, host_lock, traceparent, run_at, status
+    stall_timeout_s, host_lock, traceparent, max_crashes, at_most_once, run_at, status
 )
 SELECT
     %(task_name)s::text, %(queue)s::text, %(reason)s::text, %(args)s::jsonb, %(dedupe_key)s::text,
     %(priority)s::smallint, %(limit_key)s::text, %(max_attempts)s::smallint, %(backoff_s)s::float8,
     %(timeout_s)s::float8, %(stall_timeout_s)s::float8, %(host_lock)s::text, %(traceparent)s::text,
+    %(max_crashes)s::smallint, %(at_most_once)s::boolean,
     COALESCE(due.at, statement_timestamp()),
     CASE WHEN due.at > statement_timestamp() THEN 'scheduled' ELSE 'queued' END
 FROM (
@@ -74,12 +75,13 @@ ENQUEUE_KEYED: Final = (
     """
 INSERT INTO ingest_jobs (
     task_name, queue, reason, args, dedupe_key, priority, limit_key, max_attempts, backoff_s, timeout_s,
-    stall_timeout_s, host_lock, traceparent, run_at, status, hold_reason, hold_key
+    stall_timeout_s, host_lock, traceparent, max_crashes, at_most_once, run_at, status, hold_reason, hold_key
 )
 SELECT
     %(task_name)s::text, %(queue)s::text, %(reason)s::text, %(args)s::jsonb, %(dedupe_key)s::text,
     %(priority)s::smallint, %(limit_key)s::text, %(max_attempts)s::smallint, %(backoff_s)s::float8,
     %(timeout_s)s::float8, %(stall_timeout_s)s::float8, %(host_lock)s::text, %(traceparent)s::text,
+    %(max_crashes)s::smallint, %(at_most_once)s::boolean,
     CASE WHEN placed.laned THEN {lane_run_at} ELSE COALESCE(placed.at, statement_timestamp()) END,
     CASE WHEN placed.laned OR placed.at > statement_timestamp() THEN 'scheduled' ELSE 'queued' END,
     CASE WHEN placed.laned THEN '{limit_full}' END,
@@ -149,14 +151,18 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
         stall_timeout_s: float | None = None,
         host_lock: str | None = None,
         traceparent: str | None = None,
+        max_crashes: int | None = None,
+        at_most_once: bool | None = None,
     ) -> Enqueued:
         """Insert one job, or find the one that has its `dedupe_key`, waiting for whoever holds that open.
 
         A job due later is 'scheduled' and any other 'queued', as the database's clock has it.
         """
+        if at_most_once:
+            max_attempts = check.once(max_attempts)
         options = (
             *(reason, dedupe_key, limit_key, max_attempts, backoff_s, timeout_s),
-            *(stall_timeout_s, host_lock, traceparent),
+            *(stall_timeout_s, host_lock, traceparent, max_crashes, at_most_once),
         )
         if options != NONE_GIVEN or run_at is not None or delay is not None:
             params = self._rows.values(task_name, queue, args, priority, options, run_at=run_at, delay=delay)

@@ -53,6 +53,8 @@ BULK: Final = BulkTable(
         ("traceparent", "text"),
         ("run_at", "timestamptz"),
         ("delay_s", "float8"),
+        ("max_crashes", "smallint"),
+        ("at_most_once", "boolean"),
     ),
     key=("task_name", "dedupe_key"),
     key_where="WHERE dedupe_key IS NOT NULL",
@@ -72,6 +74,8 @@ _OPTIONS: Final[tuple[tuple[str, Callable[[str, Any], Any]], ...]] = (
     ("stall_timeout_s", check.seconds),
     ("host_lock", check.host_lock),
     ("traceparent", partial(check.text, max_bytes=check.KEY_BYTES)),
+    ("max_crashes", partial(check.whole, at_least=1, at_most=check.SMALLINT_MAX)),
+    ("at_most_once", check.flag),
 )
 # What every job says, and what is put in for it, in the order of `plain_texts`.
 PLAIN: Final = ("task_name", "queue", "args", "priority", "max_attempts")
@@ -87,7 +91,7 @@ _TEXTS: Final = frozenset({str, type(None)})
 # What no job says.
 _NOTHING: Final = object()
 _ARGS_PLACE: Final = BULK.names.index("args")
-_NOT_GIVEN: Final[dict[str, Any]] = dict.fromkeys(BULK.names)
+_NOT_GIVEN: Final[dict[str, Any]] = dict.fromkeys(BULK.names) | {"at_most_once": False}
 _DUE: Final = frozenset({"run_at", "delay"})
 
 
@@ -96,7 +100,8 @@ _DUE: Final = frozenset({"run_at", "delay"})
 class NewIngestJob:
     """A job to enqueue. `run_at` or `delay` puts it off; a taken `dedupe_key` makes enqueueing it a no-op.
 
-    `exclusive` names what it has alone while it runs, among all machines: the key `exclusive:{name}`.
+    `exclusive` names what it has alone while it runs, among all machines: the key `exclusive:{name}`. After
+    `max_crashes` of its own it has failed; one that is `at_most_once` has failed if its worker dies in it.
     """
 
     task_name: str
@@ -115,6 +120,8 @@ class NewIngestJob:
     host_lock: str | None = None
     exclusive: str | None = None
     traceparent: str | None = None
+    max_crashes: int | None = None
+    at_most_once: bool | None = None
 
 
 class IngestRows:
@@ -131,7 +138,10 @@ class IngestRows:
             "args": limits.json_object,
             "priority": partial(check.whole, at_least=0, at_most=9),
         }
-        self._unsaid = dict.fromkeys(name for name, _ in _OPTIONS) | {"max_attempts": self._max_attempts}
+        self._unsaid = dict.fromkeys(name for name, _ in _OPTIONS) | {
+            "max_attempts": self._max_attempts,
+            "at_most_once": False,
+        }
         # Many lines of a file name the same task and queue.
         self._last_names: dict[str, object] = {"task_name": None, "queue": None}
         self._last_texts: tuple[tuple[object, ...], tuple[bytes, ...], tuple[bytes, ...]] = (
@@ -143,10 +153,10 @@ class IngestRows:
 
     def row(self, job: NewIngestJob) -> check.Row:
         """The values of `BULK.columns`, each checked."""
-        job = keyed(job)
+        job = settled(job)
         options = (
             *(job.reason, job.dedupe_key, job.limit_key, job.max_attempts, job.backoff_s, job.timeout_s),
-            *(job.stall_timeout_s, job.host_lock, job.traceparent),
+            *(job.stall_timeout_s, job.host_lock, job.traceparent, job.max_crashes, job.at_most_once),
         )
         if options == NONE_GIVEN and job.run_at is None and job.delay is None:
             return self._plain_row(job)
@@ -158,8 +168,8 @@ class IngestRows:
     def of(self, given: Mapping[str, Any]) -> check.Row:
         """The same by the names of its fields, a task and a queue among them: for who has a million."""
         values, last = self._usual.copy(), self._last_names
-        if "exclusive" in given:
-            given = _keyed_words(given)
+        if "exclusive" in given or "at_most_once" in given:
+            given = _settled_words(given)
         for name, value in given.items():
             if name in last and type(value) is str and last[name] == value:
                 values[name] = value
@@ -190,7 +200,7 @@ class IngestRows:
             first = sum(part.count for part in parts)
             for given in islice(coming, CHUNK_ROWS):
                 try:
-                    job = given if given.exclusive is None else keyed(given)
+                    job = given if given.exclusive is None and not given.at_most_once else settled(given)
                     # What `text_of` begins with; to call it would cost a third of it.
                     text = small_text(job.args)
                     if text is None or len(text) > longest:
@@ -317,17 +327,21 @@ class IngestRows:
         return values
 
 
-def keyed(job: NewIngestJob) -> NewIngestJob:
-    """The same job; what it has alone is the key of a limit."""
-    if job.exclusive is None:
-        return job
-    return replace(job, exclusive=None, limit_key=check.exclusive_key(job.exclusive, job.limit_key))
+def settled(job: NewIngestJob) -> NewIngestJob:
+    """The same job by columns: what it has alone is the key of a limit, and who begins once is tried once."""
+    if job.exclusive is not None:
+        job = replace(job, exclusive=None, limit_key=check.exclusive_key(job.exclusive, job.limit_key))
+    return replace(job, max_attempts=check.once(job.max_attempts)) if job.at_most_once else job
 
 
-def _keyed_words(given: Mapping[str, Any]) -> dict[str, Any]:
+def _settled_words(given: Mapping[str, Any]) -> dict[str, Any]:
     words = dict(given)
-    key = check.exclusive_key(words.pop("exclusive"), words.get("limit_key"))
-    return words if key is None else words | {"limit_key": key}
+    key = check.exclusive_key(words.pop("exclusive", None), words.get("limit_key"))
+    if key is not None:
+        words["limit_key"] = key
+    if words.get("at_most_once"):
+        words["max_attempts"] = check.once(words.get("max_attempts"))
+    return words
 
 
 def _are_alike(said: Sequence[tuple[Any, ...]]) -> bool:

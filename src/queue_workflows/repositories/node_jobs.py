@@ -79,6 +79,9 @@ _BULK: Final = BulkTable(
         ("status", "text"),
         ("expires_at", "timestamptz"),
         ("expires_s", "float8"),
+        ("survives_outage", "boolean"),
+        ("max_crashes", "smallint"),
+        ("at_most_once", "boolean"),
     ),
     made=DUE_UNLESS_GIVEN,
     only_for_made=("run_at", "delay_s", "status", "expires_at", "expires_s"),
@@ -123,7 +126,13 @@ _KEYED_OPENED: Final = replace(
 FINISHED_BEYOND: Final = """
 SELECT count(*) FROM workflow_node_jobs
 WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND map_index >= %(start)s::integer
-    AND status IN ('completed', 'skipped')
+    AND status IN ('completed', 'skipped') AND item IS NOT NULL
+"""
+# What a retry set aside of a list that was longer then.
+FORGET_BEYOND: Final = """
+DELETE FROM workflow_node_jobs
+WHERE run_id = %(run_id)s::uuid AND node_id = %(node_id)s::text AND map_index >= %(start)s::integer
+    AND item IS NULL
 """
 
 
@@ -175,6 +184,9 @@ class NewNodeJob:
     status: JobStatus | None = None
     expires_at: datetime | None = None
     expires_s: float | None = None
+    survives_outage: bool = False
+    max_crashes: int | None = None
+    at_most_once: bool = False
 
 
 def _status(status: JobStatus | None) -> str | None:
@@ -236,6 +248,10 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
         params = {"run_id": run_id, "node_id": node_id, "start": start}
         return int(self._sql.rows(FINISHED_BEYOND, params)[0][0])
 
+    def send_forget_beyond(self, run_id: uuid.UUID, node_id: str, start: int) -> None:
+        """Delete elements from `start` on, which a list that is gone through anew does not have any more."""
+        self._sql.send(FORGET_BEYOND, {"run_id": run_id, "node_id": node_id, "start": start})
+
     def counted(self, ids: Iterable[int]) -> set[int]:
         """Which of these ended and were counted by an orchestrator, so that only their run is retried."""
         return {job_id for (job_id,) in self._sql.rows(COUNTED, {"ids": id_array(ids)})}
@@ -257,6 +273,9 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
         """The values of `_BULK.columns`, each checked."""
         _refuse_pinned(job.queue, job.pinned_host)
         attempts = _MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
+        if job.at_most_once:
+            attempts = check.once(job.max_attempts)
+        crashes = job.max_crashes
         step = None if job.step is None else check.whole("step", job.step, 0, check.SMALLINT_MAX)
         return (
             job.run_id,
@@ -285,6 +304,9 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
             _status(job.status),
             check.stored_moment_or_none("expires_at", job.expires_at),
             check.seconds_or_none("expires_s", job.expires_s, zero=True),
+            bool(job.survives_outage),
+            None if crashes is None else check.whole("max_crashes", crashes, 1, check.SMALLINT_MAX),
+            check.flag("at_most_once", job.at_most_once),
         )
 
     # Last, because its name hides the builtin from the annotations below it.

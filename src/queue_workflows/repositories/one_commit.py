@@ -25,10 +25,10 @@ from queue_workflows.repositories.prepared import (
     DONE,
     IDLE,
     NO_PIPELINE,
-    NOT_PREPARED,
     PREPARED_BEFORE,
     ROWS,
     SQLSTATE,
+    is_forgotten,
     name_of,
 )
 
@@ -58,7 +58,7 @@ class OneCommit:
         for statement, result in zip(statements, results, strict=False):
             if result.status == ROWS:
                 continue
-            if result.error_field(SQLSTATE) == NOT_PREPARED:
+            if is_forgotten(self._connection, result):
                 statement.forget()
                 return None
             raise error_from_result(result)

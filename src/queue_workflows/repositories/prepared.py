@@ -19,6 +19,8 @@ from psycopg.errors import error_from_result
 from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
+from queue_workflows.db.asking import AskingConnection
+
 # An enum's members are dear to look up on a class.
 IDLE: Final = TransactionStatus.IDLE
 NO_PIPELINE: Final = PipelineStatus.OFF
@@ -32,6 +34,20 @@ PREPARED_BEFORE: Final = b"42P05"
 def name_of(sql: bytes) -> bytes:
     """What the server calls it: two of the same on one connection are the same statement."""
     return b"qwf_" + blake2b(sql, digest_size=8).hexdigest().encode()
+
+
+def is_forgotten(connection: psycopg.Connection[Any], result: PGresult) -> bool:
+    """Whether the server does not know the statement any more; raises on a connection of our own.
+
+    The owner of another may have thrown away what was prepared. On ours nobody does, so there it is the sign
+    of a proxy that keeps no sessions.
+    """
+    if result.error_field(SQLSTATE) != NOT_PREPARED:
+        return False
+    if isinstance(connection, AskingConnection):
+        error = error_from_result(result)
+        raise connection.doubted(error) from error
+    return True
 
 
 class Prepared:
@@ -69,7 +85,7 @@ class Prepared:
         if result.status == ROWS:
             return [result.get_value(row, 0) for row in range(result.ntuples)]
         self._is_prepared = False
-        if result.error_field(SQLSTATE) == NOT_PREPARED:
+        if is_forgotten(self._connection, result):
             return None
         raise error_from_result(result)
 

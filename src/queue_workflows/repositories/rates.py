@@ -18,12 +18,12 @@ from typing import Any, Final, NamedTuple
 from queue_workflows.errors import PayloadError
 from queue_workflows.models import RateLimit
 from queue_workflows.models.limits import IS_PATTERN
+from queue_workflows.models.limits import MOST_TOKENS as MOST
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.families import ASYNCHRONOUSLY
 from queue_workflows.repositories.table import Filters, Repository, Table
 
 _TABLE: Final = Table(RateLimit)
-MOST: Final = 1e12
 # How many buckets one part of the pruning looks at.
 SEEN_AT_ONCE: Final = 10_000
 

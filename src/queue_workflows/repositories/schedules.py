@@ -11,16 +11,18 @@ from cronsim import CronSim, CronSimError
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.models import Schedule
+from queue_workflows.models.schedules import MOST_CAUGHT_UP
 from queue_workflows.repositories import fields as check
 from queue_workflows.repositories.ingest_rows import MAX_ATTEMPTS, ingest_queue
 from queue_workflows.repositories.table import Filters, Repository, Table
 from queue_workflows.states import CatchUp
 
 _TABLE: Final = Table(Schedule)
-# A ticker that was away inserts them with one statement.
-MOST_CAUGHT_UP: Final = 10_000
 # What jobs of a task get that a schedule does not say.
-JOB_OPTIONS: Final = ("max_attempts", "backoff_s", "timeout_s", "stall_timeout_s", "limit_key", "host_lock")
+JOB_OPTIONS: Final = (
+    *("max_attempts", "backoff_s", "timeout_s", "stall_timeout_s", "limit_key", "host_lock"),
+    *("max_crashes", "at_most_once"),
+)
 
 # Past ticks and an operator's switch stay, and so does the next tick unless the times are others now.
 UPSERT: Final = _TABLE.sql("""
@@ -70,12 +72,13 @@ WITH now AS (
 ), job AS (
     INSERT INTO ingest_jobs (
         task_name, queue, reason, args, priority, limit_key, max_attempts, backoff_s, timeout_s,
-        stall_timeout_s, host_lock, schedule_name, tick_at
+        stall_timeout_s, host_lock, max_crashes, at_most_once, schedule_name, tick_at
     )
     SELECT
         task_name, queue, %(said)s::text, args, priority, COALESCE(limit_key, %(limit_key)s::text),
         %(max_attempts)s::smallint, %(backoff_s)s::float8, %(timeout_s)s::float8,
-        %(stall_timeout_s)s::float8, COALESCE(host_lock, %(host_lock)s::text), name, now.at
+        %(stall_timeout_s)s::float8, COALESCE(host_lock, %(host_lock)s::text),
+        %(max_crashes)s::smallint, COALESCE(%(at_most_once)s::boolean, false), name, now.at
     FROM schedules, now
     WHERE name = %(name)s::text
     RETURNING id, schedule_name

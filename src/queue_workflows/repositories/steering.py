@@ -86,7 +86,8 @@ SELECT EXISTS (
 # forgotten: what the run's outbox still held is about what is over: a cancel that came too late must not hit
 # what is run again. ended: hooks are told of each end, so one that they have not heard of is kept as it was.
 # untouched: nodes that wait as if nothing had happened yet.
-# anew: the elements of lists that are gone through from the start.
+# anew: the elements of lists that are gone through from the start. Without its item none of them is the same
+# as before, so each runs again in the row that it has, with its attempts and errors.
 REOPEN: Final = """
 WITH forgotten AS (
     DELETE FROM workflow_dispatch_events WHERE run_id = %(run_id)s::uuid AND kind <> 'run_finished'
@@ -100,7 +101,8 @@ WITH forgotten AS (
 ), untouched AS (
     DELETE FROM workflow_nodes WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(untouched)s::text[])
 ), anew AS (
-    DELETE FROM workflow_node_jobs WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(anew)s::text[])
+    UPDATE workflow_node_jobs SET item = NULL
+    WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(anew)s::text[]) AND map_index >= 0
 ), logged AS (
     INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
     SELECT %(actor)s::text, 'run.retry', 'run', (%(run_id)s::uuid)::text, %(why)s::text, %(details)s::jsonb

@@ -2,9 +2,16 @@
 
 What a lapse counts. A job is blamed for the death of its worker only if it was alone with it:
 
-    its worker held it alone      crash_count + 1, claimed alone from now on; `failed` at max_crashes
-    its worker held several       nothing, but all of them are suspect: claimed alone from now on
+    its worker held it alone      crash_count + 1, suspect from now on; `failed` at max_crashes
+    its worker held several       nothing, but all of them are suspect
     the database was away since its last renewal, or the worker ended for a reason of its own     nothing
+    all workers of its host fell silent together, two or more                                     nothing
+
+A job that begins at most once and has begun ends as `failed` in each of these cases: nobody knows how far
+it came.
+
+A suspect is claimed alone, and after whatever is not suspect: it goes to the end of its queue. (A hook keeps
+its place, as its run waits for it.)
 
 Whether a worker held several is asked of the rows that are still running, and sweeps may take them apart: one
 lease lapses before another, a batch is full, two sweepers share them, the families have a statement each. So
@@ -18,8 +25,9 @@ the background, on trial there, no other of the background that has been a suspe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from queue_workflows.repositories.families import IN_TURN, per_family
 from queue_workflows.repositories.lanes import LANE_RUN_AT, LIMIT_FULL, to_the_lane
@@ -149,13 +157,15 @@ SHARED_BEFORE: Final = """CASE WHEN queue = 'hooks' THEN jsonb_array_length(json
 # lapsed: rows to take back. workers: how many jobs each of their holders has, of both families, and whether
 # one of them is a suspect, or one on trial in the background. judged: who is to blame, who shares (1) a death
 # that it may be to blame for, and what becomes of the row. ended: back to its place in the queue, unless it
-# is cancelled or has killed too many workers.
+# is cancelled, has killed too many workers, or has begun and may not begin again.
 _RECLAIM: Final = """
 WITH lapsed AS MATERIALIZED (
     SELECT id, claimed_by, crash_count, cancel_requested_at, suspect, {shared_before} AS shared_before,
+        COALESCE(max_crashes, %(max_crashes)s::integer) AS max_crashes,
+        begun_generation IS NOT DISTINCT FROM generation AS has_begun,
         {is_background} AS is_behind,
         CASE WHEN {is_background} THEN {most_shared_behind} ELSE {most_shared} END AS most_shared,
-        errors @> {mark} AS marked, {blameless} AS blameless
+        errors @> {mark} AS marked, {blameless} AS is_excused, {together} AS together
     FROM {table}
     WHERE status = 'running' AND {lapsed}
     LIMIT {at_once}
@@ -174,14 +184,17 @@ WITH lapsed AS MATERIALIZED (
 ), judged AS MATERIALIZED (
     SELECT id, claimed_by, blameless, crash_count + (NOT blameless AND alone)::integer AS crashes,
         NOT blameless AND alone AS counted, NOT blameless AND NOT alone AS shared, shares, most_shared,
-        shares >= COALESCE({trusted} - shared_before, 0) AND shares > 0 AS doubted,
+        has_begun, together, shares >= COALESCE({trusted} - shared_before, 0) AND shares > 0 AS doubted,
         CASE
             WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
-            WHEN NOT blameless AND alone AND crash_count + 1 >= %(max_crashes)s::integer THEN 'failed'
+            WHEN has_begun THEN 'failed'
+            WHEN NOT blameless AND alone AND crash_count + 1 >= max_crashes THEN 'failed'
             WHEN shares > 0 AND shared_before + shares >= most_shared THEN 'failed'
             ELSE 'queued'
         END AS status
-    FROM lapsed JOIN workers USING (claimed_by), LATERAL (SELECT jobs <= 1 AND NOT marked AS alone) AS was,
+    FROM lapsed JOIN workers USING (claimed_by),
+        LATERAL (SELECT is_excused OR together AS blameless) AS excuse,
+        LATERAL (SELECT jobs <= 1 AND NOT marked AS alone) AS was,
         LATERAL (SELECT (NOT blameless AND NOT alone AND (shared_before IS NULL OR CASE
             WHEN NOT is_behind THEN suspect OR NOT has_suspect
             ELSE NOT has_suspect AND (suspect OR NOT has_trial OR shared_before < {trusted})
@@ -191,18 +204,25 @@ WITH lapsed AS MATERIALIZED (
         status = judged.status, lease_expires_at = NULL,
         claimed_by = CASE WHEN judged.status <> 'queued' THEN job.claimed_by END,
         finished_at = CASE WHEN judged.status <> 'queued' THEN statement_timestamp() END,
+        position = CASE WHEN judged.status = 'queued' AND job.queue <> 'hooks'
+            AND (judged.counted OR judged.doubted) THEN nextval('{sequence}') ELSE job.position END,
         crash_count = judged.crashes, suspect = job.suspect OR judged.counted OR judged.doubted,
         errors = {errors} || (jsonb_build_object(
             'kind', 'worker_lost', 'message', CASE
+                WHEN judged.status = 'failed' AND judged.has_begun
+                    THEN 'its worker was lost after it had begun, and it begins at most once'
                 WHEN judged.status = 'failed' AND judged.shared THEN format('%%s workers died while it ran'
                     ' beside other hooks: it ends them, or one of those does', judged.most_shared)
                 WHEN judged.status = 'failed' THEN format(
                     'it killed its worker %%s times, each time running alone', judged.crashes)
                 WHEN judged.counted THEN 'its worker died while it ran alone'
                 WHEN judged.shared THEN 'its worker died while it held several jobs'
+                WHEN judged.together THEN 'its host fell silent, with all of its workers'
                 ELSE {excuse}
-            END, 'counted', judged.counted, 'at', statement_timestamp(), 'attempt', job.attempt,
+            END || CASE WHEN judged.blameless OR {how} = '' THEN '' ELSE ': ' || {how} END,
+            'counted', judged.counted, 'at', statement_timestamp(), 'attempt', job.attempt,
             'worker_id', job.claimed_by)
+            || CASE WHEN judged.doubted THEN jsonb_build_object('doubted', true) ELSE '{empty}' END
             || CASE WHEN job.queue = 'hooks' AND judged.shares > 0
                 THEN jsonb_build_object('shared_in', job.generation) ELSE '{empty}' END)
     FROM judged
@@ -217,6 +237,24 @@ _BACK: Final = """(SELECT GREATEST(
         pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_archiver),
         statement_timestamp() - make_interval(secs => %(recovered_s)s::float8)
     ))"""
+# one: the worker whose lease lapsed, silent for so long that another of its host would have been heard since.
+# One that was there at the same time and was heard last when it was says that it is the host, unless anybody
+# was heard of there later. An incarnation that followed another says nothing of it.
+_TOGETHER: Final = """EXISTS (
+        SELECT FROM worker_heartbeats AS one, LATERAL (
+            SELECT make_interval(secs => %(beat_s)s::float8) AS beat
+        ) AS every
+        WHERE one.worker_id = {table}.claimed_by AND one.last_seen < statement_timestamp() - 3 * every.beat
+            AND EXISTS (
+                SELECT FROM worker_heartbeats AS beside
+                WHERE beside.host_label = one.host_label AND beside.worker_id <> one.worker_id
+                    AND beside.last_seen > one.last_seen - 2 * every.beat
+                    AND beside.started_at < one.last_seen AND beside.last_seen > one.started_at
+            ) AND NOT EXISTS (
+                SELECT FROM worker_heartbeats AS later
+                WHERE later.host_label = one.host_label AND later.last_seen > one.last_seen + 2 * every.beat
+            )
+    )"""
 _SHARED: Final = {
     "own_beside": _BESIDE.replace("{which}", "own")
     .replace("{of}", "{table}")
@@ -238,14 +276,18 @@ RECLAIM: Final = per_family(
     blameless=f"""{_BACK} > GREATEST(
         started_at, lease_expires_at - make_interval(secs => %(lease_s)s::float8)
     )""",
+    together=_TOGETHER,
     excuse="'its lease lapsed while the database was away'",
+    how="''",
     **_SHARED,
 )
 RECLAIM_WORKER: Final = per_family(
     _RECLAIM,
     lapsed="claimed_by = %(worker_id)s::text AND id <> ALL (%(kept)s::bigint[])",
     blameless="NOT %(crashed)s::boolean",
+    together="false",
     excuse="'its worker ended without giving it back'",
+    how="%(how)s::text",
     **_SHARED,
 )
 
@@ -261,3 +303,8 @@ class Reclaimed:
     counted: bool
     suspect: bool
     queue: str
+
+
+def reclaimed(rows: Sequence[Sequence[Any]]) -> list[Reclaimed]:
+    """What a reclaim took."""
+    return [Reclaimed(row[0], JobStatus(row[1]), *row[2:]) for row in rows]

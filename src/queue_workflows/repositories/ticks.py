@@ -19,6 +19,7 @@ from queue_workflows.repositories.schedules import JOB_OPTIONS
 from queue_workflows.repositories.table import Repository, Table
 
 _TABLE: Final = Table(Schedule)
+_NAME: Final = [column.key for column in Schedule.__table__.columns].index("name")
 DUE_AT_ONCE: Final = 1000
 
 # What neither an operator has paused nor its own code forgotten.
@@ -77,10 +78,11 @@ WITH planned AS MATERIALIZED (
     FROM unnest(
         %(tick_of)s::text[], %(tick_at)s::timestamptz[], %(begins_at)s::timestamptz[], %(reason)s::text[],
         %(traceparent)s::text[], %(max_attempts)s::smallint[], %(backoff_s)s::float8[],
-        %(timeout_s)s::float8[], %(stall_timeout_s)s::float8[], %(limit_key)s::text[], %(host_lock)s::text[]
+        %(timeout_s)s::float8[], %(stall_timeout_s)s::float8[], %(limit_key)s::text[], %(host_lock)s::text[],
+        %(max_crashes)s::smallint[], %(at_most_once)s::boolean[]
     ) AS tick (
         name, at, begins_at, reason, traceparent, max_attempts, backoff_s, timeout_s, stall_timeout_s,
-        limit_key, host_lock
+        limit_key, host_lock, max_crashes, at_most_once
     )
     JOIN moved ON moved.name = tick.name
 ), placed AS MATERIALIZED (
@@ -126,8 +128,8 @@ def _inserting(
 
 
 INSERT: Final = _inserting(laned="false", run_at=_RUN_AT, more={})
-# The same where some have a limit's key, a lock or a context, so that others neither pay for it nor need the
-# rights.
+# The same where some have a limit's key, a lock, a context or a rule of crashes, so that others neither pay
+# for it nor need the rights.
 INSERT_MORE: Final = _inserting(
     laned=_LANED,
     run_at=f"CASE WHEN laned THEN {LANE_RUN_AT} ELSE {_RUN_AT} END",
@@ -136,10 +138,16 @@ INSERT_MORE: Final = _inserting(
         "hold_key": "CASE WHEN laned THEN limit_key END",
         "traceparent": "traceparent",
         "host_lock": "host_lock",
+        "max_crashes": "max_crashes",
+        "at_most_once": "COALESCE(at_most_once, false)",
     },
     of_schedule=", schedules.host_lock",
-    of_tick=", tick.traceparent, COALESCE(moved.host_lock, tick.host_lock) AS host_lock",
+    of_tick=""", tick.traceparent, tick.max_crashes, tick.at_most_once,
+        COALESCE(moved.host_lock, tick.host_lock) AS host_lock""",
 )
+
+
+_MORE: Final = ("limit_key", "host_lock", "traceparent", "max_crashes", "at_most_once")
 
 
 class Due(NamedTuple):
@@ -147,11 +155,13 @@ class Due(NamedTuple):
 
     now: datetime | None
     schedules: list[Schedule]
+    # By name, what is wrong with those that hold what Python does not read.
+    unreadable: Mapping[str, Exception]
 
     @property
     def has_more(self) -> bool:
         """Whether there may be more of them."""
-        return len(self.schedules) == DUE_AT_ONCE
+        return len(self.schedules) + len(self.unreadable) == DUE_AT_ONCE
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +204,13 @@ class TickRepository(Repository[Schedule]):
     def due(self, *, aside: Sequence[str] = ()) -> Due:
         """What is due now, the longest overdue first, but for those `aside`."""
         rows = self._sql.rows(DUE, {"aside": list(aside)})
-        return Due(rows[0][0] if rows else None, self._table.load([row[1:] for row in rows]))
+        schedules, unreadable = list[Schedule](), dict[str, Exception]()
+        for _, *row in rows:
+            try:
+                schedules += self._table.load([row])
+            except (ValueError, RecursionError) as exc:
+                unreadable[row[_NAME]] = exc
+        return Due(rows[0][0] if rows else None, schedules, unreadable)
 
     def next_in_s(self) -> float | None:
         """How long it is until the next tick; None if nobody has reckoned any."""
@@ -218,6 +234,6 @@ class TickRepository(Repository[Schedule]):
         }
         for option in JOB_OPTIONS:
             params[option] = [tick.options.get(option) for _, tick in of_tick]
-        says_more = any(any(params[name]) for name in ("limit_key", "host_lock", "traceparent"))
+        says_more = any(any(params[name]) for name in _MORE)
         says_more = says_more or any(one.schedule.limit_key or one.schedule.host_lock for one in planned)
         return [Inserted(*row) for row in self._sql.rows(INSERT_MORE if says_more else INSERT, params)]

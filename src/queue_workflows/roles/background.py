@@ -190,7 +190,7 @@ class HookCrew(Crew):
         if held:
             return len(held) == 1 and held[0].job.suspect
         if not self._is_empty and self._solitude.must_look(now):
-            self._solitude.seen(self._head_is_suspect(), now)
+            self._solitude.seen(self._suspect_waits(), now)
         return self._solitude.is_wanted
 
     def _await(self, timeout: float) -> None:

@@ -45,20 +45,25 @@ _ASLEEP_S: Final = 1.0  # how far the clocks may drift apart while the machine i
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to look at: the workers that live, and the queues whose workers wait for the operator."""
+    """What to look at: the workers that live, and the queues whose workers wait for the operator.
+
+    And those of which it matters whether suspects wait; they carry ingest jobs.
+    """
 
     workers: frozenset[str] = frozenset()
     queues: frozenset[str] = frozenset()
+    divided: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Burial:
-    """A worker that has ended; `crashed` if its job may have caused it."""
+    """A worker that has ended; `crashed` if its job may have caused it, `how` in words."""
 
     worker_id: str
     ended_at: float
     lease_s: float
     crashed: bool
+    how: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,9 @@ class Bookkeeper(threading.Thread):
         self._wake = threading.Event()
         self._guard = threading.Lock()
         self._burials: list[Burial] = []
+        # Of those that have yet to be buried, also if that failed half-way.
+        self._held_jobs: set[str] = set()
+        self._verdicts: dict[str, bool] = {}
         self._closing = False
         self._failures = 0
         self._away_since: float | None = None
@@ -117,6 +125,12 @@ class Bookkeeper(threading.Thread):
         with self._guard:
             self._burials.append(burial)
         self._wake.set()
+
+    def verdicts(self) -> dict[str, bool]:
+        """Who was buried since this was asked last, and whether of a job: it crashed while it held some."""
+        with self._guard:
+            verdicts, self._verdicts = self._verdicts, {}
+        return verdicts
 
     def close(self, *, within_s: float) -> None:
         """Bury who is left, if that can be done in time."""
@@ -183,17 +197,29 @@ class Bookkeeper(threading.Thread):
             sessions.end_all(connection, burial.worker_id, within_s=self._pace.session_ends_within)
             for kind, title in _FAMILIES:
                 taken = kind(connection).reclaim_worker(
-                    burial.worker_id, max_crashes=self._max_crashes, crashed=crashed
+                    burial.worker_id, max_crashes=self._max_crashes, crashed=crashed, how=burial.how
                 )
+                if taken:
+                    self._held_jobs.add(burial.worker_id)
                 for job in taken:
                     counted = ", a crash counted" if job.counted else ""
                     _log.info("took %s %d of %s: %s%s", title, job.id, burial.worker_id, job.status, counted)
             free_left_by(connection, [burial.worker_id])
             heartbeats = HeartbeatRepository(connection)
-            if heartbeats.holds_jobs(burial.worker_id):
+            holds_more = heartbeats.holds_jobs(burial.worker_id)
+            died_of_jobs = crashed and burial.worker_id in self._held_jobs
+            self._judge(burial, died_of_jobs=died_of_jobs, is_over=not holds_more)
+            if holds_more:
                 return False
             heartbeats.delete(burial.worker_id)
+        self._held_jobs.discard(burial.worker_id)
         return True
+
+    def _judge(self, burial: Burial, *, died_of_jobs: bool, is_over: bool) -> None:
+        """Say once whether a worker died of its jobs: that it did as soon as it is known, else at the end."""
+        if died_of_jobs or is_over:
+            with self._guard:
+                self._verdicts[burial.worker_id] = died_of_jobs or self._verdicts.get(burial.worker_id, False)
 
     def _look(self) -> None:
         wanted = self.wanted
@@ -202,10 +228,12 @@ class Bookkeeper(threading.Thread):
             beats = HeartbeatRepository(connection).signs(wanted.workers)
             control = WorkerControlRepository(connection)
             wishes = {queue: control.effective(self._host_label, queue) for queue in wanted.queues}
+            jobs = IngestJobRepository(connection)
+            suspects = {queue: jobs.has_suspect(queue) for queue in wanted.divided}
         on = frozenset(
             queue for queue, wish in wishes.items() if wish is None or wish.desired != DesiredState.OFF
         )
-        self.signs = Signs(read_at, self._steady_since, beats, on)
+        self.signs = Signs(read_at, self._steady_since, beats, on, suspects)
 
     def _notice_sleep(self) -> None:
         slept = boottime() - self._now()

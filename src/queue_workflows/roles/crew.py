@@ -38,6 +38,7 @@ from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import ExitCode, LeaseLost, QwfError
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.guards import HeldJob, budget_for
+from queue_workflows.repositories.begins import Rules, begin
 from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.roles.exchange import Exchange
@@ -83,7 +84,7 @@ class Crew:
         # Of hooks nothing is left.
         self._left = outfit.leftovers(is_crew=True) if outfit.hooks is None else None
         self._room = Room(outfit.options.concurrency)
-        self._solitude = Solitude(outfit.settings.poll_s)
+        self._solitude = Solitude(outfit.settings.poll_s, is_last=outfit.hooks is None, rng=outfit.rng)
         self._unknown = PuttingAside(outfit.options.queue)
         self._exchange = Exchange(outfit, self)
         # What the last claims have shown: nothing for who has others beside it, nothing for who is alone.
@@ -143,6 +144,11 @@ class Crew:
             self._fetches_more(now)
 
     # What to do next.
+
+    @property
+    def is_for_a_suspect(self) -> bool:
+        """Whether the hands were emptied for a suspect, which then comes before what is not suspect."""
+        return self._solitude.is_wanted
 
     def _is_drained(self) -> bool:
         return self._is_empty_alone and not self._holdings.count()
@@ -207,15 +213,15 @@ class Crew:
         if in_hand == 1 and any(held.job.suspect for held in self._holdings.all()):
             return True
         if in_hand and self._solitude.must_look(now):
-            self._solitude.seen(self._head_is_suspect(), now)
+            self._solitude.seen(self._suspect_waits(), now)
             if self._solitude.is_wanted:
-                _log.info("a suspect is next: claiming nothing until the jobs in hand have ended")
+                _log.info("it is a suspect's turn: claiming nothing until the jobs in hand have ended")
                 self._take_back()
         return self._solitude.is_wanted and not self._solitude.lost_patience(now)
 
-    def _head_is_suspect(self) -> bool:
+    def _suspect_waits(self) -> bool:
         try:
-            return self._touch.repository().head_is_suspect(self._queue)
+            return self._touch.repository().has_suspect(self._queue)
         except DATABASE_AWAY as exc:
             self._exchange.lost(exc)
             return False
@@ -358,14 +364,17 @@ class Crew:
 
     # In the threads of the jobs.
 
-    def _make_durable(self, job: ClaimedJob) -> bool:
+    def _make_durable(self, job: ClaimedJob, rules: Rules | None = None, /) -> bool:
         repository, lease_s = self._guardian.terms.repository, self._holdings.lease_s
 
-        def renew(connection: psycopg.Connection[Any]) -> None:
-            repository(connection).make_durable(job.fence, lease_s=lease_s)
+        def write(connection: psycopg.Connection[Any]) -> None:
+            if rules is not None:
+                begin(connection, job, rules, lease_s=lease_s)
+            else:
+                repository(connection).make_durable(job.fence, lease_s=lease_s)
 
         try:
-            self._aside.ask(job, renew)
+            self._aside.ask(job, write)
         except LeaseLost:
             return False
         return True
@@ -375,7 +384,7 @@ class Crew:
             performed = self._performed(held)
         except BaseException:
             _log.exception("job %d could not be run", held.job.id)
-            held.ending = self._performer.unperformed(held.job)
+            held.ending = self._performer.unperformed(held.job, held.ctx)
         else:
             held.ending, held.counts = performed
 
@@ -386,4 +395,5 @@ class Crew:
         try:
             return self._performer.perform(held.job, held.ctx)
         finally:
+            self._guardian.leave_if_closed()
             self._left.after(held, began)

@@ -141,6 +141,13 @@ class Duty:
             with suppress(QwfError):
                 self._listener.withdraw(self._options.queue)
 
+    def fetch_at_start(self) -> None:
+        """`fetch_what_waited_for_us`, but for one that stands in for a worker that did."""
+        if self._guardian.identity.part:
+            self._fetch_at = time.monotonic() + _FETCH_EVERY_S
+        else:
+            self.fetch_what_waited_for_us()
+
     def fetch_what_waited_for_us(self) -> None:
         """Jobs on hold because nobody knew their task, module or model may run now.
 

@@ -42,6 +42,10 @@ _WORTH_FLOWING: Final = 100
 class Taking(Protocol):
     """Who works on what an exchange brings."""
 
+    @property
+    def is_for_a_suspect(self) -> bool:
+        """Whether a claim of one that is alone is to bring a suspect before all others."""
+
     def held(self, jobs: Sequence[ClaimedJob], reading: float) -> list[HeldJob]:
         """Jobs whose claim was sent at this reading of the clock."""
 
@@ -109,9 +113,6 @@ class Exchange:
     def exchange(self, limit: int, alone: bool) -> None:
         """Claim, and with it end what has ended; an answer that waits is taken in meanwhile."""
         ended, self.unwritten = self.unwritten, []
-        if alone:
-            # Suspects kept their places, which are below all marks.
-            self._marks.unsure()
         if ended:
             self._end_and_claim(ended, limit, alone)
             return
@@ -168,7 +169,8 @@ class Exchange:
     def _claim(self, limit: int, alone: bool) -> None:
         intake = self._touch.intake()
         with self._guardian.claiming, self._holdings.bounded(self._touch.meanwhile) as reading:
-            jobs = intake.claim(self._marks, time.monotonic(), limit=limit, alone=alone)
+            first = alone and self._taking.is_for_a_suspect
+            jobs = intake.claim(self._marks, time.monotonic(), limit=limit, alone=alone, suspects_first=first)
             claimed = self._taking.held(jobs, reading)
             self._guardian.exchange(claimed, [])
         self._taking.taken(claimed, alone=alone)
@@ -243,6 +245,10 @@ class Exchange:
 
     def _count(self, ended: list[HeldJob], accepted: Ended) -> None:
         self._guardian.jobs_done += sum([held.counts for held in ended])
+        lost = set(accepted.lost)
+        for held in ended if lost else ():
+            if held.job.fence in lost:
+                self._guardian.has_lost(held.job)
         for fence in accepted.lost:
             _log.warning(
                 "job %d: attempt %d was over before its end could be stored", fence.job_id, fence.attempt
@@ -273,7 +279,8 @@ class Exchange:
             self._touch.let_go()
             for held in ended:
                 _log.error("job %d: its end was refused: %s", held.job.id, " ".join(str(exc).split()))
-                held.ending = ending_instead(exc, held.job, captured(exc, self._redactor))
+                entry = captured(exc, self._redactor)
+                held.ending = ending_instead(exc, held.job, entry, for_good=held.ctx.has_begun_for_good)
                 self._touch.recover([held.ending])
             self._marks.unsure()
         with self._guardian.claiming:

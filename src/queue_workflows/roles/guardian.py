@@ -30,19 +30,22 @@ from typing import Any, Final, NoReturn
 
 import psycopg
 
-from queue_workflows.db.failures import DATABASE_FAILED
+from queue_workflows.db.failures import DATABASE_AWAY, DATABASE_FAILED
 from queue_workflows.db.line import Line
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.host.deadman import DeadMan, boottime
+from queue_workflows.host.hardening import RETIRE
 from queue_workflows.jobs.guards import HeldJob, next_verdict_at
 from queue_workflows.jobs.keyed_limits import LaneWalk
 from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories.claimable import ClaimableRepository
+from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.holding import Control
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.withdrawing import withdraw_doubts
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.hearing import Hearing
 from queue_workflows.roles.holdings import Holdings
@@ -51,6 +54,7 @@ from queue_workflows.roles.intake import Intake, Terms
 from queue_workflows.roles.judging import FLUSH_S, MAIN_PATIENCE_S, Judge
 from queue_workflows.roles.leaving import end_children, execute_anew
 from queue_workflows.roles.leaving import leave as leave_process
+from queue_workflows.roles.outage import OutageWatch
 from queue_workflows.roles.telling import Telling
 from queue_workflows.roles.turns import Turns
 from queue_workflows.settings import Settings
@@ -67,6 +71,7 @@ _ABSORB_AGAIN_S: Final = 0.02
 _WATCHED_AFTER_S: Final = 0.25
 # So many workers sweep each second, each; more of them take turns, and how long one's turn may take to come.
 _SWEEPERS: Final = 4
+_SWEEPS_AFTER_S: Final = 1.0
 _LONGEST_TURN_S: Final = 5.0
 # What is due so soon is seen to in the same round: to be woken costs more than most duties.
 _TOGETHER_S: Final = 0.25
@@ -133,16 +138,21 @@ class Guardian:
         self._grace_s = grace_s
         self._launcher_pid = launcher_pid
         self._judge = Judge(self, is_barred)
+        self.outage = OutageWatch(self.holdings, deadman, self.terms.kept)
+        self.outage.cuts(self._line.cut_if_stuck)
         self._renew_s = settings.renew_for(identity.queue)
         self._round_s = min(_LONGEST_ROUND_S, self._renew_s / 2)
         self._rng = random.Random()  # noqa: S311
         self._telling = Telling(identity, settings, self.holdings, models)
         self._connected_at = 0.0
         self._was_away = False
-        self._due = _Due()
+        # What may die of its first job leaves sweeping to those that live.
+        self._due = _Due(sweep=time.monotonic() + _SWEEPS_AFTER_S if identity.part else 0.0)
         self._lanes = LaneWalk()
+        self._lost: list[ClaimedJob] = []
         self._closing = False
         self._asked_to_stop = 0
+        self._leaving = threading.Lock()
         self._hearing = Hearing(self._stop_is_asked)
         self._thread = threading.Thread(target=self._run, name="qwf-guardian", daemon=True)
 
@@ -155,6 +165,7 @@ class Guardian:
         self._watch(now)
         self._telling.tell(self.connected(), now)
         self._thread.start()
+        self.outage.start()
 
     def close(self) -> None:
         """Stop guarding, which only a worker that holds nothing may ask for, and take the heartbeat back."""
@@ -162,6 +173,7 @@ class Guardian:
         self._hearing.ring()
         self._thread.join(_LAST_ROUND_S)
         self._hearing.end()
+        self.outage.close()
         self._deadman.disarm()
         if not self._thread.is_alive():
             self._farewell()
@@ -183,6 +195,10 @@ class Guardian:
     def release_all(self, reason: str, end_at: float) -> None:
         """Ask every job to stop, and end those that have not by then."""
         self.holdings.tell_all(lambda held: held.tell(Stop.RELEASE, reason, end_at))
+
+    def has_lost(self, job: ClaimedJob) -> None:
+        """The lease of this attempt had lapsed, which is told to those that suspect it; from any thread."""
+        self._lost.append(job)
 
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""
@@ -232,6 +248,20 @@ class Guardian:
             self.leave(ExitCode.DONE)
         execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done)
 
+    def leave_if_closed(self) -> None:
+        """End the process if a job has closed its descriptors; from any thread.
+
+        Before anything is written to one that is somebody else's by now. Nothing can be given back, so what
+        it holds is taken back as after a crash, which this is.
+        """
+        if self._hearing.can_hear():
+            return
+        # Whoever comes second waits here for the end.
+        self._leaving.acquire()
+        held = ", ".join(str(one.job.id) for one in self.holdings.all())
+        _log.critical("the descriptors of this process were closed, so it ends; it holds the jobs %s", held)
+        leave_process(ExitCode.FAILED)
+
     def _stop_is_asked(self, number: int) -> None:
         """In the main thread: an idle worker stops also while the guardian waits for an answer."""
         if self.stopping is None:
@@ -246,7 +276,11 @@ class Guardian:
                 for number in self._hearing.wait(self._next_round(time.monotonic())):
                     self._stop(number)
                 self._round()
+        except MemoryError:
+            _log.critical("there is no memory left to guard jobs with, so the worker ends")
+            self.leave(ExitCode.FAILED)
         except BaseException:
+            self.leave_if_closed()
             # A worker without guards must not go on; what it holds is taken back when the lease lapses.
             _log.exception("the guardian failed, so the worker ends")
             self.leave(ExitCode.FAILED)
@@ -261,11 +295,17 @@ class Guardian:
 
     def _stop(self, number: int) -> None:
         """The first signal lets the jobs finish within the grace, the second ends them at once."""
+        if number == RETIRE:
+            # Those that it holds may take as long as they like; only no other is begun.
+            self.stopping = self.stopping or number
+            self.doing(WorkerState.STOPPING)
+            self._on_news()
+            return
         grace_s = 0.0 if self._asked_to_stop else self._grace_s
         if not self._asked_to_stop:
             _log.info("%s: stopping, with %g s for the current job", signal.Signals(number).name, grace_s)
         self._asked_to_stop += 1
-        self.stopping = self.stopping or number
+        self.stopping = number if self.stopping in (None, RETIRE) else self.stopping
         now = time.monotonic()
         # Hooks can be asked, and say what they have: those of the background at once, who would not end soon.
         asked_s = min(self.settings.cancel_grace_s, grace_s / 2)
@@ -282,6 +322,7 @@ class Guardian:
         return now if getattr(held.job, "background", False) else now + within_s
 
     def _round(self) -> None:
+        self.leave_if_closed()
         self._round_at = now = time.monotonic()
         self._judge.judge(now)
         if now + _TOGETHER_S >= self._due.absorb:
@@ -311,6 +352,7 @@ class Guardian:
             self._telling.tell(self.connected(), now)
         if soon >= self._due.sweep:
             self._sweep(now)
+        self._clear_what_was_lost()
 
     def connected(self) -> psycopg.Connection[Any]:
         if self._line.is_up:
@@ -322,6 +364,7 @@ class Guardian:
         return connection
 
     def _lost_touch(self, exc: Exception) -> None:
+        self.leave_if_closed()
         if self._line.let_go() or not self._was_away:
             _log.warning("the guardian has no database: %s", " ".join(str(exc).split()))
         self._was_away = True
@@ -367,9 +410,27 @@ class Guardian:
         try:
             for held in lost:
                 if self.holdings.holds(held.job) and not held.is_ending:
+                    self.has_lost(held.job)
                     held.tell(Stop.LEASE_LOST, "", time.monotonic())
         finally:
             self.claiming.release()
+
+    def _clear_what_was_lost(self) -> None:
+        """Say that this worker lives: it was taken for dead, and what it held is suspected for that."""
+        if not self._lost:
+            return
+        lost = list(self._lost)
+        try:
+            cleared = withdraw_doubts(self.connected(), [*lost, *(one.job for one in self.holdings.all())])
+        except DATABASE_AWAY:
+            raise
+        except psycopg.Error as exc:
+            # What is refused once would be each time, and is no reason to leave the other duties undone.
+            _log.warning("jobs that it lost stay suspected: %s", " ".join(str(exc).split()))
+            cleared = 0
+        if cleared:
+            _log.info("%d jobs are not to blame: this worker lives, its leases had lapsed", cleared)
+        del self._lost[: len(lost)]
 
     def _heed(self, control: Control | None, version: int) -> None:
         if version != self._telling.control_version:

@@ -12,11 +12,14 @@ Nothing here knows the database. What a job's function raises is its own failure
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
-from queue import Empty, SimpleQueue
+from contextlib import suppress
+from queue import SimpleQueue
 
 from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.roles.shared_loop import at_hand
@@ -38,7 +41,8 @@ class Hands:
         self._most = most
         self._perform = perform
         self._ring = ring
-        self._inbox: SimpleQueue[HeldJob | None] = SimpleQueue()
+        self._inbox: deque[HeldJob | None] = deque()
+        self._tokens: SimpleQueue[None] = SimpleQueue()
         self._ended: list[HeldJob] = []
         self._threads: list[threading.Thread] = []
         self._is_awaited = False
@@ -48,12 +52,13 @@ class Hands:
     @property
     def waiting(self) -> int:
         """How many no thread has begun."""
-        return self._inbox.qsize()
+        return len(self._inbox)
 
     def put(self, jobs: Iterable[HeldJob], in_hand: int) -> None:
         """Have these run; `in_hand` is how many there are with them, to start no more threads than those."""
         for held in jobs:
-            self._inbox.put(held)
+            self._inbox.append(held)
+            self._tokens.put(None)
         while len(self._threads) < min(in_hand, self._most):
             thread = threading.Thread(
                 target=self._work, name=f"qwf-job-{len(self._threads) + 1}", daemon=True
@@ -64,13 +69,12 @@ class Hands:
     def take_back(self) -> list[HeldJob]:
         """What no thread has begun, and none will."""
         back: list[HeldJob] = []
-        try:
+        with suppress(IndexError):
             while True:
-                held = self._inbox.get_nowait()
+                held = self._inbox.popleft()
                 if held is not None:
                     back.append(held)
-        except Empty:
-            return back
+        return back
 
     def ended(self) -> list[HeldJob]:
         """Those that have ended since the last time."""
@@ -102,18 +106,48 @@ class Hands:
     def close(self) -> None:
         """End the threads; none of them is at a job."""
         for _ in self._threads:
-            self._inbox.put(None)
+            self._inbox.append(None)
+            self._tokens.put(None)
 
     def _work(self) -> None:
-        get, perform, ended, now = self._inbox.get, self._perform, self._ended, time.monotonic
-        while (held := get()) is not None:
-            held.started = now()
-            at_hand.set(held)
-            perform(held)
-            held.ended = now()
+        """Until `close`: a thread that ended before that would be missed by every job after it.
+
+        What limits how long a call may take often raises an exception in its thread from another one, and
+        that may come when the job is over. Then it is nobody's failure. It comes as soon as a wait ends: so
+        what is waited for is a token, and the job is taken after that.
+        """
+        wait, take, perform, now = self._tokens.get, self._inbox.popleft, self._perform, time.monotonic
+        at: HeldJob | None = None
+        while True:
+            try:
+                if at is not None:
+                    self._over(at)
+                    at = None
+                while True:
+                    wait()
+                    # There may be more tokens than jobs: some were taken back, and some tokens were lost.
+                    try:
+                        at = take()
+                    except IndexError:
+                        continue
+                    if at is None:
+                        return
+                    at.started = now()
+                    at_hand.set(at)
+                    perform(at)
+                    self._over(at)
+                    at = None
+            except BaseException as late:
+                self._tokens.put(None)
+                _log.warning("something raised %s in the thread of a job that was over", type(late).__name__)
+
+    def _over(self, held: HeldJob) -> None:
+        """Once, however often it is called: nothing can come between the mark and the list."""
+        if math.isinf(held.ended):
             held.is_ending = True
-            ended.append(held)
-            if self._is_awaited and self._inbox.qsize() <= self._rings_at:
-                # Once: to ring is to let others run, so that nobody would get on.
-                self._is_awaited = False
-                self._ring()
+            held.ended = time.monotonic()
+            self._ended.append(held)
+        if self._is_awaited and len(self._inbox) <= self._rings_at:
+            # Once: to ring is to let others run, so that nobody would get on.
+            self._is_awaited = False
+            self._ring()

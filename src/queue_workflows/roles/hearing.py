@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Final
 
 from queue_workflows.db.joining import Bell
-from queue_workflows.host.hardening import hearable
+from queue_workflows.host.hardening import RETIRE, hearable
 
 _NOTHING: Final = b"\0"
 _DEFAULTS: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler}
@@ -39,7 +39,7 @@ class Hearing:
 
     def begin(self) -> None:
         """Hear."""
-        for number in hearable():
+        for number in (*hearable(), RETIRE):
             self._before[number] = signal.signal(number, self._heard)
         signal.set_wakeup_fd(self._bell.writer, warn_on_full_buffer=False)
         _hearing.add(self)
@@ -56,6 +56,10 @@ class Hearing:
         """Wait for signals, a ring, or the time; each signal as often as it came."""
         select.select([self._bell], [], [], seconds)
         return [number for number in self._bell.answer() if number in self._before]
+
+    def can_hear(self) -> bool:
+        """Whether its descriptors are its own still; a job that closes all of the process closes them too."""
+        return self._bell.is_whole()
 
     def ring(self) -> None:
         """End the present or the next wait; from any thread."""

@@ -1,7 +1,8 @@
 """The jobs in a worker's hands, and the dead man's timer that stands at the earliest of their leases.
 
-The timer is armed after each confirmed claim and renewal, from a clock read before it was sent. Who cannot
-renew (no database, or no GIL) leaves it alone, and the kernel ends the process.
+The timer is armed after each confirmed claim and renewal, from a clock read before it was sent. A worker
+that cannot renew (no database, or no GIL) leaves it alone, and the kernel ends the process. Jobs that go on
+without their lease (`roles.outage`) count with the time until which they may.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ class Holdings:
         self._margin_s = max(lease_s / 10, 0.1)
         self._lock = threading.Lock()
         self._held: dict[int, HeldJob] = {}
+        # Those that go on without their lease, and until when, on the boot clock.
+        self._going_on: dict[int, HeldJob] = {}
+        self._going_on_until = 0.0
 
     def take(self, held: HeldJob) -> None:
         """A job whose claim is confirmed."""
@@ -92,7 +96,25 @@ class Holdings:
         with self._lock:
             for held in alive:
                 held.lease_until = reading + self.lease_s
+                self._going_on.pop(held.job.id, None)
             self._arm()
+
+    def lapses_at(self) -> float | None:
+        """When the timer would fire if nothing went on without its lease; None while none is armed."""
+        with self._lock:
+            if self._held:
+                return min(held.lease_until for held in self._held.values()) - self._margin_s
+            return self._deadman.deadline
+
+    def go_on(self, held: Sequence[HeldJob], until: float) -> bool:
+        """Let these live until then whatever their leases say; False if other jobs are held by now."""
+        with self._lock:
+            if not all(any(one is known for known in held) for one in self._held.values()):
+                return False
+            self._going_on = dict(self._held)
+            self._going_on_until = until
+            self._arm()
+        return True
 
     def bounded(self, when: Callable[[Callable[[], None]], None] | None = None) -> _Bounded:
         """A statement of the main thread, from the clock reading given: no answer within a lease ends us.
@@ -116,10 +138,19 @@ class Holdings:
 
     def _arm(self) -> None:
         if self._held:
-            first = min([held.lease_until for held in self._held.values()])
+            if self._going_on:
+                first = min([self._lives_until(held) for held in self._held.values()])
+            else:
+                first = min([held.lease_until for held in self._held.values()])
             self._deadman.arm(first - self._margin_s)
         else:
+            self._going_on = {}
             self._deadman.disarm()
+
+    def _lives_until(self, held: HeldJob) -> float:
+        if self._going_on.get(held.job.id) is held:
+            return max(held.lease_until, self._going_on_until)
+        return held.lease_until
 
 
 class _Bounded:

@@ -15,6 +15,8 @@ from typing import Any, Final
 INCARNATION: Final = "_QWF_INCARNATION"
 JOBS_DONE: Final = "_QWF_JOBS_DONE"
 SCHEMA: Final = "_QWF_SCHEMA"
+# Told to one of the processes that take the place of a worker of several jobs: to run one, and its number.
+PART: Final = "_QWF_PART"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,8 @@ class Identity:
     jobs_done: int = 0
     # What was needed of which database, and was there; empty before anybody has looked.
     schema: str = ""
+    # Of the processes that take the place of one with several jobs; 0 is none of these.
+    part: int = 0
 
     @property
     def worker_id(self) -> str:
@@ -39,15 +43,24 @@ class Identity:
         """The incarnation that the supervisor gave, else one of our own."""
         # Taken out: a worker that a job starts is another one.
         given, done = environ.pop(INCARNATION, ""), environ.pop(JOBS_DONE, "")
-        schema = environ.pop(SCHEMA, "")
+        schema, part = environ.pop(SCHEMA, ""), environ.pop(PART, "")
         incarnation = given if given.isalnum() else uuid.uuid4().hex[:12]
-        return cls(host_label, queue, incarnation, os.getpid(), int(done) if done.isdecimal() else 0, schema)
+        jobs_done = int(done) if done.isdecimal() else 0
+        number = int(part) if part.isdecimal() else 0
+        return cls(host_label, queue, incarnation, os.getpid(), jobs_done, schema, number)
 
     def hand_on(self, jobs_done: int, environ: MutableMapping[str, str] = os.environ) -> None:
         """Before this process executes itself anew: to its supervisor, and in its counts, it is the same."""
         environ[INCARNATION] = self.incarnation
         environ[JOBS_DONE] = str(jobs_done)
         environ[SCHEMA] = self.schema
+        if self.part:
+            environ[PART] = str(self.part)
+
+
+def given_to(incarnation: str, part: int = 0) -> dict[str, str]:
+    """What a supervisor tells a worker that it starts."""
+    return {INCARNATION: incarnation} | ({PART: str(part)} if part else {})
 
 
 @cache

@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Self, TypedDict
 
 import psycopg
 
+from queue_workflows.errors import UnusableRow
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.guards import HeldJob
@@ -38,6 +39,7 @@ from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedJob, Fence
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.ending import Ended, Ending
+from queue_workflows.repositories.faults import failures_of, faults_of
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.hook_jobs import HookJobRepository
@@ -107,7 +109,6 @@ class _Claiming(TypedDict):
     lease_s: float
     limit: int
     positions: Sequence[int]
-    alone: bool
 
 
 class Asked(NamedTuple):
@@ -137,9 +138,17 @@ class Intake:
         self._lanes = LaneRepository(connection, self.repository.family)
         self._reached = Reached(terms.queue)
 
-    def claim(self, marks: Marks, now: float, *, limit: int = 1, alone: bool = False) -> list[ClaimedJob]:
+    def claim(
+        self,
+        marks: Marks,
+        now: float,
+        *,
+        limit: int = 1,
+        alone: bool = False,
+        suspects_first: bool = False,
+    ) -> list[ClaimedJob]:
         """The next jobs, at most `limit`, without whose limit is full; `marks` learn from the answer."""
-        jobs = self._claimed(marks, now, limit=limit, alone=alone)
+        jobs = self._claimed(marks, now, limit=limit, alone=alone, suspects_first=suspects_first)
         marks.claimed(jobs, limit)
         return self.begun(jobs)
 
@@ -194,8 +203,9 @@ class Intake:
         that either this sees who went into a lane meanwhile, or that one sees the free slot; in one round
         trip.
         """
-        if self._terms.offers or self._locks.has_of([ending.fence for ending in endings]):
-            # A lock is freed after the end is stored, and who waits for it may be the next.
+        if alone or self._terms.offers or self._locks.has_of([ending.fence for ending in endings]):
+            # A lock is freed after the end is stored, and who waits for it may be the next. A suspect is
+            # claimed by a statement of its own.
             ended = self.end(endings, is_counted=True)
             jobs = self._claimed(marks, now, limit=limit, alone=alone)
             return Asked(endings, marks, limit, lambda: (ended, jobs))
@@ -206,7 +216,6 @@ class Intake:
             "lease_s": terms.lease_s,
             "limit": limit,
             "positions": positions,
-            "alone": alone,
         }
         fences = [ending.fence for ending in endings] if self._kept else []
         if not fences or not (keys := self._kept.keys_of(fences)):
@@ -223,13 +232,18 @@ class Intake:
         admitted()
         return Asked(endings, marks, limit, lambda: (ended, jobs))
 
-    def _claimed(self, marks: Marks, now: float, *, limit: int, alone: bool) -> list[ClaimedJob]:
+    def _claimed(
+        self, marks: Marks, now: float, *, limit: int, alone: bool, suspects_first: bool = False
+    ) -> list[ClaimedJob]:
         self._reached.by(marks)
         terms = self._terms
         if terms.offers and (jobs := self._offered(limit, alone)):
             # They say nothing of the queue.
             marks.unsure()
             return jobs
+        if alone:
+            # A suspect is next only where there is nothing else, also below the marks.
+            marks.unsure()
         return self.repository.claim(
             terms.queue,
             worker_id=terms.worker_id,
@@ -237,6 +251,7 @@ class Intake:
             limit=limit,
             positions=marks.positions(now),
             alone=alone,
+            suspects_first=suspects_first,
             durable=False,
         )
 
@@ -282,12 +297,20 @@ class Intake:
         """Whether `begun` has a question: not while the connection is at one."""
         if self._kept.has_late:
             return True
-        return any([job.limit_key or job.host_lock for job in claimed])  # noqa: C419 - half of the time
+        return (
+            any([job.limit_key or job.host_lock for job in claimed])  # noqa: C419 - half of the time
+            or bool(faults_of(claimed))
+        )
 
     def begun(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
-        """Those of a claim that may run; asks only if some have a key, or a slot is to be given back."""
+        """Those of a claim that may run; asks only if some have a key, or a slot is to be given back.
+
+        A row that nobody can handle ends here, before anything is made of it.
+        """
         if self._kept.has_late:
             self._give_back(self._kept.pop_late())
+        if faults := faults_of(claimed):
+            claimed = self._without(claimed, faults)
         try:
             jobs = self._with_slots(self._with_locks(claimed))
         except BaseException:
@@ -298,6 +321,13 @@ class Intake:
         if len(jobs) < len(claimed):
             count_held(claimed, len(claimed) - len(jobs))
         return jobs
+
+    def _without(self, jobs: list[ClaimedJob], faults: Mapping[int, UnusableRow]) -> list[ClaimedJob]:
+        """Jobs but for those with a fault, which end as failed."""
+        _log.error("%d jobs are ended as failed: %s", len(faults), next(iter(faults.values())).message)
+        endings = failures_of(jobs, faults)
+        count_ended(self._terms.queue, endings, self.repository.end_many(endings).statuses)
+        return [job for job in jobs if job.id not in faults]
 
     # Host locks.
 

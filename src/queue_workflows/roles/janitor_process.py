@@ -16,7 +16,7 @@ import psycopg
 
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ConfigurationError, EmbeddedSetupError, ExitCode, QwfError
-from queue_workflows.host.flock import local, trusted
+from queue_workflows.host.flock import usable
 from queue_workflows.host.hardening import bound_to_launcher, harden
 from queue_workflows.host.janitor import Verdict
 from queue_workflows.host.missing_locks import open_directory
@@ -64,7 +64,7 @@ def run_janitor(
         halt = Halt(waiter.ring)
         janitor = Janitor(
             kinds,
-            lambda: local(directory if settings.lock_dir else trusted(directory)),
+            lambda: usable(directory),
             command,
             waiter,
             halt,

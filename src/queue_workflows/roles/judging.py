@@ -17,7 +17,7 @@ import psycopg
 from queue_workflows.db.failures import DATABASE_AWAY, DATABASE_FAILED
 from queue_workflows.errors import ExitCode, PayloadError
 from queue_workflows.host.hardening import exit_code_of
-from queue_workflows.jobs.ending import ending_of, outcome_of
+from queue_workflows.jobs.ending import ending_of, for_good, outcome_of
 from queue_workflows.jobs.guards import HeldJob, Verdict, overrun_in_words, verdict_on
 from queue_workflows.jobs.observing import count_ended, cut_short
 from queue_workflows.jobs.outcomes import Outcome, Released, Stop
@@ -139,8 +139,9 @@ class Judge:
             guardian.claiming.release()
             return
         others = [one for one in guardian.holdings.all() if one is not held]
-        outcomes = [(held, outcome_of(verdict, held, now))]
-        outcomes += [(one, Released("its worker had to end another job")) for one in others]
+        outcomes = [(held, for_good(outcome_of(verdict, held, now), held.ctx))]
+        beside = Released("its worker had to end another job")
+        outcomes += [(one, for_good(beside, one.ctx)) for one in others]
         endings = [self._ending_of(one, how) for one, how in outcomes]
         accepted = [each for each in endings if each is not None]
         if verdict is Verdict.STOP:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import uuid
@@ -13,6 +14,7 @@ from typing import Final, NoReturn
 
 import psutil
 
+from queue_workflows.host import last_word
 from queue_workflows.host.lifetime import MARK, kill_trees
 from queue_workflows.host.pid1 import LAUNCHER_PID
 from queue_workflows.roles.identity import Identity
@@ -44,6 +46,7 @@ def leave(status: int) -> NoReturn:
     """End this process from any thread; no `finally` of the job runs, which may never get that far."""
     end_children()
     _flush()
+    last_word.own.announce(status)
     os._exit(status)
 
 
@@ -52,8 +55,11 @@ def execute_anew(launcher_pid: int | None, identity: Identity, jobs_done: int) -
     if launcher_pid is not None:
         os.environ[LAUNCHER_PID] = str(launcher_pid)
     identity.hand_on(jobs_done)
+    last_word.own.hand_on()
     _reap()
     _flush()
+    # A job may have held signals back in this thread, and an exec hands that on: nobody would hear a stop.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 

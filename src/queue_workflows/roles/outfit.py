@@ -82,7 +82,6 @@ class Outfit:
             listener=listener,
             marks=marks,
             rng=rng,
-            pooled=database.pooled,
         )
         hooks = _hooks_of(database, settings, guardian, aside, redactor)
         performer = Performer(

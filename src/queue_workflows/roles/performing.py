@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -13,9 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psycopg
 
 from queue_workflows.config import current_config
+from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.errors import LeaseLost
 from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.ending import ending_of
+from queue_workflows.jobs.ending import ending_instead, ending_of, for_good
 from queue_workflows.jobs.executor import Loop, execute
 from queue_workflows.jobs.late_inputs import KeptInputs, on_resolved_inputs
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
@@ -34,6 +38,8 @@ from queue_workflows.states import JobStatus
 
 if TYPE_CHECKING:
     from queue_workflows.hooks.performing import HookRunner
+
+_log = logging.getLogger(__name__)
 
 # How long a job waits that this process does not know how to run; who knows it fetches it within a minute. A
 # short one would have workers that do not know a million of them put them aside again all the time.
@@ -91,8 +97,20 @@ class Performer:
     def perform(self, job: ClaimedJob, ctx: JobContext) -> Performed:
         """Run the job's function here and now, or put the job aside for who knows it.
 
-        Raises what the database has against it, before the function has begun.
+        Raises that the database is away, before the function has begun. Whatever else is in the way then is
+        the job's own end: its row, or its run's, holds what cannot be read.
         """
+        try:
+            return self._run(job, ctx)
+        except DATABASE_AWAY:
+            raise
+        except Exception as exc:
+            _log.error("job %d cannot begin: %s: %s", job.id, type(exc).__name__, " ".join(str(exc).split()))
+            entry = captured(exc, self._redactor)
+            ending = ending_instead(exc, job, entry, for_good=ctx.has_begun_for_good)
+            return Performed(ending, counts=False)
+
+    def _run(self, job: ClaimedJob, ctx: JobContext) -> Performed:
         if isinstance(job, ClaimedIngestJob):
             task = self._tasks.find(job.task_name)
             if task is None:
@@ -124,6 +142,12 @@ class Performer:
         return performed
 
     def _performed(self, job: ClaimedJob, work: Work, ctx: JobContext, run: WorkflowRun | None) -> Performed:
+        if ctx.stopping is None:
+            try:
+                ctx.begin(work.rules)
+            except LeaseLost:
+                return Performed(None, counts=False)
+        ctx.survives_outage = work.survives_outage or getattr(job, "survives_outage", False)
         outcome = execute(
             job,
             work,
@@ -134,7 +158,8 @@ class Performer:
             limits=self._limits,
             redactor=self._redactor,
         )
-        return Performed(self._ending_of(outcome, job), not isinstance(outcome, _NO_JOBS_WORTH))
+        counts = not isinstance(outcome, _NO_JOBS_WORTH)
+        return Performed(self._ending_of(for_good(outcome, ctx), job), counts)
 
     def unknown(self, jobs: Sequence[ClaimedJob]) -> set[str]:
         """The tasks of these jobs, of one family, that this process does not know."""
@@ -146,9 +171,9 @@ class Performer:
         """How a job ends whose task this process does not know."""
         return _aside(job, UNKNOWN_TASK, job.task_name)
 
-    def unperformed(self, job: ClaimedJob) -> Ending | None:
+    def unperformed(self, job: ClaimedJob, ctx: JobContext) -> Ending | None:
         """How a job ends whose function could not begin."""
-        return self._ending_of(Released("the database was away"), job)
+        return self._ending_of(for_good(Released("the database was away"), ctx), job)
 
     def task_names(self) -> list[str]:
         """The ingest tasks that this process can run."""

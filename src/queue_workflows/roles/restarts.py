@@ -21,21 +21,30 @@ _ORDERLY: Final = HOPELESS | {
     ExitCode.INTERRUPTED,
     ExitCode.TERMINATED,
 }
-_ORDERED: Final = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+
+def acted_on(status: int, *, chosen: bool) -> int:
+    """What an end is taken for: a status that our code did not choose says nothing, whatever its number."""
+    return status if chosen or status < 0 else ExitCode.FAILED
 
 
 def crashed(status: int) -> bool:
-    """Whether the job that a worker was at may have caused this end; a status as Popen gives it."""
-    return -status not in _ORDERED if status < 0 else status not in _ORDERLY
+    """Whether the jobs that a process held may have caused this end, a status to act on.
+
+    Our code hears every signal that asks it to stop, so one that was killed by such a signal was not asked.
+    """
+    return status not in _ORDERLY
 
 
-def describe(status: int) -> str:
-    """A status in words: the signal, or the code and what it means."""
+def describe(status: int, *, chosen: bool = True) -> str:
+    """A status in words: the signal, or the code and what it means if our code chose it."""
     if status < 0:
         try:
             return f"killed by {signal.Signals(-status).name}"
         except ValueError:
             return f"killed by signal {-status}"
+    if not chosen:
+        return f"ended with {status} unannounced, as by os._exit() in a job"
     meanings = [f" ({code.meaning.rstrip('.')})" for code in ExitCode if code == status]
     return "".join([f"ended with {status}", *meanings])
 
@@ -47,6 +56,15 @@ class Next:
     delay_s: float | None
     deaths: int = 0
     parked: bool = False
+
+    def in_words(self, status: int) -> str:
+        """For the log, beside how it ended."""
+        if self.delay_s is None:
+            return "its work is done" if status == ExitCode.DONE else "it is not started again"
+        if self.parked:
+            return "starts when it is switched on"
+        when = "again at once" if self.delay_s == 0 else f"again in {self.delay_s:.1f} s"
+        return f"{when}, though that may not help before somebody acts" if status in HOPELESS else when
 
 
 @dataclass(frozen=True)

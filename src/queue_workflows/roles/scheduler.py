@@ -126,6 +126,8 @@ class Scheduler:
         ticks = TickRepository(connection)
         self._aside = {name: until for name, until in self._aside.items() if until > now}
         due = ticks.due(aside=list(self._aside))
+        for name, wrong in due.unreadable.items():
+            self._put_aside(name, wrong)
         if due.now is not None:
             self._insert(ticks, due.schedules, due.now)
         if now >= self._upkeep_at:

@@ -24,7 +24,7 @@ from queue_workflows.roles.schema import wait_for_schema
 from queue_workflows.settings import Settings
 
 # The revision that brought the last index which a scheduler's statements cannot do without.
-MIN_SCHEMA: Final = 31
+MIN_SCHEMA: Final = 33
 ROLE: Final = "scheduler"
 
 

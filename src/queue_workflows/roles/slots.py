@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.launcher import Child
+from queue_workflows.host.launcher import Started
 from queue_workflows.roles.lifeline import Lifeline
 from queue_workflows.roles.loop import Urgency
 from queue_workflows.roles.sweep import Sweep
@@ -31,6 +31,8 @@ class WorkerSpec:
 
     queue: str
     options: tuple[str, ...] = ()
+    # How many jobs share its process, where each could have its own as well.
+    shared_by: int = 1
     is_attendant: ClassVar[bool] = False
 
     @property
@@ -57,6 +59,7 @@ class RoleSpec:
     # Of no use by itself: it ends when nothing else is left to run.
     is_attendant: bool = False
     queue = ""
+    shared_by: ClassVar[int] = 1
     last_ends: ClassVar[frozenset[int]] = frozenset()
 
     def worker_id(self, _host_label: str, _incarnation: str) -> None:
@@ -82,7 +85,7 @@ class Life:
     """One incarnation; `fd` is None once it has ended, `worker_id` for who is no worker."""
 
     worker_id: str | None
-    child: Child
+    child: Started
     fd: int | None
     started_at: float
     ended_at: float = 0.0
@@ -97,7 +100,9 @@ class Slot:
     """The place of one process; `start_at` None and no life: done, or parked.
 
     `urgent` says that a worker died and is to be replaced at once, which is what spares are for. `device` is
-    the GPU that whoever runs here has to itself.
+    the GPU that whoever runs here has to itself. `parts` are the places of those that run here instead, one
+    job each; `part` is the number of such a place. `unexplained` are workers that died, as far as is known
+    not of their jobs; `else_at` is when to start if that is so, while it is not known of the last of them.
     """
 
     name: str
@@ -107,12 +112,32 @@ class Slot:
     parked_at: float | None = None
     urgent: bool = False
     device: str | None = None
+    part: int = 0
+    parts: list[Slot] = field(default_factory=list, repr=False)
+    unexplained: set[str] = field(default_factory=set)
+    else_at: float | None = None
     life: Life | None = field(default=None, repr=False)
 
     @property
     def done(self) -> bool:
         """Nothing runs here any more, and nothing will."""
         return self.life is None and self.start_at is None and self.parked_at is None
+
+    def hear(self, verdicts: Mapping[str, bool], now: float) -> bool:
+        """Which workers died of their jobs, and which did not; whether one of this slot did, which starts.
+
+        Then there is no reason to wait with the next.
+        """
+        known = {name for name in self.unexplained if verdicts.get(name)}
+        if self.else_at is not None and not self.unexplained.isdisjoint(verdicts):
+            self.start_at, self.else_at = None if self.start_at is None else self.else_at, None
+        self.unexplained -= verdicts.keys()
+        self.deaths = max(0, self.deaths - len(known))
+        if not known or self.start_at is None:
+            return False
+        if self.deaths <= 1:
+            self.start_at, self.urgent = min(self.start_at, now), True
+        return True
 
 
 def slots_of(specs: Sequence[Spec], now: float) -> list[Slot]:

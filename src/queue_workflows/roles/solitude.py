@@ -1,11 +1,16 @@
-"""When a crew empties its hands for a suspect; pure, told the time.
+"""When a worker turns to a suspect though there is other work; pure, told the time.
 
-A suspect (a job whose worker died while it held several) is claimed by a worker that holds nothing else. A
-crew with enough to do never does, so it looks at the head of its queue about once per poll:
+A suspect (a job whose worker died while it ran) is claimed by a worker that holds nothing else, after what is
+not suspect. Under good work that never ends this would be never. So each worker turns to the suspects now and
+then. One that runs one job at a time does so by chance, the likelier the longer its last job took: that needs
+no memory, which a worker that dies of its job would lose. A crew, which with enough to do never has empty
+hands, looks whether there is a suspect, and empties them:
 
-    together ──a suspect is at the head──> emptying ──hands are empty──> alone with the head ──> together
-       ^                                      │
-       └──── its patience is over ────────────┘
+    together ──a suspect waits──> emptying ──hands are empty──> alone with a suspect ──> together
+       ^                             │
+       └──── its patience is over ───┘
+
+Suspects of hooks keep their place, so a crew of hooks looks at the head of its queue, once per poll.
 
 While it empties its hands, threads stand idle behind its longest job. So it is patient for a second, then
 works on for four times as long as that took, and is twice as patient the next time: a suspect waits for about
@@ -14,8 +19,16 @@ ten times the longest job, and costs a fifth of the worker at most.
 
 from __future__ import annotations
 
+from random import Random
 from typing import Final
 
+# How many polls lie between the looks of a crew whose suspects come after all others.
+_LOOKS_EVERY: Final = 10
+# About once in so long a worker of one job takes a suspect first, and at every fourth job at the most.
+TURN_EVERY_S: Final = 5.0
+_LARGEST_SHARE: Final = 0.25
+# What the start of a worker counts for, which may be all that any worker's life comes to.
+_OF_A_START_S: Final = 0.1
 _FIRST_PATIENCE_S: Final = 1.0
 _LONGEST_PATIENCE_S: Final = 3600.0
 _WORKED_BETWEEN: Final = 4
@@ -24,9 +37,14 @@ _WORKED_BETWEEN: Final = 4
 class Solitude:
     """Whether to empty the hands, or to look whether there is a reason to."""
 
-    def __init__(self, look_every_s: float) -> None:
-        self._look_every_s = look_every_s
-        self._look_at = 0.0
+    def __init__(self, poll_s: float, *, is_last: bool = False, rng: Random | None = None) -> None:
+        """`is_last` says that suspects come after all others: then to look for them is no hurry.
+
+        Nor is it at first, when this worker may have been started because of one.
+        """
+        self._look_every_s = poll_s * (_LOOKS_EVERY if is_last else 1)
+        self._look_at: float | None = None if is_last else 0.0
+        self._rng = rng or Random()  # noqa: S311
         self._since: float | None = None
         self._patience_s = _FIRST_PATIENCE_S
 
@@ -36,11 +54,13 @@ class Solitude:
         return self._since is not None
 
     def must_look(self, now: float) -> bool:
-        """Whether to look at the head of the queue."""
+        """Whether to look for a suspect."""
+        if self._look_at is None:
+            self._look_at = now + self._look_every_s * self._rng.random()
         return self._since is None and now >= self._look_at
 
     def seen(self, is_suspect: bool, now: float) -> None:
-        """What was at the head."""
+        """Whether there was one."""
         self._look_at = now + self._look_every_s
         if is_suspect:
             self._since = now
@@ -59,3 +79,24 @@ class Solitude:
     def had(self) -> None:
         """It was alone, and asked for the head."""
         self._since, self._patience_s = None, _FIRST_PATIENCE_S
+
+
+class SuspectsTurn:
+    """Of a worker with one job at a time: whether its next claim is of a suspect first."""
+
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
+        self._since: float | None = None
+        self._is_next = False
+
+    def comes(self, now: float) -> bool:
+        """Before each claim."""
+        worked_s = _OF_A_START_S if self._since is None else now - self._since
+        self._since = now
+        self._is_next = self._rng.random() < min(_LARGEST_SHARE, worked_s / TURN_EVERY_S)
+        return self._is_next
+
+    def take(self) -> bool:
+        """Whether this claim is that; once."""
+        is_next, self._is_next = self._is_next, False
+        return is_next

@@ -1,38 +1,32 @@
-"""A spare worker: started ahead of need, with everything imported, waiting to be told whose place it takes.
+"""A spare worker: started ahead of need, with everything imported, waiting for what it is to be.
 
-    supervisor ──starts──> imports, the host app's wiring ──says so, waits at a pipe──┬──name──> a worker
-                                                                                      └──its end──> ends
+    supervisor ──starts──> imports, the host app's wiring ──says so──┬──fork──> a worker, and it waits again
+                                                                     ├──become──> a worker itself
+                                                                     └──the end of the socket──> ends
 
-It waits before it opens anything: no connection, no thread, no job's memory. The pipe's other end is the
-supervisor's alone, so a spare ends with its supervisor, however that ends. A second pipe says that it waits.
+It waits before it opens anything: no connection, no thread, no job's memory. So it can be forked from (see
+`host.fork_server`), as often as workers die. Where a host app's imports have opened or started something that
+a fork cannot copy, it becomes the next worker itself.
 """
 
 from __future__ import annotations
 
 import os
-import re
+import socket
 from collections.abc import MutableMapping
-from contextlib import suppress
 from typing import Final
 
-from queue_workflows.roles.identity import INCARNATION
+from queue_workflows.host.fork_server import serve
+from queue_workflows.roles.identity import versions
 
-PIPES: Final = "_QWF_SPARE"
-WAITS: Final = b"."
-_PIPES: Final = re.compile(r"(\d+),(\d+)")
-_LONGEST_NAME: Final = 64
+SOCKET: Final = "_QWF_SPARE"
 
 
 def is_called(environ: MutableMapping[str, str] = os.environ) -> bool:
-    """Whether to work: at once for who is no spare, for a spare when it has been given a name."""
-    told = _PIPES.fullmatch(environ.pop(PIPES, ""))
-    if told is None:
+    """Whether to work: at once for what is no spare, for a spare when it has been given a name."""
+    told = environ.pop(SOCKET, "")
+    if not told.isdecimal():
         return True
-    pipe, waits = int(told[1]), int(told[2])
-    # Who is called before it waits is told of no longer.
-    with suppress(BrokenPipeError), open(waits, "wb", buffering=0) as line:
-        line.write(WAITS)
-    with open(pipe, "rb", buffering=0) as line:
-        name = line.read(_LONGEST_NAME).decode("ascii")
-    environ[INCARNATION] = name
-    return name != ""
+    # Asked for by every worker, and slow to find.
+    versions()
+    return serve(socket.socket(fileno=int(told)), environ)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from queue_workflows.host.launcher import Child, spawn
-from queue_workflows.roles.identity import INCARNATION
 from queue_workflows.roles.lifeline import PIPE, Lifeline
 from queue_workflows.roles.placement import Handover
 from queue_workflows.roles.slots import RoleSpec, Spec
@@ -19,23 +18,25 @@ Outlet = Callable[[str], AbstractContextManager[int | None]]
 def started(
     spec: Spec,
     command: Sequence[str],
-    incarnation: str,
+    told: Mapping[str, str],
     *,
     output: AbstractContextManager[int | None],
     given: Handover,
     settings: Settings,
     now: float,
 ) -> tuple[Child, Lifeline | None]:
-    """The child, and the lifeline of one that sends no heartbeat."""
-    env = {**given.environ, INCARNATION: incarnation}
+    """The child, whose environment has what it is `told`; and the lifeline of one that sends no heartbeat."""
+    env = {**given.environ, **told}
     with output as stream:
         if not isinstance(spec, RoleSpec):
             held = given.descriptors
-            return spawn(command, env=env, stdout=stream, stderr=stream, pass_fds=held), None
+            child = spawn(command, env=env, stdout=stream, stderr=stream, pass_fds=held, with_last_word=True)
+            return child, None
         lifeline = Lifeline(now, stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
         env[PIPE] = str(lifeline.fd)
         try:
-            child = spawn(command, env=env, stdout=stream, stderr=stream, pass_fds=[lifeline.fd])
+            own = [lifeline.fd]
+            child = spawn(command, env=env, stdout=stream, stderr=stream, pass_fds=own, with_last_word=True)
         except BaseException:
             lifeline.close()
             raise

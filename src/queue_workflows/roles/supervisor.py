@@ -33,13 +33,17 @@ from typing import Final
 
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.launcher import Child, watch
+from queue_workflows.host.hardening import RETIRE
+from queue_workflows.host.launcher import Started, watch
+from queue_workflows.host.pid1 import TIMER_IN_WORDS, has_announced_kill
 from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles import loop
 from queue_workflows.roles.bookkeeper import Bookkeeper, Burial, Pace, Wanted
+from queue_workflows.roles.identity import given_to
+from queue_workflows.roles.isolation import Isolation
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
 from queue_workflows.roles.placement import Placement
-from queue_workflows.roles.restarts import HOPELESS, Next, Restarts, crashed, describe
+from queue_workflows.roles.restarts import Next, Restarts, acted_on, crashed, describe
 from queue_workflows.roles.slots import EachDevice, Life, Slot, Spec, slots_of, worth_a_spare
 from queue_workflows.roles.spares import Spares
 from queue_workflows.roles.starting import Outlet, started
@@ -52,6 +56,12 @@ _log = logging.getLogger(__name__)
 _LOOK_EVERY_S: Final = 1.0
 _RELEASE_S: Final = 5.0  # beyond the grace, for a worker that has to give back its job
 _AT_ONCE_S: Final = 2.0
+# How long a worker is not replaced until it is known whether it died of its jobs.
+_KNOWN_WITHIN_S: Final = 1.0
+# So many deaths in a row that no job explains are made good by a start from nothing.
+_MENDED_AFTER: Final = 4
+# How soon to look again for the spare that a worker is to be forked from.
+_SPARE_COMES_S: Final = 0.05
 _LAST_BURIALS_S: Final = 5.0
 LONGEST_STOP_S: Final = _RELEASE_S + _LAST_BURIALS_S  # beyond the grace; the examples in docs/ allow for it
 
@@ -142,6 +152,7 @@ class Supervisor:
         self._now = now
         self._chance = chance
         self._vigil = Vigil(stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
+        self._isolation = Isolation(now, spares.can_fork)
         self._slots = [*slots_of(specs, now()), *self._placement.first_slots()]
         self._obeyed = Urgency.NONE
         self._kill_at: float | None = None
@@ -173,6 +184,7 @@ class Supervisor:
                 self._see_to_the_end(slot, slot.life)
         self._judge()
         self._unpark()
+        self._tend_parts()
         fresh = [*self._placement.tend(), *slots_of(self._late(), self._now())]
         self._slots += [] if self._obeyed else fresh
         self._start_due()
@@ -206,7 +218,9 @@ class Supervisor:
     def _start_due(self) -> None:
         for slot in self._slots:
             is_due = slot.start_at is not None and slot.start_at <= self._now()
-            if is_due and self._placement.admits(slot):
+            if is_due and slot.urgent and self._spares.is_coming(slot.spec):
+                slot.start_at = self._now() + _SPARE_COMES_S
+            elif is_due and self._placement.admits(slot):
                 slot.start_at = None
                 self._start(slot)
 
@@ -216,12 +230,16 @@ class Supervisor:
         started_at = self._now()
         self._spares.started(started_at)
         try:
-            child, lifeline = self._spared(slot, incarnation), None
+            child: Started | None = self._spared(slot, incarnation)
+            lifeline = None
             if child is None:
+                # Not under the name that a fork was asked for which may come too late.
+                incarnation = secrets.token_hex(6)
+                worker_id = slot.spec.worker_id(self._settings.host_label, incarnation)
                 child, lifeline = started(
                     slot.spec,
                     self._command_for(slot.spec),
-                    incarnation,
+                    given_to(incarnation, slot.part),
                     output=self._outlet(slot.name),
                     given=self._placement.hand_over(slot, worker_id),
                     settings=self._settings,
@@ -237,17 +255,18 @@ class Supervisor:
         except OSError as exc:
             _log.error("%s: pid %d cannot be watched: %s", slot.name, child.pid, exc)
             slot.life.ended_at = self._now()
-            self._end(slot.life)
+            slot.life.sweep = Sweep(child, self._waiter.ring)
+            slot.life.sweep.start()
             return
         self._waiter.watch(fd, lambda: self._ended(slot))
         if worker_id is not None:
             self._vigil.begin(worker_id, started_at)
         _log.info("%s: started, pid %d%s", slot.name, child.pid, f", as {worker_id}" if worker_id else "")
 
-    def _spared(self, slot: Slot, incarnation: str) -> Child | None:
+    def _spared(self, slot: Slot, incarnation: str) -> Started | None:
         """A spare is as old as what it imported; who was stopped or mended comes back with what is new."""
         if slot.urgent:
-            return self._spares.take(slot.spec, incarnation)
+            return self._spares.take(slot.spec, given_to(incarnation, slot.part))
         self._spares.dismiss(slot.spec)
         return None
 
@@ -268,7 +287,10 @@ class Supervisor:
 
     def _end(self, life: Life) -> None:
         life.sweep = Sweep(life.child, self._waiter.ring)
-        life.sweep.start()
+        if life.fd is None and life.child.has_left_nothing():
+            life.sweep.over = True
+        else:
+            life.sweep.start()
 
     def _see_to_the_end(self, slot: Slot, life: Life) -> None:
         """Wait for the child once its tree is swept; then what it held can be taken back."""
@@ -277,6 +299,7 @@ class Supervisor:
         if life.fd is not None:
             self._give_up(slot, life, life.sweep, life.fd)
             return
+        is_announced = has_announced_kill(life.child.pid)
         status = life.child.poll()
         if status is None:
             return
@@ -286,15 +309,18 @@ class Supervisor:
         self._placement.vacated(slot, life.sweep.left)
         if life.lifeline is not None:
             life.lifeline.close()
+        chosen = life.child.chose(status)
+        how, status = describe(status, chosen=chosen), acted_on(status, chosen=chosen)
+        if is_announced and status == -signal.SIGKILL:
+            how = f"killed {TIMER_IN_WORDS}"
         if life.worker_id is not None:
             blamed = crashed(status) and self._kill_at is None
             lease_s = self._settings.lease_for(slot.spec.queue)
-            self._bookkeeper.bury(Burial(life.worker_id, life.ended_at, lease_s, blamed))
+            self._bookkeeper.bury(Burial(life.worker_id, life.ended_at, lease_s, blamed, how))
+            slot.unexplained = {*slot.unexplained, life.worker_id} if blamed else set()
         lived_s = life.ended_at - life.started_at
         say = _log.info if status == ExitCode.DONE or self._obeyed else _log.warning
-        self._follow(
-            slot, say, f"pid {life.child.pid} {describe(status)} after {lived_s:.1f} s", status, lived_s
-        )
+        self._follow(slot, say, f"pid {life.child.pid} {how} after {lived_s:.1f} s", status, lived_s)
 
     def _give_up(self, slot: Slot, life: Life, sweep: Sweep, fd: int) -> None:
         """A child that the kernel has yet to let go of is waited for, but not by one who has to stop."""
@@ -309,6 +335,12 @@ class Supervisor:
         if self._obeyed:
             say("%s: %s", slot.name, what)
             return
+        if self._isolation.is_rejoining(slot) and (status == -RETIRE or not crashed(status)):
+            say("%s: %s", slot.name, what)
+            return
+        overran = slot.part and status in (ExitCode.WALL_CLOCK, ExitCode.STALL)
+        if slot.part and crashed(status) and not overran:
+            self._isolation.crashed(slot)
         follows = self._restarts.after(
             status,
             lived_s=lived_s,
@@ -316,15 +348,34 @@ class Supervisor:
             last_ends=slot.spec.last_ends,
             chance=self._chance(),
         )
+        if overran:
+            # Its job was ended by its own guard, as it would have been beside others without the end of all.
+            follows = Next(0.0, slot.deaths)
         slot.deaths = follows.deaths
-        slot.urgent = crashed(status) and follows.delay_s == 0
+        # Most crashes turn out to be of a job; who crashes again and again without one may have been mended.
+        slot.urgent = crashed(status) and (follows.delay_s == 0 or follows.deaths < _MENDED_AFTER)
         if follows.delay_s is None:
             pass
         elif follows.parked:
             slot.parked_at = self._now() + follows.delay_s
         else:
-            slot.start_at = self._now() + follows.delay_s
-        say("%s: %s; %s", slot.name, what, _in_words(follows, status))
+            slot.start_at, slot.else_at = self._now() + follows.delay_s, None
+            if slot.unexplained and self._isolation.may_divide(slot):
+                # If it died of its jobs others take its place, which is known in a moment.
+                slot.start_at, slot.else_at = max(slot.start_at, self._now() + _KNOWN_WITHIN_S), slot.start_at
+        say("%s: %s; %s", slot.name, what, follows.in_words(status))
+
+    def _tend_parts(self) -> None:
+        """Start again at once what died of its jobs, as that says nothing of the next; join what is calm."""
+        verdicts = self._bookkeeper.verdicts()
+        for slot in self._slots if verdicts else []:
+            if slot.hear(verdicts, self._now()) and (parts := self._isolation.crashed(slot)):
+                slot.start_at = None
+                self._slots = [*self._slots, *parts]
+                _log.warning("%s: a job may have ended it: each has its own process for a while", slot.name)
+        if not self._obeyed:
+            over = self._isolation.tend(self._bookkeeper.signs)
+            self._slots = [slot for slot in self._slots if slot not in over]
 
     # Stopping
 
@@ -419,13 +470,4 @@ class Supervisor:
             slot.life.worker_id for slot in self._slots if slot.life is not None and slot.life.worker_id
         )
         parked = frozenset(slot.spec.queue for slot in self._slots if slot.parked_at is not None)
-        self._bookkeeper.wanted = Wanted(lives, parked)
-
-
-def _in_words(follows: Next, status: int) -> str:
-    if follows.delay_s is None:
-        return "its work is done" if status == ExitCode.DONE else "it is not started again"
-    if follows.parked:
-        return "starts when it is switched on"
-    when = "again at once" if follows.delay_s == 0 else f"again in {follows.delay_s:.1f} s"
-    return f"{when}, though that may not help before somebody acts" if status in HOPELESS else when
+        self._bookkeeper.wanted = Wanted(lives, parked, self._isolation.queues)

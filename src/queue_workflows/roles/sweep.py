@@ -6,8 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from queue_workflows.host.launcher import Child
-from queue_workflows.host.lifetime import kill_tree
+from queue_workflows.host.launcher import Started
+from queue_workflows.host.lifetime import kill_trees
 
 _log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ class Sweep(threading.Thread):
     Nobody waits for the child before that, so that its pid stays its own.
     """
 
-    def __init__(self, child: Child, ring: Callable[[], None]) -> None:
+    def __init__(self, child: Started, ring: Callable[[], None]) -> None:
         super().__init__(name="qwf-sweep", daemon=True)
         self._ring = ring
         self.child = child
@@ -28,7 +28,9 @@ class Sweep(threading.Thread):
     def run(self) -> None:
         """Kill the tree; a failure must not leave anybody waiting for ever."""
         try:
-            self.left = kill_tree(self.child.pid, grace_s=0, mark=self.child.mark)
+            # A pid that nobody keeps may be a stranger's by now.
+            roots = [] if self.child.is_lost else [self.child.pid]
+            self.left = kill_trees(roots, grace_s=0, mark=self.child.mark)
         except Exception:
             _log.exception("the process tree of %d could not be swept", self.child.pid)
         finally:

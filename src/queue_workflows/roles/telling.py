@@ -50,7 +50,7 @@ class Telling:
         self._holdings = holdings
         self._models = models
         self._told_models: tuple[str, ...] = ()
-        self._every_s = min(5.0, settings.stale_heartbeat_s / 6)
+        self._every_s = settings.beat_s
         self._state = WorkerState.STARTING
         self._reason: str | None = None
         self._told_job: int | None = None

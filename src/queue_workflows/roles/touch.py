@@ -19,6 +19,7 @@ from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.line import Line
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import DatabaseError, LeaseLost
+from queue_workflows.repositories.begins import Rules, begin
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.claiming import Marks
@@ -43,15 +44,13 @@ class Touch:
         listener: Listener,
         marks: Marks,
         rng: Random,
-        pooled: bool,
     ) -> None:
-        """`pooled` says that a transaction-pooling proxy is in between, where no session is our own."""
         self._connect = connect
         self._line = Line(self._open)
-        self._pooled = pooled
         self._session: int | None = None
         self._lost_sessions: list[int] = []
         self._guardian = guardian
+        guardian.outage.cuts(self._line.cut_if_unanswered)
         self._listener = listener
         self._marks = marks
         self._rng = rng
@@ -82,6 +81,7 @@ class Touch:
 
     def lost(self, exc: Exception) -> None:
         """Let go, and wait a little before the next try."""
+        self._guardian.leave_if_closed()
         self._guardian.main_at = time.monotonic()
         self._marks.unsure()
         if self._session is not None and self._line.is_up:
@@ -116,31 +116,33 @@ class Touch:
 
     def _open(self) -> AskingConnection:
         connection, self._session = self._connect(), None
-        if self._pooled:
+        if not connection.between.is_absent:
             return connection
-        key = sessions.key_of(self._guardian.identity.worker_id, self._rng)
         try:
             with self._guardian.holdings.bounded():
-                sessions.mark(connection, key)
+                self._session = sessions.mark(connection, self._guardian.identity.worker_id)
         except BaseException:
             connection.close()
             raise
-        self._session = key
         return connection
 
     def _end_lost_sessions(self) -> None:
-        within_s = self._guardian.holdings.lease_s / 4
+        within_s, owner = self._guardian.holdings.lease_s / 4, self._guardian.identity.worker_id
         while self._lost_sessions:
-            if not sessions.end(self._line.connected(), self._lost_sessions[-1], within_s=within_s):
+            pid = self._lost_sessions[-1]
+            if not sessions.end(self._line.connected(), owner, pid, within_s=within_s):
                 raise DatabaseError("the session that this worker lost is still at what it was asked")
             self._lost_sessions.pop()
 
-    def make_durable(self, job: ClaimedJob) -> bool:
-        """Renew the lease on disk; a database that is away is waited for, as it is not the job's failure."""
+    def make_durable(self, job: ClaimedJob, rules: Rules | None = None, /) -> bool:
+        """Put the claim on disk; a database that is away is waited for, as it is not the job's failure."""
         holdings = self._guardian.holdings
         while holdings.holds(job):
             try:
-                self.repository().make_durable(job.fence, lease_s=holdings.lease_s)
+                if rules is not None:
+                    begin(self._line.connected(), job, rules, lease_s=holdings.lease_s)
+                else:
+                    self.repository().make_durable(job.fence, lease_s=holdings.lease_s)
             except LeaseLost:
                 return False
             except DATABASE_AWAY as exc:

@@ -19,13 +19,15 @@ from queue_workflows.repositories.heartbeats import Sign
 class Signs:
     """What was read at one moment; `steady_since` is when the database was last away, or the machine asleep.
 
-    `switched_on` are those of the queues asked about that the operator does not want off.
+    `switched_on` are those of the queues asked about that the operator does not want off; `suspects` says
+    of others whether suspects wait there.
     """
 
     read_at: float = -inf
     steady_since: float = -inf
     beats: Mapping[str, Sign] = field(default_factory=dict)
     switched_on: frozenset[str] = frozenset()
+    suspects: Mapping[str, bool] = field(default_factory=dict)
 
 
 @dataclass

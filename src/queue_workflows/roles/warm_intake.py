@@ -11,9 +11,10 @@ from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.jobs.observing import count_ended
 from queue_workflows.repositories.affinity import AffinityRepository
 from queue_workflows.repositories.claimed import ClaimedJob
-from queue_workflows.repositories.claiming import Marks
+from queue_workflows.repositories.claiming import PAST_ALL, Marks
 from queue_workflows.repositories.ending import Ended, Ending
 from queue_workflows.repositories.two_commits import in_one_round_trip
+from queue_workflows.repositories.unread_claims import UNREADABLE
 from queue_workflows.roles.intake import Intake, Terms
 
 
@@ -32,10 +33,40 @@ class WarmIntake(Intake):
         self._preferred = affinity
         self._warm = AffinityRepository(connection)
 
-    def claim(self, marks: Marks, now: float, *, limit: int = 1, alone: bool = False) -> list[ClaimedJob]:
-        """One job whatever the limit, as who keeps models has one at a time."""
+    def claim(
+        self,
+        marks: Marks,
+        now: float,
+        *,
+        limit: int = 1,
+        alone: bool = False,
+        suspects_first: bool = False,
+    ) -> list[ClaimedJob]:
+        """One job whatever the limit, as who keeps models has one at a time; a suspect after all others."""
         del limit, alone
-        return self._ask(marks, now)()
+        jobs = self._suspect() if suspects_first else []
+        return jobs or self._warm_or_next(marks, now) or self._suspect()
+
+    def _warm_or_next(self, marks: Marks, now: float) -> list[ClaimedJob]:
+        """What is preferred; in plain order where a row cannot be read, as that claim can be read apart."""
+        try:
+            return self._ask(marks, now)()
+        except UNREADABLE:
+            return super().claim(marks, now, alone=True)
+
+    def _suspect(self) -> list[ClaimedJob]:
+        """Past all others: whatever its model."""
+        terms = self._terms
+        return self.begun(
+            self.repository.claim(
+                terms.queue,
+                worker_id=terms.worker_id,
+                lease_s=terms.lease_s,
+                positions=PAST_ALL,
+                alone=True,
+                durable=False,
+            )
+        )
 
     def end(self, endings: Sequence[Ending], *, is_counted: bool = False, keeps_locks: bool = False) -> Ended:
         """As ever; a job that is put on hold was not done."""

@@ -32,12 +32,13 @@ from queue_workflows.repositories.ending import Ending
 from queue_workflows.roles.outfit import Outfit
 from queue_workflows.roles.performing import Performed
 from queue_workflows.roles.putting_aside import PuttingAside
+from queue_workflows.roles.solitude import SuspectsTurn
 from queue_workflows.states import WorkerState
 
 _log = logging.getLogger(__name__)
 
-# The revision that brought the last index which a worker's statements cannot do without.
-MIN_SCHEMA: Final = 31
+# The revision that brought the last column or index which a worker's statements cannot do without.
+MIN_SCHEMA: Final = 35
 _FIRST_LOOK_S: Final = 0.005
 
 
@@ -61,13 +62,15 @@ class Worker:
         self._performer = outfit.performer
         self._duty = outfit.duty
         self._left = outfit.leftovers(is_crew=False)
+        self._suspects_turn = SuspectsTurn(outfit.rng)
         self._unknown = PuttingAside(outfit.options.queue)
 
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
         self._touch.connected()
-        self._duty.fetch_what_waited_for_us()
+        self._duty.fetch_at_start()
         self._guardian.is_claiming = True
+        self._suspects_turn.comes(time.monotonic())
         while (status := self._duty.reason_to_stop()) is None:
             if self._guardian.wish is not None:
                 self._duty.park(self._guardian.wish)
@@ -96,7 +99,8 @@ class Worker:
             intake = self._touch.intake()
             bounded = self._guardian.holdings.bounded(self._touch.meanwhile)
             with self._guardian.claiming, bounded as reading:
-                return self._taken(intake.claim(self._marks, now, alone=True), reading)
+                first = self._suspects_turn.take()
+                return self._taken(intake.claim(self._marks, now, alone=True, suspects_first=first), reading)
         except DATABASE_AWAY as exc:
             self._touch.lost(exc)
             self._touch.recover([])
@@ -174,11 +178,11 @@ class Worker:
         except DATABASE_AWAY as exc:
             held.is_ending = True
             self._touch.lost(exc)
-            ending = performed.ending if performed else self._performer.unperformed(job)
+            ending = performed.ending if performed else self._performer.unperformed(job, held.ctx)
             self._touch.recover([ending] if ending else [])
         except (psycopg.Error, QwfError) as exc:
             held.is_ending = True
-            self._end_refused(job, exc)
+            self._end_refused(held, exc)
         self._guardian.holdings.drop(held)
         return None
 
@@ -187,6 +191,7 @@ class Worker:
         try:
             return self._performer.perform(held.job, held.ctx)
         finally:
+            self._guardian.leave_if_closed()
             self._left.after(held, began)
 
     def _end(self, held: HeldJob, ending: Ending) -> ClaimedJob | None:
@@ -199,7 +204,7 @@ class Worker:
         # What waits for who knows it, or for a lock, would else wait until there is no work.
         if ending.hold_reason == UNKNOWN_TASK and ending.hold_key is not None:
             self._unknown.met(ending.hold_key, time.monotonic())
-        elif self._duty.may_claim() and not self._duty.must_ask(time.monotonic()):
+        elif self._is_at_once():
             return self._end_and_claim(held, ending)
         with self._guardian.claiming:
             lost = self._touch.intake().end([ending]).lost
@@ -208,11 +213,17 @@ class Worker:
             self._tell_lost(job)
         return None
 
-    def _end_refused(self, job: ClaimedJob, exc: Exception) -> None:
+    def _is_at_once(self) -> bool:
+        """Whether the next claim goes with this end: nothing else is to be asked, and it is of any job."""
+        now = time.monotonic()
+        return self._duty.may_claim() and not self._suspects_turn.comes(now) and not self._duty.must_ask(now)
+
+    def _end_refused(self, held: HeldJob, exc: Exception) -> None:
         """End otherwise what the server would not end as it should have: that is no crash of this worker."""
-        _log.error("job %d: its end was refused: %s", job.id, " ".join(str(exc).split()))
+        _log.error("job %d: its end was refused: %s", held.job.id, " ".join(str(exc).split()))
         self._touch.let_go()
-        self._touch.recover([ending_instead(exc, job, captured(exc, self._redactor))])
+        entry = captured(exc, self._redactor)
+        self._touch.recover([ending_instead(exc, held.job, entry, for_good=held.ctx.has_begun_for_good)])
 
     def _end_and_claim(self, held: HeldJob, ending: Ending) -> ClaimedJob | None:
         if self._listener.is_wanted(self._queue):
@@ -220,9 +231,7 @@ class Worker:
             self._marks.unsure()
         with self._guardian.claiming:
             reading = boottime()
-            ended, jobs = self._touch.intake().end_and_claim(
-                [ending], self._marks, time.monotonic(), alone=True
-            )
+            ended, jobs = self._touch.intake().end_and_claim([ending], self._marks, time.monotonic())
             # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
             following = self._taken(jobs, reading)
             self._guardian.holdings.drop(held)
@@ -231,6 +240,7 @@ class Worker:
         return following
 
     def _tell_lost(self, job: ClaimedJob) -> None:
+        self._guardian.has_lost(job)
         _log.warning("job %d: attempt %d was over before its end could be stored", job.id, job.attempt)
 
     def _context(self, job: ClaimedJob) -> JobContext:

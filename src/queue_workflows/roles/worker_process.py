@@ -60,12 +60,22 @@ def run_worker(database: Database, settings: Settings, options: WorkerOptions) -
     if settings.hook_dirs and options.queue != GPU_QUEUE:
         hide_memory()
     report = HealthReport()
+    identity = Identity.take(settings.host_label, options.queue)
+    if identity.part:
+        options = _one_of_several(options, identity.part)
     with probed(report, options.health, options.health_file):
-        identity = Identity.take(settings.host_label, options.queue)
         needed = f"{MIN_SCHEMA} {versions()['queue_workflows']} {database.redacted}"
-        _wait_for_schema(database, options, known=identity.schema == needed)
+        # The worker that a part stands in for has looked, but the database may be away since.
+        _wait_for_schema(database, options, known=bool(identity.part) or identity.schema == needed)
         identity = replace(identity, schema=needed)
         return _work(database, settings, options, report, identity=identity, launcher_pid=launcher_pid)
+
+
+def _one_of_several(options: WorkerOptions, part: int) -> WorkerOptions:
+    """Of processes in the place of one with several jobs: each has one, and the first is at the address."""
+    if part == 1:
+        return replace(options, concurrency=1)
+    return replace(options, concurrency=1, health=None, health_file=None)
 
 
 def _wait_for_schema(database: Database, options: WorkerOptions, *, known: bool) -> None:
@@ -159,6 +169,7 @@ def _work(
             is_barred=loop.is_barred if isinstance(loop, SharedLoop) else None,
         )
         aside = Aside(lambda: database.connect(autocommit=True, hot=True), guardian.holdings.holds)
+        guardian.outage.cuts(aside.cut_if_stuck)
         settle()
         observe_in_flight(options.queue, family.name, lambda: len(guardian.holdings.all()))
         guardian.start()
@@ -176,6 +187,7 @@ def _work(
             worker = _worker_of(outfit, is_crew=is_crew)
             status = worker.run()
         finally:
+            guardian.leave_if_closed()
             if outfit.hooks is not None:
                 outfit.hooks.close()
             guardian.close()

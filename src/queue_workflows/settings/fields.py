@@ -128,7 +128,7 @@ class Settings(BaseSettings):
     )
     migration_wait_s: float = _seconds(120, 0, DAY_S, "Longest wait for another migration that is under way.")
     listen: bool = Field(
-        True, description="LISTEN for work; off behind a transaction-pooling proxy: poll only."
+        True, description="LISTEN for work where that can be; off uses nothing of a session and polls only."
     )
 
     data_dir: Path = Field(Path(".qwf"), description="Where the embedded server and our own files live.")
@@ -345,6 +345,11 @@ class Settings(BaseSettings):
     def lease_for(self, queue: str) -> float:
         """The lease of a queue in seconds."""
         return self.lease_s_by_queue.get(queue, self.lease_s)
+
+    @property
+    def beat_s(self) -> float:
+        """How often a worker says that it lives."""
+        return min(5.0, self.stale_heartbeat_s / 6)
 
     def renew_for(self, queue: str) -> float:
         """How often a claim on a queue is renewed, in seconds."""

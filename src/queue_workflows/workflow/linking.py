@@ -112,6 +112,8 @@ def _flaws_of_node(node: BaseNode, names: _Names) -> Iterator[Flaw]:
                 "a job takes one key: give `exclusive` or `limit_key`, and the other by ctx.limit in its body"
             )
             yield Flaw(("exclusive",), said)
+        if node.at_most_once and node.retry is not None and node.retry.max_attempts not in (None, 1):
+            yield Flaw(("retry", "max_attempts"), "must be 1, or absent: the node is `at_most_once`")
     elif isinstance(node, WaitNode):
         yield from _flaws_of_wait(node)
     elif isinstance(node, InputNode) and node.answer_schema is not None:

@@ -159,6 +159,16 @@ class TaskNode(BaseNode):
     inputs: Values = Field({}, description="What its `run` gets, with references resolved when it executes.")
     for_each: Any = Field(None, description="A list; the node runs once for each `item` of it.")
     retry: Retry | None = Field(None, description="How often it is tried, and when again.")
+    survives_outage: Flag = Field(
+        False,
+        description="Whether it may run on while its lease cannot be renewed, and may begin twice for that.",
+    )
+    max_crashes: Annotated[int, Field(strict=True, ge=1, le=SMALLINT_MAX)] | None = Field(
+        None, description="Crashes of its own that end it; the module's, else the setting's, if absent."
+    )
+    at_most_once: Flag = Field(
+        False, description="Whether it has failed if its worker dies after it began, and is tried only once."
+    )
     timeout_s: Seconds | None = Field(None, description="How long one try may take.")
     stall_timeout_s: Seconds | None = Field(
         None, description="How long a try may say nothing, once it has reported progress."

@@ -11,6 +11,7 @@ import psycopg
 import sqlalchemy as sa
 from psycopg.rows import dict_row
 
+from queue_workflows.db.asking import AskingConnection
 from queue_workflows.db.doctor.findings import Check, Status, failed
 from queue_workflows.db.engine import Database, classify_failure
 from queue_workflows.db.failures import PROXY_ADVICE
@@ -19,9 +20,9 @@ from queue_workflows.db.migrations.chains import Chain, host_chain, select_chain
 from queue_workflows.db.migrations.misfits import behind, misfit
 from queue_workflows.db.migrations.state import ChainState, read_state
 from queue_workflows.db.migrations.tables import engine_tables
-from queue_workflows.db.proxies import Proxy, find_proxy, notify_round_trip
+from queue_workflows.db.proxies import notify_round_trip
 from queue_workflows.db.wire import WireLost
-from queue_workflows.errors import ExitCode, QwfError, ReadOnlyServer, SchemaError
+from queue_workflows.errors import ExitCode, QwfError, ReadOnlyServer, SchemaError, SessionsNotKept
 
 CLOCK_WARN_S: Final = 2.0
 OLD_TRANSACTION_S: Final = 300.0
@@ -97,7 +98,7 @@ class Patient:
     """What a check may look at."""
 
     database: Database
-    connection: psycopg.Connection[Any]
+    connection: AskingConnection
     clock: Callable[[], float]
 
     def rows(self, query: str, *parameters: object) -> list[dict[str, Any]]:
@@ -205,22 +206,18 @@ def _check_indexes(patient: Patient) -> Check:
 
 
 def _check_pooling(patient: Patient) -> Check:
-    database = patient.database
-    proxy = find_proxy(database.params, patient.connection, lambda: database.connect(autocommit=True))
-    data = {"pooling": proxy.pooling, "product": proxy.product, "listen": not database.pooled}
-    status, found, advice = _judged(proxy, polling=database.pooled)
-    return Check("pooling", status, found, advice, ExitCode.CONFIGURATION, data)
-
-
-def _judged(proxy: Proxy, *, polling: bool) -> tuple[Status, str, str]:
-    if proxy.pooling == "transaction":
-        found = f"a transaction-pooling proxy ({proxy.product}): {proxy.sign}"
-        if polling:
-            return Status.OK, f"{found}; QWF_LISTEN is off, as it must be", ""
-        return Status.FAIL, found, PROXY_ADVICE
-    if proxy.pooling == "session":
-        return Status.OK, f"a proxy that pools whole sessions ({proxy.product}): {proxy.sign}", ""
-    return Status.OK, "no pooling proxy in between", ""
+    """What every role finds by itself at its connections, so that there is nothing to be told."""
+    database, proxy = patient.database, patient.connection.between
+    data = {"pooling": proxy.pooling, "product": proxy.product, "listen": not database.forgoes_sessions}
+    if proxy.keeps_sessions:
+        return Check("pooling", Status.OK, proxy.describe(), data=data)
+    if database.forgoes_sessions:
+        found = f"{proxy.describe()}; QWF_LISTEN is off, which suits it"
+        return Check("pooling", Status.OK, found, data=data)
+    if database.direct_dsn:
+        found = f"{proxy.describe()}; LISTEN and migrations go past it"
+        return Check("pooling", Status.OK, found, data=data)
+    return Check("pooling", Status.WARN, f"{proxy.describe()}; workers poll", PROXY_ADVICE, data=data)
 
 
 def _check_listen(patient: Patient) -> Check:
@@ -228,7 +225,14 @@ def _check_listen(patient: Patient) -> Check:
     if not database.can_listen:
         return Check("listen", Status.OK, "off (QWF_LISTEN): workers poll", data={"listen": False})
     began = time.monotonic()
-    with database.connect(autocommit=True, direct=True) as ear:
+    try:
+        ear = database.connect_session(autocommit=True)
+    except SessionsNotKept as shared:
+        data, found = {"listen": False}, f"cannot work, workers poll: {shared.message}"
+        if database.direct_dsn:
+            return Check("listen", Status.WARN, found, f"QWF_DIRECT_DB_URL: {PROXY_ADVICE}", data=data)
+        return Check("listen", Status.OK, found, data=data)
+    with ear:
         heard = notify_round_trip(ear, patient.connection)
     took_ms = round((time.monotonic() - began) * 1000, 1)
     if heard:
@@ -338,7 +342,7 @@ def _check_session(patient: Patient) -> Check:
         if row["name"] in SESSION_SETTINGS
     }
     found = ", ".join(f"{name} = {row['value']} ({row['source']})" for name, row in held.items())
-    if patient.database.pooled:
+    if patient.database.forgoes_sessions or not patient.connection.between.keeps_sessions:
         return Check("session", Status.OK, f"left as the server has it: {found}", data=held)
     wrong = [
         name for name in ("lock_timeout", "idle_in_transaction_session_timeout") if held[name]["value"] == "0"

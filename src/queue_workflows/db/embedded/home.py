@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from queue_workflows.db.embedded.keeper import PORT, Place
-from queue_workflows.errors import EmbeddedServerError, EmbeddedSetupError
+from queue_workflows.errors import ConfigurationError, EmbeddedServerError, EmbeddedSetupError
+from queue_workflows.path_ownership import DATA, check_directory, open_directory
 
 FALLBACK = Path("/var/lib/queue_workflows")
 POINTER = "WHERE"
@@ -141,12 +142,13 @@ def _fallback_home(data_dir: Path, fallback: Path) -> Path:
 
 def _prepared(data_dir: Path, creates: bool) -> Path:
     """The resolved directory; one that we make is open to pass through, and ignored by git."""
-    data_dir = Path(os.path.realpath(data_dir))
+    _refuse_where_others_lead(data_dir)
+    named, data_dir = data_dir, Path(os.path.realpath(data_dir))
     try:
         if not data_dir.exists():
             if not creates:
                 raise absent(_in_place(data_dir))
-            data_dir.mkdir(parents=True, exist_ok=True)
+            os.close(open_directory(named, DATA, make=True))
             if os.geteuid() == 0:
                 data_dir.chmod(0o755)
             (data_dir / ".gitignore").write_text("*\n")
@@ -157,6 +159,16 @@ def _prepared(data_dir: Path, creates: bool) -> Path:
             f"{data_dir} is no directory, so the embedded Postgres cannot live in it", advice=_ELSEWHERE
         )
     return data_dir
+
+
+def _refuse_where_others_lead(data_dir: Path) -> None:
+    """What else is wrong with the path is told by what is done with it next."""
+    try:
+        check_directory(data_dir, DATA)
+    except ConfigurationError as refused:
+        raise EmbeddedSetupError(refused.message, advice=refused.advice) from None
+    except OSError:
+        pass
 
 
 def _existing_home(data_dir: Path, fallback: Path) -> Path | None:

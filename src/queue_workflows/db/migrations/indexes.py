@@ -22,19 +22,19 @@ EXISTS: Final = sa.text("SELECT to_regclass(quote_ident(:name)) IS NOT NULL")
 
 def build_index(name: str, table: str, what: str) -> None:
     """An index of a table, if there is such a table; `what` are its columns and its predicate."""
-    if not _is_there(table):
+    if not is_there(table):
         return
-    with _beside_others() as how:
+    with beside_others() as how:
         op.execute(f"DROP INDEX {how} IF EXISTS {name}")
         op.execute(f"CREATE INDEX {how} {name} ON {table} {what}")
 
 
 def replace_index(name: str, table: str, what: str) -> None:
     """The same in the place of one with that name, which serves until the new one does."""
-    if not _is_there(table):
+    if not is_there(table):
         return
     before, after = f"{name}_before", f"{name}_after"
-    with _beside_others() as how:
+    with beside_others() as how:
         op.execute(f"DROP INDEX {how} IF EXISTS {before}")
         op.execute(f"DROP INDEX {how} IF EXISTS {after}")
         op.execute(f"CREATE INDEX {how} {after} ON {table} {what}")
@@ -45,12 +45,12 @@ def replace_index(name: str, table: str, what: str) -> None:
 
 def drop_index(name: str) -> None:
     """An index, if there is one."""
-    with _beside_others() as how:
+    with beside_others() as how:
         op.execute(f"DROP INDEX {how} IF EXISTS {name}")
 
 
 @contextmanager
-def _beside_others() -> Iterator[str]:
+def beside_others() -> Iterator[str]:
     """Outside of the revision's transaction, which is committed; in a scratch schema there is nobody."""
     connection = _connection()
     if connection is not None and connection.in_nested_transaction():
@@ -60,7 +60,7 @@ def _beside_others() -> Iterator[str]:
         yield "CONCURRENTLY"
 
 
-def _is_there(table: str) -> bool:
+def is_there(table: str) -> bool:
     """A schema may have lost tables, and downgrades are the way out of it; a script cannot look."""
     connection = _connection()
     return connection is None or bool(connection.execute(EXISTS, {"name": table}).scalar_one())

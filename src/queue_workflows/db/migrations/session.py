@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import psycopg
@@ -26,7 +27,13 @@ from queue_workflows.config import effective_settings
 from queue_workflows.db.engine import Database, classify_failure
 from queue_workflows.db.proxies import asker, is_announced, shares_backend
 from queue_workflows.db.wire import WireLost
-from queue_workflows.errors import ConfigurationError, MigrationBlocked, MigrationRefused, QwfError
+from queue_workflows.errors import (
+    ConfigurationError,
+    MigrationBlocked,
+    MigrationRefused,
+    QwfError,
+    SessionsNotKept,
+)
 from queue_workflows.settings import DAY_S
 
 Target = str | sa.Engine | sa.Connection | None
@@ -49,6 +56,14 @@ LOCK_HOLDER: Final = sa.text("""
       AND l.classid = CAST(:class AS integer) AND l.objid = CAST(:key AS integer)
       AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """)
+
+# A process that holds the lock is at our migration still, and at nobody else's statement.
+CANCEL: Final = """
+    SELECT pg_cancel_backend(pid) FROM pg_locks
+    WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND pid = %(pid)s::int
+      AND classid = %(class)s::oid AND objid = %(key)s::oid
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 
 BLOCKERS: Final = """
     SELECT a.pid, a.application_name FROM pg_stat_activity a
@@ -84,14 +99,13 @@ def connection_to(
             yield connection
     else:
         with Database.open(target, role=role, creates=for_lock) as database:
-            if for_lock and not database.can_listen:
-                raise _lock_needs_session("QWF_LISTEN is off")
-            engine = sa.create_engine(
-                "postgresql+psycopg://", creator=lambda: database.connect(direct=True), poolclass=NullPool
-            )
+            creator = database.connect_session if for_lock else partial(database.connect, direct=True)
+            engine = sa.create_engine("postgresql+psycopg://", creator=creator, poolclass=NullPool)
             try:
                 with engine.connect() as connection:
                     yield connection
+            except SessionsNotKept as shared:
+                raise _lock_needs_session(shared.message) from None
             finally:
                 engine.dispose()
 
@@ -215,7 +229,7 @@ def watching(connection: sa.Connection, lock_timeout_s: float) -> Iterator[Watch
         if interrupted and isinstance(driver, psycopg.Connection):
             # The statement under way would go on waiting, with all its locks, until the server misses us.
             with suppress(psycopg.Error):
-                driver.execute("SELECT pg_cancel_backend(%s)", [pid])
+                driver.execute(CANCEL, {"class": LOCK_CLASS, "key": LOCK_KEY, "pid": pid})
         if spare:
             spare.invalidate()
         pool.dispose()

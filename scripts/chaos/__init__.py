@@ -1,0 +1,1 @@
+"""Attacks the engine by machine: histories from a seed, real roles, and a model that knows no engine code."""

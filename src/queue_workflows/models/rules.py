@@ -1,0 +1,74 @@
+"""What a column may hold, as SQL that is true of what it may not.
+
+The tables of jobs, runs and answers ask for it in a trigger that looks at what is inserted (revision 0032);
+those of schedules, caps and rates in CHECK constraints. `repositories.fields` refuses by the same limits, and
+a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from sqlalchemy import CheckConstraint
+
+from queue_workflows.payload import YEARS
+
+# What is indexed must fit into a btree entry (2,704 bytes), two such columns together.
+NAME_BYTES: Final = 512
+KEY_BYTES: Final = 1024
+TEXT_BYTES: Final = 65_536
+# Half as much again as the largest setting allows, as Postgres writes a blank behind each comma.
+JSON_BYTES: Final = 268_435_456
+LONGEST_S: Final = 100 * 365 * 86_400.0
+# A day beyond the years, as a moment may be said in any time zone.
+_FIRST: Final = f"'{YEARS[0] - 1:04}-12-31 00:00:00+00'"
+_LAST: Final = f"'{YEARS[1] + 1}-01-02 00:00:00+00'"
+
+
+def no_text(column: str, most: int = NAME_BYTES) -> str:
+    """An empty one is a mistake where NULL says that there is none."""
+    return f"octet_length({column}) NOT BETWEEN 1 AND {most}"
+
+
+def no_ingest_queue(column: str) -> str:
+    """As `settings.check_queue_name` has it, and none of the engine's own."""
+    return f"{column} !~ '^[A-Za-z][A-Za-z0-9_.-]{{0,62}}$' OR lower({column}) IN ('cpu', 'gpu', 'hooks')"
+
+
+def no_limit_key(column: str) -> str:
+    """A `*` is for the patterns that limits are set by."""
+    return f"{no_text(column)} OR strpos({column}, '*') > 0"
+
+
+def no_key_pattern(column: str) -> str:
+    """A key, or the beginning of keys and a `*`."""
+    return f"{no_text(column)} OR strpos(left({column}, -1), '*') > 0"
+
+
+def no_host_lock(column: str) -> str:
+    """A name that people can read, behind at most one `elsewhere:`."""
+    unreadable = r"'^elsewhere:(elsewhere:|$)|[\u0001-\u001f\u007f]|^ | $|^elsewhere: '"
+    return f"{no_text(column)} OR {column} ~ {unreadable}"
+
+
+def no_json_object(column: str) -> str:
+    """Some bytes of JSON stand for gigabytes of text, which nobody could read."""
+    return f"jsonb_typeof({column}) <> 'object' OR octet_length({column}::text) > {JSON_BYTES}"
+
+
+def no_moment(column: str) -> str:
+    """One that Python can read in every time zone."""
+    return f"{column} NOT BETWEEN {_FIRST} AND {_LAST}"
+
+
+def no_span_or_none(column: str) -> str:
+    """A length of time, which may be none at all; NaN is above everything."""
+    return f"{column} NOT BETWEEN 0 AND {LONGEST_S:.0f}"
+
+
+def refusals(broken: Mapping[str, str], *, unless: str = "") -> Iterator[CheckConstraint]:
+    """A CHECK for each rule, by its name; rows that are as `unless` says may be as they are."""
+    free = f"{unless} OR " if unless else ""
+    for name, breaks in broken.items():
+        yield CheckConstraint(f"{free}NOT ({breaks})", name=name)

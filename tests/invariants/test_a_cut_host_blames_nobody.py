@@ -1,0 +1,121 @@
+"""A host that loses its network leaves no suspects, so others go on with its jobs side by side."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+from support.floor import Floor
+from support.jobs import jobs_of
+from support.statement_proxy import StatementProxy
+from support.workers import until
+
+HELD = 2
+BEAT_S = 5.0
+LEASE_S = 30.0
+# So that workers beat, and leases lapse, within seconds.
+QUICK = {"QWF_LEASE_S": "2", "QWF_STALE_HEARTBEAT_S": "1"}
+DOUBTS = ("crash_count", "suspect")
+HEARTBEAT = """
+INSERT INTO worker_heartbeats (worker_id, host_label, queue, pid, state, started_at, last_seen)
+VALUES (%s, %s, 'fetch', 1, 'busy', now() - %s * interval '1 s', now() - %s * interval '1 s')
+"""
+# Of the worker whose job lapsed, when it began and was heard of, in seconds before now; those beside it; and
+# whether it is to blame.
+SILENCES = {
+    "alone on its host": ((600, 25), [], True),
+    "with all others of its host": (
+        (600, 25),
+        [("there:fetch:2", 600, 27), ("there:fetch:3", 500, 22)],
+        False,
+    ),
+    "while another one is heard of": (
+        (600, 25),
+        [("there:fetch:2", 600, 27), ("there:fetch:3", 600, 2)],
+        True,
+    ),
+    "while another host is": ((600, 25), [("there:fetch:2", 600, 27), ("here:fetch:3", 600, 2)], False),
+    "after the one before it": ((20, 18), [("there:fetch:2", 600, 22)], True),
+    "long after another": ((600, 25), [("there:fetch:2", 700, 60)], True),
+    "too lately to know": ((600, 8), [("there:fetch:2", 600, 9)], True),
+}
+
+
+@pytest.mark.parametrize("family", ["node", "ingest"])
+@pytest.mark.parametrize("silence", SILENCES)
+def test_who_is_to_blame(family: str, silence: str, qwf_dsn: str) -> None:
+    """Only a worker that died by itself: those of a host that fall silent together are its network's."""
+    (began, heard), others, is_to_blame = SILENCES[silence]
+    with jobs_of(family, qwf_dsn) as jobs:
+        jobs.connection.execute("TRUNCATE worker_heartbeats")
+        jobs.enqueue(2)
+        alone = jobs.one("there:fetch:1").id
+        for worker_id, began_at, heard_at in [("there:fetch:1", began, heard), *others]:
+            host = worker_id.partition(":")[0]
+            jobs.connection.execute(HEARTBEAT, [worker_id, host, began_at, heard_at])
+        jobs.lapse(alone)
+        (taken,) = jobs.repository.reclaim(max_crashes=3, lease_s=LEASE_S, beat_s=BEAT_S)
+        assert (taken.id, taken.counted) == (alone, is_to_blame)
+        assert jobs.seen(alone, *DOUBTS) == (int(is_to_blame), is_to_blame)
+
+
+def doubts(floor: Floor, *ids: int) -> set[tuple[int, bool]]:
+    """What is counted against these jobs, and suspected."""
+    return {floor.jobs.seen(each, *DOUBTS) for each in ids}
+
+
+def cut(proxy: StatementProxy) -> None:
+    """As a network does: nothing arrives any more, and nobody says so."""
+    proxy.swallow()
+
+
+@pytest.mark.slow
+def test_a_host_of_two_workers(floor: Floor, proxy: StatementProxy) -> None:
+    """What they held runs at another host at once and side by side, and none of it is a suspect."""
+    with ExitStack() as stack:
+        for _ in range(2):
+            options = ("--host-label", "there", "--concurrency", str(HELD))
+            stack.enter_context(floor.worker(*options, dsn=proxy.dsn, **QUICK))
+        jobs = [floor.enqueue(gated=True) for _ in range(2 * HELD)]
+        for job in jobs:
+            floor.until_begun(job, 1)
+        stack.enter_context(floor.worker("--concurrency", "8", **QUICK))
+        cut(proxy)
+        # All of them at a time, which suspects never are.
+        for job in jobs:
+            floor.until_begun(job, 2)
+        assert doubts(floor, *jobs) == {(0, False)}
+        for job in jobs:
+            floor.ledger.open_gate(job, 2)
+        floor.until_completed(*jobs)
+    assert doubts(floor, *jobs) == {(0, False)}
+    assert {floor.jobs.row(job)["errors"][0]["message"] for job in jobs} == {
+        "its host fell silent, with all of its workers"
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held", [1, 3])
+def test_a_worker_that_comes_back_takes_the_blame_away(
+    floor: Floor, proxy: StatementProxy, held: int
+) -> None:
+    """Alone on its host it is taken for dead; heard of again, its jobs are not to blame any more."""
+    jobs = [floor.enqueue(gated=True) for _ in range(held)]
+    options = ("--host-label", "there", "--concurrency", str(held))
+    # Without the timer that would end it when its lease is over, as where a machine was paused.
+    with floor.worker(*options, dsn=proxy.dsn, **QUICK, QWF_DEADMAN="off") as worker:
+        for job in jobs:
+            floor.until_begun(job, 1)
+        cut(proxy)
+        with floor.worker("--concurrency", "1", **QUICK):
+            until(lambda: doubts(floor, *jobs) == {(int(held == 1), True)})
+            proxy.recover()
+            until(lambda: doubts(floor, *jobs) == {(0, False)})
+            worker.wait(60)
+            for job in jobs:
+                for attempt in range(1, 6):
+                    floor.ledger.open_gate(job, attempt)
+            floor.until_completed(*jobs)
+    for job in jobs:
+        assert any(entry.get("withdrawn") for entry in floor.jobs.row(job)["errors"])
+    assert doubts(floor, *jobs) == {(0, False)}

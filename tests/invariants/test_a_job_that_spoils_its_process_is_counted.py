@@ -1,0 +1,104 @@
+"""A task that closes all descriptors or fills memory costs itself a crash, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.floor import Floor
+from support.quick_supervisor import real_workers
+from support.workers import patiently, until
+
+APP = {"QWF_APP": "support.ending_tasks", "QWF_MAX_CRASHES": "1"}
+ENOUGH = 512 << 20
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_closed_descriptors(floor: Floor, tmp_path: Path) -> None:
+    """Of one job and of four at once: counted, and nothing of ours is written to the files that follow."""
+    files = [str(tmp_path / str(number)) for number in range(40)]
+    spoilt = [
+        floor.repository.enqueue("closes descriptors", queue=queue, args={"opens": files}).id
+        for queue in ("fetch", "load")
+    ]
+    good = [floor.repository.enqueue("good", queue=queue).id for queue in ("fetch", "load") for _ in range(3)]
+    with real_workers(floor.dsn, "fetch --concurrency 1", "load --concurrency 4", env=APP) as supervisor:
+        patiently(lambda: floor.are_in("completed", *good))
+        patiently(lambda: floor.are_in("failed", *spoilt))
+        assert supervisor.stop() == 0
+    for job_id in spoilt:
+        assert floor.jobs.seen(job_id, "crash_count", "failures") == (1, 0)
+    assert {floor.jobs.seen(job_id, "crash_count") for job_id in good} == {(0,)}
+    assert {Path(file).read_bytes() for file in files} == {b""}
+    assert "Traceback" not in "\n".join(supervisor.said)
+    said = [line for line in supervisor.said if "the descriptors of this process were closed" in line]
+    # Alone each once, and once beside the others.
+    assert len(said) == 3
+
+
+@pytest.fixture
+def memory_cgroup() -> Iterator[Path]:
+    """A cgroup of 512 MiB below our own; only root may make one, and only where one is to be had."""
+    try:
+        cgroup = _made_below_ours()
+    except (OSError, StopIteration) as exc:
+        pytest.skip(f"no memory cgroup can be made here: {exc}")
+    yield cgroup
+    until(lambda: not (cgroup / "cgroup.procs").read_text(encoding="ascii"))
+    cgroup.rmdir()
+
+
+def _made_below_ours() -> Path:
+    groups = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text("ascii").splitlines()]
+    own = next((path for _, kind, path in groups if kind == "memory"), None)
+    if own is not None:
+        parent, limit = _CGROUPS / "memory" / own.lstrip("/"), "memory.limit_in_bytes"
+    else:
+        parent, limit = _CGROUPS / next(path for number, _, path in groups if number == "0")[1:], "memory.max"
+    cgroup = parent / f"qwf-test-{os.getpid()}"
+    cgroup.mkdir()
+    try:
+        (cgroup / limit).write_text(str(ENOUGH), encoding="ascii")
+    except OSError:
+        cgroup.rmdir()
+        raise
+    return cgroup
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_memory_of_the_cgroup(floor: Floor, memory_cgroup: Path) -> None:
+    """The kernel kills the worker that fills it: the job fails with that named, the others are done."""
+    full = floor.repository.enqueue("fills memory", queue="fetch").id
+    good = [floor.repository.enqueue("good", queue="fetch").id for _ in range(3)]
+    inside = ["sh", "-c", f'echo $$ > {memory_cgroup}/cgroup.procs; exec "$@"', "sh"]
+    with real_workers(floor.dsn, "fetch --concurrency 1", env=APP, prefix=inside) as supervisor:
+        patiently(lambda: floor.are_in("completed", *good))
+        patiently(lambda: floor.are_in("failed", full))
+        assert supervisor.stop() == 0
+    assert floor.jobs.seen(full, "crash_count", "failures") == (1, 0)
+    assert floor.jobs.row(full)["errors"][-1]["message"].endswith(": killed by SIGKILL")
+    assert {floor.jobs.seen(job_id, "crash_count") for job_id in good} == {(0,)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit")
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_memory_of_the_process(floor: Floor, concurrency: int) -> None:
+    """With a limit of its own the job gets a MemoryError: it ends as failed, and its worker may live on."""
+    full = floor.repository.enqueue("fills memory", queue="fetch", max_attempts=1).id
+    good = [floor.repository.enqueue("good", queue="fetch").id for _ in range(3)]
+    inside = ["prlimit", f"--as={3 * ENOUGH}"]
+    with real_workers(floor.dsn, f"fetch --concurrency {concurrency}", env=APP, prefix=inside) as supervisor:
+        patiently(lambda: floor.are_in("completed", *good))
+        patiently(lambda: floor.are_in("failed", full))
+        assert supervisor.stop() == 0
+    assert sum(floor.jobs.seen(full, "crash_count", "failures")) == 1
+    assert {floor.jobs.seen(job_id, "crash_count") for job_id in good} == {(0,)}
+    assert "Traceback" not in "\n".join(supervisor.said)
