@@ -89,6 +89,8 @@ def test_a_schedule_moves_on_by_its_key(crowded: psycopg.Connection, insert: str
         "stall_timeout_s": [None],
         "limit_key": [None],
         "host_lock": [None],
+        "max_crashes": [None],
+        "at_most_once": [False],
     }
     with crowded.transaction(force_rollback=True):
         plan = explain(crowded, "force_generic_plan", insert, params, off=AS_A_TICKER)

@@ -474,7 +474,7 @@ def test_a_window_that_is_closed_admits_the_next_of_a_lane(jobs: LimitedJobs) ->
     with jobs.ctx().limit("host:a"):
         jobs.connection.execute(
             "INSERT INTO ingest_jobs (task_name, queue, limit_key, status, hold_reason, hold_key, run_at)"
-            " VALUES ('t', 'fetch', 'host:a', 'scheduled', 'limit_full', 'host:a', 'infinity')"
+            " VALUES ('t', 'fetch', 'host:a', 'scheduled', 'limit_full', 'host:a', '9000-01-01')"
         )
     seen = jobs.connection.execute("SELECT status FROM ingest_jobs").fetchall()
     assert seen == [("queued",)]
