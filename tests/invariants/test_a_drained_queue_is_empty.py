@@ -66,6 +66,17 @@ def test_drain_then_stats_shows_zero_queued_and_running(floor, qwf_dsn):
     assert left(qwf_dsn) == (0, 0)
 
 
+@pytest.mark.parametrize("concurrency", ["1", "4"])
+def test_what_a_dead_worker_left_is_drained_as_well(floor: Floor, concurrency: str) -> None:
+    """Its lease is over before the drain begins, so its job is part of what there is to drain."""
+    job = floor.enqueue()
+    assert floor.repository.claim("fetch", worker_id="gone", lease_s=300, limit=1)
+    floor.jobs.lapse(job)
+    with floor.worker("--drain", "--concurrency", concurrency) as worker:
+        assert worker.wait(60) == 0
+    assert floor.jobs.seen(job, "status", "attempt") == ("completed", 2)
+
+
 # Each time that a worker takes its leave, what has failed once is due again.
 DUE_AT_THE_END = """
 CREATE OR REPLACE FUNCTION due_at_the_end() RETURNS trigger LANGUAGE plpgsql AS $$

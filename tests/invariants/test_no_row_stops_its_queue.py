@@ -350,7 +350,8 @@ def _seen(admin: psycopg.Connection, table: str, ids: Sequence[Any]) -> dict[Any
 
 def _is_fine(row: tuple[Any, ...]) -> bool:
     status, _, hold_reason, attempt, crash_count, errors = row
-    if crash_count or attempt > 2:
+    # A busy worker gives back what it claimed ahead and does not come to, which is another attempt.
+    if crash_count or attempt > 10:
         return False
     if status == "failed":
         return '"message": "' in errors

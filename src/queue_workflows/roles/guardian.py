@@ -164,6 +164,10 @@ class Guardian:
         now = time.monotonic()
         self._watch(now)
         self._telling.tell(self.connected(), now)
+        if not self.identity.part:
+            # A worker that drains its queue would else find nothing, end, and leave what is taken back behind it.
+            with suppress(*DATABASE_FAILED):
+                self._sweep(now)
         self._thread.start()
         self.outage.start()
 
