@@ -187,12 +187,12 @@ def test_two_supervisors_never_have_two_workers_on_one_card(fleet: Fleet) -> Non
                 )
             os.kill(pids[0], signal.SIGSTOP)
             kill(first.pid)
-            started(second, 1)
             until(lambda: gone(pids[1]))
+            started(second, 1)
             assert starts(second, 0) == 0
             kill(pids[0])
-            started(second, 0)
             until(lambda: gone(pids[0]))
+            started(second, 0)
 
 
 @pytest.mark.slow
