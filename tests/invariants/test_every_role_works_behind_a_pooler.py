@@ -24,6 +24,9 @@ from support.workers import until, worker_environment
 
 from queue_workflows import start_run, wait_for
 from queue_workflows.db.engine import Database
+from queue_workflows.db.proxies import find_proxy
+from queue_workflows.db.wire import WireLost
+from queue_workflows.errors import DatabaseUnreachable
 from queue_workflows.hooks.compiling import compile_hooks
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob, ScheduleRepository
 
@@ -162,6 +165,35 @@ def test_a_whole_house_works(pooling: str, settings: dict[str, str], qwf_dsn: st
         assert doubled(eyes) == []
 
 
+def test_what_ends_during_the_look_was_not_looked_at(qwf_dsn: str) -> None:
+    """A proxy that ends between the two looks is no other kind of proxy from then on: the look fails."""
+    with PgBouncer(qwf_dsn, "session") as pooler:
+
+        def another() -> psycopg.Connection[Any]:
+            return psycopg.connect(pooler.dsn(), autocommit=True)
+
+        def another_after_the_end() -> psycopg.Connection[Any]:
+            pooler.stop()
+            return another()
+
+        def another_that_ends() -> psycopg.Connection[Any]:
+            second = another()
+            pooler.stop()
+            return second
+
+        def refused() -> psycopg.Connection[Any]:
+            raise DatabaseUnreachable("no connection is left", advice="wait")
+
+        with another() as first:
+            assert find_proxy({}, first, another).pooling == "session"
+            assert find_proxy({}, first, refused).pooling == "transaction"
+            with pytest.raises((WireLost, psycopg.Error)):
+                find_proxy({}, first, another_after_the_end)
+        pooler.start()
+        with another() as first, pytest.raises((WireLost, psycopg.Error)):
+            find_proxy({}, first, another_that_ends)
+
+
 def check_commands(house: House, pooling: str, run: str) -> None:
     """Each says what it has to, and ends as it should."""
     commands = (["run", "watch", run.removeprefix("run:")], ["doctor"], ["db", "upgrade"])
@@ -186,7 +218,7 @@ def check_said(said: list[str], pooling: str, killed: int) -> None:
     found = [line for line in said if "queue_workflows.db.route" in line]
     tellers = [re.search(r" INFO (\d+) ", line)[1] for line in found]  # type: ignore[index]
     assert len(set(tellers)) == 8, "\n".join(said)  # and the supervisor
-    assert {"poll-only" in line for line in found} == {pooling == "transaction"}
+    assert {"poll-only" in line for line in found} == {pooling == "transaction"}, "\n".join(found)
 
 
 def ticks(eyes: psycopg.Connection[Any]) -> int:

@@ -125,7 +125,8 @@ def find_proxy(
 ) -> Proxy:
     """Look from a connection, and where that is not on the announced backend from another one as well.
 
-    Where the second look fails nothing is known but that there is a proxy, and the stricter kind is assumed.
+    Where only the second look fails nothing is known but that there is a proxy, and the stricter kind is
+    assumed.
     """
     first = Wire(connection, answer_within_s=within_s)
     if is_announced(first, connection):
@@ -138,10 +139,13 @@ def find_proxy(
             if _takes_no_transaction(second):
                 return Proxy("statement", product, "it refuses BEGIN")
     except (psycopg.Error, QwfError) as exc:
+        # Where the first look's connection is gone too, the proxy has just ended, and was not looked at.
+        first.ask(BACKEND)
         return Proxy("transaction", product, f"a second connection did not show its kind: {_one_line(exc)}")
     except WireLost as exc:
         if connection.pgconn.transaction_status != TransactionStatus.IDLE:
             raise  # it is still at the question
+        first.ask(BACKEND)
         sign = f"a second connection did not show its kind: {_one_line(exc)}"
     if sign:
         return Proxy("transaction", product, sign)
