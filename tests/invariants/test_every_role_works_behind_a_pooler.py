@@ -217,7 +217,7 @@ def check_said(said: list[str], pooling: str, killed: int) -> None:
     assert not [line for line in said if "Traceback" in line or "administrator command" in line]
     found = [line for line in said if "queue_workflows.db.route" in line]
     tellers = [re.search(r" INFO (\d+) ", line)[1] for line in found]  # type: ignore[index]
-    assert len(set(tellers)) == 8, "\n".join(said)  # and the supervisor
+    assert len(tellers) == len(set(tellers)) == 8, "\n".join(said)  # and the supervisor
     assert {"poll-only" in line for line in found} == {pooling == "transaction"}, "\n".join(found)
 
 
