@@ -28,6 +28,7 @@ from queue_workflows.repositories import IngestJobRepository, NewIngestJob, RunR
 from queue_workflows.repositories.advancing import Reached
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.ingest_rows import IngestRows
 from queue_workflows.repositories.lanes import LaneRepository
 from queue_workflows.workflow.spec import load_document
@@ -153,6 +154,24 @@ def test_a_row_that_cannot_be_written_out_loses_no_claim(roles: Roles, unguarded
     claimed = jobs.claim("fetch", worker_id="w", lease_s=300, limit=4, durable=False)
     assert [job.id for job in claimed] == good
     seen = "SELECT status, failures, errors -> 0 ->> 'kind' FROM ingest_jobs WHERE id = %s"
+    assert unguarded.execute(seen, [bomb]).fetchone() == ("failed", 1, "unusable_row")
+
+
+@pytest.mark.slow
+def test_a_background_hook_that_cannot_be_written_out_loses_no_claim(
+    roles: Roles, unguarded: psycopg.Connection
+) -> None:
+    """As any other job: it fails, and those beside it are claimed."""
+    inputs = "('{\"x\": [' || repeat('1e131071,', 9000) || '1]}')::jsonb"
+    run = RunRepository(unguarded).insert("film", spec={}, spec_hash="h").id
+    hook = {**NODE, "run_id": f"'{run}'", "queue": "'hooks'", "background": "true"}
+    with roles.connect("orchestrator") as orchestrator:
+        (bomb,) = _insert_good(orchestrator, "workflow_node_jobs", {**hook, "inputs": inputs}, 1)
+        good = _insert_good(orchestrator, "workflow_node_jobs", hook, 3)
+    hooks = HookJobRepository.at("here")(unguarded)
+    claimed = hooks.claim_background(worker_id="here:hooks:1", lease_s=300, limit=4)
+    assert [job.id for job in claimed] == good
+    seen = "SELECT status, failures, errors -> 0 ->> 'kind' FROM workflow_node_jobs WHERE id = %s"
     assert unguarded.execute(seen, [bomb]).fetchone() == ("failed", 1, "unusable_row")
 
 
