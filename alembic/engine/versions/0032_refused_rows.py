@@ -24,7 +24,7 @@ CHECKED = {
     "concurrency_limits": (UNUSABLE_CAP, rules.conditions(UNUSABLE_CAP)),
     "rate_limits": (UNUSABLE_BUCKET, rules.conditions(UNUSABLE_BUCKET)),
 }
-# paused: schedules that nobody could read; who, and why, is in the audit log.
+# paused: schedules that nobody could read; the audit log says which, and why.
 PAUSE = """
 WITH paused AS (
     UPDATE schedules SET enabled = false, updated_at = statement_timestamp()

@@ -122,7 +122,7 @@ def legal_from(title: str, to: JobStatus) -> list[str]:
 
 
 def params(ids: Iterable[int], actor: str | None, reason: str | None) -> dict[str, Any]:
-    """What a statement is given that decides about jobs, and who decides so and why."""
+    """What a statement is given that decides about jobs: their ids, the actor and the reason."""
     return {
         "ids": id_array(ids),
         "actor": check.text_or_none("actor", actor),
