@@ -17,10 +17,13 @@ from queue_workflows.db.engine import Database
 from queue_workflows.jobs.guards import Budget, HeldJob
 from queue_workflows.repositories import ClaimedJob, IngestJobRepository
 from queue_workflows.repositories.claiming import Marks
+from queue_workflows.repositories.faults import Faults, faults_of
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.slots import SlotRepository, Want
+from queue_workflows.roles import exchange, intake
+from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.roles.exchange import Exchange
-from queue_workflows.roles.intake import Intake, Terms
+from queue_workflows.roles.intake import Intake
 from queue_workflows.roles.outfit import Outfit
 from queue_workflows.roles.turns import Turns
 
@@ -107,3 +110,22 @@ def _slot(jobs: Jobs, main: MainThread) -> Any:
     job = main.begun[0].job
     taken = SlotRepository(jobs.connection).take([Want(KEY, job.family, job.fence)], lease_s=60)
     return taken.slots[0]
+
+
+def test_each_row_is_looked_at_once(jobs: Jobs, main: MainThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a row can be used at all is found out as it is read, and not again as its job begins."""
+    jobs.enqueue(1)
+    jobs.enqueue(3, limit_key=KEY)
+    main.begun = main.held(main.intake.claim(Marks(0.0), 0.0), 0.0)
+    looked: list[int] = []
+
+    def look(claimed: Sequence[ClaimedJob]) -> Faults:
+        looked.append(len(claimed))
+        return faults_of(claimed)
+
+    for module in (exchange, intake):
+        monkeypatch.setattr(module, "faults_of", look, raising=False)
+    in_time(main.turn)
+    main.exchanging.read()
+    assert len(main.begun) == 3
+    assert looked == [3]

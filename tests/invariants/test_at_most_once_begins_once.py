@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,6 +153,25 @@ def worker_pid(floor: Floor, job: int) -> int:
     return int(until(lambda: floor.connection.execute(sql, [job]).fetchone())[0])
 
 
+Refusing = Callable[[str], None]
+
+
+@pytest.fixture
+def refusing(floor: Floor) -> Iterator[Refusing]:
+    """A server that takes no job for completed, and says why in the words that are given."""
+
+    def refuse(state: str) -> None:
+        floor.connection.execute(f"""
+            CREATE OR REPLACE FUNCTION refuse_ends() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN RAISE EXCEPTION 'not this one' USING ERRCODE = '{state}'; END $$;
+            CREATE OR REPLACE TRIGGER refuse_ends BEFORE UPDATE ON ingest_jobs
+            FOR EACH ROW WHEN (NEW.status = 'completed') EXECUTE FUNCTION refuse_ends()
+        """)
+
+    yield refuse
+    floor.connection.execute("DROP FUNCTION IF EXISTS refuse_ends() CASCADE")
+
+
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     """A migrated server that puts nothing on disk by itself for as long as a test lasts."""
@@ -244,11 +263,52 @@ def test_what_the_task_says_holds_for_jobs_of_producers_that_do_not_know_it(floo
 
 
 def test_the_table_lets_nothing_that_has_begun_wait(floor: Floor) -> None:
-    """Whoever writes it: a statement that forgets what has begun is refused."""
+    """Whoever writes it: a statement that forgets what has begun ends it, and is told so."""
     job = enqueue(floor)
     (held,) = floor.repository.claim("fetch", worker_id="w", lease_s=30)
     floor.connection.execute("UPDATE ingest_jobs SET begun_generation = generation WHERE id = %s", [job])
-    with pytest.raises(psycopg.errors.CheckViolation, match="begun_waits_no_more"):
-        floor.repository.release(held)
-    with pytest.raises(psycopg.errors.CheckViolation, match="at_most_once"):
-        floor.connection.execute("UPDATE ingest_jobs SET max_attempts = 2 WHERE id = %s", [job])
+    floor.repository.release(held)
+    assert floor.standing(job) == ("failed", 1, 0, 0)
+    assert floor.jobs.row(job)["errors"][-1]["kind"] == "at_most_once"
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("at_most_once", "at_most_once, max_attempts) VALUES ('t', 'fetch', true, 3"),
+        ("max_crashes", "max_crashes) VALUES ('t', 'fetch', 0"),
+        ("begun_generation", "begun_generation) VALUES ('t', 'fetch', 0"),
+    ],
+)
+def test_the_table_takes_no_contradiction(floor: Floor, column: str, words: str) -> None:
+    """Nor what only workers write; one begins as often as it is tried."""
+    with pytest.raises(psycopg.errors.CheckViolation, match=f"{column} cannot be so"):
+        floor.connection.execute(f"INSERT INTO ingest_jobs (task_name, queue, {words})")
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """What a server says to an end, and what has to become of the job then."""
+
+    state: str
+    at_most_once: bool
+    ends: str
+
+
+REFUSALS = [
+    Refusal("insufficient_privilege", True, "failed"),
+    Refusal("insufficient_privilege", False, "scheduled"),
+    Refusal("check_violation", False, "failed"),
+]
+
+
+@pytest.mark.parametrize("concurrency", ["1", "4"])
+def test_an_end_that_the_server_refuses(floor: Floor, refusing: Refusing, concurrency: str) -> None:
+    """For a reason that is not in the job: another would be tried again later, and this one has failed."""
+    with floor.worker("--concurrency", concurrency):
+        for refusal in REFUSALS:
+            refusing(refusal.state)
+            job = floor.enqueue(at_most_once=refusal.at_most_once)
+            floor.until_in(refusal.ends, job)
+            assert floor.jobs.row(job)["errors"][-1]["message"].startswith("not this one")
+            assert floor.ledger.attempts(job) == [1]

@@ -71,3 +71,18 @@ def test_it_fails_its_job_once_and_nobody_else_s(
     assert wrong == {}
     completed = {name for name, each in zip(names, ids, strict=False) if seen[each][0] == "completed"}
     assert not {name for name in completed if name.startswith("raises")}
+
+
+def test_what_the_host_app_raises_before_a_job_begins_is_tried_again(
+    qwf_dsn: str, conn: psycopg.Connection
+) -> None:
+    """It is a failed attempt like any other: counted, and with another to come."""
+    with conn:
+        run = RunRepository(conn).insert("film", spec={}, spec_hash="h").id
+        node = NewNodeJob(run_id=run, node_id="n", queue="cpu", node_module="stumbles", backoff_s=0.1)
+        (job,) = NodeJobRepository(conn).insert_many([node])
+        with running_worker(qwf_dsn, "--queue", "cpu", **WIRED):
+            seen = "SELECT status, failures, errors -> 0 ->> 'message' FROM workflow_node_jobs WHERE id = %s"
+            over = "SELECT finished_at IS NOT NULL FROM workflow_node_jobs WHERE id = %s"
+            patiently(lambda: conn.execute(over, [job.id]).fetchone() == (True,))
+        assert conn.execute(seen, [job.id]).fetchone() == ("completed", 1, "not yet")

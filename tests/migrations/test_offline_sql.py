@@ -16,6 +16,8 @@ from queue_workflows.db.migrations.chains import Chain, engine_chain
 from queue_workflows.errors import UnknownRevision
 
 ENGINE = engine_chain()
+# The revision from which on changes of tables are transactions of their own.
+ONE_BY_ONE = "0032"
 NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
 
 
@@ -53,12 +55,12 @@ def test_a_part_of_the_way_and_the_way_back(empty: str) -> None:
 def test_each_revision_is_a_transaction(empty: str) -> None:
     """A script that fails in the middle leaves the last whole revision, as an online upgrade does.
 
-    Those that build beside others are several.
+    Those that build beside others are several, and those that take one table after the other.
     """
     script = migrations.offline_sql(ENGINE, direction="upgrade")
     _, *parts = script.split("-- Running upgrade")
     assert len(parts) == len(REVISIONS)
-    whole = [part for part in parts if "CONCURRENTLY" not in part and "NOT VALID" not in part]
+    whole = [part for part in parts[: int(ONE_BY_ONE) - 1] if "CONCURRENTLY" not in part]
     assert {part.count("COMMIT;") for part in whole} == {1}
     assert script.count("BEGIN;") == script.count("COMMIT;")
     query(empty, "CREATE TABLE schedules (mine integer)")

@@ -106,9 +106,23 @@ def pid(reason: str | None) -> dict[str, Any]:
     return {"pid": os.getpid()}
 
 
-def _node(module: str) -> Callable[..., Any] | None:
+class Stumbling:
+    """A module that cannot be looked at the first time, as one may whose application starts."""
+
+    has_stumbled = False
+
+    @property
+    def run(self) -> Callable[..., Any]:
+        if not Stumbling.has_stumbled:
+            Stumbling.has_stumbled = True
+            raise RuntimeError("not yet")
+        return lambda inputs: {"pid": os.getpid()}
+
+
+def _node(module: str) -> Any:
     how, _, name = module.partition(" ")
-    bodies: dict[str, Callable[..., Any]] = {
+    bodies: dict[str, Any] = {
+        "stumbles": Stumbling(),
         "returns": lambda inputs: _returns(name),
         "raises": lambda inputs: _raises(name),
         "reports": lambda inputs, ctx: _reports(name, ctx),

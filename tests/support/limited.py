@@ -16,7 +16,8 @@ from queue_workflows.repositories import ClaimedJob, IngestJobRepository, LimitR
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.hook_jobs import HookJobRepository
-from queue_workflows.roles.intake import Intake, Terms
+from queue_workflows.roles.claim_terms import Terms
+from queue_workflows.roles.intake import Intake
 
 CLEAR_LIMITS = "TRUNCATE concurrency_limits, limit_slots"
 FAMILIES: dict[str, Any] = {"node": NodeJobRepository, "ingest": IngestJobRepository}

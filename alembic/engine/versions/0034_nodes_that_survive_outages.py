@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from alembic import op
+from queue_workflows.db.migrations.columns import add_columns, drop_columns
 
 revision = "0034"
 down_revision = "0033"
 branch_labels = None
 depends_on = None
 
+TABLE = "workflow_node_jobs"
+COLUMNS = {"survives_outage": "boolean NOT NULL DEFAULT false"}
+
 
 def upgrade() -> None:
-    op.execute(
-        "ALTER TABLE IF EXISTS workflow_node_jobs"
-        " ADD COLUMN IF NOT EXISTS survives_outage boolean NOT NULL DEFAULT false"
-    )
+    add_columns(TABLE, COLUMNS)
 
 
 def downgrade() -> None:
-    op.execute("ALTER TABLE IF EXISTS workflow_node_jobs DROP COLUMN IF EXISTS survives_outage")
+    drop_columns(TABLE, COLUMNS)

@@ -88,14 +88,16 @@ def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float
     return ending
 
 
-def ending_instead(refusal: Exception, job: ClaimedJob, entry: str, *, for_good: bool = False) -> Ending:
+def ending_instead(
+    refusal: psycopg.Error | QwfError, job: ClaimedJob, entry: str, *, for_good: bool = False
+) -> Ending:
     """What to write of a job that could not begin, or whose end the server refused; `entry` tells why.
 
     What is in the job, its row or what it left, would be so again, and ends it as failed. So does a refusal
     of one that has begun `for_good`.
     """
     is_in_the_job = isinstance(refusal, psycopg.DataError | psycopg.IntegrityError | PayloadError)
-    if for_good or is_in_the_job or not isinstance(refusal, psycopg.Error | QwfError):
+    if for_good or is_in_the_job:
         return Ending(job.fence, JobStatus.FAILED, error=entry, counts=True)
     return Ending(job.fence, JobStatus.SCHEDULED, error=entry, delay_s=_REFUSED_DELAY_S)
 

@@ -100,12 +100,6 @@ def claimable_constraints(statuses: tuple[JobStatus, ...]) -> tuple[CheckConstra
             "generation > 0 AND attempt >= 0 AND failures >= 0 AND crash_count >= 0 AND max_attempts > 0",
             name="counts",
         ),
-        CheckConstraint("max_crashes > 0", name="max_crashes"),
-        CheckConstraint("max_attempts = 1 OR NOT at_most_once", name="at_most_once"),
-        CheckConstraint(
-            "begun_generation < generation OR status NOT IN ('queued', 'scheduled')",
-            name="begun_waits_no_more",
-        ),
     )
 
 

@@ -12,6 +12,12 @@ from queue_workflows.models import rules
 from queue_workflows.models.base import Base, one_of, store_with
 from queue_workflows.states import JobFamily
 
+# Caps that are no key's, or that nobody could read.
+UNUSABLE_CAP: Final = {
+    "key_pattern": rules.no_key_pattern("key_pattern"),
+    "reason": rules.no_text("reason", rules.TEXT_BYTES),
+}
+
 
 class ConcurrencyLimit(Base):
     """How many may hold a key at once; a pattern such as `host:*` is the default of the keys it matches."""
@@ -27,12 +33,7 @@ class ConcurrencyLimit(Base):
 
     __table_args__ = (
         CheckConstraint("max_slots >= 0", name="max_slots"),
-        *rules.refusals(
-            {
-                "key_pattern": rules.no_key_pattern("key_pattern"),
-                "reason": rules.no_text("reason", rules.TEXT_BYTES),
-            }
-        ),
+        *rules.checks(rules.conditions(UNUSABLE_CAP)),
         # The few patterns among any number of keys with a limit of their own.
         Index(
             "ix_concurrency_limits_patterns",
@@ -70,11 +71,11 @@ class LimitSlot(Base):
 # Tokens per second, and at once.
 MOST_TOKENS: Final = 1e12
 # One rule for all columns, as a bucket is written by each take.
-_UNSOUND: Final = (
-    f"{rules.no_key_pattern('rate_key')} OR tokens_per_s > {MOST_TOKENS:.0f} OR burst > {MOST_TOKENS:.0f}"
-    f" OR tokens = '-Infinity' OR {rules.no_moment('refilled_at')}"
+UNUSABLE_BUCKET: Final = {
+    "sound": f"{rules.no_key_pattern('rate_key')} OR tokens_per_s > {MOST_TOKENS:.0f}"
+    f" OR burst > {MOST_TOKENS:.0f} OR tokens = '-Infinity' OR {rules.no_moment('refilled_at')}"
     f" OR COALESCE({rules.no_moment('blocked_until')}, false)"
-)
+}
 # Where a key's pattern is looked for, so that a million buckets cost a take nothing.
 IS_PATTERN: Final = "right(rate_key, 1) = '*'"
 
@@ -100,7 +101,7 @@ class RateLimit(Base):
     __table_args__ = (
         CheckConstraint("tokens_per_s > 0 AND burst > 0", name="positive"),
         CheckConstraint("tokens <= burst", name="tokens"),
-        *rules.refusals({"sound": _UNSOUND}),
+        *rules.checks(rules.conditions(UNUSABLE_BUCKET)),
         Index("ix_rate_limits_patterns", "rate_key", postgresql_where=text(IS_PATTERN)),
     )
 

@@ -1,8 +1,9 @@
 """What a column may hold, as SQL that is true of what it may not.
 
-The tables of jobs, runs and answers ask for it in a trigger that looks at what is inserted (revision 0032);
+The tables of jobs, runs and answers ask for it in a trigger that looks at what is inserted (`insert_rules`);
 those of schedules, caps and rates in CHECK constraints. `repositories.fields` refuses by the same limits, and
-a test compares the two.
+a test compares the two. Revision 0032 has put them there: a rule that changes needs a revision which makes
+its constraint or its trigger's function anew.
 """
 
 from __future__ import annotations
@@ -31,9 +32,14 @@ def no_text(column: str, most: int = NAME_BYTES) -> str:
     return f"octet_length({column}) NOT BETWEEN 1 AND {most}"
 
 
+def no_queue(column: str) -> str:
+    """As `settings.check_queue_name` has it."""
+    return f"{column} !~ '^[A-Za-z][A-Za-z0-9_.-]{{0,62}}$'"
+
+
 def no_ingest_queue(column: str) -> str:
-    """As `settings.check_queue_name` has it, and none of the engine's own."""
-    return f"{column} !~ '^[A-Za-z][A-Za-z0-9_.-]{{0,62}}$' OR lower({column}) IN ('cpu', 'gpu', 'hooks')"
+    """None of the engine's own either."""
+    return f"{no_queue(column)} OR lower({column}) IN ('cpu', 'gpu', 'hooks')"
 
 
 def no_limit_key(column: str) -> str:
@@ -54,7 +60,12 @@ def no_host_lock(column: str) -> str:
 
 def no_json_object(column: str) -> str:
     """Some bytes of JSON stand for gigabytes of text, which nobody could read."""
-    return f"jsonb_typeof({column}) <> 'object' OR octet_length({column}::text) > {JSON_BYTES}"
+    return f"jsonb_typeof({column}) <> 'object' OR {no_json(column)}"
+
+
+def no_json(column: str) -> str:
+    """Any value that is not too large."""
+    return f"octet_length({column}::text) > {JSON_BYTES}"
 
 
 def no_moment(column: str) -> str:
@@ -67,8 +78,18 @@ def no_span_or_none(column: str) -> str:
     return f"{column} NOT BETWEEN 0 AND {LONGEST_S:.0f}"
 
 
-def refusals(broken: Mapping[str, str], *, unless: str = "") -> Iterator[CheckConstraint]:
-    """A CHECK for each rule, by its name; rows that are as `unless` says may be as they are."""
+def no_span(column: str) -> str:
+    """A length of time, more than none."""
+    return f"{column} <= 0 OR {column} > {LONGEST_S:.0f}"
+
+
+def conditions(broken: Mapping[str, str], *, unless: str = "") -> dict[str, str]:
+    """What is true of each row that breaks none of these rules; rows that are as `unless` says may do so."""
     free = f"{unless} OR " if unless else ""
-    for name, breaks in broken.items():
-        yield CheckConstraint(f"{free}NOT ({breaks})", name=name)
+    return {name: f"{free}NOT ({breaks})" for name, breaks in broken.items()}
+
+
+def checks(conditions: Mapping[str, str]) -> Iterator[CheckConstraint]:
+    """A CHECK for each condition, by its name."""
+    for name, condition in conditions.items():
+        yield CheckConstraint(condition, name=name)

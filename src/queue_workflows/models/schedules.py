@@ -14,7 +14,8 @@ from queue_workflows.states import CatchUp
 
 # A ticker that was away inserts them with one statement.
 MOST_CAUGHT_UP: Final = 10_000
-_BROKEN: Final = {
+# What no ticker could use. What is paused may be as it is, so that it can be seen and mended.
+UNUSABLE: Final = {
     "name": rules.no_text("name"),
     "cron": rules.no_text("cron"),
     "timezone": rules.no_text("timezone"),
@@ -29,6 +30,7 @@ _BROKEN: Final = {
     "next_tick_at": rules.no_moment("next_tick_at"),
     "declared_until": rules.no_moment("declared_until"),
 }
+USABLE: Final = rules.conditions(UNUSABLE, unless="NOT enabled")
 
 
 class Schedule(Base):
@@ -66,7 +68,6 @@ class Schedule(Base):
         CheckConstraint("catch_up_cap > 0", name="catch_up_cap"),
         CheckConstraint("jitter_s >= 0", name="jitter_s"),
         CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
-        # What is paused may be as it is, so that it can be seen and mended.
-        *rules.refusals(_BROKEN, unless="NOT enabled"),
+        *rules.checks(USABLE),
         Index("ix_schedules_due", "next_tick_at", postgresql_where=text("enabled")),
     )

@@ -29,7 +29,8 @@ IN_FRONT: Final = "COALESCE(status = 'queued', false)"
 # priority in which one of them stands far back, behind what was claimed or moved up last; free is who has no
 # key and nobody from a lane at the place behind it. ends: the last of each line that is long enough. moved:
 # who stands behind it, and was enqueued before who is next there. locked: but for what is being claimed;
-# by id, as without statistics the planner would also read an index of all that is queued.
+# by id, as without statistics the planner would also read an index of all that is queued. What is reckoned
+# stays below a place that came out of the sequence, as others may be the last of all.
 ADVANCE: Final = per_family(
     """
 WITH out AS MATERIALIZED (
@@ -47,7 +48,7 @@ WITH out AS MATERIALIZED (
 ), line AS MATERIALIZED (
     SELECT waited.queue, waited.priority, job.*
     FROM (
-        SELECT queue, priority, reached FROM out WHERE position > reached + {near}
+        SELECT queue, priority, reached FROM out WHERE position - {near} > reached
         GROUP BY queue, priority, reached
     ) AS waited
     CROSS JOIN LATERAL (
@@ -79,7 +80,7 @@ WITH out AS MATERIALIZED (
         SELECT out.*, ends.id AS last_id, ends.position AS last,
             row_number() OVER (PARTITION BY queue, priority ORDER BY out.nth, out.id) AS turn
         FROM out JOIN ends USING (queue, priority)
-        WHERE out.position > ends.position + 1
+        WHERE out.position - 1 > ends.position
     ) AS out
     LEFT JOIN places USING (queue, priority, turn)
     WHERE turn <= {near}

@@ -125,12 +125,10 @@ RETURNING {passed}, {claimed}
     return sql[NODE.name]
 
 
-# Whether anybody could have claimed anything: what was not claimed may be in the hands of others.
-IS_QUEUED: Final = """
-SELECT EXISTS (
-    SELECT FROM workflow_node_jobs WHERE status = 'queued' AND queue = %(queue)s::text
+# Whether there is anything but suspects: what was not claimed may be in the hands of others.
+IS_QUEUED: Final = "SELECT EXISTS (SELECT FROM workflow_node_jobs WHERE {claimable})".replace(
+    "{claimable}", CLAIMABLE
 )
-"""
 
 CLAIM_WARM: Final[Mapping[First, str]] = {"high": _in_direction("DESC"), "low": _in_direction("ASC")}
 

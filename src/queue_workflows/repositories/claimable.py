@@ -30,7 +30,7 @@ from queue_workflows.repositories.families import Family
 from queue_workflows.repositories.holding import Control, Watched
 from queue_workflows.repositories.sweeping import Reclaimed
 from queue_workflows.repositories.table import LONGEST_PAGE, Repository
-from queue_workflows.repositories.unread_claims import UNREADABLE, claim_unread
+from queue_workflows.repositories.unread_claims import claim_rows
 from queue_workflows.settings import check_queue_name
 from queue_workflows.states import JOB_TERMINAL, DesiredState, JobStatus
 
@@ -50,7 +50,7 @@ class Claims(NamedTuple):
 
     @classmethod
     def of(cls, family: Family) -> Self:
-        """Those of a family's queues."""
+        """The statements for a family's queues."""
         name = family.name
         return cls(
             claiming.CLAIM[name],
@@ -76,7 +76,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
 
     @property
     def family(self) -> Family:
-        """Whose jobs these are."""
+        """The family of these jobs."""
         return self._family
 
     def claim(
@@ -103,12 +103,11 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         params["suspects_first"] = suspects_first
         params["relaxed"] = not durable and self._sql.commits_each
         statement = self._claims.claim_alone if alone else self._claims.claim
-        try:
-            return loaded(self._claimed, self._sql.rows(statement, params))
-        except UNREADABLE:
-            if not self._sql.commits_each:
-                raise
-        rows, failures = claim_unread(self._sql, self._family, statement, params)
+        return self._claim_by(statement, params)
+
+    def _claim_by(self, statement: str, params: Mapping[str, Any]) -> list[C]:
+        """Claim by a statement; what it takes and the server cannot give ends as failed."""
+        rows, failures = claim_rows(self._sql, self._family, statement, params)
         self.end_many(failures)
         return loaded(self._claimed, rows)
 
@@ -121,7 +120,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         limit: int,
         positions: Sequence[int],
     ) -> Callable[[], list[C]]:
-        """The same in a pipeline, in a transaction that has nothing else to keep: not durable, no suspect."""
+        """Claim in a pipeline, in a transaction that has nothing else to keep: not durable, no suspect."""
         params = claiming.checked_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=False
         )
@@ -140,7 +139,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         return self.ask_end(endings)() if endings else Ended()
 
     def ask_end(self, endings: Sequence[Ending]) -> Callable[[], Ended]:
-        """The same, for one or more; in a pipeline it is on its way until the answer is called for."""
+        """End one claim or more; in a pipeline that is on its way until the answer is called for."""
         alike, given = given_params(self._family, endings)
         rows = self._sql.ask((ending.END_ALIKE if alike else ending.END)[self._family.name], given)
         return lambda: accepted_of(endings, rows())
@@ -173,7 +172,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         limit: int,
         positions: Sequence[int],
     ) -> Unread[C]:
-        """The same, done and not read yet, so that the next can be asked before its jobs are looked at."""
+        """An end and a claim, not read yet, so that the next can be asked before its jobs are looked at."""
         params = claiming.checked_params(
             queue, worker_id=worker_id, lease_s=lease_s, limit=limit, positions=positions, alone=False
         )
@@ -288,7 +287,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
 
     def promote_held(self, reason: str, keys: Iterable[str], *, queue: str, limit: int = LONGEST_PAGE) -> int:
         """Queue what waits for one of these keys, at its old place, the first in line first; how many."""
-        params = promotion_params(reason, keys, queue=queue, limit=limit)
+        params = sweeping.promotion_params(reason, keys, queue=queue, limit=limit)
         return len(self._sql.rows(sweeping.PROMOTE_HELD[self._family.name], params))
 
     def held_keys(self, reason: str, *, queue: str, limit: int = LONGEST_PAGE) -> list[str]:
@@ -356,7 +355,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         self, ids: Iterable[int], *, actor: str | None = None, reason: str | None = None
     ) -> dict[int, JobStatus]:
         """Cancel jobs; what each became that was not over yet. An `actor` is written to the audit log."""
-        rows = self._sql.rows(deciding.CANCEL[self._family.name], _decision(ids, actor, reason))
+        rows = self._sql.rows(deciding.CANCEL[self._family.name], deciding.params(ids, actor, reason))
         return {row[0]: JobStatus(row[1]) for row in rows}
 
     def retry_many(self, ids: Iterable[int], *, actor: str, reason: str | None = None) -> dict[int, int]:
@@ -365,7 +364,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         A node is left alone if its run is over or being cancelled, or an orchestrator has counted its end;
         then it is the run that is retried. Of a limit's key a few go to the queue, the others to its lane.
         """
-        params = _decision(ids, check.text("actor", actor), reason)
+        params = deciding.params(ids, check.text("actor", actor), reason)
         rows = self._sql.rows(deciding.RETRY[self._family.name], params)
         keyed = [row[0] for row in rows if row[2] is not None]
         if keyed:
@@ -431,22 +430,3 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
 def _in_order(fences: Sequence[Fence]) -> dict[str, Any]:
     """By id, so that two statements with the same rows do not deadlock."""
     return fence_params(sorted(fences))
-
-
-def _decision(ids: Iterable[int], actor: str | None, reason: str | None) -> dict[str, Any]:
-    return {
-        "ids": id_array(ids),
-        "actor": check.text_or_none("actor", actor),
-        "why": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
-    }
-
-
-def promotion_params(reason: str, keys: Iterable[str], *, queue: str, limit: int) -> dict[str, Any]:
-    """What a statement is given that queues what waits for one of some keys."""
-    return {
-        "reason": check.text("reason", reason),
-        # They may be what a row says it waits for, which can be anything.
-        "keys": texts(dict.fromkeys(keys)),
-        "queue": check_queue_name(queue),
-        "limit": check.whole("limit", limit, 1, LONGEST_PAGE),
-    }

@@ -32,7 +32,7 @@ _ASKS_AGAIN_FOR_S: Final = 60.0
 # and only a worker that is alone with it takes it: in the words of an index that no other can be taken for.
 CLAIMABLE: Final = "status = 'queued' AND queue = %(queue)s::text AND NOT suspect"
 CLAIMABLE_ALONE: Final = "COALESCE(status = 'queued' AND suspect, false) AND queue = %(queue)s::text"
-# Who most likely is innocent comes first: whose worker died beside others, and not alone with it.
+# What most likely is innocent comes first: its worker died beside others, and not alone with it.
 SUSPECTS_IN_ORDER: Final = "crash_count, priority DESC, position"
 # next: the first claimable rows that nobody else is claiming. The array's order is that of the priorities,
 # the index's that of the positions, so nothing is sorted and the outer LIMIT stops after the last row that is
@@ -236,7 +236,7 @@ def claim_params(
 def checked_params(
     queue: str, *, worker_id: str, lease_s: float, limit: int, positions: Sequence[int], alone: bool
 ) -> dict[str, Any]:
-    """The same, checked, for a worker that claims over and over."""
+    """What every statement that claims is given, checked, for a worker that claims over and over."""
     return _standing(queue, worker_id, lease_s, limit, alone) | {"marks": marks_text(positions)}
 
 
@@ -244,7 +244,7 @@ def checked_params(
 def _standing(queue: str, worker_id: str, lease_s: float, limit: int, alone: bool) -> dict[str, Any]:
     """What a worker says in each of its claims; checked once, as it says it a thousand times a second."""
     if alone and limit != 1:
-        raise PayloadError("who claims alone asks for one job", path="limit")
+        raise PayloadError("a claim of one that is alone asks for one job", path="limit")
     return claim_params(
         check_queue_name(queue),
         worker_id=check.text("worker_id", worker_id),

@@ -6,13 +6,15 @@ status.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
+from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.ending import id_array
 from queue_workflows.repositories.families import NODE, per_family
 from queue_workflows.states import JOB_TERMINAL, MOVES, JobStatus
 
-# logged: who did it and why; nobody where the caller logs a greater thing that this is part of.
+# logged: by whom and why; nothing where the caller logs a greater thing that this is part of.
 _LOGGED: Final = """logged AS (
     INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
     SELECT %(actor)s::text, '{action}', '{title}', id::text, %(why)s::text, {details}
@@ -117,3 +119,12 @@ _LEGAL_FROM: Final[Mapping[str, Mapping[str, list[str]]]] = {
 def legal_from(title: str, to: JobStatus) -> list[str]:
     """The statuses from which a family's job may become `to` without a new generation."""
     return _LEGAL_FROM[title][to]
+
+
+def params(ids: Iterable[int], actor: str | None, reason: str | None) -> dict[str, Any]:
+    """What a statement is given that decides about jobs: their ids, the actor and the reason."""
+    return {
+        "ids": id_array(ids),
+        "actor": check.text_or_none("actor", actor),
+        "why": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
+    }

@@ -19,6 +19,8 @@ from queue_workflows.repositories.ending import Ending, error_entry
 from queue_workflows.states import JobStatus
 
 _Check = Callable[[str, Any], Any]
+# By job, the column that keeps it from beginning, and why.
+Faults = Mapping[int, UnusableRow]
 
 _seconds: Final = partial(check.seconds_or_none, zero=True)
 # What is looked at before a job begins: a worker hands it on to the database, to a lock or to a timer.
@@ -41,7 +43,7 @@ _GETTERS: Final = {
 }
 
 
-def faults_of(jobs: Sequence[ClaimedJob]) -> dict[int, UnusableRow]:
+def faults_of(jobs: Sequence[ClaimedJob]) -> Faults:
     """By their ids, the jobs that cannot begin, each with the column and the reason."""
     if not jobs:
         return {}
@@ -60,7 +62,7 @@ def faults_of(jobs: Sequence[ClaimedJob]) -> dict[int, UnusableRow]:
     return faults
 
 
-def failures_of(jobs: Sequence[ClaimedJob], faults: Mapping[int, UnusableRow]) -> list[Ending]:
+def failures_of(jobs: Sequence[ClaimedJob], faults: Faults) -> list[Ending]:
     """The ends of jobs that can never begin."""
     return [
         Ending(job.fence, JobStatus.FAILED, error=_entry(faults[job.id]), counts=True)

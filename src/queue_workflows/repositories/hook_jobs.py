@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 from queue_workflows.repositories import fields as check
-from queue_workflows.repositories.claimable import Claims, promotion_params
-from queue_workflows.repositories.claimed import ClaimedNodeJob, Fence, loaded
+from queue_workflows.repositories.claimable import Claims
+from queue_workflows.repositories.claimed import ClaimedNodeJob, Fence
 from queue_workflows.repositories.claiming import CLAIMING, with_claimed
 from queue_workflows.repositories.ending import alike_and_claim, any_and_claim, texts
 from queue_workflows.repositories.families import NODE, per_family
 from queue_workflows.repositories.node_jobs import NodeJobRepository
-from queue_workflows.repositories.sweeping import PROMOTE_HELD, SHARED_BEFORE, TRUSTED
+from queue_workflows.repositories.sweeping import PROMOTE_HELD, SHARED_BEFORE, TRUSTED, promotion_params
 from queue_workflows.repositories.table import LONGEST_PAGE
 
 QUEUE: Final = "hooks"
@@ -217,7 +217,7 @@ class HookJobRepository(NodeJobRepository):
             "limit": check.whole("limit", limit, 1, check.SMALLINT_MAX),
             "relaxed": self._sql.commits_each,
         }
-        return loaded(ClaimedNodeJob, self._sql.rows(CLAIM_BEHIND, params))
+        return self._claim_by(CLAIM_BEHIND, params)
 
     def trust(self, fence: Fence) -> bool:
         """End the trial of a suspect in the background if it has lived through it; whether it has."""

@@ -328,7 +328,7 @@ class IngestRows:
 
 
 def settled(job: NewIngestJob) -> NewIngestJob:
-    """The same job by columns: what it has alone is the key of a limit, and who begins once is tried once."""
+    """A job by columns: what it has alone is the key of a limit, and one that begins once is tried once."""
     if job.exclusive is not None:
         job = replace(job, exclusive=None, limit_key=check.exclusive_key(job.exclusive, job.limit_key))
     return replace(job, max_attempts=check.once(job.max_attempts)) if job.at_most_once else job

@@ -25,12 +25,16 @@ the background, on trial there, no other of the background that has been a suspe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from queue_workflows.repositories import fields as check
+from queue_workflows.repositories.ending import texts
 from queue_workflows.repositories.families import IN_TURN, per_family
 from queue_workflows.repositories.lanes import LANE_RUN_AT, LIMIT_FULL, to_the_lane
+from queue_workflows.repositories.table import LONGEST_PAGE
+from queue_workflows.settings import check_queue_name
 from queue_workflows.states import JobStatus
 
 # Literals, so that a generic plan knows how few rows these are.
@@ -308,3 +312,14 @@ class Reclaimed:
 def reclaimed(rows: Sequence[Sequence[Any]]) -> list[Reclaimed]:
     """What a reclaim took."""
     return [Reclaimed(row[0], JobStatus(row[1]), *row[2:]) for row in rows]
+
+
+def promotion_params(reason: str, keys: Iterable[str], *, queue: str, limit: int) -> dict[str, Any]:
+    """What a statement is given that queues what waits for one of some keys."""
+    return {
+        "reason": check.text("reason", reason),
+        # They may be what a row says it waits for, which can be anything.
+        "keys": texts(dict.fromkeys(keys)),
+        "queue": check_queue_name(queue),
+        "limit": check.whole("limit", limit, 1, LONGEST_PAGE),
+    }

@@ -33,7 +33,19 @@ WHERE id = %(id)s::bigint AND status = 'running' AND attempt = %(attempt)s::inte
 )
 
 
-def claim_unread(
+def claim_rows(
+    statements: Statements, family: Family, sql: str, params: Mapping[str, Any]
+) -> tuple[list[Sequence[Any]], list[Ending]]:
+    """Claim by a statement: the rows, and the ends of those that the server cannot give."""
+    try:
+        return list(statements.rows(sql, params)), []
+    except UNREADABLE:
+        if not statements.commits_each:
+            raise
+    return _claim_unread(statements, family, sql, params)
+
+
+def _claim_unread(
     statements: Statements, family: Family, sql: str, params: Mapping[str, Any]
 ) -> tuple[list[Sequence[Any]], list[Ending]]:
     """Claim by a statement that could not be answered: the rows that can be read, and the ends of the others.

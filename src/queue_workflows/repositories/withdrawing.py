@@ -1,4 +1,4 @@
-"""What a worker says that was taken for dead: that it lives, and that none of its jobs has killed it."""
+"""What a worker says when it was taken for dead: that it lives, and that none of its jobs has killed it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.ending import array, fence_params
 from queue_workflows.repositories.families import BY_NAME, per_family
 
-# given: the attempts of such a worker. said: what whoever took them for dead wrote of them, in this
+# given: the attempts of such a worker. said: what was written of them when they were taken for dead, in this
 # generation. The row forgets it, unless it is doubted for another death as well; the entries stay, and say
-# that they were withdrawn. What is over stays as it is.
+# that they were withdrawn. What is over stays as it is, and so does a row of which more was said meanwhile.
 WITHDRAW: Final = per_family("""
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest(
         %(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[], %(generations)s::integer[]
     ) AS given (id, attempt, claimed_by, generation)
 ), said AS MATERIALIZED (
-    SELECT job.id, count(*) FILTER (WHERE is_its AND entry @> '{"counted": true}') AS counted,
+    SELECT job.id, job.errors AS before,
+        count(*) FILTER (WHERE is_its AND entry @> '{"counted": true}') AS counted,
         count(*) FILTER (WHERE is_doubt AND NOT is_its) AS doubts,
         jsonb_agg(CASE WHEN is_its THEN entry || '{"withdrawn": true}' ELSE entry END ORDER BY nth) AS errors
     FROM given JOIN {table} AS job ON job.id = given.id AND job.generation = given.generation,
@@ -43,7 +44,7 @@ UPDATE {table} AS job SET
     errors = said.errors
 FROM said
 WHERE job.id = ANY (ARRAY(SELECT id FROM locked)) AND job.id = said.id
-    AND jsonb_array_length(job.errors) = jsonb_array_length(said.errors)
+    AND job.errors = said.before
 RETURNING job.id
 """)
 

@@ -28,6 +28,7 @@ from queue_workflows.jobs.ending import ending_instead
 from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.ending import Ended, Ending
+from queue_workflows.repositories.faults import Faults, faults_of
 from queue_workflows.roles.intake import Asked, Intake
 from queue_workflows.roles.outfit import Outfit
 from queue_workflows.states import JobStatus
@@ -70,6 +71,7 @@ class _Unread:
     alone: bool
     accepted: Ended | None = None
     jobs: list[ClaimedJob] = field(default_factory=list)
+    faults: Faults = field(default_factory=dict)
     has_begun: bool = False
 
 
@@ -217,13 +219,14 @@ class Exchange:
         """Read an answer, and have its jobs begin if that takes no question: the connection may be at one."""
         if unread.accepted is None:
             unread.accepted, unread.jobs = unread.intake.read(unread.asked)
-            if not unread.intake.must_ask(unread.jobs):
+            unread.faults = faults_of(unread.jobs)
+            if not unread.intake.must_ask(unread.jobs, unread.faults):
                 self._begin(unread)
 
     def _begin(self, unread: _Unread) -> None:
         if unread.has_begun or unread.accepted is None:
             return
-        claimed = self._taking.held(unread.intake.begun(unread.jobs), unread.reading)
+        claimed = self._taking.held(unread.intake.begun(unread.jobs, unread.faults), unread.reading)
         self._guardian.exchange(claimed, unread.ended)
         self._count(unread.ended, unread.accepted)
         unread.has_begun = True

@@ -46,11 +46,12 @@ from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.holding import Control
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.withdrawing import withdraw_doubts
+from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.hearing import Hearing
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.identity import Identity
-from queue_workflows.roles.intake import Intake, Terms
+from queue_workflows.roles.intake import Intake
 from queue_workflows.roles.judging import FLUSH_S, MAIN_PATIENCE_S, Judge
 from queue_workflows.roles.leaving import end_children, execute_anew
 from queue_workflows.roles.leaving import leave as leave_process

@@ -1,14 +1,12 @@
 """The one seam between a worker and the jobs of its queue: what it takes in, keeps, and lets go of.
 
-    Terms    what holds for as long as the worker lives
-    Intake   the same on one connection: claim, end, both at once, renew; all of it in batches
+On one connection, and on the worker's terms (`claim_terms`): claim, end, both at once, renew; all of it in
+batches. Worker and guardian have a connection each, and so an intake each. What belongs to a claim or to its
+end beside the row itself is done here and nowhere else.
 
-Worker and guardian have a connection each, and so an intake each. What belongs to a claim or to its end
-beside the row itself is done here and nowhere else.
-
-Jobs with a limit's key take slots when they are claimed, and who finds none goes into the key's lane; the
-slots are given back in the transaction of the end. Then, with the claim that follows, the next ones come out
-of the lanes. All that is asked only for jobs that have a key.
+Jobs with a limit's key take slots when they are claimed, and a job that finds none goes into the key's lane;
+the slots are given back in the transaction of the end. Then, with the claim that follows, the next ones come
+out of the lanes. All that is asked only for jobs that have a key.
 """
 
 from __future__ import annotations
@@ -16,90 +14,34 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import groupby
 from random import uniform
-from typing import Any, NamedTuple, Self, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import psycopg
 
-from queue_workflows.errors import UnusableRow
-from queue_workflows.gpu.affinity import Affinity
-from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.guards import HeldJob
-from queue_workflows.jobs.kept_locks import BEHIND_S, HELD_S, KeptLocks
-from queue_workflows.jobs.kept_slots import KeptSlots
-from queue_workflows.jobs.lock_offers import LockOffers
+from queue_workflows.jobs.kept_locks import BEHIND_S, HELD_S
 from queue_workflows.jobs.observing import count_claimed, count_ended, count_held
 from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories.advancing import Reached
-from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.claimed import ClaimedJob, Fence
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.ending import Ended, Ending
-from queue_workflows.repositories.faults import failures_of, faults_of
-from queue_workflows.repositories.fields import PayloadLimits
-from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.faults import Faults, failures_of, faults_of
 from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.host_locks import HOST_LOCK, HostLockRepository, keys_of
 from queue_workflows.repositories.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository, counted
 from queue_workflows.repositories.slots import Slot, SlotRepository, Want
 from queue_workflows.repositories.sweeping import RECLAIMED_AT_ONCE
 from queue_workflows.repositories.two_commits import in_one_round_trip
-from queue_workflows.roles.identity import Identity
-from queue_workflows.settings import Settings
+from queue_workflows.repositories.unread_claims import UNREADABLE
+from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.states import JobStatus
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """Who claims what, and for how long at a time."""
-
-    repository: type[ClaimableRepository[Any, Any]]
-    queue: str
-    worker_id: str
-    lease_s: float
-    limits: PayloadLimits
-    kept: KeptSlots = field(default_factory=KeptSlots)
-    locks: KeptLocks = field(default_factory=KeptLocks)
-    offers: LockOffers = field(default_factory=LockOffers)
-    models: ModelCache | None = None
-    affinity: Affinity | None = None
-
-    @property
-    def host(self) -> str:
-        """The label of the host that it works on."""
-        return self.worker_id.partition(":")[0]
-
-    @property
-    def takes_offers(self) -> bool:
-        """Whether it claims from a hold; not hooks, which are one host's, nor in the order of models."""
-        return self.queue != HOOKS_QUEUE and self.affinity is None
-
-    @classmethod
-    def of(
-        cls,
-        identity: Identity,
-        settings: Settings,
-        repository: type[ClaimableRepository[Any, Any]],
-        models: ModelCache | None = None,
-        affinity: Affinity | None = None,
-    ) -> Self:
-        """Those of one worker."""
-        return cls(
-            repository,
-            identity.queue,
-            identity.worker_id,
-            settings.lease_for(identity.queue),
-            PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth),
-            locks=KeptLocks(settings.lock_dir),
-            models=models,
-            affinity=affinity,
-        )
 
 
 class _Claiming(TypedDict):
@@ -147,7 +89,7 @@ class Intake:
         alone: bool = False,
         suspects_first: bool = False,
     ) -> list[ClaimedJob]:
-        """The next jobs, at most `limit`, without whose limit is full; `marks` learn from the answer."""
+        """The next jobs, at most `limit`, but for those with a full limit; `marks` learn from the answer."""
         jobs = self._claimed(marks, now, limit=limit, alone=alone, suspects_first=suspects_first)
         marks.claimed(jobs, limit)
         return self.begun(jobs)
@@ -197,14 +139,14 @@ class Intake:
     def ask_end_and_claim(
         self, endings: Sequence[Ending], marks: Marks, now: float, *, limit: int = 1, alone: bool = False
     ) -> Asked:
-        """The same, done and not read.
+        """An end and a claim, done and not read.
 
         What jobs with a key made room for comes out of the lanes in between: after the commit of the end, so
-        that either this sees who went into a lane meanwhile, or that one sees the free slot; in one round
-        trip.
+        that either this sees a job that went into a lane meanwhile, or that one sees the free slot; in one
+        round trip.
         """
         if alone or self._terms.offers or self._locks.has_of([ending.fence for ending in endings]):
-            # A lock is freed after the end is stored, and who waits for it may be the next. A suspect is
+            # A lock is freed after the end is stored, and what waits for it may be the next. A suspect is
             # claimed by a statement of its own.
             ended = self.end(endings, is_counted=True)
             jobs = self._claimed(marks, now, limit=limit, alone=alone)
@@ -244,12 +186,18 @@ class Intake:
         if alone:
             # A suspect is next only where there is nothing else, also below the marks.
             marks.unsure()
+        return self._claimed_from(marks.positions(now), limit, alone=alone, suspects_first=suspects_first)
+
+    def _claimed_from(
+        self, positions: Sequence[int], limit: int, *, alone: bool, suspects_first: bool = False
+    ) -> list[ClaimedJob]:
+        terms = self._terms
         return self.repository.claim(
             terms.queue,
             worker_id=terms.worker_id,
             lease_s=terms.lease_s,
             limit=limit,
-            positions=marks.positions(now),
+            positions=positions,
             alone=alone,
             suspects_first=suspects_first,
             durable=False,
@@ -293,23 +241,21 @@ class Intake:
         if freed := self._slots.free_left_by(worker_id):
             self._lanes.admit_freed(freed, self._reached)
 
-    def must_ask(self, claimed: list[ClaimedJob]) -> bool:
+    def must_ask(self, claimed: list[ClaimedJob], faults: Faults) -> bool:
         """Whether `begun` has a question: not while the connection is at one."""
-        if self._kept.has_late:
+        if faults or self._kept.has_late:
             return True
-        return (
-            any([job.limit_key or job.host_lock for job in claimed])  # noqa: C419 - half of the time
-            or bool(faults_of(claimed))
-        )
+        return any([job.limit_key or job.host_lock for job in claimed])  # noqa: C419 - half of the time
 
-    def begun(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
-        """Those of a claim that may run; asks only if some have a key, or a slot is to be given back.
+    def begun(self, claimed: list[ClaimedJob], faults: Faults | None = None) -> list[ClaimedJob]:
+        """The jobs of a claim that may run; asks only if some have a key, or a slot is to be given back.
 
-        A row that nobody can handle ends here, before anything is made of it.
+        A row that nobody can handle ends here, before anything is made of it; `faults` are those of these
+        jobs, where they were looked for.
         """
         if self._kept.has_late:
             self._give_back(self._kept.pop_late())
-        if faults := faults_of(claimed):
+        if faults := faults_of(claimed) if faults is None else faults:
             claimed = self._without(claimed, faults)
         try:
             jobs = self._with_slots(self._with_locks(claimed))
@@ -322,7 +268,7 @@ class Intake:
             count_held(claimed, len(claimed) - len(jobs))
         return jobs
 
-    def _without(self, jobs: list[ClaimedJob], faults: Mapping[int, UnusableRow]) -> list[ClaimedJob]:
+    def _without(self, jobs: list[ClaimedJob], faults: Faults) -> list[ClaimedJob]:
         """Jobs but for those with a fault, which end as failed."""
         _log.error("%d jobs are ended as failed: %s", len(faults), next(iter(faults.values())).message)
         endings = failures_of(jobs, faults)
@@ -332,7 +278,7 @@ class Intake:
     # Host locks.
 
     def _with_locks(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
-        """Those that have the lock of this machine that they need, or need none."""
+        """The jobs that have the lock of this machine that they need, or need none."""
         if not (refused := self._locks.take(jobs)):
             return jobs
         first = {job.host_lock: job for job in reversed(refused)}
@@ -350,7 +296,7 @@ class Intake:
             ]
         )
         limit_keys = [job.limit_key for job in refused]
-        # They would be claimed and put aside one after the other, before who stands behind them.
+        # They would be claimed and put aside one after the other, before what stands behind them.
         limit_keys += HostLockRepository(self._connection).put_aside(
             self.repository.family,
             self._terms.queue,
@@ -364,20 +310,23 @@ class Intake:
         return [job for job in jobs if job.id not in gone]
 
     def _offered(self, limit: int, alone: bool) -> list[ClaimedJob]:
-        """Jobs that another host leaves to this one, from their hold."""
+        """Jobs that another host leaves to this one, from their hold; what cannot be read stays there."""
         terms = self._terms
-        return HostLockRepository(self._connection).take(
-            self.repository.family,
-            terms.offers.pop(),
-            queue=terms.queue,
-            worker_id=terms.worker_id,
-            lease_s=terms.lease_s,
-            limit=limit,
-            alone=alone,
-        )
+        try:
+            return HostLockRepository(self._connection).take(
+                self.repository.family,
+                terms.offers.pop(),
+                queue=terms.queue,
+                worker_id=terms.worker_id,
+                lease_s=terms.lease_s,
+                limit=limit,
+                alone=alone,
+            )
+        except UNREADABLE:
+            return []
 
     def _free_locks(self, fences: Sequence[Fence]) -> None:
-        """Free the locks of attempts that are over, and promote who waits for them."""
+        """Free the locks of attempts that are over, and promote what waits for them."""
         if self._locks.any_held and (names := self._locks.free(fences)):
             takes = self._terms.takes_offers
             HostLockRepository(self._connection).promote(
@@ -389,7 +338,7 @@ class Intake:
     # Keyed limits.
 
     def _with_slots(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
-        """Those that have a slot, or need none."""
+        """The jobs that have a slot, or need none."""
         keyed = [job for job in jobs if job.limit_key is not None]
         if not keyed:
             return jobs
@@ -436,7 +385,7 @@ class Intake:
         """
         lease_s = self._terms.lease_s
         wanted = [slot for slot in self._kept.of(one.job.fence for one in held) if slot in lost]
-        # Each cap for itself, the lowest first: who takes with another's shares the lower of the two.
+        # Each cap for itself, the lowest first: taken together, two would share the lower one.
         wanted.sort(key=_most)
         without: set[Fence] = set()
         for _, group in groupby(wanted, key=_most):

@@ -23,8 +23,9 @@ from queue_workflows.jobs.observing import count_ended, cut_short
 from queue_workflows.jobs.outcomes import Outcome, Released, Stop
 from queue_workflows.jobs.tasks import backoff_of
 from queue_workflows.repositories.ending import Ending
+from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.roles.holdings import Holdings
-from queue_workflows.roles.intake import Intake, Terms
+from queue_workflows.roles.intake import Intake
 from queue_workflows.roles.leaving import end_children
 from queue_workflows.roles.turns import Turns
 from queue_workflows.settings import Settings

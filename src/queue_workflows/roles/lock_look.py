@@ -8,8 +8,8 @@ from typing import Final
 from queue_workflows.jobs.kept_locks import LOOK_EVERY_S
 from queue_workflows.repositories.fields import ELSEWHERE
 from queue_workflows.repositories.host_locks import HOST_LOCK, HostLockRepository
+from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.roles.holdings import Holdings
-from queue_workflows.roles.intake import Terms
 from queue_workflows.roles.touch import Touch
 
 # How soon to look again for jobs that another host leaves to those where their lock is free.

@@ -15,7 +15,7 @@ import psycopg
 
 from queue_workflows.config import current_config
 from queue_workflows.db.failures import DATABASE_AWAY
-from queue_workflows.errors import LeaseLost
+from queue_workflows.errors import LeaseLost, QwfError
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
@@ -23,7 +23,7 @@ from queue_workflows.jobs.ending import ending_instead, ending_of, for_good
 from queue_workflows.jobs.executor import Loop, execute
 from queue_workflows.jobs.late_inputs import KeptInputs, on_resolved_inputs
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
-from queue_workflows.jobs.outcomes import OnHold, Outcome, Released
+from queue_workflows.jobs.outcomes import Failed, OnHold, Outcome, Released
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.tasks import UNKNOWN_TASK, backoff_of, current_tasks
 from queue_workflows.jobs.warming import UNKNOWN_MODEL, on_loaded_model, unload_idle_for
@@ -95,10 +95,11 @@ class Performer:
         self.has_loaded = False
 
     def perform(self, job: ClaimedJob, ctx: JobContext) -> Performed:
-        """Run the job's function here and now, or put the job aside for who knows it.
+        """Run the job's function here and now, or put the job aside for a worker that knows it.
 
-        Raises that the database is away, before the function has begun. Whatever else is in the way then is
-        the job's own end: its row, or its run's, holds what cannot be read.
+        Raises that the database is away, before the function has begun. Whatever else is in the way then ends
+        the attempt: for good where the row, or its run's, holds what cannot be read, and as any failed
+        attempt where something of the host app's raised.
         """
         try:
             return self._run(job, ctx)
@@ -106,9 +107,18 @@ class Performer:
             raise
         except Exception as exc:
             _log.error("job %d cannot begin: %s: %s", job.id, type(exc).__name__, " ".join(str(exc).split()))
-            entry = captured(exc, self._redactor)
-            ending = ending_instead(exc, job, entry, for_good=ctx.has_begun_for_good)
-            return Performed(ending, counts=False)
+            return Performed(self._not_begun(exc, job, ctx), counts=False)
+        finally:
+            if self._models is not None:
+                # What the function leaves of its context must not keep a model that is unloaded.
+                ctx.model = None
+                self._models.used()
+
+    def _not_begun(self, exc: Exception, job: ClaimedJob, ctx: JobContext) -> Ending | None:
+        entry = captured(exc, self._redactor)
+        if isinstance(exc, psycopg.Error | QwfError):
+            return ending_instead(exc, job, entry, for_good=ctx.has_begun_for_good)
+        return self._ending_of(for_good(Failed(entry, retryable=True), ctx), job)
 
     def _run(self, job: ClaimedJob, ctx: JobContext) -> Performed:
         if isinstance(job, ClaimedIngestJob):
@@ -134,12 +144,7 @@ class Performer:
                 work = on_loaded_model(
                     work, model, ctx, models, timeout_s=self._load_timeout_s, clock=time.monotonic
                 )
-        performed = self._performed(job, work, ctx, run)
-        if self._models is not None:
-            # What the function leaves of its context must not keep a model that is unloaded.
-            ctx.model = None
-            self._models.used()
-        return performed
+        return self._performed(job, work, ctx, run)
 
     def _performed(self, job: ClaimedJob, work: Work, ctx: JobContext, run: WorkflowRun | None) -> Performed:
         if ctx.stopping is None:

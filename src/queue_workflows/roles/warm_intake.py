@@ -15,7 +15,8 @@ from queue_workflows.repositories.claiming import PAST_ALL, Marks
 from queue_workflows.repositories.ending import Ended, Ending
 from queue_workflows.repositories.two_commits import in_one_round_trip
 from queue_workflows.repositories.unread_claims import UNREADABLE
-from queue_workflows.roles.intake import Intake, Terms
+from queue_workflows.roles.claim_terms import Terms
+from queue_workflows.roles.intake import Intake
 
 
 def intake_on(terms: Terms, connection: psycopg.Connection[Any]) -> Intake:
@@ -42,10 +43,15 @@ class WarmIntake(Intake):
         alone: bool = False,
         suspects_first: bool = False,
     ) -> list[ClaimedJob]:
-        """One job whatever the limit, as who keeps models has one at a time; a suspect after all others."""
+        """One job whatever the limit, as a worker that keeps models has one at a time.
+
+        A suspect comes after all others: where none is left, also in the hands of another claim.
+        """
         del limit, alone
-        jobs = self._suspect() if suspects_first else []
-        return jobs or self._warm_or_next(marks, now) or self._suspect()
+        jobs = self._suspect(marks) if suspects_first else []
+        if not jobs:
+            jobs = self._warm_or_next(marks, now)
+        return jobs or (self._suspect(marks) if marks.empty else [])
 
     def _warm_or_next(self, marks: Marks, now: float) -> list[ClaimedJob]:
         """What is preferred; in plain order where a row cannot be read, as that claim can be read apart."""
@@ -54,19 +60,11 @@ class WarmIntake(Intake):
         except UNREADABLE:
             return super().claim(marks, now, alone=True)
 
-    def _suspect(self) -> list[ClaimedJob]:
+    def _suspect(self, marks: Marks) -> list[ClaimedJob]:
         """Past all others: whatever its model."""
-        terms = self._terms
-        return self.begun(
-            self.repository.claim(
-                terms.queue,
-                worker_id=terms.worker_id,
-                lease_s=terms.lease_s,
-                positions=PAST_ALL,
-                alone=True,
-                durable=False,
-            )
-        )
+        if jobs := self._claimed_from(PAST_ALL, 1, alone=True):
+            marks.claimed(jobs, 1)
+        return self.begun(jobs)
 
     def end(self, endings: Sequence[Ending], *, is_counted: bool = False, keeps_locks: bool = False) -> Ended:
         """As ever; a job that is put on hold was not done."""

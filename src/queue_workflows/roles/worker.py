@@ -218,7 +218,7 @@ class Worker:
         now = time.monotonic()
         return self._duty.may_claim() and not self._suspects_turn.comes(now) and not self._duty.must_ask(now)
 
-    def _end_refused(self, held: HeldJob, exc: Exception) -> None:
+    def _end_refused(self, held: HeldJob, exc: psycopg.Error | QwfError) -> None:
         """End otherwise what the server would not end as it should have: that is no crash of this worker."""
         _log.error("job %d: its end was refused: %s", held.job.id, " ".join(str(exc).split()))
         self._touch.let_go()

@@ -1,31 +1,40 @@
-"""CHECK constraints of tables that are in use: added at once for new rows, and held to the old ones beside
-the writers.
+"""CHECK constraints of tables that are in use: added and validated beside the writers, by revisions.
 
-To validate a constraint reads the whole table, which keeps nobody waiting; to add one that is not validated
-takes a moment. As for indexes, a revision that is interrupted in between is begun anew.
+    mend what is there ──> add, NOT VALID ──> mend what came meanwhile ──> validate
+
+Each step is a transaction of its own. To add one holds writers up for a moment and reads nothing; to validate
+it reads the whole table and holds nobody up. An interrupted revision is begun anew, so each step may be done
+twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from alembic import op
 
 from queue_workflows.db.migrations.indexes import beside_others, is_there
 
 
-def add_checks(table: str, checks: Mapping[str, str]) -> None:
-    """Constraints of a table, if there is such a table, by their names as models have them."""
+def add_checks(table: str, checks: Mapping[str, str], *, mend: str) -> None:
+    """Checks of a table by their names, if there is such a table; `mend` makes rows that break them obey."""
     if not is_there(table):
         return
-    for name, condition in checks.items():
-        drop_check(table, name)
-        op.execute(f"ALTER TABLE {table} ADD CONSTRAINT ck_{table}_{name} CHECK ({condition}) NOT VALID")
+    anew = ", ".join(
+        f"DROP CONSTRAINT IF EXISTS ck_{table}_{name},"
+        f" ADD CONSTRAINT ck_{table}_{name} CHECK ({condition}) NOT VALID"
+        for name, condition in checks.items()
+    )
     with beside_others():
+        op.execute(mend)
+        op.execute(f"ALTER TABLE {table} {anew}")
+        op.execute(mend)
         for name in checks:
             op.execute(f"ALTER TABLE {table} VALIDATE CONSTRAINT ck_{table}_{name}")
 
 
-def drop_check(table: str, name: str) -> None:
-    """A constraint, if there is one."""
-    op.execute(f"ALTER TABLE IF EXISTS {table} DROP CONSTRAINT IF EXISTS ck_{table}_{name}")
+def drop_checks(table: str, names: Iterable[str]) -> None:
+    """Checks of a table, as far as they are there."""
+    with beside_others():
+        gone = ", ".join(f"DROP CONSTRAINT IF EXISTS ck_{table}_{name}" for name in names)
+        op.execute(f"ALTER TABLE IF EXISTS {table} {gone}")

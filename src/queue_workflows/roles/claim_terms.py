@@ -1,0 +1,64 @@
+"""On what terms a worker claims; they hold for as long as it lives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from queue_workflows.gpu.affinity import Affinity
+from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.jobs.kept_locks import KeptLocks
+from queue_workflows.jobs.kept_slots import KeptSlots
+from queue_workflows.jobs.lock_offers import LockOffers
+from queue_workflows.repositories.claimable import ClaimableRepository
+from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
+from queue_workflows.roles.identity import Identity
+from queue_workflows.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a worker claims, as which worker, and for how long at a time."""
+
+    repository: type[ClaimableRepository[Any, Any]]
+    queue: str
+    worker_id: str
+    lease_s: float
+    limits: PayloadLimits
+    kept: KeptSlots = field(default_factory=KeptSlots)
+    locks: KeptLocks = field(default_factory=KeptLocks)
+    offers: LockOffers = field(default_factory=LockOffers)
+    models: ModelCache | None = None
+    affinity: Affinity | None = None
+
+    @property
+    def host(self) -> str:
+        """The label of the host that it works on."""
+        return self.worker_id.partition(":")[0]
+
+    @property
+    def takes_offers(self) -> bool:
+        """Whether it claims from a hold; not hooks, which are one host's, nor in the order of models."""
+        return self.queue != HOOKS_QUEUE and self.affinity is None
+
+    @classmethod
+    def of(
+        cls,
+        identity: Identity,
+        settings: Settings,
+        repository: type[ClaimableRepository[Any, Any]],
+        models: ModelCache | None = None,
+        affinity: Affinity | None = None,
+    ) -> Self:
+        """The terms of one worker."""
+        return cls(
+            repository,
+            identity.queue,
+            identity.worker_id,
+            settings.lease_for(identity.queue),
+            PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth),
+            locks=KeptLocks(settings.lock_dir),
+            models=models,
+            affinity=affinity,
+        )
