@@ -348,8 +348,9 @@ class Settings(BaseSettings):
 
     @property
     def beat_s(self) -> float:
-        """How often a worker says that it lives."""
-        return min(5.0, self.stale_heartbeat_s / 6)
+        """How often a worker says that it lives: three of these are over before its lease is."""
+        shortest = min((self.lease_s, *self.lease_s_by_queue.values()))
+        return min(5.0, self.stale_heartbeat_s / 6, shortest / 5)
 
     def renew_for(self, queue: str) -> float:
         """How often a claim on a queue is renewed, in seconds."""
