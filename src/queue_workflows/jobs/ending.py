@@ -88,7 +88,7 @@ def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float
     return ending
 
 
-def ending_instead(refusal: Exception, job: ClaimedJob, entry: str, *, for_good: bool = False) -> Ending:
+def ending_instead(refusal: BaseException, job: ClaimedJob, entry: str, *, for_good: bool = False) -> Ending:
     """What to write of a job that could not begin, or whose end the server refused; `entry` tells why.
 
     What is in the job, its row or what it left, would be so again, and ends it as failed. So does a refusal

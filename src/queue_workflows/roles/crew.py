@@ -382,9 +382,11 @@ class Crew:
     def _perform(self, held: HeldJob) -> None:
         try:
             performed = self._performed(held)
-        except BaseException:
-            _log.exception("job %d could not be run", held.job.id)
+        except DATABASE_AWAY:
             held.ending = self._performer.unperformed(held.job, held.ctx)
+        except BaseException as exc:
+            _log.error("job %d could not be run: %s", held.job.id, type(exc).__name__)
+            held.ending = self._performer.failed(exc, held.job, held.ctx)
         else:
             held.ending, held.counts = performed
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -20,10 +21,10 @@ from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.ending import ending_instead, ending_of, for_good
-from queue_workflows.jobs.executor import Loop, execute
+from queue_workflows.jobs.executor import Loop, execute, is_the_users_own
 from queue_workflows.jobs.late_inputs import KeptInputs, on_resolved_inputs
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
-from queue_workflows.jobs.outcomes import OnHold, Outcome, Released
+from queue_workflows.jobs.outcomes import Failed, OnHold, Outcome, Released
 from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.jobs.tasks import UNKNOWN_TASK, backoff_of, current_tasks
 from queue_workflows.jobs.warming import UNKNOWN_MODEL, on_loaded_model, unload_idle_for
@@ -104,9 +105,13 @@ class Performer:
             return self._run(job, ctx)
         except DATABASE_AWAY:
             raise
-        except Exception as exc:
-            _log.error("job %d cannot begin: %s: %s", job.id, type(exc).__name__, " ".join(str(exc).split()))
+        except BaseException as exc:
+            if is_the_users_own(exc):
+                raise
             entry = captured(exc, self._redactor)
+            # Not by the exception itself: to look at one may raise anything.
+            said = " ".join(json.loads(entry)["message"].split())
+            _log.error("job %d cannot be run: %s: %s", job.id, type(exc).__name__, said)
             ending = ending_instead(exc, job, entry, for_good=ctx.has_begun_for_good)
             return Performed(ending, counts=False)
 
@@ -170,6 +175,11 @@ class Performer:
     def aside(self, job: ClaimedIngestJob) -> Ending:
         """How a job ends whose task this process does not know."""
         return _aside(job, UNKNOWN_TASK, job.task_name)
+
+    def failed(self, exc: BaseException, job: ClaimedJob, ctx: JobContext) -> Ending | None:
+        """How a job ends that something unforeseen came across: a failure that counts, else it had no end."""
+        failed = Failed(captured(exc, self._redactor), retryable=True)
+        return self._ending_of(for_good(failed, ctx), job)
 
     def unperformed(self, job: ClaimedJob, ctx: JobContext) -> Ending | None:
         """How a job ends whose function could not begin."""
