@@ -15,6 +15,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Final, Protocol
 
 from queue_workflows.host import pid1
@@ -164,6 +165,18 @@ def watch(child: Started) -> int:
     readable, writable = os.pipe()
     threading.Thread(target=_close_at_end, args=(child, writable), name="qwf-watch", daemon=True).start()
     return readable
+
+
+def tell(child: Started, fd: int, number: int) -> None:
+    """Send a signal to a child that is watched by `fd`, and to nobody who may have its pid by now."""
+    with suppress(ProcessLookupError):
+        try:
+            signal.pidfd_send_signal(fd, number)
+        except (AttributeError, OSError) as exc:
+            if isinstance(exc, ProcessLookupError):
+                raise
+            # Not by Popen, which would wait for it.
+            os.kill(child.pid, number)
 
 
 def _close_at_end(child: subprocess.Popen[bytes], writable: int) -> None:

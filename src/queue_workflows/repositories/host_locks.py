@@ -78,11 +78,11 @@ AND (held.queue <> 'hooks' OR COALESCE(held.pinned_host, %(host)s::text) = %(hos
 PROMOTE: Final = {
     name: sql.replace("{here}", _OF_THE_HOST if name == NODE.name else "") for name, sql in _PROMOTE.items()
 }
-# first: the head of the queue; a suspect is no head, as it is claimed after all others. next: of each key the
-# first that waits, unless the head comes before it, so that nobody is passed; not what is left to the host that
-# claimed it, and is due again soon. A suspect is the first only where nothing else waits for the key, and is
-# taken only where nothing else is queued. It is queued and claimed at once: in between no other host can claim
-# it.
+# first: the head of the queue; a suspect is no head, as it is claimed after all others. next: of each key
+# the first that waits, unless the head comes before it, so that nobody is passed; not what is left to the
+# host that claimed it, and is due again soon. A suspect is the first only where nothing else waits for the
+# key, and is taken only where nothing else is queued. It is queued and claimed at once: in between no other
+# host can claim it.
 TAKE: Final = with_claimed(
     per_family(
         """

@@ -155,9 +155,8 @@ _MOST_SHARED_BEHIND: Final = 9
 SHARED_BEFORE: Final = """CASE WHEN queue = 'hooks' THEN jsonb_array_length(jsonb_path_query_array(
             errors, '$[*] ? (@.kind == "worker_lost" && @.shared_in == $generation)',
             jsonb_build_object('generation', generation))) END"""
-# How often the silence of a whole host is excused, in this generation, as a job's errors tell; what a host that
-# came back has withdrawn is no such silence. One more than that is counted, whatever `max_crashes` says, as
-# few errors are kept.
+# How often the silence of a whole host was excused in this generation, as a job's errors tell; not what a
+# host that came back has withdrawn. There are fewer excuses than errors are kept, whatever `max_crashes` is.
 _EXCUSED_BEFORE: Final = """jsonb_array_length(jsonb_path_query_array(
             errors, '$[*] ? (@.excused_in == $generation && !exists(@.withdrawn))',
             jsonb_build_object('generation', generation)))"""
@@ -236,7 +235,8 @@ WITH lapsed AS MATERIALIZED (
             'counted', judged.counted, 'at', statement_timestamp(), 'attempt', job.attempt,
             'worker_id', job.claimed_by)
             || CASE WHEN judged.doubted THEN jsonb_build_object('doubted', true) ELSE '{empty}' END
-            || CASE WHEN judged.together THEN jsonb_build_object('excused_in', job.generation) ELSE '{empty}' END
+            || CASE WHEN judged.together
+                THEN jsonb_build_object('excused_in', job.generation) ELSE '{empty}' END
             || CASE WHEN job.queue = 'hooks' AND judged.shares > 0
                 THEN jsonb_build_object('shared_in', job.generation) ELSE '{empty}' END)
     FROM judged

@@ -11,8 +11,8 @@ from queue_workflows.repositories.ending import array, fence_params
 from queue_workflows.repositories.families import BY_NAME, per_family
 
 # given: the attempts of such a worker. said: what whoever took them for dead wrote of them, in this
-# generation, also where that was an excuse, as those are counted. The row forgets it, unless it is doubted for another death as well; the entries stay, and say
-# that they were withdrawn. What is over stays as it is.
+# generation, also where that was an excuse, as those are counted. The row forgets it, unless it is doubted
+# for another death as well; the entries stay, and say that they were withdrawn. What is over stays as it is.
 WITHDRAW: Final = per_family("""
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest(

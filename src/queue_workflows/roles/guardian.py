@@ -52,9 +52,10 @@ from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.intake import Intake, Terms
 from queue_workflows.roles.judging import FLUSH_S, MAIN_PATIENCE_S, Judge
-from queue_workflows.roles.leaving import end_children, execute_anew
+from queue_workflows.roles.leaving import die_of, end_children, execute_anew
 from queue_workflows.roles.leaving import leave as leave_process
 from queue_workflows.roles.outage import OutageWatch
+from queue_workflows.roles.stop_requests import StopRequests, name_of
 from queue_workflows.roles.telling import Telling
 from queue_workflows.roles.turns import Turns
 from queue_workflows.settings import Settings
@@ -151,7 +152,7 @@ class Guardian:
         self._lanes = LaneWalk()
         self._lost: list[ClaimedJob] = []
         self._closing = False
-        self._asked_to_stop = 0
+        self.stops = StopRequests(launcher_pid)
         self._leaving = threading.Lock()
         self._hearing = Hearing(self._stop_is_asked)
         self._thread = threading.Thread(target=self._run, name="qwf-guardian", daemon=True)
@@ -294,17 +295,16 @@ class Guardian:
         return max(_SHORTEST_ROUND_S, min(verdict, duty, self._due.absorb, now + self._round_s) - now)
 
     def _stop(self, number: int) -> None:
-        """The first signal lets the jobs finish within the grace, the second ends them at once."""
+        """A first signal lets the jobs finish within the grace, a second ends them at once."""
         if number == RETIRE:
             # Those that it holds may take as long as they like; only no other is begun.
             self.stopping = self.stopping or number
             self.doing(WorkerState.STOPPING)
             self._on_news()
             return
-        grace_s = 0.0 if self._asked_to_stop else self._grace_s
-        if not self._asked_to_stop:
-            _log.info("%s: stopping, with %g s for the current job", signal.Signals(number).name, grace_s)
-        self._asked_to_stop += 1
+        grace_s = 0.0 if self.stops.hear(number) else self._grace_s
+        if grace_s or not self._grace_s:
+            _log.info("%s: stopping, with %g s for the current job", name_of(number), grace_s)
         self.stopping = number if self.stopping in (None, RETIRE) else self.stopping
         now = time.monotonic()
         # Hooks can be asked, and say what they have: those of the background at once, who would not end soon.
@@ -470,6 +470,10 @@ class Guardian:
     def leave(self, status: int) -> NoReturn:
         self._farewell()
         leave_process(status)
+
+    def crash(self) -> NoReturn:
+        self._hearing.hand_over()
+        die_of(self.stopping or signal.SIGTERM)
 
     def _farewell(self) -> None:
         with suppress(*DATABASE_FAILED):

@@ -28,13 +28,13 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Final
 
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.hardening import RETIRE
-from queue_workflows.host.launcher import Started, watch
+from queue_workflows.host.hardening import ASKED, RETIRE
+from queue_workflows.host.launcher import Started, tell, watch
 from queue_workflows.host.pid1 import TIMER_IN_WORDS, has_announced_kill
 from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles import loop
@@ -152,7 +152,12 @@ class Supervisor:
         self._now = now
         self._chance = chance
         self._vigil = Vigil(stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
-        self._isolation = Isolation(now, spares.can_fork)
+        self._isolation = Isolation(
+            now,
+            spares.can_fork,
+            most=settings.single_job_processes,
+            workers=lambda: sum(self._isolation.may_divide(slot) for slot in self._slots),
+        )
         self._slots = [*slots_of(specs, now()), *self._placement.first_slots()]
         self._obeyed = Urgency.NONE
         self._kill_at: float | None = None
@@ -336,7 +341,7 @@ class Supervisor:
             say("%s: %s", slot.name, what)
             return
         if self._isolation.is_rejoining(slot) and (status == -RETIRE or not crashed(status)):
-            say("%s: %s", slot.name, what)
+            _log.info("%s: %s", slot.name, what)
             return
         overran = slot.part and status in (ExitCode.WALL_CLOCK, ExitCode.STALL)
         if slot.part and crashed(status) and not overran:
@@ -372,7 +377,7 @@ class Supervisor:
             if slot.hear(verdicts, self._now()) and (parts := self._isolation.crashed(slot)):
                 slot.start_at = None
                 self._slots = [*self._slots, *parts]
-                _log.warning("%s: a job may have ended it: each has its own process for a while", slot.name)
+                _log.warning("%s: %s", slot.name, self._isolation.in_words(slot))
         if not self._obeyed:
             over = self._isolation.tend(self._bookkeeper.signs)
             self._slots = [slot for slot in self._slots if slot not in over]
@@ -408,9 +413,7 @@ class Supervisor:
             if every or life.worker_id is not None:
                 life.asked = self._obeyed
                 _log.info("%s: asked to stop", slot.name)
-                # Not by Popen, which would wait for it.
-                with suppress(ProcessLookupError):
-                    os.kill(life.child.pid, signal.SIGTERM)
+                tell(life.child, life.fd, signal.SIGTERM if life.worker_id is None else ASKED)
 
     def _judge(self) -> None:
         """By what the bookkeeper read last, lifelines and devices; who is stopping need not beat any more."""
@@ -438,6 +441,9 @@ class Supervisor:
             return
         _log.warning("%s: killing pid %d: %s", slot.name, life.child.pid, reason)
         life.killed = True
+        if life.child.is_lost:
+            # Nobody keeps its pid from becoming a stranger's, so the sweep goes by its mark alone.
+            tell(life.child, life.fd, signal.SIGKILL)
         self._judge_no_more(life)
         self._end(life)
 
