@@ -231,7 +231,7 @@ def _asked(given: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _answer(given: socket.socket, answer: dict[str, Any]) -> None:
-    # Whoever has closed its end meanwhile is told nothing.
+    # An end that was closed meanwhile is told nothing.
     with suppress(OSError):
         given.send(json.dumps(answer).encode())
 

@@ -11,7 +11,7 @@ gives each process that it starts a pipe, and believes a status only if it was a
         └─ it has ended: a status that this pid announced is believed, any other end is a crash
 
 The pipe is closed by an exec, named in no environment that jobs hand on, and of no use to a forked child,
-whose pid is another. A job that closes descriptors which are not its own closes this one too, and then the
+as its pid is another. A job that closes descriptors which are not its own closes this one too, and then the
 end is a crash; the number may be a file of the job's by then, so it is looked at before it is written to.
 """
 

@@ -168,7 +168,7 @@ def watch(child: Started) -> int:
 
 
 def tell(child: Started, fd: int, number: int) -> None:
-    """Send a signal to a child that is watched by `fd`, and to nobody who may have its pid by now."""
+    """Send a signal to a child that is watched by `fd`, and to no other that may have its pid by now."""
     with suppress(ProcessLookupError):
         try:
             signal.pidfd_send_signal(fd, number)

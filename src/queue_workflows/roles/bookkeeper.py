@@ -45,7 +45,7 @@ _ASLEEP_S: Final = 1.0  # how far the clocks may drift apart while the machine i
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to look at: the workers that live, and the queues whose workers wait for the operator.
+    """What to look at: the workers that live, and the queues of which a worker waits for the operator.
 
     And those of which it matters whether suspects wait; they carry ingest jobs.
     """
@@ -127,7 +127,7 @@ class Bookkeeper(threading.Thread):
         self._wake.set()
 
     def verdicts(self) -> dict[str, bool]:
-        """Who was buried since this was asked last, and whether of a job: it crashed while it held some."""
+        """The workers buried since this was asked last, and whether each died of a job: it held some."""
         with self._guard:
             verdicts, self._verdicts = self._verdicts, {}
         return verdicts

@@ -204,7 +204,7 @@ class Intake:
         trip.
         """
         if alone or self._terms.offers or self._locks.has_of([ending.fence for ending in endings]):
-            # A lock is freed after the end is stored, and who waits for it may be the next. A suspect is
+            # A lock is freed after the end is stored, and what waits for it may be the next. A suspect is
             # claimed by a statement of its own.
             ended = self.end(endings, is_counted=True)
             jobs = self._claimed(marks, now, limit=limit, alone=alone)
@@ -303,7 +303,7 @@ class Intake:
         )
 
     def begun(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
-        """Those of a claim that may run; asks only if some have a key, or a slot is to be given back.
+        """The jobs of a claim that may run; asks only if some have a key, or a slot is to be given back.
 
         A row that nobody can handle ends here, before anything is made of it.
         """

@@ -67,7 +67,7 @@ class Isolation:
 
     @property
     def queues(self) -> frozenset[str]:
-        """Those of which it has to know whether suspects wait."""
+        """The queues of which it has to know whether suspects wait."""
         return frozenset(whole.spec.queue for whole, _ in self._divided.values())
 
     def crashed(self, slot: Slot) -> list[Slot]:
@@ -122,7 +122,7 @@ class Isolation:
         return over
 
     def _crashed_apart(self, slot: Slot, now: float) -> None:
-        """A part did: nobody rejoins, and whoever has ended for that is started again."""
+        """A part did: none rejoins, and a part that has ended for that is started again."""
         division = self._of(slot)
         if division is not None:
             was_rejoining, division.rejoins_until = division.rejoins_until, None
@@ -149,7 +149,7 @@ class Isolation:
                 tell(part.life.child, part.life.fd, RETIRE)
 
     def _part_again(self, whole: Slot, division: _Division) -> None:
-        """Those whose jobs last would have the others' places stand empty."""
+        """Else the places of the others would stand empty while some jobs last."""
         division.rejoins_until, division.crashed_at = None, self._now()
         division.calm_s = min(division.calm_s * 2, _LONGEST_CALM_S)
         for part in whole.parts:

@@ -1,4 +1,4 @@
-"""Who asked a worker to stop, and how urgently; told each signal as it is heard.
+"""Where a request to stop a worker comes from, and how urgent it is; told each signal as it is heard.
 
     the supervisor asks, with a signal of its own ──> what outlasts the grace is given back, uncounted
     the supervisor has ended                     ──> the same
@@ -10,29 +10,58 @@ back and claimed again for ever. A worker without a supervisor cannot know, and 
 
 from __future__ import annotations
 
+import logging
+import math
 import os
 import signal
+import time
 
 from queue_workflows.host import last_word
 from queue_workflows.host.hardening import ASKED
+from queue_workflows.jobs.guards import HeldJob
+from queue_workflows.roles.holdings import Holdings
+
+_log = logging.getLogger(__name__)
 
 
 class StopRequests:
     """The guardian's, in its thread."""
 
-    def __init__(self, launcher_pid: int | None) -> None:
+    def __init__(
+        self, holdings: Holdings, *, grace_s: float, asked_s: float, has_hooks: bool, launcher_pid: int | None
+    ) -> None:
+        """Hooks are asked to end `asked_s` before the grace is over."""
+        self._holdings = holdings
+        self._grace_s = grace_s
+        self._asked_s = asked_s
+        self._has_hooks = has_hooks
         self._launcher_pid = launcher_pid
         self._heard: list[bool] = []
 
-    def hear(self, number: int) -> bool:
-        """Whether this is the second time, which ends the jobs at once.
+    def hear(self, number: int) -> None:
+        """The first lets the jobs finish within the grace, the second ends them at once."""
+        grace_s = 0.0 if self._is_second(number) else self._grace_s
+        if grace_s or not self._grace_s:
+            _log.info("%s: stopping, with %g s for the current job", _name_of(number), grace_s)
+        now = time.monotonic()
+        within_s = grace_s - min(self._asked_s, grace_s / 2)
+        self._holdings.tell_all(lambda held: held.wind_up(self._asks_at(held, now, within_s), now + grace_s))
 
-        A service manager that signals all processes, and the supervisor that it told as well, are one stop.
-        """
+    def _is_second(self, number: int) -> bool:
+        """A service manager that signals all processes, and the supervisor that it told too, are one stop."""
         is_asked = number == ASKED
         is_again = is_asked in self._heard
         self._heard.append(is_asked)
         return is_again
+
+    def _asks_at(self, held: HeldJob, now: float, within_s: float) -> float:
+        """When to ask a job to stop: no function is, which has all of the grace to end by itself.
+
+        Hooks say what they have when they are asked; those of the background would not end soon.
+        """
+        if not self._has_hooks:
+            return math.inf
+        return now if getattr(held.job, "background", False) else now + within_s
 
     @property
     def is_a_strangers(self) -> bool:
@@ -45,6 +74,6 @@ class StopRequests:
         )
 
 
-def name_of(number: int) -> str:
+def _name_of(number: int) -> str:
     """A stop signal, for the log."""
     return "the supervisor" if number == ASKED else signal.Signals(number).name

@@ -31,20 +31,19 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Final
 
-from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.hardening import ASKED, RETIRE
 from queue_workflows.host.launcher import Started, tell, watch
 from queue_workflows.host.pid1 import TIMER_IN_WORDS, has_announced_kill
 from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles import loop
-from queue_workflows.roles.bookkeeper import Bookkeeper, Burial, Pace, Wanted
+from queue_workflows.roles.bookkeeper import Bookkeeper, Burial, Wanted
 from queue_workflows.roles.identity import given_to
 from queue_workflows.roles.isolation import Isolation
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
 from queue_workflows.roles.placement import Placement
 from queue_workflows.roles.restarts import Next, Restarts, acted_on, crashed, describe
-from queue_workflows.roles.slots import EachDevice, Life, Slot, Spec, slots_of, worth_a_spare
+from queue_workflows.roles.slots import Life, Slot, Spec, slots_of
 from queue_workflows.roles.spares import Spares
 from queue_workflows.roles.starting import Outlet, started
 from queue_workflows.roles.sweep import Sweep
@@ -64,53 +63,6 @@ _MENDED_AFTER: Final = 4
 _SPARE_COMES_S: Final = 0.05
 _LAST_BURIALS_S: Final = 5.0
 LONGEST_STOP_S: Final = _RELEASE_S + _LAST_BURIALS_S  # beyond the grace; the examples in docs/ allow for it
-
-
-def supervise(
-    specs: Sequence[Spec],
-    *,
-    command_for: Callable[[Spec], Sequence[str]],
-    settings: Settings,
-    db_url: str | None = None,
-    each: EachDevice | None = None,
-    pace: Pace | None = None,
-    with_spares: bool = False,
-    outlet: Outlet | None = None,
-    restarts: Restarts | None = None,
-    late: Callable[[], Sequence[Spec]] = tuple,
-) -> ExitCode:
-    """Supervise in this process, from its main thread, until a signal says otherwise or all have finished.
-
-    `each` asks for a worker on every device, `late` tells who shall be there from now on. `with_spares` is
-    for commands that are `qwf worker`, which knows how to stand by.
-    """
-    manager = ServiceManager.from_environment()
-    with Waiter() as waiter, Database.open(db_url, role="supervisor", settings=settings) as database:
-        halt = Halt(waiter.ring)
-        placement = Placement.of(settings, each, waiter.ring)
-        bookkeeper = Bookkeeper(
-            lambda: database.connect(autocommit=True),
-            host_label=settings.host_label,
-            max_crashes=settings.max_crashes,
-            tell=waiter.ring,
-            errand=placement.errand,
-            pace=pace,
-        )
-        with halt.on_signals():
-            return Supervisor(
-                specs,
-                command_for=command_for,
-                settings=settings,
-                bookkeeper=bookkeeper,
-                placement=placement,
-                waiter=waiter,
-                halt=halt,
-                manager=manager,
-                spares=Spares(worth_a_spare(specs) if with_spares else (), command_for, waiter),
-                outlet=outlet,
-                restarts=restarts,
-                late=late,
-            ).run()
 
 
 class Supervisor:
@@ -357,7 +309,7 @@ class Supervisor:
             # Its job was ended by its own guard, as it would have been beside others without the end of all.
             follows = Next(0.0, slot.deaths)
         slot.deaths = follows.deaths
-        # Most crashes turn out to be of a job; who crashes again and again without one may have been mended.
+        # Most crashes turn out to be of a job; a worker that crashes without one may have been mended since.
         slot.urgent = crashed(status) and (follows.delay_s == 0 or follows.deaths < _MENDED_AFTER)
         if follows.delay_s is None:
             pass

@@ -42,7 +42,7 @@ class WarmIntake(Intake):
         alone: bool = False,
         suspects_first: bool = False,
     ) -> list[ClaimedJob]:
-        """One job whatever the limit, as who keeps models has one at a time; a suspect after all others."""
+        """One job whatever the limit, as models are kept for one at a time; a suspect after all others."""
         del limit, alone
         jobs = self._suspect() if suspects_first else []
         return jobs or self._warm_or_next(marks, now) or self._suspect()
