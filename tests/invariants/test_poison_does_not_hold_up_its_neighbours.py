@@ -22,6 +22,7 @@ GOOD_FIRST = """
 SELECT max(finished_at) FILTER (WHERE task_name = 'doze')
     < max(finished_at) FILTER (WHERE task_name = 'poison') FROM ingest_jobs
 """
+SUSPECTS = "SELECT count(*) FROM ingest_jobs WHERE task_name = 'doze' AND suspect"
 LAST_WORDS = """
 SELECT DISTINCT args ->> 'how', errors -> -1 ->> 'message' FROM ingest_jobs WHERE task_name = 'poison'
 """
@@ -61,6 +62,17 @@ def test_of_whatever_priority(qwf_dsn: str, tmp_path: Path) -> None:
         for slot in ("fetch/1", "fetch/2"):
             there.supervisor.until(f"{slot}: no job has crashed for")
         idle(there.connection, 2)
+
+
+def test_what_had_not_begun_is_no_suspect(qwf_dsn: str) -> None:
+    """A worker of two claims hundreds of short jobs ahead; only what ran when it died is doubted."""
+    concurrency, short = 2, NewIngestJob(task_name="doze", queue="fetch", args={"s": 0})
+    with stage(qwf_dsn, concurrency=concurrency) as there:
+        there.jobs.enqueue_many([*[short] * 1000, poison_job(0), *[short] * 1000])
+        there.all_done(within_s=120)
+        assert there.ends("doze") == [("completed", 0, 2000)]
+        ((suspects,),) = there.connection.execute(SUSPECTS).fetchall()
+        assert suspects < concurrency
 
 
 @pytest.mark.slow

@@ -90,6 +90,10 @@ class ForkedChild:
         """Whether its own code decided on this end."""
         return self._last_word.announced(self.pid, status)
 
+    def begun(self) -> frozenset[int]:
+        """The jobs that its threads began last."""
+        return self._last_word.begun()
+
 
 class ForkServerLine:
     """The supervisor's end; asks one thing at a time, and is `is_lost` once there is no answer."""

@@ -80,6 +80,9 @@ class Started(Protocol):
     def chose(self, status: int) -> bool:
         """Whether its own code decided on this end."""
 
+    def begun(self) -> frozenset[int]:
+        """The jobs that its threads began last; empty where that is not known."""
+
 
 class Child(subprocess.Popen[bytes]):
     """A started process; `mark` is what `lifetime.kill_tree` finds its descendants by."""
@@ -95,6 +98,10 @@ class Child(subprocess.Popen[bytes]):
     def chose(self, status: int) -> bool:
         """Whether its own code decided on this end; one that was given no pipe is believed."""
         return self.last_word is None or self.last_word.announced(self.pid, status)
+
+    def begun(self) -> frozenset[int]:
+        """The jobs that its threads began last."""
+        return frozenset() if self.last_word is None else self.last_word.begun()
 
 
 def spawn(

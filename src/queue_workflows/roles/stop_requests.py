@@ -69,7 +69,7 @@ class StopRequests:
         return (
             bool(self._heard)
             and not any(self._heard)
-            and last_word.own.has_pipe
+            and last_word.own.has_file
             and os.getppid() == self._launcher_pid
         )
 

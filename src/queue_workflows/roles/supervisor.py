@@ -273,7 +273,8 @@ class Supervisor:
         if life.worker_id is not None:
             blamed = crashed(status) and self._kill_at is None
             lease_s = self._settings.lease_for(slot.spec.queue)
-            self._bookkeeper.bury(Burial(life.worker_id, life.ended_at, lease_s, blamed, how))
+            begun = life.child.begun()
+            self._bookkeeper.bury(Burial(life.worker_id, life.ended_at, lease_s, blamed, how, begun))
             slot.unexplained = {*slot.unexplained, life.worker_id} if blamed else set()
         lived_s = life.ended_at - life.started_at
         say = _log.info if status == ExitCode.DONE or self._obeyed else _log.warning
