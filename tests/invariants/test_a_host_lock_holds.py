@@ -262,6 +262,60 @@ def test_a_crowd_of_hooks_is_passed_at_once(conn: psycopg.Connection, qwf_dsn: s
         there.end()
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_offer_lets_no_suspect_stand_in_front(jobs: Jobs, two: tuple[Hand, Hand], alone: bool) -> None:
+    """A queued suspect is claimed last, so what waits for a free lock is offered beside it."""
+    suspect, waits = jobs.enqueue(2)
+    suspected(jobs, suspect)
+    put_on_hold(jobs, waits)
+    assert [job.id for job in taken(jobs, two[0], alone=alone)] == [waits]
+
+
+def test_a_suspect_on_hold_is_offered_after_all_others(jobs: Jobs, two: tuple[Hand, Hand]) -> None:
+    """After what is queued, and after what waits for the same lock; by a worker that is alone."""
+    suspect, waits, queued = jobs.enqueue(3)
+    suspected(jobs, suspect)
+    put_on_hold(jobs, suspect, waits)
+    assert [job.id for job in taken(jobs, two[0], alone=True)] == [waits]
+    assert taken(jobs, two[0], alone=True) == []
+    (job,) = jobs.claim("x")
+    assert job.id == queued
+    assert taken(jobs, two[0], alone=False) == []
+    assert [job.id for job in taken(jobs, two[0], alone=True)] == [suspect]
+
+
+def test_a_freed_lock_promotes_a_suspect_after_all_others(jobs: Jobs) -> None:
+    """Else the lock would stand free until somebody has nothing else to do."""
+    suspect, waits = jobs.enqueue(2)
+    suspected(jobs, suspect)
+    put_on_hold(jobs, suspect, waits)
+    locks = HostLockRepository(jobs.connection)
+    for job in (waits, suspect):
+        assert locks.promote(["camera"], host="here") == 1
+        assert state(jobs, job) == ("queued", None)
+
+
+def suspected(jobs: Jobs, *ids: int) -> None:
+    jobs.connection.execute(f"UPDATE {jobs.table} SET suspect = true WHERE id = ANY(%s)", [list(ids)])
+
+
+def put_on_hold(jobs: Jobs, *ids: int) -> None:
+    """For a lock that any host may have."""
+    jobs.connection.execute(
+        f"UPDATE {jobs.table} SET status = 'scheduled', hold_reason = 'host_lock', hold_key = 'camera',"
+        " run_at = now() + interval '2 hours' WHERE id = ANY(%s)",
+        [list(ids)],
+    )
+
+
+def taken(jobs: Jobs, hand: Hand, *, alone: bool) -> list[Any]:
+    """What a worker gets that offers the lock."""
+    family = hand.intake.repository.family
+    return HostLockRepository(jobs.connection).take(
+        family, ["camera"], queue=jobs.queue, worker_id="w", lease_s=30, limit=1, alone=alone
+    )
+
+
 def test_another_host_has_a_lock_of_its_own(jobs: Jobs, two: tuple[Hand, Hand], there: Hand) -> None:
     """The lock is a machine's: elsewhere a job of the same lock runs at the same time."""
     first, second = jobs.enqueue(2, host_lock="camera")

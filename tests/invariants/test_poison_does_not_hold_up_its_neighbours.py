@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from support.poisoned import Stage, mixed, poison_job, stage
 from support.supervised import idle
+from support.workers import until
 
 from queue_workflows.repositories import NewIngestJob
 
@@ -16,10 +17,17 @@ SELECT count(*) FROM ingest_jobs AS job, jsonb_array_elements(job.errors) AS err
 WHERE task_name = 'poison' AND (error ->> 'counted')::boolean
     AND (error ->> 'at')::timestamptz < (SELECT max(finished_at) FROM ingest_jobs WHERE task_name = 'doze')
 """
+# Whether the last good job was done before the last poison was.
+GOOD_FIRST = """
+SELECT max(finished_at) FILTER (WHERE task_name = 'doze')
+    < max(finished_at) FILTER (WHERE task_name = 'poison') FROM ingest_jobs
+"""
+SUSPECTS = "SELECT count(*) FROM ingest_jobs WHERE task_name = 'doze' AND suspect"
 LAST_WORDS = """
 SELECT DISTINCT args ->> 'how', errors -> -1 ->> 'message' FROM ingest_jobs WHERE task_name = 'poison'
 """
 MAX_CRASHES = 3
+GOOD = NewIngestJob(task_name="doze", queue="fetch", args={"s": 0.05})
 SIGNALS = {"kill": "SIGKILL", "segv": "SIGSEGV", "abort": "SIGABRT", "exit": "ended with 3"}
 
 
@@ -43,7 +51,7 @@ def test_of_whatever_priority(qwf_dsn: str, tmp_path: Path) -> None:
     """All of the poison stands in front: what has crashed once stands behind, and later jobs share again."""
     poison, good = 20, 200
     jobs = [poison_job(number, priority=9) for number in range(poison)]
-    jobs += [NewIngestJob(task_name="doze", queue="fetch", args={"s": 0.05}) for _ in range(good)]
+    jobs += [GOOD] * good
     with stage(qwf_dsn, log=tmp_path / "log") as there:
         there.jobs.enqueue_many(jobs)
         there.good_done(within_s=120)
@@ -54,6 +62,51 @@ def test_of_whatever_priority(qwf_dsn: str, tmp_path: Path) -> None:
         for slot in ("fetch/1", "fetch/2"):
             there.supervisor.until(f"{slot}: no job has crashed for")
         idle(there.connection, 2)
+
+
+def test_what_had_not_begun_is_no_suspect(qwf_dsn: str) -> None:
+    """A worker of two claims hundreds of short jobs ahead; only what ran when it died is doubted."""
+    concurrency, short = 2, NewIngestJob(task_name="doze", queue="fetch", args={"s": 0})
+    with stage(qwf_dsn, concurrency=concurrency) as there:
+        there.jobs.enqueue_many([*[short] * 1000, poison_job(0), *[short] * 1000])
+        there.all_done(within_s=120)
+        assert there.ends("doze") == [("completed", 0, 2000)]
+        ((suspects,),) = there.connection.execute(SUSPECTS).fetchall()
+        assert suspects < concurrency
+
+
+@pytest.mark.slow
+def test_all_of_it_in_front(qwf_dsn: str) -> None:
+    """Forty before two hundred good ones, all as urgent: each fails alone, and the good are done first."""
+    poison, good = 40, 200
+    jobs = [poison_job(number) for number in range(poison)]
+    jobs += [GOOD] * good
+    with stage(qwf_dsn) as there:
+        there.jobs.enqueue_many(jobs)
+        there.all_done(within_s=300)
+        check_ends(there, good=good, poison=poison)
+        assert there.connection.execute(GOOD_FIRST).fetchone() == (True,)
+
+
+@pytest.mark.slow
+def test_suspects_have_their_turn_beside_good_work_that_never_ends(qwf_dsn: str) -> None:
+    """However much waits that is not suspect, poison comes to its end, and what is innocent is done."""
+    poison, ahead = 4, 100
+    with stage(qwf_dsn) as there:
+
+        def is_over() -> bool:
+            """Whether all poison has failed; until then there is always more good work."""
+            missing = ahead - there.left_of("doze")
+            there.jobs.enqueue_many([GOOD] * max(0, missing))
+            return not there.left_of("poison")
+
+        there.jobs.enqueue_many([poison_job(number) for number in range(poison)])
+        until(is_over, within_s=300)
+        assert there.left_of("doze") > 0, "there was an end to the good work"
+        there.all_done(within_s=120)
+        assert there.ends("poison") == [("failed", MAX_CRASHES, poison)]
+        ((status, crashes, _),) = there.ends("doze")
+        assert (status, crashes) == ("completed", 0)
 
 
 @pytest.mark.slow

@@ -67,6 +67,10 @@ class Stage:
         """How many of a task ended how, with how many crashes counted."""
         return self.connection.execute(_HOW, [task]).fetchall()
 
+    def left_of(self, task: str) -> int:
+        """How many of a task are not over."""
+        return self._left(f"task_name = '{task}'")
+
     def _left(self, which: str) -> int:
         ((left,),) = self.connection.execute(_LEFT + which).fetchall()
         return int(left)

@@ -69,7 +69,7 @@ def main(workers: Sequence[str]) -> int:
     from queue_workflows.roles.bookkeeper import Pace
     from queue_workflows.roles.restarts import Restarts
     from queue_workflows.roles.slots import Spec, WorkerSpec
-    from queue_workflows.roles.supervisor import supervise
+    from queue_workflows.roles.supervisor_process import supervise
 
     log_to_stderr()
     settings = effective_settings()

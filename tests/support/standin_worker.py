@@ -17,6 +17,7 @@ from contextlib import suppress
 import psycopg
 
 from queue_workflows.host import last_word
+from queue_workflows.host.hardening import ASKED
 from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 from queue_workflows.roles.identity import Identity
@@ -108,10 +109,11 @@ def main() -> int:
     parser.add_argument("--hold", action="store_true")
     parser.add_argument("--once", action="store_true")
     worker = StandIn(parser.parse_args())
-    if worker.options.act == "deaf":
-        signal.signal(signal.SIGTERM, lambda *_: say("heard", worker.identity.worker_id))
-    else:
-        signal.signal(signal.SIGTERM, lambda *_: worker.stop.set())
+    for number in (signal.SIGTERM, ASKED):
+        if worker.options.act == "deaf":
+            signal.signal(number, lambda *_: say("heard", worker.identity.worker_id))
+        else:
+            signal.signal(number, lambda *_: worker.stop.set())
     if seen := os.environ.get("CUDA_VISIBLE_DEVICES"):
         say(worker.identity.worker_id, "sees", seen)
     if "NOTIFY_SOCKET" in os.environ:

@@ -200,7 +200,7 @@ def main(workers: Sequence[str]) -> int:
     from queue_workflows.gpu.devices import find_devices
     from queue_workflows.roles.bookkeeper import Pace
     from queue_workflows.roles.slots import EachDevice, RoleSpec, Spec, WorkerSpec
-    from queue_workflows.roles.supervisor import supervise
+    from queue_workflows.roles.supervisor_process import supervise
 
     log_to_stderr()
     specs: list[Spec] = []

@@ -7,7 +7,7 @@ import pytest
 from queue_workflows.host.hardening import RETIRE
 from queue_workflows.host.launcher import Child
 from queue_workflows.roles import isolation
-from queue_workflows.roles.isolation import CALM_S, MOST_PARTS, Isolation
+from queue_workflows.roles.isolation import CALM_S, Isolation
 from queue_workflows.roles.slots import Life, Slot, WorkerSpec
 from queue_workflows.roles.vigil import Signs
 
@@ -24,10 +24,19 @@ class Clock:
 class Stage:
     """A slot whose worker has crashed, with parts that live; `told` are the pids that were told to retire."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, shared_by: int = 3) -> None:
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        shared_by: int = 3,
+        *,
+        most: int = 16,
+        workers: int = 1,
+        can_fork: bool = True,
+    ) -> None:
         self.clock, self.told = Clock(), list[tuple[int, int]]()
-        monkeypatch.setattr(isolation.os, "kill", lambda pid, number: self.told.append((pid, number)))
-        self.isolation = Isolation(self.clock, lambda _spec: True)
+        told = self.told
+        monkeypatch.setattr(isolation, "tell", lambda child, _fd, number: told.append((child.pid, number)))
+        self.isolation = Isolation(self.clock, lambda _spec: can_fork, most=most, workers=lambda: workers)
         self.whole = Slot("fetch/1", WorkerSpec("fetch", (), shared_by), None)
         self.parts = self.isolation.crashed(self.whole)
         for part in self.parts:
@@ -45,13 +54,40 @@ class Stage:
         return [(part.life.child.pid, RETIRE) for part in parts if part.life]
 
 
-@pytest.mark.parametrize(("shared_by", "parts"), [(1, 0), (3, 3), (1000, MOST_PARTS)])
+@pytest.mark.parametrize(("shared_by", "parts"), [(1, 0), (3, 3), (12, 12), (1000, 16)])
 def test_as_many_as_had_jobs(monkeypatch: pytest.MonkeyPatch, shared_by: int, parts: int) -> None:
     """Never more than the worker may have, nor than the machine would mind; from the spare, at once."""
     stage = Stage(monkeypatch, shared_by)
     names = [(f"fetch/1.{number}", number, True) for number in range(1, parts + 1)]
     assert [(part.name, part.part, part.urgent) for part in stage.parts] == names
     assert stage.isolation.queues == ({"fetch"} if parts else set())
+
+
+@pytest.mark.parametrize(
+    ("most", "workers", "can_fork", "parts"),
+    [
+        pytest.param(64, 1, True, 64, id="as the setting says"),
+        pytest.param(16, 2, True, 8, id="a share of it where several workers may crash"),
+        pytest.param(16, 100, True, 2, id="at least two, as one is no division"),
+        pytest.param(1, 1, True, 0, id="none"),
+        pytest.param(16, 1, False, 2, id="fewer where each imports everything"),
+        pytest.param(64, 1, False, 8, id="in proportion"),
+    ],
+)
+def test_the_bound_is_a_setting(
+    monkeypatch: pytest.MonkeyPatch, most: int, workers: int, can_fork: bool, parts: int
+) -> None:
+    """It is for all workers of a supervisor, and shared among those that may be divided."""
+    stage = Stage(monkeypatch, 64, most=most, workers=workers, can_fork=can_fork)
+    assert len(stage.parts) == parts
+
+
+def test_what_others_have_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all workers together there are never more."""
+    stage = Stage(monkeypatch, 10)
+    another = Slot("load/1", WorkerSpec("load", (), 64), None)
+    assert (len(stage.parts), len(stage.isolation.crashed(another))) == (10, 6)
+    assert stage.isolation.crashed(Slot("load/2", WorkerSpec("load", (), 64), None)) == []
 
 
 def test_they_are_one_again_when_it_is_calm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,11 +70,11 @@ def test_a_file_that_has_its_number_by_now_is_left_alone(tmp_path: Path) -> None
     word.handed_over()
     announcer = Announcer({PIPE: str(fd)})
     os.close(fd)
-    assert not announcer.has_pipe
+    assert not announcer.has_file
     file = os.open(tmp_path / "of_a_job", os.O_RDWR | os.O_CREAT)
     os.dup2(file, fd)
     announcer.announce(0)
-    assert not announcer.has_pipe
+    assert not announcer.has_file
     assert not word.announced(os.getpid(), 0)
     assert (tmp_path / "of_a_job").read_bytes() == b""
     for each in {file, fd}:
@@ -97,7 +97,7 @@ def test_without_a_supervisor_it_is_told_to_nobody(given: str) -> None:
     """Also where something strange stands in the environment."""
     announcer = Announcer({PIPE: given})
     announcer.announce(0)
-    assert not announcer.has_pipe
+    assert not announcer.has_file
 
 
 def test_a_supervisor_that_is_gone_is_told_nothing(announcer_of: Take) -> None:

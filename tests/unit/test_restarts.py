@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from queue_workflows.errors import ExitCode
+from queue_workflows.host.hardening import ASKED, RETIRE
 from queue_workflows.roles.restarts import Next, Restarts, acted_on, crashed, describe
 from queue_workflows.roles.slots import WorkerSpec
 
@@ -116,6 +117,7 @@ def test_ends_are_told_in_words():
     assert describe(-signal.SIGKILL) == "killed by SIGKILL"
     assert describe(-64) == "killed by SIGRTMAX"
     assert describe(-50) == "killed by signal 50"
+    assert describe(-RETIRE) == describe(-ASKED) == "ended as it was told to, before it had begun"
     assert (
         describe(ExitCode.SCHEMA) == "ended with 79 (The database's schema is behind or ahead of this code)"
     )

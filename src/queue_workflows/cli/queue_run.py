@@ -36,7 +36,7 @@ from queue_workflows.repositories.worker_control import WorkerControlRepository
 from queue_workflows.roles.duty import family_of
 from queue_workflows.roles.outlet import OneLog
 from queue_workflows.roles.restarts import BoundedRestarts, crashed
-from queue_workflows.roles.supervisor import supervise
+from queue_workflows.roles.supervisor_process import supervise
 from queue_workflows.states import JobStatus
 
 _LOOK_EVERY_S: Final = 0.5

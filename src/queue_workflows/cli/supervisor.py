@@ -32,7 +32,7 @@ from queue_workflows.roles.slots import (
     Spec,
     WorkerSpec,
 )
-from queue_workflows.roles.supervisor import supervise
+from queue_workflows.roles.supervisor_process import supervise
 from queue_workflows.settings import Settings, check_queue_name
 
 MOST_WORKERS: Final = 1000

@@ -27,7 +27,7 @@ from queue_workflows.host.lifetime import hide_memory
 from queue_workflows.roles.attending import Attending
 from queue_workflows.roles.outlet import OneLog
 from queue_workflows.roles.slots import ORCHESTRATOR, SCHEDULER, Spec, WorkerSpec, slots_of
-from queue_workflows.roles.supervisor import supervise
+from queue_workflows.roles.supervisor_process import supervise
 
 OURSELVES: Final = "up"
 _COLOURS: Final = (

@@ -90,6 +90,10 @@ class ForkedChild:
         """Whether its own code decided on this end."""
         return self._last_word.announced(self.pid, status)
 
+    def begun(self) -> frozenset[int]:
+        """The jobs that its threads began last."""
+        return self._last_word.begun()
+
 
 class ForkServerLine:
     """The supervisor's end; asks one thing at a time, and is `is_lost` once there is no answer."""
@@ -231,7 +235,7 @@ def _asked(given: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _answer(given: socket.socket, answer: dict[str, Any]) -> None:
-    # Whoever has closed its end meanwhile is told nothing.
+    # An end that was closed meanwhile is told nothing.
     with suppress(OSError):
         given.send(json.dumps(answer).encode())
 

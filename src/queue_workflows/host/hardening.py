@@ -51,6 +51,9 @@ _log = logging.getLogger(__name__)
 ENDING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # What a supervisor tells a worker that is to end as soon as it holds nothing, however long that takes.
 RETIRE: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else signal.SIGUSR2
+# How a supervisor asks a worker to stop. Any other stop may come from a job of that worker. Where the kernel
+# has no such signals the two cannot be told apart.
+ASKED: Final[int] = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
 _OF_TERMINALS: Final = (signal.SIGINT, signal.SIGHUP)
 _EXITS: Final[dict[int, ExitCode]] = {
     signal.SIGINT: ExitCode.INTERRUPTED,

@@ -15,6 +15,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Final, Protocol
 
 from queue_workflows.host import pid1
@@ -79,6 +80,9 @@ class Started(Protocol):
     def chose(self, status: int) -> bool:
         """Whether its own code decided on this end."""
 
+    def begun(self) -> frozenset[int]:
+        """The jobs that its threads began last; empty where that is not known."""
+
 
 class Child(subprocess.Popen[bytes]):
     """A started process; `mark` is what `lifetime.kill_tree` finds its descendants by."""
@@ -94,6 +98,10 @@ class Child(subprocess.Popen[bytes]):
     def chose(self, status: int) -> bool:
         """Whether its own code decided on this end; one that was given no pipe is believed."""
         return self.last_word is None or self.last_word.announced(self.pid, status)
+
+    def begun(self) -> frozenset[int]:
+        """The jobs that its threads began last."""
+        return frozenset() if self.last_word is None else self.last_word.begun()
 
 
 def spawn(
@@ -164,6 +172,18 @@ def watch(child: Started) -> int:
     readable, writable = os.pipe()
     threading.Thread(target=_close_at_end, args=(child, writable), name="qwf-watch", daemon=True).start()
     return readable
+
+
+def tell(child: Started, fd: int, number: int) -> None:
+    """Send a signal to a child that is watched by `fd`, and to no other that may have its pid by now."""
+    with suppress(ProcessLookupError):
+        try:
+            signal.pidfd_send_signal(fd, number)
+        except (AttributeError, OSError) as exc:
+            if isinstance(exc, ProcessLookupError):
+                raise
+            # Not by Popen, which would wait for it.
+            os.kill(child.pid, number)
 
 
 def _close_at_end(child: subprocess.Popen[bytes], writable: int) -> None:

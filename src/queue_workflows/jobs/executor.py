@@ -125,7 +125,7 @@ def execute(
         with EventLoop() as own:
             return own.run(execution)
     except (SystemExit, KeyboardInterrupt) as left:
-        if _is_the_users_own(left):
+        if is_the_users_own(left):
             raise
         return _heeding_stop(Failed(captured(left, redactor), retryable=True), ctx, redactor)
 
@@ -153,7 +153,7 @@ async def perform(
                 value = await _interruptible(work.call(job, ctx), ctx)
                 outcome = _completed(value, finalize, work, limits)
         except BaseException as exc:
-            if _is_the_users_own(exc):
+            if is_the_users_own(exc):
                 raise
             outcome, slowed = _judged(exc, job, ctx, redactor)
             if slowed is not None:
@@ -206,7 +206,7 @@ def _outcome_in_thread(  # noqa: PLR0917 - as above
             with invocation(invoke_context, job, run) as finalize:
                 outcome = _completed(work.call(job, ctx), finalize, work, limits)
     except BaseException as exc:
-        if _is_the_users_own(exc):
+        if is_the_users_own(exc):
             raise
         outcome, slowed = _judged(exc, job, ctx, redactor)
         if slowed is not None:
@@ -405,7 +405,7 @@ def _heeding_stop(outcome: Outcome, ctx: JobContext, redactor: Redactor) -> Outc
     return CancelledOutcome(reason, error) if ctx.stopping is Stop.CANCEL else Released(reason, error)
 
 
-def _is_the_users_own(exc: BaseException) -> bool:
+def is_the_users_own(exc: BaseException) -> bool:
     """Whether it is a Ctrl-C that no worker's handler would have seen."""
     return (
         isinstance(exc, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is signal.default_int_handler

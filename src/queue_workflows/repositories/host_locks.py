@@ -27,7 +27,8 @@ HOST_LOCK: Final = "host_lock"
 
 # queues: each queue with jobs on hold for one of these, found by a jump to the next one in the index. freed:
 # the first in line of each, for it is not known which of them has a worker where the lock is free; of hooks,
-# which are one host's, the first that the host may run where it is.
+# which are one host's, the first that the host may run where it is. A suspect only where nothing else waits,
+# as it is claimed last, and would keep the lock from what does; but a suspect hook keeps its place.
 _PROMOTE: Final = per_family(
     """
 WITH RECURSIVE queues AS (
@@ -45,12 +46,24 @@ WITH RECURSIVE queues AS (
     ) FROM queues WHERE queues.queue IS NOT NULL
 ), freed AS MATERIALIZED (
     SELECT job.id FROM queues CROSS JOIN LATERAL (
-        SELECT id FROM {table} AS held
-        WHERE hold_reason = 'host_lock' AND hold_key = queues.key
-            AND held.queue = queues.queue{here}
-        ORDER BY priority DESC, position
+        SELECT id FROM (
+            SELECT id FROM {table} AS held
+            WHERE hold_reason = 'host_lock' AND hold_key = queues.key
+                AND held.queue = queues.queue AND (NOT suspect OR held.queue = 'hooks'){here}
+            ORDER BY priority DESC, position
+            LIMIT 1
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS other
+        UNION ALL
+        SELECT id FROM (
+            SELECT id FROM {table} AS held
+            WHERE hold_reason = 'host_lock' AND hold_key = queues.key
+                AND held.queue = queues.queue AND suspect AND held.queue <> 'hooks'
+            ORDER BY priority DESC, position
+            LIMIT 1
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS suspect
         LIMIT 1
-        FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
 )
 UPDATE {table} AS job SET
@@ -65,27 +78,43 @@ AND (held.queue <> 'hooks' OR COALESCE(held.pinned_host, %(host)s::text) = %(hos
 PROMOTE: Final = {
     name: sql.replace("{here}", _OF_THE_HOST if name == NODE.name else "") for name, sql in _PROMOTE.items()
 }
-# first: the head of the queue. next: of each key the first that waits, unless the head comes before it, so
-# that nobody is passed; not who is left to the host that claimed it, and is due again soon. It is queued and
-# claimed at once: in between no other host can claim it.
+# first: the head of the queue; a suspect is no head, as it is claimed after all others. next: of each key
+# the first that waits, unless the head comes before it, so that nobody is passed; not what is left to the
+# host that claimed it, and is due again soon. A suspect is the first only where nothing else waits for the
+# key, and is taken only where nothing else is queued. It is queued and claimed at once: in between no other
+# host can claim it.
 TAKE: Final = with_claimed(
     per_family(
         """
 WITH first AS MATERIALIZED (
     SELECT priority, position FROM {table}
-    WHERE status = 'queued' AND queue = %(queue)s::text
+    WHERE status = 'queued' AND queue = %(queue)s::text AND (NOT suspect OR queue = 'hooks')
     ORDER BY priority DESC, position
     LIMIT 1
 ), next AS MATERIALIZED (
     SELECT held.id
     FROM unnest(%(keys)s::text[]) AS offered (key) CROSS JOIN LATERAL (
-        SELECT id, priority, position FROM {table}
-        WHERE hold_reason = 'host_lock' AND hold_key = offered.key
-            AND queue = %(queue)s::text AND (%(alone)s::boolean OR NOT suspect)
-            AND (offered.key LIKE 'elsewhere:%%' OR run_at > statement_timestamp() + interval '1 hour')
-        ORDER BY priority DESC, position
+        SELECT id, priority, position FROM (
+            SELECT id, priority, position FROM {table}
+            WHERE hold_reason = 'host_lock' AND hold_key = offered.key AND queue = %(queue)s::text
+                AND (NOT suspect OR (%(alone)s::boolean AND queue = 'hooks'))
+                AND (offered.key LIKE 'elsewhere:%%' OR run_at > statement_timestamp() + interval '1 hour')
+            ORDER BY priority DESC, position
+            LIMIT 1
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS other
+        UNION ALL
+        SELECT id, priority, position FROM (
+            SELECT id, priority, position FROM {table}
+            WHERE hold_reason = 'host_lock' AND hold_key = offered.key AND queue = %(queue)s::text
+                AND suspect AND queue <> 'hooks'
+                AND (offered.key LIKE 'elsewhere:%%' OR run_at > statement_timestamp() + interval '1 hour')
+            ORDER BY priority DESC, position
+            LIMIT 1
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS suspect
+        WHERE %(alone)s::boolean AND NOT EXISTS (SELECT FROM first)
         LIMIT 1
-        FOR NO KEY UPDATE SKIP LOCKED
     ) AS held
     WHERE NOT EXISTS (
         SELECT FROM first WHERE (-first.priority, first.position) < (-held.priority, held.position)

@@ -5,7 +5,8 @@ What a lapse counts. A job is blamed for the death of its worker only if it was 
     its worker held it alone      crash_count + 1, suspect from now on; `failed` at max_crashes
     its worker held several       nothing, but all of them are suspect
     the database was away since its last renewal, or the worker ended for a reason of its own     nothing
-    all workers of its host fell silent together, two or more                                     nothing
+    all workers of its host fell silent together, two or more     nothing, `max_crashes` - 1 times at the
+        most; it is suspect from the second time on, and after that the first two lines hold
 
 A job that begins at most once and has begun ends as `failed` in each of these cases: nobody knows how far
 it came.
@@ -158,6 +159,12 @@ _MOST_SHARED_BEHIND: Final = 9
 SHARED_BEFORE: Final = """CASE WHEN queue = 'hooks' THEN jsonb_array_length(jsonb_path_query_array(
             errors, '$[*] ? (@.kind == "worker_lost" && @.shared_in == $generation)',
             jsonb_build_object('generation', generation))) END"""
+# How often the silence of a whole host was excused in this generation, as a job's errors tell; not what a
+# host that came back has withdrawn. There are fewer excuses than errors are kept, whatever `max_crashes` is.
+_EXCUSED_BEFORE: Final = """jsonb_array_length(jsonb_path_query_array(
+            errors, '$[*] ? (@.excused_in == $generation && !exists(@.withdrawn))',
+            jsonb_build_object('generation', generation)))"""
+_MOST_SILENT: Final = 5
 # lapsed: rows to take back. workers: how many jobs each of their holders has, of both families, and whether
 # one of them is a suspect, or one on trial in the background. judged: who is to blame, who shares (1) a death
 # that it may be to blame for, and what becomes of the row. ended: back to its place in the queue, unless it
@@ -169,7 +176,7 @@ WITH lapsed AS MATERIALIZED (
         begun_generation IS NOT DISTINCT FROM generation AS has_begun,
         {is_background} AS is_behind,
         CASE WHEN {is_background} THEN {most_shared_behind} ELSE {most_shared} END AS most_shared,
-        errors @> {mark} AS marked, {blameless} AS is_excused, {together} AS together
+        errors @> {mark} AS marked, {blameless} AS is_excused, {together} AS is_silent, {excused} AS excused
     FROM {table}
     WHERE status = 'running' AND {lapsed}
     LIMIT {at_once}
@@ -188,7 +195,8 @@ WITH lapsed AS MATERIALIZED (
 ), judged AS MATERIALIZED (
     SELECT id, claimed_by, blameless, crash_count + (NOT blameless AND alone)::integer AS crashes,
         NOT blameless AND alone AS counted, NOT blameless AND NOT alone AS shared, shares, most_shared,
-        has_begun, together, shares >= COALESCE({trusted} - shared_before, 0) AND shares > 0 AS doubted,
+        has_begun, is_silent, together, shares >= COALESCE({trusted} - shared_before, 0) AND shares > 0
+            OR together AND excused > 0 AND shared_before IS NULL AS doubted,
         CASE
             WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
             WHEN has_begun THEN 'failed'
@@ -197,6 +205,8 @@ WITH lapsed AS MATERIALIZED (
             ELSE 'queued'
         END AS status
     FROM lapsed JOIN workers USING (claimed_by),
+        LATERAL (SELECT is_silent AND NOT is_excused
+            AND excused < GREATEST(LEAST(max_crashes, {most_silent}) - 1, 1) AS together) AS silence,
         LATERAL (SELECT is_excused OR together AS blameless) AS excuse,
         LATERAL (SELECT jobs <= 1 AND NOT marked AS alone) AS was,
         LATERAL (SELECT (NOT blameless AND NOT alone AND (shared_before IS NULL OR CASE
@@ -219,6 +229,8 @@ WITH lapsed AS MATERIALIZED (
                     ' beside other hooks: it ends them, or one of those does', judged.most_shared)
                 WHEN judged.status = 'failed' THEN format(
                     'it killed its worker %%s times, each time running alone', judged.crashes)
+                WHEN judged.counted AND judged.is_silent THEN 'its host fell silent again, with all of its'
+                    ' workers, and it ran alone on its worker'
                 WHEN judged.counted THEN 'its worker died while it ran alone'
                 WHEN judged.shared THEN 'its worker died while it held several jobs'
                 WHEN judged.together THEN 'its host fell silent, with all of its workers'
@@ -227,6 +239,8 @@ WITH lapsed AS MATERIALIZED (
             'counted', judged.counted, 'at', statement_timestamp(), 'attempt', job.attempt,
             'worker_id', job.claimed_by)
             || CASE WHEN judged.doubted THEN jsonb_build_object('doubted', true) ELSE '{empty}' END
+            || CASE WHEN judged.together
+                THEN jsonb_build_object('excused_in', job.generation) ELSE '{empty}' END
             || CASE WHEN job.queue = 'hooks' AND judged.shares > 0
                 THEN jsonb_build_object('shared_in', job.generation) ELSE '{empty}' END)
     FROM judged
@@ -271,6 +285,7 @@ _SHARED: Final = {
     "trusted": str(TRUSTED),
     "most_shared": str(_MOST_SHARED),
     "most_shared_behind": str(_MOST_SHARED_BEHIND),
+    "most_silent": str(_MOST_SILENT),
     "empty": "{}",
     "at_once": str(RECLAIMED_AT_ONCE),
 }
@@ -281,6 +296,7 @@ RECLAIM: Final = per_family(
         started_at, lease_expires_at - make_interval(secs => %(lease_s)s::float8)
     )""",
     together=_TOGETHER,
+    excused=_EXCUSED_BEFORE,
     excuse="'its lease lapsed while the database was away'",
     how="''",
     **_SHARED,
@@ -290,6 +306,7 @@ RECLAIM_WORKER: Final = per_family(
     lapsed="claimed_by = %(worker_id)s::text AND id <> ALL (%(kept)s::bigint[])",
     blameless="NOT %(crashed)s::boolean",
     together="false",
+    excused="0",
     excuse="'its worker ended without giving it back'",
     how="%(how)s::text",
     **_SHARED,

@@ -10,9 +10,10 @@ from queue_workflows.repositories.connection import Handle, Statements
 from queue_workflows.repositories.ending import array, fence_params
 from queue_workflows.repositories.families import BY_NAME, per_family
 
-# given: the attempts of such a worker. said: what was written of them when they were taken for dead, in this
-# generation. The row forgets it, unless it is doubted for another death as well; the entries stay, and say
-# that they were withdrawn. What is over stays as it is, and so does a row of which more was said meanwhile.
+# given: the attempts of such a worker. said: what whoever took them for dead wrote of them, in this
+# generation, also where that was an excuse, as those are counted. The row forgets it, unless it is doubted
+# for another death as well; the entries stay, and say that they were withdrawn. What is over stays as it is,
+# and so does a row of which more was said meanwhile.
 WITHDRAW: Final = per_family("""
 WITH given AS MATERIALIZED (
     SELECT * FROM unnest(
@@ -28,7 +29,8 @@ WITH given AS MATERIALIZED (
         LATERAL (SELECT entry -> 'withdrawn' IS NULL AND (
             entry ->> 'kind' = 'suspect' OR entry @> '{"doubted": true}' OR entry @> '{"counted": true}'
         ) AS is_doubt) AS doubt,
-        LATERAL (SELECT is_doubt AND entry ->> 'worker_id' = given.claimed_by
+        LATERAL (SELECT (is_doubt OR entry -> 'excused_in' IS NOT NULL AND entry -> 'withdrawn' IS NULL)
+            AND entry ->> 'worker_id' = given.claimed_by
             AND entry -> 'attempt' = to_jsonb(given.attempt) AS is_its) AS its
     WHERE job.id = ANY (%(ids)s::bigint[])
     GROUP BY job.id

@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Any, Final
 
@@ -45,7 +46,7 @@ _ASLEEP_S: Final = 1.0  # how far the clocks may drift apart while the machine i
 
 @dataclass(frozen=True)
 class Wanted:
-    """What to look at: the workers that live, and the queues whose workers wait for the operator.
+    """What to look at: the workers that live, and the queues of which a worker waits for the operator.
 
     And those of which it matters whether suspects wait; they carry ingest jobs.
     """
@@ -57,13 +58,17 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Burial:
-    """A worker that has ended; `crashed` if its job may have caused it, `how` in words."""
+    """A worker that has ended; `crashed` if its job may have caused it, `how` in words.
+
+    Of its jobs only those that it had `begun` can have; empty where that is not known.
+    """
 
     worker_id: str
     ended_at: float
     lease_s: float
     crashed: bool
     how: str = ""
+    begun: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,7 @@ class Bookkeeper(threading.Thread):
         self._wake.set()
 
     def verdicts(self) -> dict[str, bool]:
-        """Who was buried since this was asked last, and whether of a job: it crashed while it held some."""
+        """The workers buried since this was asked last, and whether each died of a job: it held some."""
         with self._guard:
             verdicts, self._verdicts = self._verdicts, {}
         return verdicts
@@ -196,9 +201,13 @@ class Bookkeeper(threading.Thread):
             # What is on its way from the dead worker would take a job that nobody runs.
             sessions.end_all(connection, burial.worker_id, within_s=self._pace.session_ends_within)
             for kind, title in _FAMILIES:
-                taken = kind(connection).reclaim_worker(
-                    burial.worker_id, max_crashes=self._max_crashes, crashed=crashed, how=burial.how
+                reclaim = partial(
+                    kind(connection).reclaim_worker, burial.worker_id, max_crashes=self._max_crashes
                 )
+                # First what cannot be to blame, in batches: it must not count as held beside the others.
+                while crashed and burial.begun and reclaim(crashed=False, kept=burial.begun):
+                    self._held_jobs.add(burial.worker_id)
+                taken = reclaim(crashed=crashed, how=burial.how)
                 if taken:
                     self._held_jobs.add(burial.worker_id)
                 for job in taken:

@@ -36,6 +36,7 @@ import psycopg
 
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import ExitCode, LeaseLost, QwfError
+from queue_workflows.host import last_word
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.guards import HeldJob, budget_for
 from queue_workflows.repositories.begins import Rules, begin
@@ -80,7 +81,12 @@ class Crew:
         self._touch = outfit.touch
         self._performer = outfit.performer
         self._duty = outfit.duty
-        self.hands = Hands(outfit.options.concurrency, perform=self._perform, ring=outfit.listener.interrupt)
+        self.hands = Hands(
+            outfit.options.concurrency,
+            perform=self._perform,
+            ring=outfit.listener.interrupt,
+            begins=lambda place, held: last_word.own.begins(place, held.job.id),
+        )
         # Of hooks nothing is left.
         self._left = outfit.leftovers(is_crew=True) if outfit.hooks is None else None
         self._room = Room(outfit.options.concurrency)
@@ -382,9 +388,11 @@ class Crew:
     def _perform(self, held: HeldJob) -> None:
         try:
             performed = self._performed(held)
-        except BaseException:
-            _log.exception("job %d could not be run", held.job.id)
+        except DATABASE_AWAY:
             held.ending = self._performer.unperformed(held.job, held.ctx)
+        except BaseException as exc:
+            _log.error("job %d could not be run: %s", held.job.id, type(exc).__name__)
+            held.ending = self._performer.failed(exc, held.job, held.ctx)
         else:
             held.ending, held.counts = performed
 

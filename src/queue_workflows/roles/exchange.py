@@ -251,7 +251,7 @@ class Exchange:
         lost = set(accepted.lost)
         for held in ended if lost else ():
             if held.job.fence in lost:
-                self._guardian.has_lost(held.job)
+                self._guardian.lost.add(held.job)
         for fence in accepted.lost:
             _log.warning(
                 "job %d: attempt %d was over before its end could be stored", fence.job_id, fence.attempt

@@ -18,7 +18,6 @@ While the database is away nothing here waits for it but the next try to connect
 from __future__ import annotations
 
 import logging
-import math
 import random
 import signal
 import threading
@@ -30,7 +29,7 @@ from typing import Any, Final, NoReturn
 
 import psycopg
 
-from queue_workflows.db.failures import DATABASE_AWAY, DATABASE_FAILED
+from queue_workflows.db.failures import DATABASE_FAILED
 from queue_workflows.db.line import Line
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.gpu.affinity import Affinity
@@ -42,10 +41,8 @@ from queue_workflows.jobs.keyed_limits import LaneWalk
 from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories.claimable import ClaimableRepository
-from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.holding import Control
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
-from queue_workflows.repositories.withdrawing import withdraw_doubts
 from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.hearing import Hearing
@@ -53,9 +50,11 @@ from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.intake import Intake
 from queue_workflows.roles.judging import FLUSH_S, MAIN_PATIENCE_S, Judge
-from queue_workflows.roles.leaving import end_children, execute_anew
+from queue_workflows.roles.leaving import die_of, end_children, execute_anew
 from queue_workflows.roles.leaving import leave as leave_process
+from queue_workflows.roles.lost_leases import LostLeases
 from queue_workflows.roles.outage import OutageWatch
+from queue_workflows.roles.stop_requests import StopRequests
 from queue_workflows.roles.telling import Telling
 from queue_workflows.roles.turns import Turns
 from queue_workflows.settings import Settings
@@ -150,9 +149,15 @@ class Guardian:
         # What may die of its first job leaves sweeping to those that live.
         self._due = _Due(sweep=time.monotonic() + _SWEEPS_AFTER_S if identity.part else 0.0)
         self._lanes = LaneWalk()
-        self._lost: list[ClaimedJob] = []
+        self.lost = LostLeases(self.holdings)
         self._closing = False
-        self._asked_to_stop = 0
+        self.stops = StopRequests(
+            self.holdings,
+            grace_s=grace_s,
+            asked_s=settings.cancel_grace_s,
+            has_hooks=identity.queue == HOOKS_QUEUE,
+            launcher_pid=launcher_pid,
+        )
         self._leaving = threading.Lock()
         self._hearing = Hearing(self._stop_is_asked)
         self._thread = threading.Thread(target=self._run, name="qwf-guardian", daemon=True)
@@ -166,7 +171,7 @@ class Guardian:
         self._watch(now)
         self._telling.tell(self.connected(), now)
         if not self.identity.part:
-            # A worker that drains its queue would else find nothing, end, and leave what is taken back behind it.
+            # A drain would else find nothing, and leave what is taken back a moment later.
             with suppress(*DATABASE_FAILED):
                 self._sweep(now)
         self._thread.start()
@@ -200,10 +205,6 @@ class Guardian:
     def release_all(self, reason: str, end_at: float) -> None:
         """Ask every job to stop, and end those that have not by then."""
         self.holdings.tell_all(lambda held: held.tell(Stop.RELEASE, reason, end_at))
-
-    def has_lost(self, job: ClaimedJob) -> None:
-        """The lease of this attempt had lapsed, which is told to those that suspect it; from any thread."""
-        self._lost.append(job)
 
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""
@@ -261,7 +262,7 @@ class Guardian:
         """
         if self._hearing.can_hear():
             return
-        # Whoever comes second waits here for the end.
+        # A second thread waits here for the end.
         self._leaving.acquire()
         held = ", ".join(str(one.job.id) for one in self.holdings.all())
         _log.critical("the descriptors of this process were closed, so it ends; it holds the jobs %s", held)
@@ -299,32 +300,14 @@ class Guardian:
         return max(_SHORTEST_ROUND_S, min(verdict, duty, self._due.absorb, now + self._round_s) - now)
 
     def _stop(self, number: int) -> None:
-        """The first signal lets the jobs finish within the grace, the second ends them at once."""
         if number == RETIRE:
             # Those that it holds may take as long as they like; only no other is begun.
             self.stopping = self.stopping or number
-            self.doing(WorkerState.STOPPING)
-            self._on_news()
-            return
-        grace_s = 0.0 if self._asked_to_stop else self._grace_s
-        if not self._asked_to_stop:
-            _log.info("%s: stopping, with %g s for the current job", signal.Signals(number).name, grace_s)
-        self._asked_to_stop += 1
-        self.stopping = number if self.stopping in (None, RETIRE) else self.stopping
-        now = time.monotonic()
-        # Hooks can be asked, and say what they have: those of the background at once, who would not end soon.
-        asked_s = min(self.settings.cancel_grace_s, grace_s / 2)
-        self.holdings.tell_all(
-            lambda held: held.wind_up(self._asks_at(held, now, grace_s - asked_s), now + grace_s)
-        )
+        else:
+            self.stopping = number if self.stopping in (None, RETIRE) else self.stopping
+            self.stops.hear(number)
         self.doing(WorkerState.STOPPING)
         self._on_news()
-
-    def _asks_at(self, held: HeldJob, now: float, within_s: float) -> float:
-        """When to ask a job to stop: no function is, which has all of the grace to end by itself."""
-        if self.identity.queue != HOOKS_QUEUE:
-            return math.inf
-        return now if getattr(held.job, "background", False) else now + within_s
 
     def _round(self) -> None:
         self.leave_if_closed()
@@ -357,7 +340,7 @@ class Guardian:
             self._telling.tell(self.connected(), now)
         if soon >= self._due.sweep:
             self._sweep(now)
-        self._clear_what_was_lost()
+        self.lost.clear(self.connected())
 
     def connected(self) -> psycopg.Connection[Any]:
         if self._line.is_up:
@@ -415,27 +398,10 @@ class Guardian:
         try:
             for held in lost:
                 if self.holdings.holds(held.job) and not held.is_ending:
-                    self.has_lost(held.job)
+                    self.lost.add(held.job)
                     held.tell(Stop.LEASE_LOST, "", time.monotonic())
         finally:
             self.claiming.release()
-
-    def _clear_what_was_lost(self) -> None:
-        """Say that this worker lives: it was taken for dead, and what it held is suspected for that."""
-        if not self._lost:
-            return
-        lost = list(self._lost)
-        try:
-            cleared = withdraw_doubts(self.connected(), [*lost, *(one.job for one in self.holdings.all())])
-        except DATABASE_AWAY:
-            raise
-        except psycopg.Error as exc:
-            # What is refused once would be each time, and is no reason to leave the other duties undone.
-            _log.warning("jobs that it lost stay suspected: %s", " ".join(str(exc).split()))
-            cleared = 0
-        if cleared:
-            _log.info("%d jobs are not to blame: this worker lives, its leases had lapsed", cleared)
-        del self._lost[: len(lost)]
 
     def _heed(self, control: Control | None, version: int) -> None:
         if version != self._telling.control_version:
@@ -475,6 +441,10 @@ class Guardian:
     def leave(self, status: int) -> NoReturn:
         self._farewell()
         leave_process(status)
+
+    def crash(self) -> NoReturn:
+        self._hearing.hand_over()
+        die_of(self.stopping or signal.SIGTERM)
 
     def _farewell(self) -> None:
         with suppress(*DATABASE_FAILED):

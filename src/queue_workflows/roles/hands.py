@@ -36,11 +36,16 @@ class Hands:
         *,
         perform: Callable[[HeldJob], None],
         ring: Callable[[], None],
+        begins: Callable[[int, HeldJob], None] = lambda _place, _held: None,
     ) -> None:
-        """`ring` is called by a thread whose job has ended while the main thread waits for one."""
+        """`ring` is called by a thread whose job has ended while the main thread waits for one.
+
+        `begins` is told which thread, by its number, begins which job.
+        """
         self._most = most
         self._perform = perform
         self._ring = ring
+        self._begins = begins
         self._inbox: deque[HeldJob | None] = deque()
         self._tokens: SimpleQueue[None] = SimpleQueue()
         self._ended: list[HeldJob] = []
@@ -61,7 +66,10 @@ class Hands:
             self._tokens.put(None)
         while len(self._threads) < min(in_hand, self._most):
             thread = threading.Thread(
-                target=self._work, name=f"qwf-job-{len(self._threads) + 1}", daemon=True
+                target=self._work,
+                args=(len(self._threads),),
+                name=f"qwf-job-{len(self._threads) + 1}",
+                daemon=True,
             )
             self._threads.append(thread)
             thread.start()
@@ -109,7 +117,7 @@ class Hands:
             self._inbox.append(None)
             self._tokens.put(None)
 
-    def _work(self) -> None:
+    def _work(self, place: int) -> None:
         """Until `close`: a thread that ended before that would be missed by every job after it.
 
         What limits how long a call may take often raises an exception in its thread from another one, and
@@ -117,6 +125,7 @@ class Hands:
         what is waited for is a token, and the job is taken after that.
         """
         wait, take, perform, now = self._tokens.get, self._inbox.popleft, self._perform, time.monotonic
+        begins = self._begins
         at: HeldJob | None = None
         while True:
             try:
@@ -134,6 +143,7 @@ class Hands:
                         return
                     at.started = now()
                     at_hand.set(at)
+                    begins(place, at)
                     perform(at)
                     self._over(at)
                     at = None

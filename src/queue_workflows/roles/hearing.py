@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Final
 
 from queue_workflows.db.joining import Bell
-from queue_workflows.host.hardening import RETIRE, hearable
+from queue_workflows.host.hardening import ASKED, RETIRE, hearable
 
 _NOTHING: Final = b"\0"
 _DEFAULTS: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler}
@@ -39,7 +39,7 @@ class Hearing:
 
     def begin(self) -> None:
         """Hear."""
-        for number in (*hearable(), RETIRE):
+        for number in dict.fromkeys((*hearable(), RETIRE, ASKED)):
             self._before[number] = signal.signal(number, self._heard)
         signal.set_wakeup_fd(self._bell.writer, warn_on_full_buffer=False)
         _hearing.add(self)

@@ -10,29 +10,28 @@ nobody along, is known at once, and is counted. When no process has crashed for 
 waits, the parts are told to end as soon as they hold nothing, and one process takes their place again. Jobs
 that last keep them: then those that have ended are started again, and it is tried later.
 
-There are never more jobs at once than the worker may have, and never so many processes that the machine or
-the server would mind: each is a Python of its own with three connections.
+There are never more jobs at once than the worker may have, and never more processes than `most`, of all
+workers of a supervisor together: each is a Python of its own with three connections. So that the second
+worker that crashes has its share, none takes more than its part of them.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from queue_workflows.host.hardening import RETIRE
+from queue_workflows.host.launcher import tell
 from queue_workflows.roles.slots import Slot, Spec
 from queue_workflows.roles.vigil import Signs
 
 _log = logging.getLogger(__name__)
 
-MOST_PARTS: Final = 8
-# Of all workers together; and of one whose processes cannot be forked, each of which imports everything.
-_MOST_OF_ALL: Final = 16
-_MOST_UNFORKED: Final = 2
+# What cannot be forked imports everything for itself, and costs about as much as so many that can.
+_COST_UNFORKED: Final = 8
+_FEWEST: Final = 2
 CALM_S: Final = 5.0
 _LONGEST_CALM_S: Final = 600.0
 # How long the last jobs of the parts may take before those that have ended are started again, in calm times.
@@ -51,14 +50,24 @@ class _Division:
 class Isolation:
     """Which slots of a supervisor are in parts; told the time by `now`, and which kinds `can_fork`."""
 
-    def __init__(self, now: Callable[[], float], can_fork: Callable[[Spec], bool]) -> None:
+    def __init__(
+        self,
+        now: Callable[[], float],
+        can_fork: Callable[[Spec], bool],
+        *,
+        most: int,
+        workers: Callable[[], int],
+    ) -> None:
+        """`most` processes in all; `workers` says how many there are that may be divided."""
         self._now = now
         self._can_fork = can_fork
+        self._most = most
+        self._workers = workers
         self._divided: dict[str, tuple[Slot, _Division]] = {}
 
     @property
     def queues(self) -> frozenset[str]:
-        """Those of which it has to know whether suspects wait."""
+        """The queues of which it has to know whether suspects wait."""
         return frozenset(whole.spec.queue for whole, _ in self._divided.values())
 
     def crashed(self, slot: Slot) -> list[Slot]:
@@ -78,8 +87,16 @@ class Isolation:
 
     def _most_parts(self, slot: Slot) -> int:
         there = sum(len(whole.parts) for whole, _ in self._divided.values())
-        most = MOST_PARTS if self._can_fork(slot.spec) else _MOST_UNFORKED
-        return min(slot.spec.shared_by, most, _MOST_OF_ALL - there)
+        share = max(_FEWEST, self._most // max(1, self._workers()))
+        if not self._can_fork(slot.spec):
+            share = max(_FEWEST, share // _COST_UNFORKED)
+        return min(slot.spec.shared_by, share, self._most - there)
+
+    def in_words(self, slot: Slot) -> str:
+        """For the log, of a worker that has just been divided."""
+        parts, jobs = len(slot.parts), slot.spec.shared_by
+        fewer = f", {parts} at once instead of {jobs} (see QWF_SINGLE_JOB_PROCESSES)" if parts < jobs else ""
+        return f"a job may have ended it: each has its own process for a while{fewer}"
 
     def may_divide(self, slot: Slot) -> bool:
         """Whether a crash of its jobs has parts take its place."""
@@ -105,7 +122,7 @@ class Isolation:
         return over
 
     def _crashed_apart(self, slot: Slot, now: float) -> None:
-        """A part did: nobody rejoins, and whoever has ended for that is started again."""
+        """A part did: none rejoins, and a part that has ended for that is started again."""
         division = self._of(slot)
         if division is not None:
             was_rejoining, division.rejoins_until = division.rejoins_until, None
@@ -129,12 +146,10 @@ class Isolation:
         for part in whole.parts:
             part.start_at = part.parked_at = None
             if part.life is not None and part.life.fd is not None:
-                # Not by Popen, which would wait for it.
-                with suppress(ProcessLookupError):
-                    os.kill(part.life.child.pid, RETIRE)
+                tell(part.life.child, part.life.fd, RETIRE)
 
     def _part_again(self, whole: Slot, division: _Division) -> None:
-        """Those whose jobs last would have the others' places stand empty."""
+        """Else the places of the others would stand empty while some jobs last."""
         division.rejoins_until, division.crashed_at = None, self._now()
         division.calm_s = min(division.calm_s * 2, _LONGEST_CALM_S)
         for part in whole.parts:

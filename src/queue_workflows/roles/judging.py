@@ -27,6 +27,7 @@ from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.intake import Intake
 from queue_workflows.roles.leaving import end_children
+from queue_workflows.roles.stop_requests import StopRequests
 from queue_workflows.roles.turns import Turns
 from queue_workflows.settings import Settings
 
@@ -56,6 +57,7 @@ class Guarding(Protocol):
     terms: Terms
     claiming: Turns
     stopping: int | None
+    stops: StopRequests
     jobs_done: int
 
     def connected(self) -> psycopg.Connection[Any]:
@@ -69,6 +71,9 @@ class Guarding(Protocol):
 
     def leave(self, status: int) -> NoReturn:
         """End the process."""
+
+    def crash(self) -> NoReturn:
+        """End the process as one that the signal killed which asked it to stop."""
 
 
 class Judge:
@@ -87,7 +92,11 @@ class Judge:
             if now >= held.ask_at:
                 held.ctx.stop(Stop.RELEASE, "its worker stops")
             verdict = self._verdict_on(held, now)
-            if verdict is not None and not self._asks_first(held, verdict, now):
+            if verdict is None or self._asks_first(held, verdict, now):
+                continue
+            if verdict is Verdict.STOP and self._has_stopped_its_worker(held):
+                self._crash(held, now)
+            else:
                 self._carry_out(held, verdict, now)
 
     def _judge_unload(self, now: float) -> None:
@@ -130,6 +139,35 @@ class Judge:
         _log.error("job %d: %s, so it is asked to stop", held.job.id, reason)
         held.overrun(verdict, reason, now + self._guardian.settings.cancel_grace_s)
         return True
+
+    def _has_stopped_its_worker(self, held: HeldJob) -> bool:
+        """Whether a job may have sent the stop that this one outlasts; one that is cancelled is done with."""
+        guardian = self._guardian
+        is_stopped = guardian.stopping is not None and held.ctx.stopping is not Stop.CANCEL
+        return is_stopped and guardian.stops.is_a_strangers
+
+    def _crash(self, held: HeldJob, now: float) -> None:
+        """Give nothing back that runs: this end counts as any crash, and the supervisor takes it back so."""
+        guardian = self._guardian
+        if not guardian.claiming.acquire(timeout=MAIN_PATIENCE_S):
+            return
+        if not guardian.holdings.holds(held.job) or self._verdict_on(held, now) is not Verdict.STOP:
+            guardian.claiming.release()
+            return
+        _log.error(
+            "job %d does not end, and this worker was told to stop, but not by its supervisor: that counts "
+            "as a crash, as a job of its own may have told it",
+            held.job.id,
+        )
+        end_children()
+        try:
+            guardian.write_progress(now, final=True)
+            ended = [one.ending for one in guardian.holdings.all() if one.ending is not None]
+            if ended:
+                self._write(ended, is_counted=True)
+        except DATABASE_FAILED as exc:
+            _log.warning("what has ended could not be written: %s", " ".join(str(exc).split()))
+        guardian.crash()
 
     def _carry_out(self, held: HeldJob, verdict: Verdict, now: float) -> None:
         """End the job, give the others back, and end the process; the lock is never given back."""

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from typing import Final, NoReturn
 
 import psutil
 
+from queue_workflows.errors import ExitCode
 from queue_workflows.host import last_word
 from queue_workflows.host.lifetime import MARK, kill_trees
 from queue_workflows.host.pid1 import LAUNCHER_PID
@@ -22,6 +24,7 @@ from queue_workflows.telemetry.provider import flush
 
 _log = logging.getLogger(__name__)
 _FLUSH_S: Final = 1.0
+_DIES_WITHIN_S: Final = 1.0
 
 
 @contextmanager
@@ -48,6 +51,16 @@ def leave(status: int) -> NoReturn:
     _flush()
     last_word.own.announce(status)
     os._exit(status)
+
+
+def die_of(number: int) -> NoReturn:
+    """End this process by a signal that nobody hears any more, which says best what ended it."""
+    end_children()
+    _flush()
+    os.kill(os.getpid(), number)
+    # A job may have held it back in every thread.
+    time.sleep(_DIES_WITHIN_S)
+    os._exit(ExitCode.FAILED)
 
 
 def execute_anew(launcher_pid: int | None, identity: Identity, jobs_done: int) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import time
@@ -20,7 +21,7 @@ from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.capture import captured
 from queue_workflows.jobs.context import JobContext
 from queue_workflows.jobs.ending import ending_instead, ending_of, for_good
-from queue_workflows.jobs.executor import Loop, execute
+from queue_workflows.jobs.executor import Loop, execute, is_the_users_own
 from queue_workflows.jobs.late_inputs import KeptInputs, on_resolved_inputs
 from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
 from queue_workflows.jobs.outcomes import Failed, OnHold, Outcome, Released
@@ -105,8 +106,9 @@ class Performer:
             return self._run(job, ctx)
         except DATABASE_AWAY:
             raise
-        except Exception as exc:
-            _log.error("job %d cannot begin: %s: %s", job.id, type(exc).__name__, " ".join(str(exc).split()))
+        except BaseException as exc:
+            if is_the_users_own(exc):
+                raise
             return Performed(self._not_begun(exc, job, ctx), counts=False)
         finally:
             if self._models is not None:
@@ -114,8 +116,11 @@ class Performer:
                 ctx.model = None
                 self._models.used()
 
-    def _not_begun(self, exc: Exception, job: ClaimedJob, ctx: JobContext) -> Ending | None:
+    def _not_begun(self, exc: BaseException, job: ClaimedJob, ctx: JobContext) -> Ending | None:
         entry = captured(exc, self._redactor)
+        # Not by the exception itself: to look at one may raise anything.
+        said = " ".join(json.loads(entry)["message"].split())
+        _log.error("job %d cannot be run: %s: %s", job.id, type(exc).__name__, said)
         if isinstance(exc, psycopg.Error | QwfError):
             return ending_instead(exc, job, entry, for_good=ctx.has_begun_for_good)
         return self._ending_of(for_good(Failed(entry, retryable=True), ctx), job)
@@ -175,6 +180,11 @@ class Performer:
     def aside(self, job: ClaimedIngestJob) -> Ending:
         """How a job ends whose task this process does not know."""
         return _aside(job, UNKNOWN_TASK, job.task_name)
+
+    def failed(self, exc: BaseException, job: ClaimedJob, ctx: JobContext) -> Ending | None:
+        """How a job ends that something unforeseen came across: a failure that counts, else it had no end."""
+        failed = Failed(captured(exc, self._redactor), retryable=True)
+        return self._ending_of(for_good(failed, ctx), job)
 
     def unperformed(self, job: ClaimedJob, ctx: JobContext) -> Ending | None:
         """How a job ends whose function could not begin."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from queue_workflows.errors import ExitCode
+from queue_workflows.host.hardening import ASKED, ENDING, RETIRE
 
 # Nothing gets better before somebody changes the command, the configuration or the schema.
 HOPELESS: Final = frozenset({ExitCode.USAGE, ExitCode.CONFIGURATION, ExitCode.SCHEMA})
@@ -38,6 +39,8 @@ def crashed(status: int) -> bool:
 
 def describe(status: int, *, chosen: bool = True) -> str:
     """A status in words: the signal, or the code and what it means if our code chose it."""
+    if -status in (RETIRE, ASKED) and -status not in ENDING:
+        return "ended as it was told to, before it had begun"
     if status < 0:
         try:
             return f"killed by {signal.Signals(-status).name}"

@@ -100,7 +100,7 @@ class Slot:
     """The place of one process; `start_at` None and no life: done, or parked.
 
     `urgent` says that a worker died and is to be replaced at once, which is what spares are for. `device` is
-    the GPU that whoever runs here has to itself. `parts` are the places of those that run here instead, one
+    the GPU that what runs here has to itself. `parts` are the places of those that run here instead, one
     job each; `part` is the number of such a place. `unexplained` are workers that died, as far as is known
     not of their jobs; `else_at` is when to start if that is so, while it is not known of the last of them.
     """

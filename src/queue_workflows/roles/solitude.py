@@ -1,6 +1,6 @@
 """When a worker turns to a suspect though there is other work; pure, told the time.
 
-A suspect (a job whose worker died while it ran) is claimed by a worker that holds nothing else, after what is
+A suspect (a job that ran while its worker died) is claimed by a worker that holds nothing else, after what is
 not suspect. Under good work that never ends this would be never. So each worker turns to the suspects now and
 then. One that runs one job at a time does so by chance, the likelier the longer its last job took: that needs
 no memory, which a worker that dies of its job would lose. A crew, which with enough to do never has empty
@@ -22,7 +22,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-# How many polls lie between the looks of a crew whose suspects come after all others.
+# How many polls lie between the looks of a crew where suspects come after all others.
 _LOOKS_EVERY: Final = 10
 # About once in so long a worker of one job takes a suspect first, and at every fourth job at the most.
 TURN_EVERY_S: Final = 5.0

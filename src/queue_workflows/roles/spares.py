@@ -4,7 +4,7 @@ Starting an interpreter and importing a host app takes longer than all the rest 
 both. Where it can be forked from, it stays and is forked from, so that any number of deaths finds it ready;
 else it becomes the worker itself, and another one follows. It costs memory and nothing else, so there are
 few, and none where memory is what is short: on `gpu`. What it imported and read may be out of date, so it is
-only for who died and had the same.
+only for a worker that died and had the same.
 
 One that is dismissed is forked from no more, and ends when the last process is over that was.
 """
@@ -85,7 +85,7 @@ class Spares(Generic[K]):
     def is_coming(self, key: K) -> bool:
         """Whether the spare of this kind is about to stand by, which is nearer to work than a new process.
 
-        One whose imports hang is not waited for.
+        A spare that hangs in its imports is not waited for.
         """
         spare = self._spares.get(key)
         if spare is None or spare.stands_by:

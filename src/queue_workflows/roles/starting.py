@@ -25,7 +25,7 @@ def started(
     settings: Settings,
     now: float,
 ) -> tuple[Child, Lifeline | None]:
-    """The child, whose environment has what it is `told`; and the lifeline of one that sends no heartbeat."""
+    """The child, in its environment what it is `told`; and the lifeline of one that sends no heartbeat."""
     env = {**given.environ, **told}
     with output as stream:
         if not isinstance(spec, RoleSpec):

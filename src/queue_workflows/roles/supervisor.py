@@ -28,23 +28,22 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from typing import Final
 
-from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.hardening import RETIRE
-from queue_workflows.host.launcher import Started, watch
+from queue_workflows.host.hardening import ASKED, RETIRE
+from queue_workflows.host.launcher import Started, tell, watch
 from queue_workflows.host.pid1 import TIMER_IN_WORDS, has_announced_kill
 from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles import loop
-from queue_workflows.roles.bookkeeper import Bookkeeper, Burial, Pace, Wanted
+from queue_workflows.roles.bookkeeper import Bookkeeper, Burial, Wanted
 from queue_workflows.roles.identity import given_to
 from queue_workflows.roles.isolation import Isolation
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
 from queue_workflows.roles.placement import Placement
 from queue_workflows.roles.restarts import Next, Restarts, acted_on, crashed, describe
-from queue_workflows.roles.slots import EachDevice, Life, Slot, Spec, slots_of, worth_a_spare
+from queue_workflows.roles.slots import Life, Slot, Spec, slots_of
 from queue_workflows.roles.spares import Spares
 from queue_workflows.roles.starting import Outlet, started
 from queue_workflows.roles.sweep import Sweep
@@ -64,53 +63,6 @@ _MENDED_AFTER: Final = 4
 _SPARE_COMES_S: Final = 0.05
 _LAST_BURIALS_S: Final = 5.0
 LONGEST_STOP_S: Final = _RELEASE_S + _LAST_BURIALS_S  # beyond the grace; the examples in docs/ allow for it
-
-
-def supervise(
-    specs: Sequence[Spec],
-    *,
-    command_for: Callable[[Spec], Sequence[str]],
-    settings: Settings,
-    db_url: str | None = None,
-    each: EachDevice | None = None,
-    pace: Pace | None = None,
-    with_spares: bool = False,
-    outlet: Outlet | None = None,
-    restarts: Restarts | None = None,
-    late: Callable[[], Sequence[Spec]] = tuple,
-) -> ExitCode:
-    """Supervise in this process, from its main thread, until a signal says otherwise or all have finished.
-
-    `each` asks for a worker on every device, `late` tells who shall be there from now on. `with_spares` is
-    for commands that are `qwf worker`, which knows how to stand by.
-    """
-    manager = ServiceManager.from_environment()
-    with Waiter() as waiter, Database.open(db_url, role="supervisor", settings=settings) as database:
-        halt = Halt(waiter.ring)
-        placement = Placement.of(settings, each, waiter.ring)
-        bookkeeper = Bookkeeper(
-            lambda: database.connect(autocommit=True),
-            host_label=settings.host_label,
-            max_crashes=settings.max_crashes,
-            tell=waiter.ring,
-            errand=placement.errand,
-            pace=pace,
-        )
-        with halt.on_signals():
-            return Supervisor(
-                specs,
-                command_for=command_for,
-                settings=settings,
-                bookkeeper=bookkeeper,
-                placement=placement,
-                waiter=waiter,
-                halt=halt,
-                manager=manager,
-                spares=Spares(worth_a_spare(specs) if with_spares else (), command_for, waiter),
-                outlet=outlet,
-                restarts=restarts,
-                late=late,
-            ).run()
 
 
 class Supervisor:
@@ -152,7 +104,12 @@ class Supervisor:
         self._now = now
         self._chance = chance
         self._vigil = Vigil(stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
-        self._isolation = Isolation(now, spares.can_fork)
+        self._isolation = Isolation(
+            now,
+            spares.can_fork,
+            most=settings.single_job_processes,
+            workers=lambda: sum(self._isolation.may_divide(slot) for slot in self._slots),
+        )
         self._slots = [*slots_of(specs, now()), *self._placement.first_slots()]
         self._obeyed = Urgency.NONE
         self._kill_at: float | None = None
@@ -316,7 +273,8 @@ class Supervisor:
         if life.worker_id is not None:
             blamed = crashed(status) and self._kill_at is None
             lease_s = self._settings.lease_for(slot.spec.queue)
-            self._bookkeeper.bury(Burial(life.worker_id, life.ended_at, lease_s, blamed, how))
+            begun = life.child.begun()
+            self._bookkeeper.bury(Burial(life.worker_id, life.ended_at, lease_s, blamed, how, begun))
             slot.unexplained = {*slot.unexplained, life.worker_id} if blamed else set()
         lived_s = life.ended_at - life.started_at
         say = _log.info if status == ExitCode.DONE or self._obeyed else _log.warning
@@ -336,7 +294,7 @@ class Supervisor:
             say("%s: %s", slot.name, what)
             return
         if self._isolation.is_rejoining(slot) and (status == -RETIRE or not crashed(status)):
-            say("%s: %s", slot.name, what)
+            _log.info("%s: %s", slot.name, what)
             return
         overran = slot.part and status in (ExitCode.WALL_CLOCK, ExitCode.STALL)
         if slot.part and crashed(status) and not overran:
@@ -352,7 +310,7 @@ class Supervisor:
             # Its job was ended by its own guard, as it would have been beside others without the end of all.
             follows = Next(0.0, slot.deaths)
         slot.deaths = follows.deaths
-        # Most crashes turn out to be of a job; who crashes again and again without one may have been mended.
+        # Most crashes turn out to be of a job; a worker that crashes without one may have been mended since.
         slot.urgent = crashed(status) and (follows.delay_s == 0 or follows.deaths < _MENDED_AFTER)
         if follows.delay_s is None:
             pass
@@ -372,7 +330,7 @@ class Supervisor:
             if slot.hear(verdicts, self._now()) and (parts := self._isolation.crashed(slot)):
                 slot.start_at = None
                 self._slots = [*self._slots, *parts]
-                _log.warning("%s: a job may have ended it: each has its own process for a while", slot.name)
+                _log.warning("%s: %s", slot.name, self._isolation.in_words(slot))
         if not self._obeyed:
             over = self._isolation.tend(self._bookkeeper.signs)
             self._slots = [slot for slot in self._slots if slot not in over]
@@ -408,9 +366,7 @@ class Supervisor:
             if every or life.worker_id is not None:
                 life.asked = self._obeyed
                 _log.info("%s: asked to stop", slot.name)
-                # Not by Popen, which would wait for it.
-                with suppress(ProcessLookupError):
-                    os.kill(life.child.pid, signal.SIGTERM)
+                tell(life.child, life.fd, signal.SIGTERM if life.worker_id is None else ASKED)
 
     def _judge(self) -> None:
         """By what the bookkeeper read last, lifelines and devices; who is stopping need not beat any more."""
@@ -438,6 +394,9 @@ class Supervisor:
             return
         _log.warning("%s: killing pid %d: %s", slot.name, life.child.pid, reason)
         life.killed = True
+        if life.child.is_lost:
+            # Nobody keeps its pid from becoming a stranger's, so the sweep goes by its mark alone.
+            tell(life.child, life.fd, signal.SIGKILL)
         self._judge_no_more(life)
         self._end(life)
 

@@ -43,7 +43,7 @@ class WarmIntake(Intake):
         alone: bool = False,
         suspects_first: bool = False,
     ) -> list[ClaimedJob]:
-        """One job whatever the limit, as a worker that keeps models has one at a time.
+        """One job whatever the limit, as models are kept for one at a time.
 
         A suspect comes after all others: where none is left, also in the hands of another claim.
         """

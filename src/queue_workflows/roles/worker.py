@@ -240,7 +240,7 @@ class Worker:
         return following
 
     def _tell_lost(self, job: ClaimedJob) -> None:
-        self._guardian.has_lost(job)
+        self._guardian.lost.add(job)
         _log.warning("job %d: attempt %d was over before its end could be stored", job.id, job.attempt)
 
     def _context(self, job: ClaimedJob) -> JobContext:

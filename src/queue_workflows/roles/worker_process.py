@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
@@ -19,7 +20,8 @@ from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.host.deadman import DeadMan
 from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.lifetime import hide_memory
-from queue_workflows.jobs.executor import EventLoop
+from queue_workflows.jobs.executor import EventLoop, Loop
+from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
@@ -135,6 +137,16 @@ def _affinity_of(models: ModelCache, settings: Settings, options: WorkerOptions)
     )
 
 
+def _bar_of(loop: Loop, identity: Identity) -> Callable[[HeldJob], bool] | None:
+    """Whether another job keeps one from going on, where jobs are asked first when they overrun.
+
+    So are those of a part: it stands in for a worker of several, and its job is not to fare otherwise.
+    """
+    if isinstance(loop, SharedLoop):
+        return loop.is_barred
+    return (lambda _held: False) if identity.part else None
+
+
 def _work(
     database: Database,
     settings: Settings,
@@ -166,7 +178,7 @@ def _work(
             launcher_pid=launcher_pid,
             models=models,
             affinity=None if models is None else _affinity_of(models, settings, options),
-            is_barred=loop.is_barred if isinstance(loop, SharedLoop) else None,
+            is_barred=_bar_of(loop, identity),
         )
         aside = Aside(lambda: database.connect(autocommit=True, hot=True), guardian.holdings.holds)
         guardian.outage.cuts(aside.cut_if_stuck)

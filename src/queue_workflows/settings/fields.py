@@ -205,6 +205,9 @@ class Settings(BaseSettings):
     backoff_s: float = _seconds(60, 0, 30 * DAY_S, "The first delay before a retry; doubled each time.")
     backoff_jitter_s: float = _seconds(15, 0, DAY_S, "At most this much, at random, is added to each delay.")
     max_crashes: int = _whole(3, 1, 1000, "Workers that a job may kill before it ends as failed.")
+    single_job_processes: int = _whole(
+        16, 1, 1000, "How many processes of one job each a supervisor may have in place of crashed workers."
+    )
     ingest_default_budget_s: float = _seconds(
         3600, 0.1, 30 * DAY_S, "Wall-clock limit of an ingest job without its own."
     )
@@ -348,8 +351,9 @@ class Settings(BaseSettings):
 
     @property
     def beat_s(self) -> float:
-        """How often a worker says that it lives."""
-        return min(5.0, self.stale_heartbeat_s / 6)
+        """How often a worker says that it lives: three of these are over before its lease is."""
+        shortest = min((self.lease_s, *self.lease_s_by_queue.values()))
+        return min(5.0, self.stale_heartbeat_s / 6, shortest / 5)
 
     def renew_for(self, queue: str) -> float:
         """How often a claim on a queue is renewed, in seconds."""
