@@ -227,6 +227,12 @@ def given_params(family: Family, endings: Sequence[Ending]) -> tuple[bool, dict[
     return False, end_params(family, endings)
 
 
+def end_statement(family: Family, endings: Sequence[Ending]) -> tuple[str, dict[str, Any]]:
+    """What ends these, which are one or more."""
+    alike, given = given_params(family, endings)
+    return (END_ALIKE if alike else END)[family.name], given
+
+
 def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
     """The arrays of a batch, in the order of ids, so that statements with the same rows do not deadlock.
 

@@ -382,7 +382,8 @@ class Crew:
     def _perform(self, held: HeldJob) -> None:
         try:
             performed = self._performed(held)
-        except BaseException:
+        except BaseException as exc:
+            self._guardian.damage.leave_if_exhausted(exc)
             _log.exception("job %d could not be run", held.job.id)
             held.ending = self._performer.unperformed(held.job, held.ctx)
         else:
@@ -395,5 +396,5 @@ class Crew:
         try:
             return self._performer.perform(held.job, held.ctx)
         finally:
-            self._guardian.leave_if_closed()
+            self._guardian.damage.leave_if_closed()
             self._left.after(held, began)

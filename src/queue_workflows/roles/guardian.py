@@ -46,6 +46,7 @@ from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.holding import Control
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.withdrawing import withdraw_doubts
+from queue_workflows.roles.damage import Damage
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.hearing import Hearing
 from queue_workflows.roles.holdings import Holdings
@@ -80,6 +81,10 @@ _RECONNECT_EVERY_S: Final = 0.5
 _OFF_GRACE_S: Final = 0.5
 # How long the end of the process waits for a statement of this thread that gets no answer.
 _LAST_ROUND_S: Final = 5.0
+
+
+def _nothing() -> None:
+    """What most ends do last."""
 
 
 @dataclass(slots=True)
@@ -152,8 +157,8 @@ class Guardian:
         self._lost: list[ClaimedJob] = []
         self._closing = False
         self._asked_to_stop = 0
-        self._leaving = threading.Lock()
         self._hearing = Hearing(self._stop_is_asked)
+        self.damage = Damage(self._hearing, self.holdings)
         self._thread = threading.Thread(target=self._run, name="qwf-guardian", daemon=True)
 
     # What the main thread calls.
@@ -236,31 +241,17 @@ class Guardian:
             obstacle=obstacle,
         )
 
-    def execute_anew(self) -> NoReturn:
+    def execute_anew(self, last: Callable[[], None] = _nothing) -> NoReturn:
         """Start this worker afresh, under the same name, or end it if it was told to stop.
 
-        It must hold nothing.
+        It must hold nothing but what it gives back by `last`, which is done at the very last moment.
         """
         end_children()
         if not self.holdings.all():
             flush(FLUSH_S)
         if self._hearing.hand_over() or self.stopping is not None:
-            self.leave(ExitCode.DONE)
-        execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done)
-
-    def leave_if_closed(self) -> None:
-        """End the process if a job has closed its descriptors; from any thread.
-
-        Before anything is written to one that is somebody else's by now. Nothing can be given back, so what
-        it holds is taken back as after a crash, which this is.
-        """
-        if self._hearing.can_hear():
-            return
-        # Whoever comes second waits here for the end.
-        self._leaving.acquire()
-        held = ", ".join(str(one.job.id) for one in self.holdings.all())
-        _log.critical("the descriptors of this process were closed, so it ends; it holds the jobs %s", held)
-        leave_process(ExitCode.FAILED)
+            self.leave(ExitCode.DONE, last)
+        execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done, last)
 
     def _stop_is_asked(self, number: int) -> None:
         """In the main thread: an idle worker stops also while the guardian waits for an answer."""
@@ -279,8 +270,9 @@ class Guardian:
         except MemoryError:
             _log.critical("there is no memory left to guard jobs with, so the worker ends")
             self.leave(ExitCode.FAILED)
-        except BaseException:
-            self.leave_if_closed()
+        except BaseException as exc:
+            self.damage.leave_if_closed()
+            self.damage.leave_if_exhausted(exc)
             # A worker without guards must not go on; what it holds is taken back when the lease lapses.
             _log.exception("the guardian failed, so the worker ends")
             self.leave(ExitCode.FAILED)
@@ -322,7 +314,7 @@ class Guardian:
         return now if getattr(held.job, "background", False) else now + within_s
 
     def _round(self) -> None:
-        self.leave_if_closed()
+        self.damage.leave_if_closed()
         self._round_at = now = time.monotonic()
         self._judge.judge(now)
         if now + _TOGETHER_S >= self._due.absorb:
@@ -364,7 +356,8 @@ class Guardian:
         return connection
 
     def _lost_touch(self, exc: Exception) -> None:
-        self.leave_if_closed()
+        self.damage.leave_if_closed()
+        self.damage.leave_if_exhausted(exc)
         if self._line.let_go() or not self._was_away:
             _log.warning("the guardian has no database: %s", " ".join(str(exc).split()))
         self._was_away = True
@@ -467,11 +460,13 @@ class Guardian:
 
     # The end.
 
-    def leave(self, status: int) -> NoReturn:
-        self._farewell()
-        leave_process(status)
+    def leave(self, status: int, last: Callable[[], None] = _nothing) -> NoReturn:
+        """End the process; `last` is the last that it does."""
+        self._farewell(lets_go=last is _nothing)
+        leave_process(status, last)
 
-    def _farewell(self) -> None:
+    def _farewell(self, *, lets_go: bool = True) -> None:
         with suppress(*DATABASE_FAILED):
             self._telling.farewell(self.connected())
-            self._line.let_go()
+            if lets_go:
+                self._line.let_go()

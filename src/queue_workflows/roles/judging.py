@@ -25,6 +25,7 @@ from queue_workflows.jobs.tasks import backoff_of
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.intake import Intake, Terms
+from queue_workflows.roles.last_message import begins_again, last_message
 from queue_workflows.roles.leaving import end_children
 from queue_workflows.roles.turns import Turns
 from queue_workflows.settings import Settings
@@ -63,11 +64,11 @@ class Guarding(Protocol):
     def write_progress(self, now: float, *, final: bool = False) -> None:
         """Write what the jobs have said."""
 
-    def execute_anew(self) -> NoReturn:
-        """Start the worker afresh."""
+    def execute_anew(self, last: Callable[[], None] = ...) -> NoReturn:
+        """Start the worker afresh; `last` is the last that it does before."""
 
-    def leave(self, status: int) -> NoReturn:
-        """End the process."""
+    def leave(self, status: int, last: Callable[[], None] = ...) -> NoReturn:
+        """End the process; `last` is the last that it does."""
 
 
 class Judge:
@@ -160,7 +161,9 @@ class Judge:
             )
         try:
             guardian.write_progress(now, final=True)
-            self._write(accepted, is_counted=is_told)
+            self._write([each for each in accepted if not begins_again(each)], is_counted=is_told)
+            given_back = [each for each in accepted if begins_again(each)]
+            last = last_message(guardian.terms, guardian.connected(), given_back)
         except DATABASE_FAILED as exc:
             _log.warning("its end could not be written, its lease will lapse: %s", " ".join(str(exc).split()))
             guardian.leave(self._status_after(verdict) or ExitCode.LEASE_LOST)
@@ -168,10 +171,12 @@ class Judge:
         if status is None:
             # A job that was cancelled is done with; one that was given back is not.
             guardian.jobs_done += held.ctx.stopping is Stop.CANCEL
-            guardian.execute_anew()
-        guardian.leave(status)
+            guardian.execute_anew(last)
+        guardian.leave(status, last)
 
     def _write(self, endings: Sequence[Ending], *, is_counted: bool) -> None:
+        if not endings:
+            return
         intake = Intake(self._guardian.terms, self._guardian.connected())
         try:
             intake.end(endings, is_counted=is_counted, keeps_locks=True)

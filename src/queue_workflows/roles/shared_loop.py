@@ -73,7 +73,12 @@ class SharedLoop:
 
     def _turn(self, made: Future[asyncio.AbstractEventLoop]) -> None:
         with asyncio.Runner() as runner:
-            loop = runner.get_loop()
+            try:
+                loop = runner.get_loop()
+            except BaseException as refused:
+                # The thread of the job waits for it.
+                made.set_exception(refused)
+                return
             asyncio.set_event_loop(loop)
             loop.set_task_factory(_task_of_a_job)
             made.set_result(loop)

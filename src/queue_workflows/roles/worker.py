@@ -191,7 +191,7 @@ class Worker:
         try:
             return self._performer.perform(held.job, held.ctx)
         finally:
-            self._guardian.leave_if_closed()
+            self._guardian.damage.after_job()
             self._left.after(held, began)
 
     def _end(self, held: HeldJob, ending: Ending) -> ClaimedJob | None:

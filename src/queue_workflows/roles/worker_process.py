@@ -168,7 +168,11 @@ def _work(
             affinity=None if models is None else _affinity_of(models, settings, options),
             is_barred=loop.is_barred if isinstance(loop, SharedLoop) else None,
         )
-        aside = Aside(lambda: database.connect(autocommit=True, hot=True), guardian.holdings.holds)
+        aside = Aside(
+            lambda: database.connect(autocommit=True, hot=True),
+            guardian.holdings.holds,
+            on_failure=guardian.damage.leave_if_exhausted,
+        )
         guardian.outage.cuts(aside.cut_if_stuck)
         settle()
         observe_in_flight(options.queue, family.name, lambda: len(guardian.holdings.all()))
@@ -186,8 +190,11 @@ def _work(
         try:
             worker = _worker_of(outfit, is_crew=is_crew)
             status = worker.run()
+        except OSError as exc:
+            guardian.damage.leave_if_exhausted(exc)
+            raise
         finally:
-            guardian.leave_if_closed()
+            guardian.damage.leave_if_closed()
             if outfit.hooks is not None:
                 outfit.hooks.close()
             guardian.close()

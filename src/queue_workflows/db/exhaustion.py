@@ -1,0 +1,46 @@
+"""Whether this process, or its machine, has run out of what every connection takes: descriptors, memory.
+
+A failure to connect for want of these looks like a database that is away, and would be waited for in vain.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import suppress
+from typing import Final
+
+_SAYS_SO: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+# What connecting takes: the socket, a descriptor of our own for it, and what waits for both.
+_NEEDED: Final = 4
+_MOST_CAUSES: Final = 20
+
+
+def is_exhausted(failure: BaseException) -> bool:
+    """Whether a failure of ours is due to that: it says so, or there is nothing to be had at this moment.
+
+    The second because the driver passes on words alone.
+    """
+    cause: BaseException | None = failure
+    for _ in range(_MOST_CAUSES):
+        if cause is None:
+            break
+        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in _SAYS_SO):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return not has_room(0) and not has_room(2)
+
+
+def has_room(number: int) -> bool:
+    """Whether a few more descriptors are to be had, tried with copies of this one."""
+    taken: list[int] = []
+    try:
+        for _ in range(_NEEDED):
+            taken.append(os.dup(number))
+    except OSError as refused:
+        return refused.errno not in _SAYS_SO
+    finally:
+        for each in taken:
+            with suppress(OSError):
+                os.close(each)
+    return True
