@@ -1,4 +1,4 @@
-"""A job that leaves its process no descriptors costs itself a crash: no worker lives on that can do nothing."""
+"""A job that leaves its process no descriptors costs itself a crash: no worker lives on of no use."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from support.quick_supervisor import real_workers
 from support.workers import patiently
 
 APP = {"QWF_APP": "support.spoiling_tasks", "QWF_MAX_CRASHES": "1"}
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)

@@ -1,4 +1,4 @@
-"""What a worker gives back because it has to end another job runs no more when somebody may begin it again."""
+"""What a worker gives back as it ends another job runs no more when somebody may begin it again."""
 
 from __future__ import annotations
 

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from queue_workflows import enqueue_ingest_job, ingest_task
 
 _KEPT: list[int] = []
@@ -95,7 +97,9 @@ def loses_its_directory(reason: str | None, args: dict[str, Any]) -> dict[str, A
 @ingest_task("enqueues")
 def enqueues(reason: str | None) -> dict[str, Any]:
     """By the settings of its worker."""
-    return {"made": enqueue_ingest_job("good", queue="fetch").id, "pid": os.getpid()}
+    with psycopg.connect(os.environ["QWF_DB_URL"]) as connection:
+        made = enqueue_ingest_job("good", queue="fetch", conn=connection)
+    return {"made": made.id, "pid": os.getpid()}
 
 
 @ingest_task("overwrites its context")

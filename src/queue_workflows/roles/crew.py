@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import gc
 import logging
-import time
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import ExitCode, LeaseLost, QwfError
 from queue_workflows.jobs.context import JobContext

@@ -156,9 +156,7 @@ class Judge:
             # While the rows are ours still: the functions run until the process ends.
             within_s = min(FLUSH_S, guardian.holdings.lease_s / 10)
             count_ended(guardian.terms.queue, accepted, {each.fence.job_id: each.status for each in accepted})
-            cut_short(
-                [(one.ctx.observed, how) for one, how in outcomes if one.ending is None], within_s=within_s
-            )
+            cut_short([(one.observed, how) for one, how in outcomes if one.ending is None], within_s=within_s)
         try:
             guardian.write_progress(now, final=True)
             self._write([each for each in accepted if not begins_again(each)], is_counted=is_told)

@@ -15,6 +15,7 @@ from typing import Final, NoReturn
 
 import psutil
 
+from queue_workflows.config import return_to_directory
 from queue_workflows.db.exhaustion import has_room
 from queue_workflows.host import last_word
 from queue_workflows.host.lifetime import MARK, kill_trees
@@ -73,6 +74,7 @@ def execute_anew(
         os.environ[LAUNCHER_PID] = str(launcher_pid)
     identity.hand_on(jobs_done)
     last_word.own.hand_on()
+    return_to_directory()
     _reap()
     _flush()
     # A job may have held signals back in this thread, and an exec hands that on: nobody would hear a stop.

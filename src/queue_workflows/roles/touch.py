@@ -8,11 +8,11 @@ harmless), and a claim whose answer was lost is given back.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
+from queue_workflows import clock as time
 from queue_workflows.db import sessions
 from queue_workflows.db.asking import AskingConnection
 from queue_workflows.db.failures import DATABASE_AWAY

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import time
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
+from queue_workflows import clock as time
 from queue_workflows import db
-from queue_workflows.config import GPU_QUEUE, current_config
+from queue_workflows.config import GPU_QUEUE, current_config, keep_directory
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import DatabaseUnreachable, ExitCode
@@ -54,6 +54,7 @@ _LEFT_END_WITHIN_S: Final = 2.0
 
 def run_worker(database: Database, settings: Settings, options: WorkerOptions) -> ExitCode:
     """Work until told to stop, drained, or done; the status to end the process with."""
+    keep_directory()
     launcher_pid = bound_to_launcher()
     bear_mark(is_launched=launcher_pid is not None)
     # Processes that share a card hand each other its memory through descriptors that they may have to trace.
