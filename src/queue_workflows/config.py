@@ -287,13 +287,6 @@ def keep_directory() -> None:
         _directory = Path.cwd()
 
 
-def return_to_directory() -> None:
-    """Go back to where `keep_directory` was called, before this process executes itself anew."""
-    if _directory is not None:
-        with suppress(OSError):
-            os.chdir(_directory)
-
-
 def resolve_dsn(argument: str | None = None) -> DsnChoice:
     """Which database, and who said so.
 

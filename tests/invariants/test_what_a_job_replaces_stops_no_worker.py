@@ -103,3 +103,29 @@ def test_the_tasks_of_its_neighbours(floor: Floor, tmp_path: Path) -> None:
         floor.until_completed(by, *hit)
     assert {floor.jobs.seen(job, "failures", "crash_count", "attempt") for job in hit} == {(0, 0, 2)}
     assert floor.jobs.seen(own, "failures") == (1,)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", ["1", "3"])
+def test_a_process_that_may_write_no_file(floor: Floor, tmp_path: Path, at_once: str) -> None:
+    """What needs a lock waits for a worker that can take one; the others run, and nothing is an outage."""
+    args = {"limits": {"RLIMIT_FSIZE": 0}}
+    locks = str(tmp_path / "locks")
+    with running_worker(floor.dsn, "--concurrency", at_once, QWF_LOCK_DIR=locks, **APP) as worker:
+        floor.until_completed(floor.repository.enqueue("limits", queue="fetch", args=args).id)
+        locked = floor.repository.enqueue("good", queue="fetch", host_lock="camera").id
+        floor.until_completed(*[floor.repository.enqueue("good", queue="fetch").id for _ in range(2)])
+        assert floor.jobs.seen(locked, "status", "hold_reason", "attempt") == ("scheduled", "host_lock", 1)
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_limits_that_an_exec_hands_on(floor: Floor) -> None:
+    """A worker that starts afresh has those that it began with."""
+    limits = {"limits": {"RLIMIT_FSIZE": 0, "RLIMIT_STACK": 65_536}}
+    with running_worker(floor.dsn, "--concurrency", "1", "--recycle-jobs", "1", **APP) as worker:
+        first = floor.repository.enqueue("limits", queue="fetch", args=limits).id
+        others = [floor.repository.enqueue("good", queue="fetch").id for _ in range(2)]
+        floor.until_completed(first, *others)
+        assert floor.jobs.row(others[-1])["result"]["pid"] == worker.pid

@@ -154,3 +154,12 @@ def writes_on(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, A
             if ctx.attempt > 1:
                 return {"attempt": ctx.attempt}
             _sleep(0.002)
+
+
+@ingest_task("limits")
+def limits(reason: str | None, args: dict[str, Any]) -> dict[str, Any]:
+    """Resources of its process, which an exec hands on."""
+    for which, value in args["limits"].items():
+        _, hard = resource.getrlimit(getattr(resource, which))
+        resource.setrlimit(getattr(resource, which), (value, hard))
+    return {"pid": os.getpid()}

@@ -1,12 +1,14 @@
-"""Whether this process, or its machine, has run out of what every connection takes: descriptors, memory.
+"""Whether a failure is due to this process or its machine, and not to a database that is away.
 
-A failure to connect for want of these looks like a database that is away, and would be waited for in vain.
+A process that has no descriptors or memory left, or may write no file, cannot connect or claim. That looks
+like an outage, and would be waited for in vain.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import socket
 from contextlib import suppress
 from typing import Final
 
@@ -14,6 +16,21 @@ _SAYS_SO: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 # What connecting takes: the socket, a descriptor of our own for it, and what waits for both.
 _NEEDED: Final = 4
 _MOST_CAUSES: Final = 20
+
+
+# What the network says, or a line that another thread has cut.
+_OF_THE_NETWORK: Final = frozenset(
+    {errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN, errno.ENOTCONN, errno.EBADF}
+)
+
+
+def is_of_this_process(failure: BaseException) -> bool:
+    """Whether to wait for the database would not help: it failed by itself, or is out of what it needs."""
+    if isinstance(failure, OSError):
+        is_away = isinstance(failure, ConnectionError | TimeoutError | socket.gaierror)
+        if not is_away and failure.errno not in _OF_THE_NETWORK:
+            return True
+    return is_exhausted(failure)
 
 
 def is_exhausted(failure: BaseException) -> bool:

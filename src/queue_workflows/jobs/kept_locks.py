@@ -94,7 +94,7 @@ class KeptLocks:
         """Whether nobody on this host has the lock that such jobs need."""
         try:
             found = probe(self._place(), lock_file_name(lock_of(key)))
-        except (ConfigurationError, LockUnusable):
+        except (ConfigurationError, LockUnusable, OSError):
             return False
         if isinstance(found, Free):
             found.release()
@@ -139,9 +139,9 @@ class KeptLocks:
         try:
             lock = self.lock_for(job, lock_of(key))
             is_had = lock.try_acquire()
-        except (ConfigurationError, LockUnusable) as exc:
+        except (ConfigurationError, LockUnusable, OSError) as exc:
             if is_exhausted(exc):
-                # Another worker may well be able to, and this one is not for much longer.
+                # No lock is at fault, and this process is not for much longer.
                 raise OSError(errno.EMFILE, str(exc)) from exc
             _log.error("job %d waits: %s", job.id, exc)
             is_had = False

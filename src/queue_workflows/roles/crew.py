@@ -383,7 +383,7 @@ class Crew:
         try:
             performed = self._performed(held)
         except BaseException as exc:
-            self._guardian.damage.leave_if_exhausted(exc)
+            self._guardian.damage.leave_if_at_fault(exc)
             _log.exception("job %d could not be run", held.job.id)
             held.ending = self._performer.unperformed(held.job, held.ctx)
         else:

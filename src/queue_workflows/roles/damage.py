@@ -10,7 +10,7 @@ import logging
 import threading
 from typing import NoReturn
 
-from queue_workflows.db.exhaustion import is_exhausted
+from queue_workflows.db.exhaustion import is_exhausted, is_of_this_process
 from queue_workflows.errors import ExitCode
 from queue_workflows.roles.hearing import Hearing
 from queue_workflows.roles.holdings import Holdings
@@ -42,13 +42,15 @@ class Damage:
         if not self._hearing.can_hear():
             self._crash("the descriptors of this process were closed")
 
-    def leave_if_exhausted(self, failure: BaseException) -> None:
-        """End the process if it failed for want of descriptors or memory.
+    def leave_if_at_fault(self, failure: BaseException) -> None:
+        """End the process if it failed by itself, as one does whose job has used up its descriptors.
 
-        To wait for the database would not help: nothing but its end brings back what its jobs have used up.
+        To wait for the database would not help: nothing but an end brings back what was used up.
         """
         if is_exhausted(failure):
-            self._crash(f"this process is out of descriptors or memory ({' '.join(str(failure).split())})")
+            self._crash(f"this process is out of descriptors or memory ({_in_a_line(failure)})")
+        if is_of_this_process(failure):
+            self._crash(f"this process cannot go on ({_in_a_line(failure)})")
 
     def _crash(self, why: str) -> NoReturn:
         # A second thread that comes here waits for the end.
@@ -56,3 +58,7 @@ class Damage:
         held = ", ".join(str(one.job.id) for one in self._holdings.all())
         _log.critical("%s, so it ends; it holds the jobs %s", why, held)
         leave(ExitCode.FAILED)
+
+
+def _in_a_line(failure: BaseException) -> str:
+    return " ".join(str(failure).split())

@@ -272,7 +272,7 @@ class Guardian:
             self.leave(ExitCode.FAILED)
         except BaseException as exc:
             self.damage.leave_if_closed()
-            self.damage.leave_if_exhausted(exc)
+            self.damage.leave_if_at_fault(exc)
             # A worker without guards must not go on; what it holds is taken back when the lease lapses.
             _log.exception("the guardian failed, so the worker ends")
             self.leave(ExitCode.FAILED)
@@ -357,7 +357,7 @@ class Guardian:
 
     def _lost_touch(self, exc: Exception) -> None:
         self.damage.leave_if_closed()
-        self.damage.leave_if_exhausted(exc)
+        self.damage.leave_if_at_fault(exc)
         if self._line.let_go() or not self._was_away:
             _log.warning("the guardian has no database: %s", " ".join(str(exc).split()))
         self._was_away = True

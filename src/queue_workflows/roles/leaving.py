@@ -15,11 +15,11 @@ from typing import Final, NoReturn
 
 import psutil
 
-from queue_workflows.config import return_to_directory
 from queue_workflows.db.exhaustion import has_room
 from queue_workflows.host import last_word
 from queue_workflows.host.lifetime import MARK, kill_trees
 from queue_workflows.host.pid1 import LAUNCHER_PID
+from queue_workflows.roles import inheritance
 from queue_workflows.roles.identity import Identity
 from queue_workflows.telemetry.provider import flush
 
@@ -74,7 +74,7 @@ def execute_anew(
         os.environ[LAUNCHER_PID] = str(launcher_pid)
     identity.hand_on(jobs_done)
     last_word.own.hand_on()
-    return_to_directory()
+    inheritance.own.restore()
     _reap()
     _flush()
     # A job may have held signals back in this thread, and an exec hands that on: nobody would hear a stop.

@@ -82,7 +82,7 @@ class Touch:
     def lost(self, exc: Exception) -> None:
         """Let go, and wait a little before the next try."""
         self._guardian.damage.leave_if_closed()
-        self._guardian.damage.leave_if_exhausted(exc)
+        self._guardian.damage.leave_if_at_fault(exc)
         self._guardian.main_at = time.monotonic()
         self._marks.unsure()
         if self._session is not None and self._line.is_up:

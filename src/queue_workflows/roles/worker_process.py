@@ -26,6 +26,7 @@ from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.roles import inheritance
 from queue_workflows.roles.aside import Aside
 from queue_workflows.roles.background import HookCrew
 from queue_workflows.roles.crew import Crew
@@ -55,6 +56,7 @@ _LEFT_END_WITHIN_S: Final = 2.0
 def run_worker(database: Database, settings: Settings, options: WorkerOptions) -> ExitCode:
     """Work until told to stop, drained, or done; the status to end the process with."""
     keep_directory()
+    inheritance.own.take()
     launcher_pid = bound_to_launcher()
     bear_mark(is_launched=launcher_pid is not None)
     # Processes that share a card hand each other its memory through descriptors that they may have to trace.
@@ -172,7 +174,7 @@ def _work(
         aside = Aside(
             lambda: database.connect(autocommit=True, hot=True),
             guardian.holdings.holds,
-            on_failure=guardian.damage.leave_if_exhausted,
+            on_failure=guardian.damage.leave_if_at_fault,
         )
         guardian.outage.cuts(aside.cut_if_stuck)
         settle()
@@ -192,7 +194,7 @@ def _work(
             worker = _worker_of(outfit, is_crew=is_crew)
             status = worker.run()
         except OSError as exc:
-            guardian.damage.leave_if_exhausted(exc)
+            guardian.damage.leave_if_at_fault(exc)
             raise
         finally:
             guardian.damage.leave_if_closed()
