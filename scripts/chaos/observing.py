@@ -98,6 +98,8 @@ class Observation:
     lines: list[ledger.Line] = field(default_factory=list)
     # Name of a job of the history and its id; None where nobody knows whether its transaction committed.
     committed: dict[str, int | None] = field(default_factory=dict)
+    # Of jobs that were written past the repository.
+    raw: set[int] = field(default_factory=set)
     started_runs: dict[str, str] = field(default_factory=dict)
     # Role, what it was, its wait status.
     ends: list[tuple[str, str, int]] = field(default_factory=list)
