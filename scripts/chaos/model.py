@@ -197,7 +197,11 @@ class _Judgement:
         for move in self.seen.moves:
             key = (move["job_id"], move["generation"])
             is_end = move["now"] in ("completed", "failed") and move["was"] == "running"
-            if move["family"] == "node" and is_end and said[key] != 1:
+            if move["family"] != "node" or not is_end:
+                continue
+            # A hook's first attempt says so too, as its step waits for no more than that.
+            is_hook = self.rows[move["family"], move["job_id"]]["name"] not in BEHAVIOURS
+            if said[key] < 1 or (said[key] > 1 and not is_hook):
                 yield f"events: node job {key} became {move['now']} with {said[key]} events"
 
     def overlaps(self) -> Iterator[str]:
