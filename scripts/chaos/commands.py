@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,9 @@ from chaos.generator import generate
 from chaos.histories import History, load, save
 
 FOUND: Final = Path("chaos-found")
+# Histories for each processor, and how often a campaign says how far it is.
+_AT_ONCE: Final = 3
+_SAID_EVERY_S: Final = 15.0
 
 
 class Slot:
@@ -77,7 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--seed", type=int, help="this one alone")
     run.add_argument("--histories", type=_count, default=100, help="how many")
     run.add_argument("--first-seed", type=int, default=1)
-    run.add_argument("--jobs", type=_count, default=2, help="how many at once; each has a server of its own")
+    run.add_argument(
+        "--jobs",
+        type=_count,
+        default=_AT_ONCE * (os.cpu_count() or 1),
+        help="how many at once, which mostly wait; each has a server of its own (%(default)s)",
+    )
     run.add_argument(
         "--without", action="append", default=[], metavar="KNOWN", help="leave a known defect out"
     )
@@ -125,7 +134,7 @@ def _run(wanted: argparse.Namespace) -> int:
         history = generate(wanted.seed, without)
         return _tell(history, 1, verbose=wanted.verbose, found=wanted.found)
     seeds = range(wanted.first_seed, wanted.first_seed + wanted.histories)
-    return _campaign(seeds, wanted)
+    return _Campaign(seeds, wanted).run()
 
 
 def _replay(wanted: argparse.Namespace) -> int:
@@ -251,68 +260,94 @@ def _slot(wanted: argparse.Namespace) -> int:
     return 0
 
 
-def _campaign(seeds: Sequence[int], wanted: argparse.Namespace) -> int:
-    from concurrent.futures import ThreadPoolExecutor
+class _Campaign:
+    """Histories from seeds, several at once, in processes of their own; it goes on after one that failed."""
 
-    left, total, bad, began = iter(seeds), Counter[str](), [], time.monotonic()
-    wanted.found.mkdir(exist_ok=True)
-    without = [word for name in wanted.without for word in ("--without", name)]
-    slots: list[subprocess.Popen[str]] = []
-    over = False
+    def __init__(self, seeds: Sequence[int], wanted: argparse.Namespace) -> None:
+        self._left = iter(seeds)
+        self._of = len(seeds)
+        self._wanted = wanted
+        self._without = frozenset(wanted.without)
+        self._total = Counter[str]()
+        self._bad: list[int] = []
+        self._slots: list[subprocess.Popen[str]] = []
+        self._lock = threading.Lock()
+        self._began = time.monotonic()
+        self._said_at = self._began
+        self._over = False
 
-    def serve(_: int) -> None:
+    def run(self) -> int:
+        """Until all are done, or it is interrupted; then it says how it went."""
+        self._wanted.found.mkdir(exist_ok=True)
+        threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(self._wanted.jobs)]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            self._over = True
+            for slot in self._slots:
+                if slot.poll() is None:
+                    slot.terminate()
+            for slot in self._slots:
+                slot.wait(60)
+            print(json.dumps(dict(self._total)))
+            print(f"{self._progress()}: {sorted(self._bad)}", flush=True)
+        return int(bool(self._bad))
+
+    def _serve(self) -> None:
+        """The histories of one slot, one after the other; one that dies is replaced."""
+        slot = self._slot()
+        while (seed := self._next()) is not None:
+            try:
+                print(seed, file=slot.stdin, flush=True)
+                line = slot.stdout.readline() if slot.stdout is not None else ""
+            except OSError:
+                line = ""
+            if line:
+                self._judged(seed, json.loads(line))
+            elif not self._over:
+                self._failed(seed, ["the runner died"], {})
+                slot = self._slot()
+        if slot.stdin is not None:
+            slot.stdin.close()
+        slot.wait(60)
+
+    def _slot(self) -> subprocess.Popen[str]:
+        without = [word for name in self._wanted.without for word in ("--without", name)]
         command = [sys.executable, str(Path(__file__).parent), "slot", *without]
         slot = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
-        slots.append(slot)
-        assert slot.stdin is not None
+        self._slots.append(slot)
         assert slot.stdout is not None
         slot.stdout.readline()
-        while not over and (seed := next(left, None)) is not None:
-            slot.stdin.write(f"{seed}\n")
-            slot.stdin.flush()
-            line = slot.stdout.readline()
-            if not line:
-                bad.append(seed)
-                print(f"seed {seed}: the runner died", flush=True)
-                return
-            said = json.loads(line)
-            total.update({"histories": 1, "jobs": said["jobs"], "nodes": said["nodes"], **said["did"]})
-            if said["violations"]:
-                bad.append(seed)
-                save(
-                    generate(seed, frozenset(wanted.without)),
-                    wanted.found / f"{seed}.json",
-                    said["violations"],
-                )
-                _keep_logs(said["logs"], wanted.found / f"{seed}.log")
-                print(
-                    f"seed {seed} ({said['took_s']:.1f} s):", *said["violations"][:5], sep="\n   ", flush=True
-                )
-            elif total["histories"] % 50 == 0:
-                rate = total["histories"] / (time.monotonic() - began)
-                print(
-                    f"{total['histories']} histories, {rate:.2f}/s, {len(bad)} bad,",
-                    f"last took {said['took_s']:.1f} s",
-                    flush=True,
-                )
-        slot.stdin.close()
-        slot.wait(60)
+        return slot
 
-    pool = ThreadPoolExecutor(wanted.jobs)
-    try:
-        for future in [pool.submit(serve, number) for number in range(wanted.jobs)]:
-            future.result()
-    finally:
-        over = True
-        for slot in slots:
-            if slot.poll() is None:
-                slot.terminate()
-        pool.shutdown()
-        for slot in slots:
-            slot.wait(60)
-        hours = (time.monotonic() - began) / 3600
-        print(json.dumps(dict(total)))
-        print(f"{total['histories']} histories in {hours:.2f} h, {len(bad)} with a violation: {sorted(bad)}")
-    return int(bool(bad))
+    def _next(self) -> int | None:
+        with self._lock:
+            return None if self._over else next(self._left, None)
+
+    def _judged(self, seed: int, said: dict[str, Any]) -> None:
+        with self._lock:
+            self._total.update({"histories": 1, "jobs": said["jobs"], "nodes": said["nodes"], **said["did"]})
+        if said["violations"]:
+            self._failed(seed, said["violations"], said["logs"])
+        with self._lock:
+            if (now := time.monotonic()) - self._said_at >= _SAID_EVERY_S:
+                self._said_at = now
+                print(self._progress(), flush=True)
+
+    def _failed(self, seed: int, violations: list[str], logs: dict[str, str]) -> None:
+        found = self._wanted.found
+        save(generate(seed, self._without), found / f"{seed}.json", violations)
+        _keep_logs(logs, found / f"{seed}.log")
+        with self._lock:
+            self._bad.append(seed)
+            print(f"seed {seed}:", *violations[:5], sep="\n   ", flush=True)
+
+    def _progress(self) -> str:
+        count, minutes = self._total["histories"], (time.monotonic() - self._began) / 60
+        rate = f"{minutes:.1f} minutes, {count / minutes:.0f} a minute"
+        return f"{count} of {self._of} histories in {rate}, {len(self._bad)} with a violation"

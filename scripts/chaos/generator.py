@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, Final
 
+from chaos import additions
 from chaos.behaviours import BEHAVIOURS
 from chaos.histories import History
 from chaos.tasks import MODULES
@@ -184,8 +185,10 @@ def generate(seed: int, without: frozenset[str] = frozenset()) -> History:
         schedules[0]["catch_up"] = "all"
     for _ in range(dice.choice([0, 1, 1, 2, 3, 5])):
         dice.choice(_TROUBLES)(make)
+    settings = _settings(make)
+    additions.add(make, seed)
     make.steps.sort(key=lambda step: step["at"])
-    return History(seed, _settings(make), make.steps, schedules)
+    return History(seed, settings, make.steps, schedules)
 
 
 def _settings(make: _Maker) -> dict[str, str]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from datetime import datetime
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Final
 
 from chaos.behaviours import BEHAVIOURS, Behaviour
@@ -28,6 +30,8 @@ BLIND: Final = frozenset(
 )
 MOST_ATTEMPTS: Final = 2
 _WINDOWS: Final = {"window:w1": 1, "window:w2": 2}
+# How far apart the ticks of a schedule of a history are.
+_SECONDS: Final = {"* * * * * *": 1, "*/2 * * * * *": 2}
 _TROUBLES: Final = ("signal", "fault", "terminate", "server", "statement_timeout", "control")
 
 
@@ -47,7 +51,15 @@ class _Judgement:
         """What broke any of them."""
         for promise in (
             *(self.drained, self.nothing_lost, self.one_end, self.results, self.outcomes, self.counts),
-            *(self.events, self.overlaps, self.ticks, self.nothing_left, self.ends_of_roles, self.runs),
+            *(
+                self.events,
+                self.overlaps,
+                self.ticks,
+                self.nothing_left,
+                self.ends_of_roles,
+                self.runs,
+                self.hooks,
+            ),
         ):
             yield from promise()
 
@@ -96,7 +108,7 @@ class _Judgement:
         for name, job in committed.items():
             if job is not None and job not in ids:
                 yield f"lost: job {name} was committed as {job} and is not there"
-        known = {job for job in committed.values() if job is not None}
+        known = {job for job in committed.values() if job is not None} | self.seen.raw
         strange = [row["task_name"] for row in jobs if row["id"] not in known and not _is_from_within(row)]
         if len(strange) > sum(job is None for job in committed.values()):
             yield f"from nowhere: {strange}"
@@ -150,6 +162,9 @@ class _Judgement:
             status, name = row["status"], row["name"]
             if status not in OVER or name not in BEHAVIOURS or status in BEHAVIOURS[name].ends:
                 continue
+            # What no application writes is refused, or fails.
+            if key[0] == "ingest" and key[1] in self.seen.raw:
+                continue
             if status == "cancelled" and (meddled or key[0] == "node"):
                 continue
             if status == "skipped" and key[0] == "node":
@@ -182,7 +197,11 @@ class _Judgement:
         for move in self.seen.moves:
             key = (move["job_id"], move["generation"])
             is_end = move["now"] in ("completed", "failed") and move["was"] == "running"
-            if move["family"] == "node" and is_end and said[key] != 1:
+            if move["family"] != "node" or not is_end:
+                continue
+            # A hook's first attempt says so too, as its step waits for no more than that.
+            is_hook = self.rows[move["family"], move["job_id"]]["name"] not in BEHAVIOURS
+            if said[key] < 1 or (said[key] > 1 and not is_hook):
                 yield f"events: node job {key} became {move['now']} with {said[key]} events"
 
     def overlaps(self) -> Iterator[str]:
@@ -219,9 +238,15 @@ class _Judgement:
         return str(starts[0]["host"]) if starts else role
 
     def ticks(self) -> Iterator[str]:
-        """Each once."""
+        """Each once, and none between two others left out: these schedules catch up on all."""
         ticks = Counter(row["tick_at"] for row in self.seen.jobs if row["schedule_name"])
         yield from (f"ticked twice: {tick}, {count} times" for tick, count in ticks.items() if count > 1)
+        periods = [_SECONDS[schedule["cron"]] for schedule in self.history.schedules]
+        if len(periods) == 1:
+            seen = sorted(datetime.fromisoformat(tick) for tick in ticks)
+            for one, following in pairwise(seen):
+                if (following - one).total_seconds() > periods[0]:
+                    yield f"tick left out: nothing between {one} and {following}"
 
     def nothing_left(self) -> Iterator[str]:
         """No process, no session, no slot."""
@@ -269,6 +294,20 @@ class _Judgement:
             )
             if is_sure and started not in failed and status[started] in OVER - {"completed"}:
                 yield f"run: {name} of good nodes is {status[started]}"
+
+    def hooks(self) -> Iterator[str]:
+        """A run of hooks that all end well is completed, where nothing befell anybody."""
+        status = {row["id"]: row["status"] for row in self.seen.runs}
+        for step in self.history.steps:
+            started = self.seen.started_runs.get(step.get("name", "")) if step["do"] == "hooks" else None
+            if started is None:
+                continue
+            if started not in status:
+                yield f"lost: run {step['name']} of hooks"
+            elif (
+                step.get("ends_well") and status[started] != "completed" and not self.history.does(*_TROUBLES)
+            ):
+                yield f"run: {step['name']} of good hooks is {status[started]}"
 
 
 def _is_from_within(row: dict[str, Any]) -> bool:

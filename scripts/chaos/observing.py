@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,8 @@ import psycopg
 
 from chaos import ledger
 
+# What rows hold of numbers is no concern of ours, however long they are.
+sys.set_int_max_str_digits(0)
 # Every change of a status, and every second end, is written down in the transaction that makes it.
 WATCH: Final = """
 CREATE TABLE chaos_moves (
@@ -98,6 +101,8 @@ class Observation:
     lines: list[ledger.Line] = field(default_factory=list)
     # Name of a job of the history and its id; None where nobody knows whether its transaction committed.
     committed: dict[str, int | None] = field(default_factory=dict)
+    # Of jobs that were written past the repository.
+    raw: set[int] = field(default_factory=set)
     started_runs: dict[str, str] = field(default_factory=dict)
     # Role, what it was, its wait status.
     ends: list[tuple[str, str, int]] = field(default_factory=list)

@@ -82,6 +82,18 @@ def _enqueued(dsn: str, job: dict[str, Any]) -> int | None:
     return None
 
 
+def raw(running: Running, step: Step) -> None:
+    """Rows that a producer writes past the repository: what the server takes must come to an end."""
+    for row in step["rows"]:
+        text = (
+            f"INSERT INTO ingest_jobs (task_name, queue, {row['column']})"
+            f" VALUES ('quick', 'fetch', {row['value']}) RETURNING id"
+        )
+        with _patient():
+            taken = running.admin().execute(text.encode()).fetchone()
+            running.seen.raw.update(taken or ())
+
+
 def signal(running: Running, step: Step) -> None:
     """To one role; of a supervisor to one of its workers, where that is said."""
     role = running.roles.get(step["role"])
@@ -282,6 +294,7 @@ class _patient(suppress):
 STEPS: Final = {
     "start": start,
     "enqueue": enqueue,
+    "raw": raw,
     "signal": signal,
     "limit": limit,
     "control": control,

@@ -11,7 +11,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -125,6 +125,8 @@ class DsnChoice:
 
 _lock = threading.Lock()
 _current = EngineConfig()
+# Where settings are looked for; where this process is at that moment, if it is not kept.
+_directory: Path | None = None
 
 
 def configure(
@@ -265,15 +267,24 @@ def current_config() -> EngineConfig:
 
 def reset_config() -> None:
     """Forget what `configure()` was given; for tests."""
-    global _current  # noqa: PLW0603
+    global _current, _directory
     with _lock:
-        _current = EngineConfig()
+        _current, _directory = EngineConfig(), None
 
 
 def effective_settings(arguments: Mapping[str, Any] | None = None) -> Settings:
     """The settings in force now; `arguments` (a command line's, a call's) beat all else, None is unset."""
     config = _current
-    return load_settings(arguments=arguments, overrides=config.overrides, db_url_env=config.db_url_env)
+    return load_settings(
+        arguments=arguments, overrides=config.overrides, db_url_env=config.db_url_env, start_dir=_directory
+    )
+
+
+def keep_directory() -> None:
+    """Let the settings of this process be those of where it is now, wherever its jobs go from here."""
+    global _directory  # noqa: PLW0603
+    with suppress(OSError):
+        _directory = Path.cwd()
 
 
 def resolve_dsn(argument: str | None = None) -> DsnChoice:

@@ -20,6 +20,7 @@ from support.workers import patiently, running_worker
 
 from queue_workflows.host.locks import Held, HostLock, lock_file_name, probe
 from queue_workflows.jobs.asking import Errands
+from queue_workflows.jobs.kept_locks import LOOK_EVERY_S
 from queue_workflows.jobs.kept_slots import KeptSlots
 from queue_workflows.jobs.windows import Windows
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
@@ -565,3 +566,26 @@ def test_a_busy_worker_holds_its_lock_where_the_directory_was_replaced(
         patiently(lambda: isinstance(probe(locks, lock_file_name("camera")), Held))
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait(300)
+
+
+def test_what_a_killed_worker_missed_is_looked_for_by_the_next(
+    two: tuple[Hand, Hand], jobs: Jobs, tmp_path: Path
+) -> None:
+    """Without a delay: a worker that starts looks at what is on hold on its host, and goes on looking."""
+    one, other = two
+    (tmp_path / "here").mkdir(exist_ok=True)
+    with HostLock("camera", directory=tmp_path / "here"):
+        (waits,) = jobs.enqueue(1, host_lock="camera")
+        assert one.claim(1) == []
+        assert state(jobs, waits) == HELD
+        # `one` is killed here, and `other` takes its place while the lock is still held.
+        holdings: Any = SimpleNamespace(bounded=nullcontext)
+        touch: Any = SimpleNamespace(
+            repository=lambda: other.intake.repository, connected=lambda: other.connection
+        )
+        look = LockLook(other.terms, holdings, touch)
+        look.look(0.0)
+        assert state(jobs, waits) == HELD
+    assert look.is_due(LOOK_EVERY_S)
+    look.look(LOOK_EVERY_S)
+    assert state(jobs, waits) == ("queued", None)

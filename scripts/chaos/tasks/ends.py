@@ -28,7 +28,7 @@ def quick(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return {"attempt": ctx.attempt}
 
 
-@behaviour(*BAD, kills=True, known="1")
+@behaviour(*BAD, kills=True)
 def exits_as_ordered(args: dict[str, Any], ctx: Any) -> NoReturn:
     """Ends its process with a status that the engine itself ends with."""
     os._exit(args["status"])
@@ -47,7 +47,7 @@ def kills_itself(args: dict[str, Any], ctx: Any) -> None:
     time.sleep(30)
 
 
-@behaviour(*GOOD, known="stop")
+@behaviour(*GOOD)
 def asks_itself_to_stop(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Sends its process SIGTERM, as an operator does; the job itself ends well."""
     if ctx.attempt == 1:
@@ -55,7 +55,7 @@ def asks_itself_to_stop(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return {"attempt": ctx.attempt}
 
 
-@behaviour(*BAD, kills=True, known="deadman")
+@behaviour(*BAD, kills=True)
 def stops_itself(args: dict[str, Any], ctx: Any) -> None:
     """Sends its process SIGSTOP: its kernel timer is all that is left of it."""
     os.kill(os.getpid(), signal.SIGSTOP)
@@ -198,7 +198,7 @@ class _EvilStr(str):
     __hash__ = None  # type: ignore[assignment]
 
 
-@behaviour(*BAD, *GOOD, known="10")
+@behaviour(*BAD, *GOOD)
 def returns_evil(args: dict[str, Any], ctx: Any) -> Any:
     """A value whose every method raises what no `except Exception` sees."""
     return {"dict": _EvilDict(a=1), "int": {"n": _EvilInt(3)}, "str": {"s": _EvilStr("x")}}[args["which"]]

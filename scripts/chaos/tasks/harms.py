@@ -43,7 +43,7 @@ def spins(args: dict[str, Any], ctx: Any) -> None:
         pass
 
 
-@behaviour(*BAD, kills=True, hangs=True, known="deadman")
+@behaviour(*BAD, kills=True, hangs=True)
 def holds_the_gil(args: dict[str, Any], ctx: Any) -> None:
     """C code that never lets go."""
     ctypes.PyDLL(None).sleep(30)
@@ -142,7 +142,7 @@ def waits_for_any_child(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return _well(ctx)
 
 
-@behaviour(*GOOD, *BAD, harms=True, known="10")
+@behaviour(*GOOD, *BAD, harms=True)
 def closes_descriptors(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """All of them, the worker's connections too."""
     os.closerange(args.get("first", 3), 1024)
@@ -163,7 +163,7 @@ def shuts_sockets(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return _well(ctx)
 
 
-@behaviour(*GOOD, *BAD, harms=True, known="handlers")
+@behaviour(*GOOD, *BAD, harms=True)
 def replaces_signal_handlers(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Where it may: at one job at a time it runs in the main thread."""
     try:
@@ -189,7 +189,7 @@ def sets_an_alarm(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return _well(ctx)
 
 
-@behaviour(*GOOD, known="directory")
+@behaviour(*GOOD)
 def changes_directory(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """To one that is then removed."""
     place = f"/tmp/chaos-gone-{os.getpid()}-{ctx.id}-{ctx.attempt}"
@@ -217,7 +217,7 @@ def changes_environment(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return _well(ctx)
 
 
-@behaviour(*GOOD, *BAD, harms=True, known="descriptors")
+@behaviour(*GOOD, *BAD, harms=True)
 def limits_resources(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """So that the process gets no more descriptors, processes, file sizes or stack."""
     which = getattr(resource, args["which"])
@@ -226,7 +226,7 @@ def limits_resources(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return _well(ctx)
 
 
-@behaviour(*GOOD, *BAD, harms=True, known="descriptors")
+@behaviour(*GOOD, *BAD, harms=True)
 def opens_descriptors(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Until there are no more, and keeps them."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -251,7 +251,7 @@ def says_much(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return _well(ctx)
 
 
-@behaviour(*GOOD, known="streams")
+@behaviour(*GOOD)
 def closes_streams(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Those of Python, so that what is printed raises."""
     sys.stdout.close()
@@ -278,7 +278,7 @@ def lowers_recursion(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return _well(ctx)
 
 
-@behaviour(*GOOD, *BAD, harms=True, known="clocks")
+@behaviour(*GOOD, *BAD, harms=True)
 def replaces_time(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Clocks that stand still, jump, or say no number."""
     for name in args["names"]:
@@ -287,14 +287,14 @@ def replaces_time(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return _well(ctx)
 
 
-@behaviour(*GOOD, *BAD, harms=True, known="clocks")
+@behaviour(*GOOD, *BAD, harms=True)
 def replaces_sleep(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """As a careless test does."""
     time.sleep = lambda _s: None
     return _well(ctx)
 
 
-@behaviour(*GOOD, *BAD, harms=True, known="10")
+@behaviour(*GOOD, *BAD, harms=True)
 def replaces_json(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """As a faster library does that puts itself in the way."""
     import json
@@ -306,7 +306,7 @@ def replaces_json(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return _well(ctx)
 
 
-@behaviour(*GOOD, *BAD, harms=True, known="threads")
+@behaviour(*GOOD, *BAD, harms=True)
 def traces_everything(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """A trace function that raises."""
 
@@ -327,7 +327,7 @@ def sets_default_timeouts(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return _well(ctx)
 
 
-@behaviour(*GOOD, *BAD, harms=True, known="threads")
+@behaviour(*GOOD, *BAD, harms=True)
 def kills_other_threads(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Raises SystemExit in every other thread of the process."""
     here = threading.get_ident()

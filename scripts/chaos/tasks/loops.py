@@ -53,7 +53,7 @@ async def stops_the_loop(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return _well(ctx)
 
 
-@behaviour(*BAD, *GOOD, harms=True, known="loop")
+@behaviour(*BAD, *GOOD, harms=True)
 async def cancels_the_others(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Cancels every other task of the loop."""
     here = asyncio.current_task()

@@ -3,7 +3,49 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
+from contextlib import suppress
+
+from queue_workflows.db.descriptors import Descriptors
+
+
+class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
+    """Writes to stderr; where a job has closed that, by a descriptor of its own.
+
+    What cannot be written or put into words is left out: no line of a log is worth the end of a worker.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        try:
+            self._own = os.dup(2)
+        except OSError:
+            self._own = -1
+        self._is_own = Descriptors(self._own)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line."""
+        try:
+            line = self.format(record) + self.terminator
+        except Exception as unsaid:
+            line = f"{record.levelname} {record.name}: a line of the log raised {type(unsaid).__name__}\n"
+        try:
+            self.stream.write(line)
+            self.stream.flush()
+        except (OSError, ValueError):
+            self._write(line)
+
+    def flush(self) -> None:
+        """At the end of the process too."""
+        with suppress(OSError, ValueError):
+            super().flush()
+
+    def _write(self, line: str) -> None:
+        # The number may be another file's, if a job has closed that as well.
+        if self._is_own.are_ours():
+            with suppress(OSError):
+                os.write(self._own, line.encode("utf-8", "backslashreplace"))
 
 
 def log_to_stderr(*, debug: bool = False, handler: logging.Handler | None = None) -> None:
@@ -20,6 +62,6 @@ def log_to_stderr(*, debug: bool = False, handler: logging.Handler | None = None
         "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ"
     )
     formatter.converter = time.gmtime
-    handler = handler or logging.StreamHandler()
+    handler = handler or StderrHandler()
     handler.setFormatter(formatter)
     ours.addHandler(handler)

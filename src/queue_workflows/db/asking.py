@@ -5,7 +5,6 @@ It knows what was found between it and the server, and says so when an answer sh
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Generator
 from threading import Lock
 from typing import Any, Final, TypeVar, cast
@@ -14,6 +13,7 @@ import psycopg
 from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName
 from psycopg.waiting import WAIT_R
 
+from queue_workflows import clock as time
 from queue_workflows.db.proxies import Proxy
 
 T = TypeVar("T")

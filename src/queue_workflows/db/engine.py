@@ -7,7 +7,6 @@ is in the way of that is one of our errors, also from SQLAlchemy's engine.
 from __future__ import annotations
 
 import os
-import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +16,7 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from queue_workflows import clock as time
 from queue_workflows.config import DsnChoice, effective_settings, resolve_dsn
 from queue_workflows.db.asking import AskingConnection
 from queue_workflows.db.dsn import parse_dsn, redact_dsn

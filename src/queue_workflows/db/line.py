@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Generic, TypeVar
 
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.db.asking import AskingConnection
 
 C = TypeVar("C", bound=psycopg.Connection[Any])

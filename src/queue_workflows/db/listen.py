@@ -34,7 +34,6 @@ import os
 import random
 import select
 import threading
-import time
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
@@ -44,6 +43,7 @@ from typing import Any, Final, Literal, Self, TypeVar
 
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.db.engine import Database
 from queue_workflows.db.failures import PROXY_ADVICE, classify_failure
 from queue_workflows.db.joining import INTERRUPT, Attempt, Bell

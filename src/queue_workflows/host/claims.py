@@ -10,12 +10,12 @@ lock in a directory that is new. He leaves a mark there, so that all others only
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from json import dumps, loads
 from pathlib import Path
 from typing import Final
 
@@ -49,11 +49,11 @@ class Claim:
 def write_claim(fd: int, claim: Claim) -> None:
     """Say who holds it; a lock is held without that too, as on a full disk."""
     given = {key: value for key, value in asdict(claim).items() if value is not None}
-    if len(json.dumps(claim.directory)) > _LONGEST_DIRECTORY:
+    if len(dumps(claim.directory)) > _LONGEST_DIRECTORY:
         del given["directory"]
     try:
         os.ftruncate(fd, 0)
-        os.pwrite(fd, (json.dumps(given) + "\n").encode()[:LONGEST_CLAIM], 0)
+        os.pwrite(fd, (dumps(given) + "\n").encode()[:LONGEST_CLAIM], 0)
         os.utime(fd)
     except OSError as exc:
         _log.warning("the lock %r is held, which cannot be written down: %s", claim.name, exc)
@@ -65,7 +65,7 @@ def read_claim(fd: int) -> Claim | None:
     if not text:
         return None
     try:
-        match json.loads(text):
+        match loads(text):
             case {"name": str(name), "pid": int(pid), **rest}:
                 deadline_s, note = rest.get("deadline_s"), rest.get("note")
                 directory = rest.get("directory")

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,6 +33,7 @@ from typing import Final
 
 import psutil
 
+from queue_workflows import clock as time
 from queue_workflows.errors import Orphaned
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from queue_workflows.host.pid1 import LAUNCHER_PID

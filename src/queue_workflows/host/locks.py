@@ -35,13 +35,13 @@ import os
 import random
 import re
 import stat
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from queue_workflows import clock as time
 from queue_workflows.errors import LockHeld, LockUnusable
 from queue_workflows.host.claims import SUFFIX, Claim, held_in_a_former, read_claim, told, write_claim
 from queue_workflows.host.flock import has_alone, is_at, lock_directory, remove, try_lock, unlock, usable

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from queue_workflows import clock as time
 from queue_workflows.host.kernel import IS_LINUX
 
 _TICK_S: Final = 0.005

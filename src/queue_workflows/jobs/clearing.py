@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from typing import Any, Final
 
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.host.directories import REMOVED, empty, last_change, opened, take_away
 from queue_workflows.host.workspaces import WORKSPACES

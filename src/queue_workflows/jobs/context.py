@@ -13,12 +13,12 @@ import logging
 import math
 import os
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
+from queue_workflows import clock as time
 from queue_workflows.errors import LeaseLost, PayloadError
 from queue_workflows.host.workspaces import Workspace, workspace
 from queue_workflows.jobs.asking import refuse_in_event_loop

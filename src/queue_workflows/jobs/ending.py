@@ -107,7 +107,7 @@ def outcome_of(verdict: Verdict, held: HeldJob, now: float) -> Outcome:
     match verdict:
         case Verdict.WALL_CLOCK | Verdict.STALL | Verdict.MODEL_LOAD:
             message = overrun_in_words(verdict, held, now)
-            model = held.ctx.loading.model if held.ctx.loading is not None else None
+            model = held.loading.model if held.loading is not None else None
             return Failed(error_entry(verdict.value, message, model=model), retryable=True)
         case Verdict.MODEL_UNLOAD:
             return Released("the model before it was not unloaded in time")

@@ -25,7 +25,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from queue_workflows.jobs.context import JobContext
+from queue_workflows.jobs.asking import Awaited
+from queue_workflows.jobs.context import JobContext, Loading
+from queue_workflows.jobs.observing import UNOBSERVED, Unobserved
 from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.ending import Ending
@@ -100,12 +102,37 @@ class HeldJob:
     @property
     def began(self) -> float:
         """When its budget began to run."""
-        return max(self.started, self.ctx.ready_at)
+        return max(self.started, _seconds(self.ctx.ready_at, -math.inf))
 
     @property
     def wall_s(self) -> float:
         """What it may take."""
-        return max(self.budget.wall_s, self.ctx.takes_s)
+        return max(self.budget.wall_s, _seconds(self.ctx.takes_s, 0.0))
+
+    # A job may write what it likes over what its context says of it, so that is believed by its kind alone.
+
+    @property
+    def silent_at(self) -> float:
+        """When it will have been silent for too long; never, if it has said nothing yet."""
+        return _seconds(self.ctx.last_beat, math.inf) + self.budget.stall_s
+
+    @property
+    def loading(self) -> Loading | None:
+        """The model that is being loaded for it."""
+        loading = self.ctx.loading
+        return loading if isinstance(loading, Loading) else None
+
+    @property
+    def awaiting(self) -> tuple[tuple[Awaited, float], ...]:
+        """What it waits for inside its own code."""
+        awaiting = self.ctx.awaiting
+        return awaiting if isinstance(awaiting, tuple) else ()
+
+    @property
+    def observed(self) -> Unobserved:
+        """What telemetry is told of it."""
+        observed = self.ctx.observed
+        return observed if isinstance(observed, Unobserved) else UNOBSERVED
 
     def tell(self, why: Stop, reason: str, end_at: float) -> None:
         """Ask the attempt to stop, and end it if it has not by then."""
@@ -127,6 +154,10 @@ class HeldJob:
         self.end_at = min(self.end_at, end_at)
 
 
+def _seconds(value: object, otherwise: float) -> float:
+    return value if isinstance(value, float | int) else otherwise
+
+
 def verdict_on(held: HeldJob, now: float) -> Verdict | None:
     """What is to be done about a job now; the graver first."""
     if held.ctx.stopping is Stop.LEASE_LOST:
@@ -141,18 +172,18 @@ def verdict_on(held: HeldJob, now: float) -> Verdict | None:
 
 def _overrun(held: HeldJob, now: float) -> Verdict | None:
     """Of its times, the one that is used up."""
-    if (loading := held.ctx.loading) is not None:
+    if (loading := held.loading) is not None:
         return Verdict.MODEL_LOAD if now >= loading.until else None
     if now >= held.began + held.wall_s:
         return Verdict.WALL_CLOCK
-    if held.ctx.last_beat is not None and now >= held.ctx.last_beat + held.budget.stall_s:
+    if now >= held.silent_at:
         return Verdict.STALL
     return None
 
 
 def overrun_in_words(verdict: Verdict, held: HeldJob, now: float) -> str:
     """What a job did that has used up its budget."""
-    if verdict is Verdict.MODEL_LOAD and (loading := held.ctx.loading) is not None:
+    if verdict is Verdict.MODEL_LOAD and (loading := held.loading) is not None:
         return f"the model {loading.model!r} was not loaded within {loading.timeout_s:g} s"
     if verdict is Verdict.WALL_CLOCK:
         return f"it ran for {now - held.began:.1f} s, its limit is {held.wall_s:g} s"
@@ -163,7 +194,6 @@ def next_verdict_at(held: HeldJob) -> float:
     """When `verdict_on` may have something new to say, if nothing happens before."""
     if held.is_ending or held.overran:
         return held.end_at
-    if (loading := held.ctx.loading) is not None:
+    if (loading := held.loading) is not None:
         return min(held.end_at, loading.until)
-    silent = math.inf if held.ctx.last_beat is None else held.ctx.last_beat + held.budget.stall_s
-    return max(held.leave_until, min(held.end_at, held.began + held.wall_s, silent))
+    return max(held.leave_until, min(held.end_at, held.began + held.wall_s, held.silent_at))

@@ -15,12 +15,14 @@ own host: see `lock_offers`.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypeVar
 
+from queue_workflows.db.exhaustion import is_exhausted
 from queue_workflows.errors import ConfigurationError, LockUnusable
 from queue_workflows.host.flock import lock_directory
 from queue_workflows.host.locks import Absent, Free, HostLock, lock_file_name, probe
@@ -76,6 +78,11 @@ class KeptLocks:
         """Whether jobs were put aside whose lock may be free by now."""
         return bool(self._missed)
 
+    def miss(self, keys: Iterable[str]) -> None:
+        """Look after these too, for which jobs are on hold."""
+        with self._lock:
+            self._missed.update(keys)
+
     def freed(self) -> list[str]:
         """What was missed and is free now; it is looked at no more."""
         with self._lock:
@@ -87,7 +94,7 @@ class KeptLocks:
         """Whether nobody on this host has the lock that such jobs need."""
         try:
             found = probe(self._place(), lock_file_name(lock_of(key)))
-        except (ConfigurationError, LockUnusable):
+        except (ConfigurationError, LockUnusable, OSError):
             return False
         if isinstance(found, Free):
             found.release()
@@ -132,7 +139,10 @@ class KeptLocks:
         try:
             lock = self.lock_for(job, lock_of(key))
             is_had = lock.try_acquire()
-        except (ConfigurationError, LockUnusable) as exc:
+        except (ConfigurationError, LockUnusable, OSError) as exc:
+            if is_exhausted(exc):
+                # No lock is at fault, and this process is not for much longer.
+                raise OSError(errno.EMFILE, str(exc)) from exc
             _log.error("job %d waits: %s", job.id, exc)
             is_had = False
         if is_had:

@@ -7,11 +7,11 @@ references are asked for inside the context that the host app puts around its jo
 
 from __future__ import annotations
 
-import json
 import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from json import dumps
 from typing import Any, Final, TypeAlias
 
 import psycopg
@@ -47,7 +47,7 @@ class KeptInputs:
         kept = self._scopes.get(run_id)
         if kept is None:
             kept = read()
-            if len(json.dumps(kept)) <= _LONGEST_KEPT:
+            if len(dumps(kept)) <= _LONGEST_KEPT:
                 with self._lock:
                     self._scopes[run_id] = kept
                     if len(self._scopes) > _RUNS_KEPT:

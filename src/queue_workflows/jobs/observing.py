@@ -5,16 +5,16 @@ Without an SDK a job or a batch costs a look-up here.
 
 from __future__ import annotations
 
-import json
-import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from json import loads
 from types import TracebackType
 from typing import Any, Final
 
+from queue_workflows import clock as time
 from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.jobs.outcomes import (
     Abandoned,
@@ -102,7 +102,7 @@ class _Observed(Unobserved):
         self._traced.note(OUTCOME, word)
         error = getattr(outcome, "error", None)
         if error is not None:
-            self._traced.failed(json.loads(error))
+            self._traced.failed(loads(error))
         if self._counts is not None:
             job, ran_s = self._job, time.perf_counter() - self._begun
             self._counts.ran(job.queue, job.family.value, self._task, word, ran_s)

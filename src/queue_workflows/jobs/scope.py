@@ -7,10 +7,10 @@ of it says what is there.
 
 from __future__ import annotations
 
-import json
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from json import loads
 from typing import Any, Final
 
 from queue_workflows.errors import UnknownRun
@@ -101,11 +101,11 @@ def _value(want: Want, parts: list[Part]) -> Any:
         elements: list[Any] = [ABSENT] * first.total
         for part in parts:
             if part.text is not None and part.place is not None and part.place < first.total:
-                elements[part.place] = json.loads(part.text)
+                elements[part.place] = loads(part.text)
         return elements
     if first.text is None:
         return ABSENT if first.total is None else Glimpse({(want.steps or ())[0]: ABSENT})
-    value = json.loads(first.text)
+    value = loads(first.text)
     for step in reversed(want.steps or ()):
         value = Glimpse({step: value})
     return value

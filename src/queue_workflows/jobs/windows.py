@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar, Token
@@ -28,6 +27,7 @@ from typing import Any, Final, Self
 
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.errors import PayloadError, WindowOrder
 from queue_workflows.jobs.asking import (
     Ask,

@@ -140,8 +140,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
 
     def ask_end(self, endings: Sequence[Ending]) -> Callable[[], Ended]:
         """End one claim or more; in a pipeline that is on its way until the answer is called for."""
-        alike, given = given_params(self._family, endings)
-        rows = self._sql.ask((ending.END_ALIKE if alike else ending.END)[self._family.name], given)
+        rows = self._sql.ask(*ending.end_statement(self._family, endings))
         return lambda: accepted_of(endings, rows())
 
     def end_and_claim(

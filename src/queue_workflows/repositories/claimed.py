@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
+from json import loads
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, Self, TypeVar
 
@@ -179,7 +179,7 @@ def _read(name: str, read: Callable[[str], Any], text: str) -> Any:
 
 
 def _object(text: str) -> dict[str, Any]:
-    value = json.loads(text)
+    value = loads(text)
     if not isinstance(value, dict):
         raise TypeError(f"it is no JSON object but a {type(value).__name__}")
     return value
@@ -196,7 +196,7 @@ def _late(kind: type[ClaimedJob]) -> Mapping[str, tuple[int, Callable[[str], Any
     read |= dict.fromkeys(filter(_is_moment, columns), moment_of)
     if "item" in read:
         # The element of a list is any JSON.
-        read["item"] = json.loads
+        read["item"] = loads
     return {name: (place, read.get(name)) for place, name in enumerate(columns)}
 
 

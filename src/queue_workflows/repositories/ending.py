@@ -11,9 +11,9 @@ to cancel never waits again, it ends as cancelled. A node's row and its dispatch
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from json import dumps
 from operator import itemgetter
 from typing import Any, Final, Generic, NamedTuple
 
@@ -192,7 +192,7 @@ def error_entry(
     for name, value in more.items():
         if value is not None:
             entry[name] = _shortened(value, ERROR_TEXT) if isinstance(value, str) else value
-    return json.dumps(entry, ensure_ascii=False, allow_nan=False)
+    return dumps(entry, ensure_ascii=False, allow_nan=False)
 
 
 def _shortened(text: str, size: int, *, keep_end: bool = False) -> str:
@@ -225,6 +225,12 @@ def given_params(family: Family, endings: Sequence[Ending]) -> tuple[bool, dict[
         if all([column.count(column[0]) == size for column in (*claims, *becoming)]):  # noqa: C419 - short
             return True, alike_params(family, endings)
     return False, end_params(family, endings)
+
+
+def end_statement(family: Family, endings: Sequence[Ending]) -> tuple[str, dict[str, Any]]:
+    """What ends these, which are one or more."""
+    alike, given = given_params(family, endings)
+    return (END_ALIKE if alike else END)[family.name], given
 
 
 def end_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:

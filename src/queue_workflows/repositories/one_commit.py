@@ -1,4 +1,4 @@
-"""Two statements in one transaction and one round trip, on a psycopg connection in autocommit.
+"""Several statements in one transaction and one round trip, on a psycopg connection in autocommit.
 
     Bind Execute (first)   Bind Execute (second)   Sync   ──>   both answers, one commit
          own snapshot           a later snapshot
@@ -10,7 +10,9 @@ statements are all of the transaction: should the server know one of them no mor
 from __future__ import annotations
 
 import re
+import select
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from typing import Any, Final
 
 import psycopg
@@ -110,6 +112,25 @@ class OneCommit:
             raise
         pgconn.exit_pipeline_mode()
         return results
+
+
+def send(
+    connection: psycopg.Connection[Any], asked: Sequence[tuple[str, Params]], *, within_s: float
+) -> None:
+    """Have the server do these in one transaction, and read no answer: the last that a process asks.
+
+    It returns when they are on their way, which is before the server has begun with them. Nothing is
+    prepared, so nothing has to be waited for in between.
+    """
+    pgconn = connection.pgconn
+    pgconn.enter_pipeline_mode()
+    for sql, params in asked:
+        statement = _Statement(sql)
+        pgconn.send_query_params(statement.sql, statement.values(params))
+    pgconn.pipeline_sync()
+    until = monotonic() + within_s
+    while pgconn.flush() and (left := until - monotonic()) > 0:
+        select.select([], [pgconn.socket], [], left)
 
 
 class _Statement:

@@ -336,6 +336,11 @@ def _most(most: int) -> int:
     return check.whole("max", most, 0, check.INT_MAX)
 
 
+def free_statement(slots: Iterable[Slot]) -> tuple[str, dict[str, Any]]:
+    """What frees these, for a process that asks it last."""
+    return FREE, _held(slots)
+
+
 def _held(slots: Iterable[Slot]) -> dict[str, Any]:
     """In one order, so that statements with the same slots do not deadlock."""
     ordered = sorted(slots)

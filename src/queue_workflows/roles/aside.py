@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from random import Random
@@ -17,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.line import Line
 from queue_workflows.errors import LeaseLost
@@ -37,11 +37,13 @@ class Aside:
         connect: Callable[[], psycopg.Connection[Any]],
         holds: Callable[[ClaimedJob], bool],
         *,
+        on_failure: Callable[[Exception], None] = lambda _exc: None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """`connect` gives a connection in autocommit."""
+        """`connect` gives a connection in autocommit; `on_failure` ends the process if that is at fault."""
         self._line = Line(connect)
         self._holds = holds
+        self._on_failure = on_failure
         self._sleep = sleep
         self._turn = threading.Lock()
         self._next = threading.Lock()
@@ -82,6 +84,7 @@ class Aside:
             self._turn.release()
 
     def _lost(self, exc: Exception) -> None:
+        self._on_failure(exc)
         with self._in_line():
             if self._line.let_go():
                 _log.warning("jobs have no database to ask: %s", " ".join(str(exc).split()))

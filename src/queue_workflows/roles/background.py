@@ -10,10 +10,10 @@ others follow when it has lived for long enough, or ended.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import ExitCode
 from queue_workflows.jobs.guards import HeldJob

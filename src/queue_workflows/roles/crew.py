@@ -28,12 +28,12 @@ from __future__ import annotations
 
 import gc
 import logging
-import time
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import ExitCode, LeaseLost, QwfError
 from queue_workflows.host import last_word
@@ -388,9 +388,11 @@ class Crew:
     def _perform(self, held: HeldJob) -> None:
         try:
             performed = self._performed(held)
-        except DATABASE_AWAY:
+        except DATABASE_AWAY as exc:
+            self._guardian.damage.leave_if_at_fault(exc)
             held.ending = self._performer.unperformed(held.job, held.ctx)
         except BaseException as exc:
+            self._guardian.damage.leave_if_at_fault(exc)
             _log.error("job %d could not be run: %s", held.job.id, type(exc).__name__)
             held.ending = self._performer.failed(exc, held.job, held.ctx)
         else:
@@ -403,5 +405,5 @@ class Crew:
         try:
             return self._performer.perform(held.job, held.ctx)
         finally:
-            self._guardian.leave_if_closed()
+            self._guardian.damage.leave_if_closed()
             self._left.after(held, began)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Final
 
 import psutil
 
+from queue_workflows import clock as time
 from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.listen import Listener

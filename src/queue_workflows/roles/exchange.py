@@ -13,13 +13,13 @@ taken in, so that whoever ends the process in its own turn knows of all that was
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import QwfError
 from queue_workflows.host.deadman import boottime

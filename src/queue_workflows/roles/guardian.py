@@ -21,7 +21,6 @@ import logging
 import random
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from typing import Any, Final, NoReturn
 
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_FAILED
 from queue_workflows.db.line import Line
 from queue_workflows.errors import ExitCode, QwfError
@@ -44,6 +44,7 @@ from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.holding import Control
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.roles.claim_terms import Terms
+from queue_workflows.roles.damage import Damage
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.hearing import Hearing
 from queue_workflows.roles.holdings import Holdings
@@ -80,6 +81,10 @@ _RECONNECT_EVERY_S: Final = 0.5
 _OFF_GRACE_S: Final = 0.5
 # How long the end of the process waits for a statement of this thread that gets no answer.
 _LAST_ROUND_S: Final = 5.0
+
+
+def _nothing() -> None:
+    """What most ends do last."""
 
 
 @dataclass(slots=True)
@@ -158,8 +163,8 @@ class Guardian:
             has_hooks=identity.queue == HOOKS_QUEUE,
             launcher_pid=launcher_pid,
         )
-        self._leaving = threading.Lock()
         self._hearing = Hearing(self._stop_is_asked)
+        self.damage = Damage(self._hearing, self.holdings)
         self._thread = threading.Thread(target=self._run, name="qwf-guardian", daemon=True)
 
     # What the main thread calls.
@@ -242,31 +247,17 @@ class Guardian:
             obstacle=obstacle,
         )
 
-    def execute_anew(self) -> NoReturn:
+    def execute_anew(self, last: Callable[[], None] = _nothing) -> NoReturn:
         """Start this worker afresh, under the same name, or end it if it was told to stop.
 
-        It must hold nothing.
+        It must hold nothing but what it gives back by `last`, which is done at the very last moment.
         """
         end_children()
         if not self.holdings.all():
             flush(FLUSH_S)
         if self._hearing.hand_over() or self.stopping is not None:
-            self.leave(ExitCode.DONE)
-        execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done)
-
-    def leave_if_closed(self) -> None:
-        """End the process if a job has closed its descriptors; from any thread.
-
-        Before anything is written to one that is somebody else's by now. Nothing can be given back, so what
-        it holds is taken back as after a crash, which this is.
-        """
-        if self._hearing.can_hear():
-            return
-        # A second thread waits here for the end.
-        self._leaving.acquire()
-        held = ", ".join(str(one.job.id) for one in self.holdings.all())
-        _log.critical("the descriptors of this process were closed, so it ends; it holds the jobs %s", held)
-        leave_process(ExitCode.FAILED)
+            self.leave(ExitCode.DONE, last)
+        execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done, last)
 
     def _stop_is_asked(self, number: int) -> None:
         """In the main thread: an idle worker stops also while the guardian waits for an answer."""
@@ -285,8 +276,9 @@ class Guardian:
         except MemoryError:
             _log.critical("there is no memory left to guard jobs with, so the worker ends")
             self.leave(ExitCode.FAILED)
-        except BaseException:
-            self.leave_if_closed()
+        except BaseException as exc:
+            self.damage.leave_if_closed()
+            self.damage.leave_if_at_fault(exc)
             # A worker without guards must not go on; what it holds is taken back when the lease lapses.
             _log.exception("the guardian failed, so the worker ends")
             self.leave(ExitCode.FAILED)
@@ -310,7 +302,7 @@ class Guardian:
         self._on_news()
 
     def _round(self) -> None:
-        self.leave_if_closed()
+        self.damage.leave_if_closed()
         self._round_at = now = time.monotonic()
         self._judge.judge(now)
         if now + _TOGETHER_S >= self._due.absorb:
@@ -352,7 +344,8 @@ class Guardian:
         return connection
 
     def _lost_touch(self, exc: Exception) -> None:
-        self.leave_if_closed()
+        self.damage.leave_if_closed()
+        self.damage.leave_if_at_fault(exc)
         if self._line.let_go() or not self._was_away:
             _log.warning("the guardian has no database: %s", " ".join(str(exc).split()))
         self._was_away = True
@@ -438,15 +431,17 @@ class Guardian:
 
     # The end.
 
-    def leave(self, status: int) -> NoReturn:
-        self._farewell()
-        leave_process(status)
+    def leave(self, status: int, last: Callable[[], None] = _nothing) -> NoReturn:
+        """End the process; `last` is the last that it does."""
+        self._farewell(lets_go=last is _nothing)
+        leave_process(status, last)
 
     def crash(self) -> NoReturn:
         self._hearing.hand_over()
         die_of(self.stopping or signal.SIGTERM)
 
-    def _farewell(self) -> None:
+    def _farewell(self, *, lets_go: bool = True) -> None:
         with suppress(*DATABASE_FAILED):
             self._telling.farewell(self.connected())
-            self._line.let_go()
+            if lets_go:
+                self._line.let_go()

@@ -15,12 +15,12 @@ import logging
 import math
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from queue import SimpleQueue
 
+from queue_workflows import clock as time
 from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.roles.shared_loop import at_hand
 

@@ -8,10 +8,10 @@ Ready: it can claim. A worker that is not ready (no database, paused, stopping) 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from json import dumps
 from typing import Final
 
 
@@ -40,7 +40,7 @@ class Health:
 
     def text(self) -> str:
         """As a probe reads it."""
-        return json.dumps(asdict(self) | {"pid": os.getpid()})
+        return dumps(asdict(self) | {"pid": os.getpid()})
 
 
 STARTING: Final = Health(

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from queue_workflows.db.exhaustion import has_room
 from queue_workflows.db.joining import Bell
 from queue_workflows.host.hardening import ASKED, RETIRE, hearable
 
@@ -60,6 +61,17 @@ class Hearing:
     def can_hear(self) -> bool:
         """Whether its descriptors are its own still; a job that closes all of the process closes them too."""
         return self._bell.is_whole()
+
+    def has_room(self) -> bool:
+        """Whether the process can still get descriptors."""
+        return has_room(self._bell.writer)
+
+    def hear_again(self) -> None:
+        """Take back the signals that a job in the main thread has set to something of its own."""
+        for number in self._before:
+            if signal.getsignal(number) != self._heard:
+                signal.signal(number, self._heard)
+        signal.set_wakeup_fd(self._bell.writer, warn_on_full_buffer=False)
 
     def ring(self) -> None:
         """End the present or the next wait; from any thread."""

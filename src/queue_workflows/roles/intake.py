@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import groupby
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple, TypedDict
 
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.jobs.kept_locks import BEHIND_S, HELD_S
 from queue_workflows.jobs.observing import count_claimed, count_ended, count_held

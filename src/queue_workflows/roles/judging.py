@@ -26,6 +26,7 @@ from queue_workflows.repositories.ending import Ending
 from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.intake import Intake
+from queue_workflows.roles.last_message import begins_again, last_message
 from queue_workflows.roles.leaving import end_children
 from queue_workflows.roles.stop_requests import StopRequests
 from queue_workflows.roles.turns import Turns
@@ -66,11 +67,11 @@ class Guarding(Protocol):
     def write_progress(self, now: float, *, final: bool = False) -> None:
         """Write what the jobs have said."""
 
-    def execute_anew(self) -> NoReturn:
-        """Start the worker afresh."""
+    def execute_anew(self, last: Callable[[], None] = ...) -> NoReturn:
+        """Start the worker afresh; `last` is the last that it does before."""
 
-    def leave(self, status: int) -> NoReturn:
-        """End the process."""
+    def leave(self, status: int, last: Callable[[], None] = ...) -> NoReturn:
+        """End the process; `last` is the last that it does."""
 
     def crash(self) -> NoReturn:
         """End the process as one that the signal killed which asked it to stop."""
@@ -194,12 +195,12 @@ class Judge:
             # While the rows are ours still: the functions run until the process ends.
             within_s = min(FLUSH_S, guardian.holdings.lease_s / 10)
             count_ended(guardian.terms.queue, accepted, {each.fence.job_id: each.status for each in accepted})
-            cut_short(
-                [(one.ctx.observed, how) for one, how in outcomes if one.ending is None], within_s=within_s
-            )
+            cut_short([(one.observed, how) for one, how in outcomes if one.ending is None], within_s=within_s)
         try:
             guardian.write_progress(now, final=True)
-            self._write(accepted, is_counted=is_told)
+            self._write([each for each in accepted if not begins_again(each)], is_counted=is_told)
+            given_back = [each for each in accepted if begins_again(each)]
+            last = last_message(guardian.terms, guardian.connected(), given_back)
         except DATABASE_FAILED as exc:
             _log.warning("its end could not be written, its lease will lapse: %s", " ".join(str(exc).split()))
             guardian.leave(self._status_after(verdict) or ExitCode.LEASE_LOST)
@@ -207,10 +208,12 @@ class Judge:
         if status is None:
             # A job that was cancelled is done with; one that was given back is not.
             guardian.jobs_done += held.ctx.stopping is Stop.CANCEL
-            guardian.execute_anew()
-        guardian.leave(status)
+            guardian.execute_anew(last)
+        guardian.leave(status, last)
 
     def _write(self, endings: Sequence[Ending], *, is_counted: bool) -> None:
+        if not endings:
+            return
         intake = Intake(self._guardian.terms, self._guardian.connected())
         try:
             intake.end(endings, is_counted=is_counted, keeps_locks=True)

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import signal
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn
 
 import psutil
 
+from queue_workflows import clock as time
+from queue_workflows.db.exhaustion import has_room
 from queue_workflows.errors import ExitCode
 from queue_workflows.host import last_word
 from queue_workflows.host.lifetime import MARK, kill_trees
 from queue_workflows.host.pid1 import LAUNCHER_PID
+from queue_workflows.roles import inheritance
 from queue_workflows.roles.identity import Identity
 from queue_workflows.telemetry.provider import flush
 
 _log = logging.getLogger(__name__)
 _FLUSH_S: Final = 1.0
 _DIES_WITHIN_S: Final = 1.0
+# Descriptors for the last moments of a process that has no more.
+_ROOM: Final = 64
 
 
 @contextmanager
@@ -45,11 +50,15 @@ def _leave_it_behind(status: int) -> None:
     leave(status)
 
 
-def leave(status: int) -> NoReturn:
-    """End this process from any thread; no `finally` of the job runs, which may never get that far."""
+def leave(status: int, last: Callable[[], None] | None = None) -> NoReturn:
+    """End this process from any thread; no `finally` of the job runs, which may never get that far.
+
+    Nothing comes between `last` and the end: what a job does until then, it does before that.
+    """
     end_children()
     _flush()
     last_word.own.announce(status)
+    _do(last)
     os._exit(status)
 
 
@@ -63,16 +72,27 @@ def die_of(number: int) -> NoReturn:
     os._exit(ExitCode.FAILED)
 
 
-def execute_anew(launcher_pid: int | None, identity: Identity, jobs_done: int) -> NoReturn:
+def _do(last: Callable[[], None] | None) -> None:
+    if last is not None:
+        # What cannot be done any more is seen to when the leases have lapsed.
+        with suppress(Exception):
+            last()
+
+
+def execute_anew(
+    launcher_pid: int | None, identity: Identity, jobs_done: int, last: Callable[[], None] | None = None
+) -> NoReturn:
     """Replace this process by a fresh one of the same command and pid: nothing that was loaded stays."""
     if launcher_pid is not None:
         os.environ[LAUNCHER_PID] = str(launcher_pid)
     identity.hand_on(jobs_done)
     last_word.own.hand_on()
+    inheritance.own.restore()
     _reap()
     _flush()
     # A job may have held signals back in this thread, and an exec hands that on: nobody would hear a stop.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    _do(last)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 
 
@@ -93,9 +113,20 @@ def end_children() -> None:
 
     Also a daemon, which is nobody's child: it has our mark.
     """
-    with suppress(psutil.Error, ValueError):
+    # A process that is out of descriptors cannot look for them; then what started it has to.
+    with suppress(psutil.Error, ValueError, OSError):
+        _make_room()
         children = [child.pid for child in psutil.Process().children()]
         kill_trees(children, grace_s=0, mark=os.environ.get(MARK))
+
+
+def _make_room() -> None:
+    """Allow a few descriptors more, where a job has used up all that were allowed."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard and not has_room(2):
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (soft + _ROOM if hard < 0 else min(soft + _ROOM, hard), hard)
+        )
 
 
 def _reap() -> None:

@@ -20,7 +20,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,6 +27,7 @@ from typing import Final
 
 import psutil
 
+from queue_workflows import clock as time
 from queue_workflows.host.deadman import boottime
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, prctl
 from queue_workflows.host.lifetime import MARK, kill_trees

@@ -43,9 +43,12 @@ class LockLook:
             self._missed_at = now + LOOK_EVERY_S
             keys = self._locks.freed()
         if now >= self._elsewhere_at:
-            self._elsewhere_at = now + ELSEWHERE_EVERY_S
+            is_first, self._elsewhere_at = math.isinf(self._elsewhere_at), now + ELSEWHERE_EVERY_S
             with self._holdings.bounded():
                 held = self._touch.repository().held_keys(HOST_LOCK, queue=self._queue)
+            if is_first:
+                # A worker of this host that missed them may have ended since, and would have looked for them.
+                self._locks.miss(held)
             free = [key for key in held if self._locks.is_free(key)]
             if self._takes:
                 self._offers.waited_for(held)

@@ -22,10 +22,10 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
+from queue_workflows import clock as time
 from queue_workflows.host.deadman import DeadMan, announce, boottime
 from queue_workflows.jobs.guards import HeldJob, next_verdict_at
 from queue_workflows.jobs.kept_slots import KeptSlots

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.config import current_config
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import LeaseLost, QwfError

@@ -8,9 +8,9 @@ once again and again: for some seconds after the last batch only what was claime
 from __future__ import annotations
 
 import math
-import time
 from typing import Final
 
+from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.jobs.tasks import UNKNOWN_TASK
 from queue_workflows.roles.performing import UNKNOWN_DELAY_S

@@ -16,7 +16,7 @@ from contextvars import ContextVar, copy_context
 from typing import Any
 
 from queue_workflows.jobs.guards import HeldJob
-from queue_workflows.jobs.outcomes import Outcome
+from queue_workflows.jobs.outcomes import Outcome, Stop
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,12 @@ class SharedLoop:
 
     def _turn(self, made: Future[asyncio.AbstractEventLoop]) -> None:
         with asyncio.Runner() as runner:
-            loop = runner.get_loop()
+            try:
+                loop = runner.get_loop()
+            except BaseException as refused:
+                # The thread of the job waits for it.
+                made.set_exception(refused)
+                return
             asyncio.set_event_loop(loop)
             loop.set_task_factory(_task_of_a_job)
             made.set_result(loop)
@@ -86,10 +91,23 @@ class SharedLoop:
                     _log.warning("a task of a job raised %s", type(left).__name__)
 
 
-def _task_of_a_job(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-    task: Any = asyncio.Task(coroutine, loop=loop, **options)
+class JobTask(asyncio.Task[Any]):
+    """A task of a job, which knows whose it is; one that another job cancels is given back, not failed."""
+
+    qwf_job: HeldJob | None = None
+
+    def cancel(self, msg: Any | None = None) -> bool:
+        """As ever; beside it, what a neighbour does to it is no failure of its own."""
+        held, by = self.qwf_job, at_hand.get()
+        if held is not None and by is not None and by is not held:
+            held.ctx.stop(Stop.RELEASE, f"job {by.job.id}, which shares its event loop, has cancelled it")
+        return super().cancel(msg)
+
+
+def _task_of_a_job(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> JobTask:
+    task = JobTask(coroutine, loop=loop, **options)
     task.qwf_job = at_hand.get()
-    return task  # type: ignore[no-any-return]
+    return task
 
 
 def _hand_over(task: asyncio.Task[Outcome], ended: Future[Outcome]) -> None:

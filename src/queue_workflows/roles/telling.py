@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from operator import itemgetter
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 import psutil
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
@@ -31,7 +31,7 @@ def waits_of(held: Sequence[HeldJob]) -> list[dict[str, Any]]:
     """What the jobs in hand wait for inside their own code, and for how many seconds they have."""
     now = time.monotonic()
     waits = sorted(
-        [(began, one.job.id, what) for one in held for what, began in one.ctx.awaiting],
+        [(began, one.job.id, what) for one in held for what, began in one.awaiting],
         key=itemgetter(0),
     )
     return [

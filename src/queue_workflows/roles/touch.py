@@ -8,11 +8,11 @@ harmless), and a claim whose answer was lost is given back.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
+from queue_workflows import clock as time
 from queue_workflows.db import sessions
 from queue_workflows.db.asking import AskingConnection
 from queue_workflows.db.failures import DATABASE_AWAY
@@ -81,7 +81,8 @@ class Touch:
 
     def lost(self, exc: Exception) -> None:
         """Let go, and wait a little before the next try."""
-        self._guardian.leave_if_closed()
+        self._guardian.damage.leave_if_closed()
+        self._guardian.damage.leave_if_at_fault(exc)
         self._guardian.main_at = time.monotonic()
         self._marks.unsure()
         if self._session is not None and self._line.is_up:

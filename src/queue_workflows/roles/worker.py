@@ -14,11 +14,11 @@ How a job is run is in `performing`, what happens when the database goes away in
 from __future__ import annotations
 
 import logging
-import time
 from typing import Final
 
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.deadman import boottime
@@ -191,7 +191,7 @@ class Worker:
         try:
             return self._performer.perform(held.job, held.ctx)
         finally:
-            self._guardian.leave_if_closed()
+            self._guardian.damage.after_job()
             self._left.after(held, began)
 
     def _end(self, held: HeldJob, ending: Ending) -> ClaimedJob | None:

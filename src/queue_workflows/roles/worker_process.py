@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any, Final
 
+from queue_workflows import clock as time
 from queue_workflows import db
-from queue_workflows.config import GPU_QUEUE, current_config
+from queue_workflows.config import GPU_QUEUE, current_config, keep_directory
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import DatabaseUnreachable, ExitCode
@@ -28,6 +28,7 @@ from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.roles import inheritance
 from queue_workflows.roles.aside import Aside
 from queue_workflows.roles.background import HookCrew
 from queue_workflows.roles.crew import Crew
@@ -56,6 +57,8 @@ _LEFT_END_WITHIN_S: Final = 2.0
 
 def run_worker(database: Database, settings: Settings, options: WorkerOptions) -> ExitCode:
     """Work until told to stop, drained, or done; the status to end the process with."""
+    keep_directory()
+    inheritance.own.take()
     launcher_pid = bound_to_launcher()
     bear_mark(is_launched=launcher_pid is not None)
     # Processes that share a card hand each other its memory through descriptors that they may have to trace.
@@ -180,7 +183,11 @@ def _work(
             affinity=None if models is None else _affinity_of(models, settings, options),
             is_barred=_bar_of(loop, identity),
         )
-        aside = Aside(lambda: database.connect(autocommit=True, hot=True), guardian.holdings.holds)
+        aside = Aside(
+            lambda: database.connect(autocommit=True, hot=True),
+            guardian.holdings.holds,
+            on_failure=guardian.damage.leave_if_at_fault,
+        )
         guardian.outage.cuts(aside.cut_if_stuck)
         settle()
         observe_in_flight(options.queue, family.name, lambda: len(guardian.holdings.all()))
@@ -198,8 +205,11 @@ def _work(
         try:
             worker = _worker_of(outfit, is_crew=is_crew)
             status = worker.run()
+        except OSError as exc:
+            guardian.damage.leave_if_at_fault(exc)
+            raise
         finally:
-            guardian.leave_if_closed()
+            guardian.damage.leave_if_closed()
             if outfit.hooks is not None:
                 outfit.hooks.close()
             guardian.close()

@@ -1,0 +1,64 @@
+"""What a job may have done to the process of its worker: undone where it can be, else the process ends.
+
+Its end is a crash. Nothing can be given back, or nothing more can be done, so what the worker holds is taken
+back as after a kill, and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import NoReturn
+
+from queue_workflows.db.exhaustion import is_exhausted, is_of_this_process
+from queue_workflows.errors import ExitCode
+from queue_workflows.roles.hearing import Hearing
+from queue_workflows.roles.holdings import Holdings
+from queue_workflows.roles.leaving import leave
+
+_log = logging.getLogger(__name__)
+
+
+class Damage:
+    """Looked for by any thread of a worker, but for `after_job`."""
+
+    def __init__(self, hearing: Hearing, holdings: Holdings) -> None:
+        self._hearing = hearing
+        self._holdings = holdings
+        self._leaving = threading.Lock()
+
+    def after_job(self) -> None:
+        """A job has ended in the main thread: hear the signals again, also those that it had ignored."""
+        self.leave_if_closed()
+        if not self._hearing.has_room():
+            self._crash("a job has left this process no descriptor to work with")
+        self._hearing.hear_again()
+
+    def leave_if_closed(self) -> None:
+        """End the process if a job has closed its descriptors.
+
+        Before anything is written to one that is somebody else's by now.
+        """
+        if not self._hearing.can_hear():
+            self._crash("the descriptors of this process were closed")
+
+    def leave_if_at_fault(self, failure: BaseException) -> None:
+        """End the process if it failed by itself, as one does whose job has used up its descriptors.
+
+        To wait for the database would not help: nothing but an end brings back what was used up.
+        """
+        if is_exhausted(failure):
+            self._crash(f"this process is out of descriptors or memory ({_in_a_line(failure)})")
+        if is_of_this_process(failure):
+            self._crash(f"this process cannot go on ({_in_a_line(failure)})")
+
+    def _crash(self, why: str) -> NoReturn:
+        # A second thread that comes here waits for the end.
+        self._leaving.acquire()
+        held = ", ".join(str(one.job.id) for one in self._holdings.all())
+        _log.critical("%s, so it ends; it holds the jobs %s", why, held)
+        leave(ExitCode.FAILED)
+
+
+def _in_a_line(failure: BaseException) -> str:
+    return " ".join(str(failure).split())
