@@ -18,7 +18,7 @@ import psycopg
 from queue_workflows.repositories.ending import Ending, end_statement
 from queue_workflows.repositories.one_commit import send
 from queue_workflows.repositories.slots import free_statement
-from queue_workflows.roles.intake import Terms
+from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.states import JobStatus
 
 # How long the kernel may take to accept it.
