@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
+from json import loads
 from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -119,7 +119,7 @@ class Performer:
     def _not_begun(self, exc: BaseException, job: ClaimedJob, ctx: JobContext) -> Ending | None:
         entry = captured(exc, self._redactor)
         # Not by the exception itself: to look at one may raise anything.
-        said = " ".join(json.loads(entry)["message"].split())
+        said = " ".join(loads(entry)["message"].split())
         _log.error("job %d cannot be run: %s: %s", job.id, type(exc).__name__, said)
         if isinstance(exc, psycopg.Error | QwfError):
             return ending_instead(exc, job, entry, for_good=ctx.has_begun_for_good)

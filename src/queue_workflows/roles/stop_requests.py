@@ -14,8 +14,8 @@ import logging
 import math
 import os
 import signal
-import time
 
+from queue_workflows import clock as time
 from queue_workflows.host import last_word
 from queue_workflows.host.hardening import ASKED
 from queue_workflows.jobs.guards import HeldJob
