@@ -263,3 +263,33 @@ def test_in_the_background_for_real(qwf_dsn: str, tmp_path: Path) -> None:
         "on_Page__07_last.bg.sh": "completed",
         "on_Page__10_good.sh": "completed",
     }
+
+
+@pytest.mark.slow
+def test_in_the_background_of_a_worker_that_has_run_others(qwf_dsn: str, tmp_path: Path) -> None:
+    """Its supervisor knows what each thread began last, those of the background too: each death counts."""
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR)
+        stage = Stage(qwf_dsn, connection, tmp_path)
+        gate = tmp_path / "gate"
+        kill = (UNTIL.format(gate), *KILL)
+        stage.put("page/on_Page__05_kill.bg.sh", *kill, **{"x-bg-at-seal": "wait"})
+        stage.put("page/on_Page__10_good.sh", "true")
+        stage.start()
+        command = [sys.executable, "-m", "queue_workflows", "supervisor", "--worker", "hooks:1"]
+        env = {
+            "QWF_HOOK_DIRS": str(stage.plugins),
+            "QWF_DATA_DIR": str(stage.data),
+            "QWF_MAX_CRASHES": str(MAX_CRASHES),
+        }
+        with Supervised(command, qwf_dsn, env=env) as supervisor:
+            patiently(
+                lambda: settle(stage.dispatcher) or stage.jobs()["on_Page__10_good.sh"][0] == "completed"
+            )
+            gate.touch()
+            patiently(lambda: stage.jobs()["on_Page__05_kill.bg.sh"][0] == "failed")
+            assert supervisor.stop() == 0
+        (counted,) = connection.execute(
+            "SELECT jsonb_path_query_array(errors, '$[*].counted') FROM workflow_node_jobs WHERE background"
+        ).fetchall()
+    assert counted == ([True] * MAX_CRASHES,)

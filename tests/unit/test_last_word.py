@@ -1,4 +1,4 @@
-"""The pipe in which a process announces the status that it is about to end with."""
+"""The file in which a process announces the status that it is about to end with."""
 
 from __future__ import annotations
 
@@ -106,3 +106,14 @@ def test_a_supervisor_that_is_gone_is_told_nothing(announcer_of: Take) -> None:
     announcer = announcer_of(word)
     del word
     announcer.announce(0)
+
+
+def test_what_each_thread_began_last_is_known(word: LastWord, announcer_of: Take) -> None:
+    """Its place holds the job until the next; where one has no place, nothing is known of any."""
+    announcer = announcer_of(word)
+    assert word.begun() == frozenset()
+    for place, job_id in ((0, 7), (1, 2**63 - 1), (0, 8)):
+        announcer.begins(place, job_id)
+    assert word.begun() == {8, 2**63 - 1}
+    announcer.begins(10_000, 9)
+    assert word.begun() == frozenset()

@@ -37,6 +37,8 @@ PIPE: Final = "_QWF_LAST_WORD"
 _WORDS: Final = 4096
 _PLACES: Final = 4096
 _PLACE: Final = struct.Struct("=q")
+# In a place of its own: some thread has no place, so what has begun is not known.
+_UNKNOWN: Final = -1
 _SIZE: Final = _WORDS + _PLACES * _PLACE.size
 
 
@@ -67,7 +69,8 @@ class LastWord:
     def begun(self) -> frozenset[int]:
         """The jobs that its threads began last; empty where that is not known."""
         written = os.pread(self._file, _SIZE - _WORDS, _WORDS)
-        return frozenset(job_id for (job_id,) in _PLACE.iter_unpack(written) if job_id)
+        begun = frozenset(job_id for (job_id,) in _PLACE.iter_unpack(written) if job_id)
+        return frozenset() if _UNKNOWN in begun else begun
 
     def _words_heard(self) -> list[bytes]:
         return os.pread(self._file, _WORDS, 0).rstrip(b"\0").splitlines(keepends=True)
@@ -101,8 +104,11 @@ class Announcer:
 
     def begins(self, place: int, job_id: int) -> None:
         """The thread at this place begins a job now."""
-        if self._memory is not None and place < _PLACES:
-            _PLACE.pack_into(self._memory, _WORDS + place * _PLACE.size, job_id)
+        if self._memory is None:
+            return
+        if place >= _PLACES:
+            place, job_id = _PLACES - 1, _UNKNOWN
+        _PLACE.pack_into(self._memory, _WORDS + place * _PLACE.size, job_id)
 
     def announce(self, status: int) -> None:
         """This process ends now, with this status, because our code decided so."""

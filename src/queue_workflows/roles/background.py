@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import ExitCode
+from queue_workflows.host import last_word
 from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.hook_jobs import HookJobRepository
@@ -55,7 +56,14 @@ class Background:
         self._look_at = self._seal_at = self._trust_at = 0.0
         self._on_trial: HeldJob | None = None
         self.is_empty = False
-        self.hands = Hands(self._most, perform=perform, ring=outfit.listener.interrupt)
+        # Behind the places of the foreground.
+        first = outfit.options.concurrency
+        self.hands = Hands(
+            self._most,
+            perform=perform,
+            ring=outfit.listener.interrupt,
+            begins=lambda place, held: last_word.own.begins(first + place, held.job.id),
+        )
 
     def count(self) -> int:
         """How many are held."""
