@@ -23,4 +23,6 @@ if __name__ == "__main__":
 if __name__ == "__main__":
     from chaos.commands import main
 
+    # What rows hold of numbers is no concern of ours, however long they are.
+    sys.set_int_max_str_digits(0)
     sys.exit(main(sys.argv[1:]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +11,6 @@ import psycopg
 
 from chaos import ledger
 
-# What rows hold of numbers is no concern of ours, however long they are.
-sys.set_int_max_str_digits(0)
 # Every change of a status, and every second end, is written down in the transaction that makes it.
 WATCH: Final = """
 CREATE TABLE chaos_moves (
