@@ -11,10 +11,10 @@ _WHOLE_FENCE: Final = """(job.attempt, job.claimed_by, job.status)
         IS NOT DISTINCT FROM (given.attempt, given.claimed_by, given.held)"""
 _FENCE_WITHOUT_ATTEMPT: Final = """(job.claimed_by, job.status)
         IS NOT DISTINCT FROM (given.claimed_by, given.held)"""
-_STATEMENT: Final = "(ending.END_ALIKE if alike else ending.END)[self._family.name], given"
+_STATEMENT: Final = "*ending.end_statement(self._family, endings)"
 _END: Final = f"""rows = self._sql.ask({_STATEMENT})
         return lambda: accepted_of(endings, rows())"""
-_LATE_EVENTS: Final = f'''params = given
+_LATE_EVENTS: Final = f'''params = ending.end_params(self._family, endings)
         ended = self._sql.rows({_STATEMENT})
         if self._family.emits_events:
             self._sql.rows(
