@@ -73,13 +73,14 @@ def test_it_fails_its_job_once_and_nobody_else_s(
     assert not {name for name in completed if name.startswith("raises")}
 
 
+@pytest.mark.parametrize("module", ["stumbles", "stumbles_over_a_file"])
 def test_what_the_host_app_raises_before_a_job_begins_is_tried_again(
-    qwf_dsn: str, conn: psycopg.Connection
+    qwf_dsn: str, conn: psycopg.Connection, module: str
 ) -> None:
-    """It is a failed attempt like any other: counted, and with another to come."""
+    """It is a failed attempt like any other: counted, and with another to come; no outage, and no crash."""
     with conn:
         run = RunRepository(conn).insert("film", spec={}, spec_hash="h").id
-        node = NewNodeJob(run_id=run, node_id="n", queue="cpu", node_module="stumbles", backoff_s=0.1)
+        node = NewNodeJob(run_id=run, node_id="n", queue="cpu", node_module=module, backoff_s=0.1)
         (job,) = NodeJobRepository(conn).insert_many([node])
         with running_worker(qwf_dsn, "--queue", "cpu", **WIRED):
             seen = "SELECT status, failures, errors -> 0 ->> 'message' FROM workflow_node_jobs WHERE id = %s"

@@ -109,20 +109,27 @@ def pid(reason: str | None) -> dict[str, Any]:
 class Stumbling:
     """A module that cannot be looked at the first time, as one may whose application starts."""
 
-    has_stumbled = False
+    def __init__(self, over: Exception) -> None:
+        self.over: Exception | None = over
 
     @property
     def run(self) -> Callable[..., Any]:
-        if not Stumbling.has_stumbled:
-            Stumbling.has_stumbled = True
-            raise RuntimeError("not yet")
+        over, self.over = self.over, None
+        if over is not None:
+            raise over
         return lambda inputs: {"pid": os.getpid()}
+
+
+STUMBLING = {
+    "stumbles": Stumbling(RuntimeError("not yet")),
+    "stumbles_over_a_file": Stumbling(PermissionError("not yet")),
+}
 
 
 def _node(module: str) -> Any:
     how, _, name = module.partition(" ")
     bodies: dict[str, Any] = {
-        "stumbles": Stumbling(),
+        **STUMBLING,
         "returns": lambda inputs: _returns(name),
         "raises": lambda inputs: _raises(name),
         "reports": lambda inputs, ctx: _reports(name, ctx),

@@ -15,6 +15,7 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.config import current_config
+from queue_workflows.db.exhaustion import is_exhausted, is_of_this_process
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import LeaseLost, QwfError
 from queue_workflows.gpu.cache import ModelCache
@@ -104,10 +105,8 @@ class Performer:
         """
         try:
             return self._run(job, ctx)
-        except DATABASE_AWAY:
-            raise
         except BaseException as exc:
-            if is_the_users_own(exc):
+            if is_the_users_own(exc) or _is_away(exc):
                 raise
             return Performed(self._not_begun(exc, job, ctx), counts=False)
         finally:
@@ -244,6 +243,12 @@ class Performer:
         # For the next one alone: another thread of a worker of hooks may put its own there at once.
         self._last_run = run
         return run
+
+
+def _is_away(exc: BaseException) -> bool:
+    """Whether the database is away, or this process is used up; a file of the host app's is neither."""
+    is_a_files = isinstance(exc, OSError) and is_of_this_process(exc) and not is_exhausted(exc)
+    return isinstance(exc, DATABASE_AWAY) and not is_a_files
 
 
 def _aside(job: ClaimedJob, reason: str, key: str | None) -> Ending:
