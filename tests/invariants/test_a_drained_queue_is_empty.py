@@ -149,7 +149,7 @@ def test_ctrl_c_lets_the_current_job_finish(floor, qwf_dsn, tmp_path):
     with run(qwf_dsn, "--drain", "--json") as process:
         patiently(begun.exists)  # one that is claimed and not begun is given back
         process.signal(signal.SIGINT)
-        process.until("SIGTERM: stopping", 300)
+        process.until("the supervisor: stopping", 300)
         enqueue(floor, "note", 3)
         Path(until).touch()
         assert process.status(300) == 130
