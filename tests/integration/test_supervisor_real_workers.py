@@ -103,6 +103,20 @@ def test_a_supervisor_that_is_killed_leaves_no_orphan(qwf_dsn, conn, jobs):
         assert (jobs.fetch(job).crash_count, jobs.fetch(job).failures) == (0, 0)
 
 
+def test_a_supervisor_that_is_killed_leaves_its_jobs_the_grace(qwf_dsn, conn, jobs, tmp_path: Path):
+    """However many threads it had: the kernel tells its workers of the end of each."""
+    go, begun = tmp_path / "go", tmp_path / "begun"
+    job = enqueue(jobs, "deaf", until=str(go), begun=str(begun))
+    with supervisor_of(qwf_dsn, "--worker", "fetch", "--grace", "300") as supervisor:
+        until(begun.exists)
+        os.kill(supervisor.pid, signal.SIGKILL)
+        supervisor.process.wait()
+        until(lambda: [beat for beat in HeartbeatRepository(conn).list() if beat.state == "stopping"])
+        go.touch()
+        until(lambda: jobs.fetch(job).status == "completed")
+        assert jobs.fetch(job).attempt == 1
+
+
 def test_a_stop_within_the_grace_lets_the_job_finish(qwf_dsn, conn, jobs, tmp_path: Path):
     """The supervisor waits for as long as its workers may take."""
     go, begun = tmp_path / "go", tmp_path / "begun"

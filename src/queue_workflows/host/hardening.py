@@ -54,6 +54,9 @@ RETIRE: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else sig
 # How a supervisor asks a worker to stop. Any other stop may come from a job of that worker. Where the kernel
 # has no such signals the two cannot be told apart.
 ASKED: Final[int] = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
+# What the kernel tells a worker when a thread of its launcher ends, and again when the next one does: so this
+# is one request to stop, however often it comes.
+LEFT_ALONE: Final[int] = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
 _OF_TERMINALS: Final = (signal.SIGINT, signal.SIGHUP)
 _EXITS: Final[dict[int, ExitCode]] = {
     signal.SIGINT: ExitCode.INTERRUPTED,

@@ -55,7 +55,7 @@ def take_launcher_pid(environ: MutableMapping[str, str] = os.environ) -> int | N
     return int(told) if told.isascii() and told.isdigit() else None
 
 
-def die_with_parent(launcher_pid: int | None, *, with_signal: signal.Signals = signal.SIGTERM) -> bool:
+def die_with_parent(launcher_pid: int | None, *, with_signal: int = signal.SIGTERM) -> bool:
     """Get the signal when our parent dies; whether the kernel promised it, which it does on Linux only.
 
     None means that nobody of ours started this process (a shell or an init system did): it is on its own. To

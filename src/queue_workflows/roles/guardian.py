@@ -35,7 +35,8 @@ from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.host.deadman import DeadMan, boottime
-from queue_workflows.host.hardening import RETIRE
+from queue_workflows.host.hardening import LEFT_ALONE, RETIRE
+from queue_workflows.host.lifetime import die_with_parent
 from queue_workflows.jobs.guards import HeldJob, next_verdict_at
 from queue_workflows.jobs.keyed_limits import LaneWalk
 from queue_workflows.jobs.maintenance import sweep
@@ -172,6 +173,7 @@ class Guardian:
     def start(self) -> None:
         """Take the signals, say hello, learn what the operator wants; raises if the database is away."""
         self._hearing.begin()
+        die_with_parent(self._launcher_pid, with_signal=LEFT_ALONE)
         now = time.monotonic()
         self._watch(now)
         self._telling.tell(self.connected(), now)

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from queue_workflows.db.exhaustion import has_room
 from queue_workflows.db.joining import Bell
-from queue_workflows.host.hardening import ASKED, RETIRE, hearable
+from queue_workflows.host.hardening import ASKED, LEFT_ALONE, RETIRE, hearable
 
 _NOTHING: Final = b"\0"
 _DEFAULTS: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler}
@@ -40,7 +40,7 @@ class Hearing:
 
     def begin(self) -> None:
         """Hear."""
-        for number in dict.fromkeys((*hearable(), RETIRE, ASKED)):
+        for number in dict.fromkeys((*hearable(), RETIRE, ASKED, LEFT_ALONE)):
             self._before[number] = signal.signal(number, self._heard)
         signal.set_wakeup_fd(self._bell.writer, warn_on_full_buffer=False)
         _hearing.add(self)
