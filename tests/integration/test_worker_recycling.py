@@ -49,7 +49,8 @@ def test_a_job_that_holds_signals_back_holds_none_back_from_what_follows(qwf_dsn
         ids = [jobs.enqueue(task, queue="fetch").id for task in ("holds signals back", "note")]
         until(lambda: all(jobs.fetch(job).status == "completed" for job in ids))
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(60) in (0, 143)
+        # It may be just about to hear.
+        assert worker.wait(60) in (0, 143, -signal.SIGTERM)
 
 
 @pytest.mark.slow

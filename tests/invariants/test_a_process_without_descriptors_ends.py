@@ -20,12 +20,16 @@ def test_what_uses_up_descriptors_is_counted(floor: Floor, concurrency: int) -> 
     with real_workers(floor.dsn, f"fetch --concurrency {concurrency}", env=APP) as supervisor:
         patiently(lambda: floor.are_in("completed", *good))
         patiently(lambda: floor.are_in("failed", spoils) or floor.are_in("completed", spoils))
+        # Which a worker that has no descriptor left would not do.
+        good += [floor.repository.enqueue("async good", queue="fetch").id for _ in range(3)]
+        patiently(lambda: floor.are_in("completed", *good))
         assert supervisor.stop() == 0
     assert {floor.jobs.seen(job_id, "crash_count", "failures") for job_id in good} == {(0, 0)}
     said = "\n".join(supervisor.said)
-    assert "descriptor" in said
     assert "Traceback" not in said
     assert "has no database" not in said
     if concurrency == 1:
-        # Its own crash, and nobody else's: it is seen as soon as the job has ended.
+        # Its own crash, and nobody else's: it is seen as soon as the job has ended. Beside others it may have
+        # given them back by then, and nothing is amiss.
+        assert "descriptor" in said
         assert floor.jobs.seen(spoils, "status", "crash_count", "failures") == ("failed", 1, 0)

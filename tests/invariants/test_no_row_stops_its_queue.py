@@ -335,6 +335,11 @@ def test_no_schedule_stops_a_scheduler(roles: Roles, admin: psycopg.Connection) 
     try:
         with roles.connect("scheduler") as scheduler:
             insert_hostile(scheduler, "schedules", columns, schedule, key="name")
+        # A tick of each is due.
+        admin.execute(
+            "UPDATE schedules SET updated_at = now() - interval '90 s'"
+            " WHERE updated_at BETWEEN now() - interval '1 min' AND now()"
+        )
         good = [f"good {number}" for number in range(GOOD)]
         for name in good:
             admin.execute(

@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 
 # One that cannot be read or inserted is tried again so often; another version may have mended it.
 _ASIDE_S: Final = 30.0
+# Of a name in the log.
+_LONGEST_NAME: Final = 200
 _TICKS_AT_ONCE: Final = 10_000
 _HELD_UP: Final = (errors.LockNotAvailable, errors.DeadlockDetected, errors.QueryCanceled)
 # From a schedule to what its task says of its jobs; empty for a task that this process does not know.
@@ -176,7 +178,7 @@ class Scheduler:
 
     def _put_aside(self, name: str, exc: Exception) -> None:
         said = " ".join(str(exc).split()) or type(exc).__name__
-        _log.error("schedule %s is left alone for %g s: %s", name, _ASIDE_S, said)
+        _log.error("schedule %s is left alone for %g s: %s", name[:_LONGEST_NAME], _ASIDE_S, said)
         self._aside[name] = time.monotonic() + _ASIDE_S
 
     def _tell(self, inserted: Sequence[tuple[str, datetime]]) -> None:
@@ -189,8 +191,10 @@ class Scheduler:
 
 
 def _raise_if_away(exc: psycopg.Error) -> None:
-    """A lock that somebody holds is no outage: it may be in the way of one schedule only."""
-    if isinstance(exc, DATABASE_AWAY) and not isinstance(exc, _HELD_UP):
+    """A lock that somebody holds is no outage, nor is a row that is too large: each is one schedule's."""
+    if isinstance(exc, DATABASE_AWAY) and not isinstance(
+        exc, (*_HELD_UP, psycopg.errors.ProgramLimitExceeded)
+    ):
         raise exc
 
 
