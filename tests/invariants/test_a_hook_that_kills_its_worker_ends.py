@@ -209,6 +209,17 @@ def test_who_kills_late_is_found_by_a_longer_trial(workers: Workers) -> None:
     assert (workers.seen("bg1_poison")[2], workers.seen("bg2")[2]) == (1, 0)
 
 
+def supervised(stage: Stage, dsn: str) -> Supervised:
+    """A supervisor with one worker of hooks."""
+    command = [sys.executable, "-m", "queue_workflows", "supervisor", "--worker", "hooks:1"]
+    env = {
+        "QWF_HOOK_DIRS": str(stage.plugins),
+        "QWF_DATA_DIR": str(stage.data),
+        "QWF_MAX_CRASHES": str(MAX_CRASHES),
+    }
+    return Supervised(command, dsn, env=env)
+
+
 @pytest.mark.slow
 def test_beside_a_listener_for_real(qwf_dsn: str, tmp_path: Path) -> None:
     """A supervised worker: the hook costs it so many lives, its listener ends well with the run."""
@@ -219,13 +230,7 @@ def test_beside_a_listener_for_real(qwf_dsn: str, tmp_path: Path) -> None:
         stage.put("page/on_Page__10_kill.sh", *KILL)
         stage.put("page/on_Page__20_good.sh", "true")
         run = stage.start()
-        command = [sys.executable, "-m", "queue_workflows", "supervisor", "--worker", "hooks:1"]
-        env = {
-            "QWF_HOOK_DIRS": str(stage.plugins),
-            "QWF_DATA_DIR": str(stage.data),
-            "QWF_MAX_CRASHES": str(MAX_CRASHES),
-        }
-        with Supervised(command, qwf_dsn, env=env) as supervisor:
+        with supervised(stage, qwf_dsn) as supervisor:
             patiently(lambda: settle(stage.dispatcher) or stage.status(run) in ("failed", "completed"))
             assert supervisor.stop() == 0
         jobs = stage.jobs()
@@ -276,13 +281,7 @@ def test_in_the_background_of_a_worker_that_has_run_others(qwf_dsn: str, tmp_pat
         stage.put("page/on_Page__05_kill.bg.sh", *kill, **{"x-bg-at-seal": "wait"})
         stage.put("page/on_Page__10_good.sh", "true")
         stage.start()
-        command = [sys.executable, "-m", "queue_workflows", "supervisor", "--worker", "hooks:1"]
-        env = {
-            "QWF_HOOK_DIRS": str(stage.plugins),
-            "QWF_DATA_DIR": str(stage.data),
-            "QWF_MAX_CRASHES": str(MAX_CRASHES),
-        }
-        with Supervised(command, qwf_dsn, env=env) as supervisor:
+        with supervised(stage, qwf_dsn) as supervisor:
             patiently(
                 lambda: settle(stage.dispatcher) or stage.jobs()["on_Page__10_good.sh"][0] == "completed"
             )
