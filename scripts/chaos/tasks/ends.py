@@ -100,19 +100,19 @@ class _EvilArgs(Exception):
         raise SystemExit(0)
 
 
-@behaviour(*BAD, known="10")
+@behaviour(*BAD)
 def raises_evil(args: dict[str, Any], ctx: Any) -> NoReturn:
     """An exception whose text raises."""
     raise _Evil
 
 
-@behaviour(*BAD, known="10")
+@behaviour(*BAD)
 def raises_evil_base(args: dict[str, Any], ctx: Any) -> NoReturn:
     """A BaseException whose text ends the process."""
     raise _EvilBase
 
 
-@behaviour(*BAD, known="10")
+@behaviour(*BAD)
 def raises_evil_args(args: dict[str, Any], ctx: Any) -> NoReturn:
     """An exception whose arguments raise."""
     raise _EvilArgs
