@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
-import time
 from contextlib import suppress
+
+# As they were before any task replaced them.
+from time import monotonic, monotonic_ns, sleep
 from typing import Any, NamedTuple
 
-VARIABLE = "CHAOS_LEDGER"
-_path = os.environ.get(VARIABLE, "")
+VARIABLE, DSN = "CHAOS_LEDGER", "CHAOS_DSN"
+_path, _dsn = os.environ.get(VARIABLE, ""), os.environ.get(DSN, "")
 
 
 def settle() -> None:
-    """Take the path of the environment again: a process that was forked has another one now."""
-    global _path  # noqa: PLW0603 - tasks change their environment, and the ledger stays where it was
-    _path = os.environ[VARIABLE]
+    """Take the path and the DSN of the environment again: a process that was forked has others now."""
+    global _path, _dsn
+    _path, _dsn = os.environ[VARIABLE], os.environ[DSN]
+
+
+def dsn() -> str:
+    """Of the history's database, as a host app knows it."""
+    return _dsn
 
 
 class Line(NamedTuple):
@@ -39,7 +46,7 @@ def write(what: str, ctx: Any, extra: str = "") -> None:
         ctx.attempt,
         ctx.generation,
         os.getpid(),
-        time.monotonic_ns(),
+        monotonic_ns(),
         extra,
     )
     text = " ".join(map(str, words)).strip() + "\n"
@@ -71,7 +78,7 @@ def read(path: str) -> list[Line]:
 
 def work(ctx: Any, seconds: float) -> None:
     """Take so long, and say every now and then that it goes on."""
-    until = time.monotonic() + seconds
-    while (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, 0.03))
+    until = monotonic() + seconds
+    while (left := until - monotonic()) > 0:
+        sleep(min(left, 0.03))
         write("H", ctx)

@@ -84,14 +84,23 @@ class _Judgement:
         return [line for line in self.seen.lines if line.what == "B" and line.family != "window"]
 
     @cached_property
-    def spans(self) -> dict[tuple[str, int, int, str], Span]:
-        """How long each attempt ran at least: to its last line."""
-        found: dict[tuple[str, int, int, str], Span] = {}
+    def spans(self) -> dict[Line, Span]:
+        """How long each attempt ran at least, by its first line; its number may be handed out again."""
+        found: dict[Line, Span] = {}
+        latest: dict[tuple[str, int, int, int, str], Line] = {}
         for line in self.seen.lines:
-            key = (line.family, line.job, line.attempt, line.extra if line.family == "window" else "")
-            begin, end = found.get(key, (line.at_ns, line.at_ns))
-            found[key] = (min(begin, line.at_ns), max(end, line.at_ns))
+            window = line.extra if line.family == "window" else ""
+            attempt = (line.family, line.job, line.attempt, line.pid, window)
+            first = latest.setdefault(attempt, line)
+            if line.what == "B":
+                first = latest[attempt] = line
+            begin, end = found.get(first, (line.at_ns, line.at_ns))
+            found[first] = (min(begin, line.at_ns), max(end, line.at_ns))
         return found
+
+    def history_has(self, name: str) -> bool:
+        """Whether it asks for such a task."""
+        return any(one.name == name for one in self.behaviours)
 
     # The promises.
 
@@ -173,8 +182,28 @@ class _Judgement:
             crashes = row["crash_count"]
             if status == "failed" and crashes >= self.most_crashes and cut[key] >= self.most_crashes:
                 continue
+            # What it met was not its own process any more: a neighbour had changed clocks, streams, limits.
+            charged = row["failures"] + crashes if status == "failed" else 1
+            if self._beside_harm(key, row["attempt"]) >= charged:
+                continue
             error = str((row["errors"] or [{}])[-1])[:300]
             yield f"outcome: {key} {name} {status}, failures {row['failures']}, crashes {crashes}: {error}"
+
+    def _beside_harm(self, key: tuple[str, int], attempts: int) -> int:
+        """In how many of its attempts another job had harmed its process before its end, or may have."""
+        is_blind = any(one.name in BLIND for one in self.behaviours)
+        seen = {line.attempt: line for line in self.begins if (line.family, line.job) == key}
+        harmed = sum(
+            any(
+                other.pid == line.pid
+                and (other.family, other.job) != key
+                and BEHAVIOURS[other.extra].harms
+                and other.at_ns <= self.spans[line][1]
+                for other in self.begins
+            )
+            for line in seen.values()
+        )
+        return harmed + (attempts - len(seen) if is_blind else 0)
 
     def counts(self) -> Iterator[str]:
         """No job runs for ever: what kills is given up after so many, and no budget is overdrawn."""
@@ -218,9 +247,10 @@ class _Judgement:
     def _held(self) -> dict[str, list[Span]]:
         """When somebody had what is scarce, by its name."""
         held: dict[str, list[Span]] = defaultdict(list)
-        for (family, job, _attempt, window), span in self.spans.items():
+        for line, span in self.spans.items():
+            family, job = line.family, line.job
             if family == "window":
-                held[window].append(span)
+                held[line.extra].append(span)
             elif row := self.rows.get((family, job)):
                 held[f"attempts of {family} {job}"].append(span)
                 if row["limit_key"]:
@@ -229,7 +259,7 @@ class _Judgement:
             lock = (self.rows.get((line.family, line.job)) or {}).get("host_lock")
             if lock:
                 name = f"lock {lock.removeprefix('elsewhere:')} {self._host(line.pid)}"
-                held[name].append(self.spans[line.family, line.job, line.attempt, ""])
+                held[name].append(self.spans[line])
         return held
 
     def _host(self, pid: int) -> str:
@@ -256,7 +286,7 @@ class _Judgement:
             what.startswith("worker") and os.waitstatus_to_exitcode(status) not in IN_ORDER
             for _, what, status in seen.ends
         )
-        if seen.left_processes and not was_killed:
+        if seen.left_processes and not was_killed and not self.history_has("exits_as_ordered"):
             yield f"left running: {'; '.join(seen.left_processes[:4])}"
         yield from (f"does not stop: {one}" for one in seen.unstopped)
         if seen.sessions:

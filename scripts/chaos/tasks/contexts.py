@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from typing import Any
 
 import psycopg
 
 from chaos.behaviours import BAD, GOOD, behaviour
-from chaos.ledger import work, write
+from chaos.ledger import dsn, sleep, work, write
 from queue_workflows import HostLock, IngestJobRepository, LeaseLost, enqueue_ingest_job
 
 
@@ -19,7 +18,7 @@ def _well(ctx: Any) -> dict[str, Any]:
 
 
 def _connect() -> psycopg.Connection[Any]:
-    return psycopg.connect(os.environ["CHAOS_DSN"], autocommit=True)
+    return psycopg.connect(dsn(), autocommit=True)
 
 
 @behaviour(*GOOD)
@@ -132,7 +131,7 @@ def enqueues(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
 @behaviour(*GOOD)
 def enqueues_and_rolls_back(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """What is rolled back was never there."""
-    with psycopg.connect(os.environ["CHAOS_DSN"]) as connection:
+    with psycopg.connect(dsn()) as connection:
         enqueue_ingest_job("quick", queue="fetch", args={"never": True}, conn=connection)
         connection.rollback()
     return _well(ctx)
@@ -153,7 +152,7 @@ def cancels_itself_deaf(args: dict[str, Any], ctx: Any) -> None:
     """By the operator's verb, and does not hear of it."""
     with _connect() as connection:
         IngestJobRepository(connection).cancel(ctx.id)
-    time.sleep(60)
+    sleep(60)
 
 
 @behaviour(*GOOD, *BAD)
@@ -211,8 +210,8 @@ def works_in_its_directory(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
 @behaviour(*GOOD)
 def deletes_nothing_of_others(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """Keeps a transaction open on its own row's table for a moment."""
-    with psycopg.connect(os.environ["CHAOS_DSN"]) as connection:
+    with psycopg.connect(dsn()) as connection:
         connection.execute("SELECT id FROM ingest_jobs WHERE id = %s FOR KEY SHARE", [ctx.id])
-        time.sleep(0.05)
+        sleep(0.05)
         connection.rollback()
     return _well(ctx)

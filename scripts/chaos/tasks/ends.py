@@ -7,11 +7,10 @@ import os
 import signal
 import sys
 import threading
-import time
 from typing import Any, NoReturn
 
 from chaos.behaviours import BAD, GOOD, behaviour
-from chaos.ledger import work
+from chaos.ledger import sleep, work
 from queue_workflows import Discard, RetryAfter, Skip
 
 
@@ -44,7 +43,7 @@ def exits_otherwise(args: dict[str, Any], ctx: Any) -> NoReturn:
 def kills_itself(args: dict[str, Any], ctx: Any) -> None:
     """Sends its process a signal that nothing handles."""
     os.kill(os.getpid(), args["signal"])
-    time.sleep(30)
+    sleep(30)
 
 
 @behaviour(*GOOD)
@@ -59,7 +58,7 @@ def asks_itself_to_stop(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
 def stops_itself(args: dict[str, Any], ctx: Any) -> None:
     """Sends its process SIGSTOP: its kernel timer is all that is left of it."""
     os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(30)
+    sleep(30)
 
 
 @behaviour(*BAD)
@@ -250,7 +249,7 @@ def interrupts_the_main_thread(args: dict[str, Any], ctx: Any) -> dict[str, Any]
 
     if ctx.attempt == 1:
         _thread.interrupt_main()
-        time.sleep(0.05)
+        sleep(0.05)
     return {"attempt": ctx.attempt}
 
 

@@ -17,6 +17,7 @@ import warnings
 from typing import Any
 
 from chaos.behaviours import BAD, GOOD, behaviour
+from chaos.ledger import monotonic, sleep
 
 
 def _well(ctx: Any) -> dict[str, Any]:
@@ -26,7 +27,7 @@ def _well(ctx: Any) -> dict[str, Any]:
 @behaviour(*BAD, hangs=True)
 def hangs_asleep(args: dict[str, Any], ctx: Any) -> None:
     """Sleeps past its time, deaf to everything."""
-    time.sleep(60)
+    sleep(60)
 
 
 @behaviour(*BAD, hangs=True)
@@ -38,8 +39,8 @@ def hangs_politely(args: dict[str, Any], ctx: Any) -> None:
 @behaviour(*BAD, hangs=True)
 def spins(args: dict[str, Any], ctx: Any) -> None:
     """An endless loop of Python: it lets go of the GIL now and then."""
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
+    until = monotonic() + 20
+    while monotonic() < until:
         pass
 
 
@@ -52,19 +53,19 @@ def holds_the_gil(args: dict[str, Any], ctx: Any) -> None:
 @behaviour(*BAD, hangs=True)
 def hangs_uninterruptibly(args: dict[str, Any], ctx: Any) -> None:
     """Swallows whatever is raised in it."""
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
+    until = monotonic() + 20
+    while monotonic() < until:
         try:
             ctx.sleep(1)
         except BaseException:
-            time.sleep(0.05)
+            sleep(0.05)
 
 
 @behaviour(*BAD, hangs=True)
 def stalls(args: dict[str, Any], ctx: Any) -> None:
     """Says how far it is, and then nothing more."""
     ctx.progress(0.5)
-    time.sleep(60)
+    sleep(60)
 
 
 @behaviour(*BAD, hangs=True)
@@ -81,7 +82,7 @@ def leaves_a_thread(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
 
     def go_on() -> None:
         for _ in range(40):
-            time.sleep(0.05)
+            sleep(0.05)
             ctx.progress(0.1)
 
     threading.Thread(target=go_on, daemon=args.get("daemon", True)).start()
@@ -126,7 +127,7 @@ def forks_and_returns(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
     """A bare fork whose child goes on as if it were the worker, for a while."""
     pid = os.fork()
     if pid == 0:
-        time.sleep(0.3)
+        sleep(0.3)
         os._exit(0)
     return _well(ctx)
 
@@ -345,7 +346,7 @@ def raises_later_in_its_thread(args: dict[str, Any], ctx: Any) -> dict[str, Any]
     here, kind = threading.get_ident(), {"exit": SystemExit, "value": ValueError}[args["kind"]]
 
     def send() -> None:
-        time.sleep(0.01)
+        sleep(0.01)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(here), ctypes.py_object(kind))
 
     threading.Thread(target=send, daemon=True).start()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from chaos.behaviours import BAD, GOOD, behaviour
-from chaos.ledger import work
+from chaos.ledger import monotonic, sleep, work
 
 
 def _well(ctx: Any) -> dict[str, Any]:
@@ -17,7 +16,7 @@ def _well(ctx: Any) -> dict[str, Any]:
 @behaviour(*BAD, *GOOD, hangs=True)
 async def blocks_the_loop(args: dict[str, Any], ctx: Any) -> None:
     """Everybody on the loop stands still."""
-    time.sleep(60)
+    sleep(60)
 
 
 @behaviour(*GOOD)
@@ -31,8 +30,8 @@ async def good_async(args: dict[str, Any], ctx: Any) -> dict[str, Any]:
 @behaviour(*BAD, hangs=True)
 async def swallows_cancellation(args: dict[str, Any], ctx: Any) -> None:
     """Will not be cancelled."""
-    until = time.monotonic() + 20
-    while time.monotonic() < until:
+    until = monotonic() + 20
+    while monotonic() < until:
         try:
             await asyncio.sleep(1)
         except asyncio.CancelledError:
