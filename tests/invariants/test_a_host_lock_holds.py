@@ -516,6 +516,26 @@ def test_a_real_worker_of_another_host_takes_what_is_left_to_it(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("at_once", ["1", "8"])
+def test_a_suspect_that_is_left_to_other_hosts_gets_its_turn(
+    conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path, at_once: str
+) -> None:
+    """Where its lock is free and nothing else waits, a real worker takes it; not hours later."""
+    jobs = Jobs("ingest", conn)
+    settings = TASKS | {"QWF_LOCK_DIR": str(tmp_path / "locks")}
+    with running_worker(qwf_dsn, "--concurrency", at_once, **settings):
+        later = {"host_lock": "elsewhere:camera", "delay": 3600.0}
+        made = [IngestJobRepository(conn).enqueue("quick", queue="fetch", **later).id for _ in range(2)]
+        conn.execute(
+            "UPDATE ingest_jobs SET suspect = true, status = 'scheduled', hold_reason = 'host_lock',"
+            " hold_key = host_lock, run_at = now() + interval '2 hours' WHERE id = ANY(%s)",
+            [made],
+        )
+        patiently(lambda: statuses(conn) == {"completed": 2})
+    assert {jobs.row(job)["crash_count"] for job in made} == {0}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["timeout", "kill"])
 def test_the_end_of_a_process_frees_what_its_job_held(
     conn: psycopg.Connection, qwf_dsn: str, tmp_path: Path, how: str

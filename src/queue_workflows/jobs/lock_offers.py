@@ -1,9 +1,10 @@
 """Which jobs that are left to other hosts this worker may take, because their lock is free on its own.
 
     look: what waits so ──free here──> offered ──the next claim──> taken from its hold, not through the queue
-                          freed here ─────┘
+                          freed here ─────┘ └─nothing to take─> kept for the next claim of a worker at no job
 
-Through the queue the host where the lock is held could claim it as well, and would put it aside again.
+Through the queue the host where the lock is held could claim it as well, and would put it aside again. A
+suspect is taken by a worker at no job only, so one claim beside other jobs does not use an offer up.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ class LockOffers:
     def __init__(self) -> None:
         self._waiting: frozenset[str] = frozenset()
         self._offered: set[str] = set()
+        self._for_a_suspect: set[str] = set()
 
     def __bool__(self) -> bool:
         """Whether the next claim has something to try first; most workers never see any."""
@@ -37,7 +39,16 @@ class LockOffers:
         if self._waiting:
             self.offer(self._waiting.intersection(ELSEWHERE + name for name in names))
 
-    def pop(self) -> list[str]:
-        """What to try; it is not tried again before it is offered anew."""
-        keys, self._offered = sorted(self._offered), set()
-        return keys
+    def pop(self, *, alone: bool) -> list[str]:
+        """What to try; not again before it is offered anew, but once more when nothing else runs."""
+        keys, self._offered = self._offered, set()
+        if alone:
+            keys |= self._for_a_suspect
+            self._for_a_suspect = set()
+        else:
+            self._for_a_suspect |= keys
+        return sorted(keys)
+
+    def has(self, *, alone: bool) -> bool:
+        """Whether such a claim has something to try first."""
+        return bool(self._offered or (alone and self._for_a_suspect))

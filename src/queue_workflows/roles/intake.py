@@ -179,7 +179,7 @@ class Intake:
     ) -> list[ClaimedJob]:
         self._reached.by(marks)
         terms = self._terms
-        if terms.offers and (jobs := self._offered(limit, alone)):
+        if terms.offers.has(alone=alone) and (jobs := self._offered(limit, alone)):
             # They say nothing of the queue.
             marks.unsure()
             return jobs
@@ -315,7 +315,7 @@ class Intake:
         try:
             return HostLockRepository(self._connection).take(
                 self.repository.family,
-                terms.offers.pop(),
+                terms.offers.pop(alone=alone),
                 queue=terms.queue,
                 worker_id=terms.worker_id,
                 lease_s=terms.lease_s,
