@@ -312,6 +312,24 @@ def test_a_job_cannot_exit_the_worker(raiser: Callable[[BaseException], Any]):
         assert executed(coroutine, loop=loop) == Completed("1")
 
 
+def test_a_job_that_stops_its_loop_goes_on():
+    """Alone in its worker as beside others, and nothing of it is left for the loop of the next one."""
+    went_on: list[str] = []
+
+    async def stops(reason):
+        for _ in range(3):
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(0)
+        went_on.append(reason)
+        return 1
+
+    with EventLoop() as loop:
+        assert executed(stops, loop=loop) == Completed("1")
+        assert len(went_on) == 1
+        assert executed(coroutine, loop=loop) == Completed("1")
+    assert len(went_on) == 1
+
+
 @pytest.mark.parametrize("raiser", [raising, raising_async, subtask], ids=["sync", "async", "subtask"])
 def test_ctrl_c_is_passed_on_where_nobody_handles_it(raiser: Callable[[BaseException], Any]):
     """A test or a shell that runs a job is interrupted as ever; what was around the job is left."""

@@ -86,20 +86,29 @@ class EventLoop:
     def run(self, execution: Coroutine[Any, Any, Outcome]) -> Outcome:
         """Run one execution to its end.
 
-        `SystemExit` and `KeyboardInterrupt` break out of a loop from any of its tasks; then the execution is
-        cancelled, so that what it holds is let go of, and the exception is passed on.
+        A job that stops the loop stops itself alone, so the loop goes on. What breaks out of it, as
+        `SystemExit` does from any task, cancels the execution, so that what it holds is let go of, and is
+        passed on: nothing of an attempt is left for the loop of the next.
         """
         loop = self._runner.get_loop()
         task = loop.create_task(execution)
-        try:
-            return loop.run_until_complete(task)
-        except (SystemExit, KeyboardInterrupt):
-            # A task that ended by one of these would not stop a loop that is run until its end.
-            if not task.done():
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    loop.run_until_complete(task)
-            raise
+        while True:
+            try:
+                return loop.run_until_complete(task)
+            except BaseException as broke_out:
+                if task.done() or loop.is_closed():
+                    raise
+                if not isinstance(broke_out, RuntimeError):
+                    _end(task, loop)
+                    raise
+
+
+def _end(task: asyncio.Task[Outcome], loop: asyncio.AbstractEventLoop) -> None:
+    task.cancel()
+    # It may stop the loop or raise again; how long that may go on is for the guards of its job to say.
+    while not task.done():
+        with contextlib.suppress(BaseException):
+            loop.run_until_complete(task)
 
 
 def execute(
