@@ -149,3 +149,19 @@ def test_a_worker_that_a_job_starts_has_a_mark_of_its_own(monkeypatch: pytest.Mo
     monkeypatch.delenv(MARK)
     bear_mark(is_launched=False)
     assert len(os.environ[MARK]) > SHORTEST_MARK
+
+
+def test_a_second_stop_keeps_no_worker_from_ending_what_was_left(
+    qwf_dsn: str, qwf_conn: psycopg.Connection, tmp_path: Path
+) -> None:
+    """It comes when the worker holds no job any more, and waits for what a job left running to end."""
+    settings = {"QWF_APP": "support.leaving_tasks", "QWF_CANCEL_GRACE_S": "120"}
+    with running_worker(qwf_dsn, **settings) as worker, leavings(qwf_conn, tmp_path) as jobs:
+        assert jobs.ended(jobs.enqueue("deaf", {"deaf": True})) == "completed"
+        child, daemon, _ = jobs.left("deaf")
+        worker.terminate()
+        patiently((tmp_path / "deaf" / "asked").exists)
+        worker.terminate()
+        assert worker.wait(300) == 0
+        assert gone(child)
+        assert gone(daemon)

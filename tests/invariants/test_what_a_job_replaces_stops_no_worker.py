@@ -49,6 +49,17 @@ def test_clocks_and_json(floor: Floor, replaced: dict[str, Any], at_once: str) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at_once", ["1", "3"])
+def test_a_clock_that_no_line_of_a_log_can_be_written_with(floor: Floor, at_once: str) -> None:
+    """The guards of its job cannot say what they do, and end the worker all the same: none is unguarded."""
+    args = {"names": ["time.time", "time.time_ns"], "by": "no number", "s": 600}
+    # Without its timer, which would end it later.
+    with running_worker(floor.dsn, "--concurrency", at_once, QWF_DEADMAN="off", **APP) as worker:
+        floor.repository.enqueue("replaces", queue="fetch", args=args, timeout_s=1.0)
+        assert worker.wait(120) != 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", ["1", "3"])
 def test_streams(floor: Floor, at_once: str) -> None:
     """What the worker has to say is said all the same."""
     spoilt(floor, "closes its streams", {}, "--concurrency", at_once)

@@ -26,8 +26,9 @@ def leaves(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
     """Leaves a child, perhaps deaf to SIGTERM, a daemon and one without our environment; tells their pids."""
     directory = Path(args["directory"])
     directory.mkdir()
-    trap = "trap '' TERM;" if args.get("deaf") else ""
-    child = subprocess.Popen(["sh", "-c", f"{trap} touch {directory}/begun; exec sleep 1000"])
+    deaf = f"trap 'touch {directory}/asked' TERM; touch {directory}/begun; while :; do sleep 0.1; done"
+    command = deaf if args.get("deaf") else f"touch {directory}/begun; exec sleep 1000"
+    child = subprocess.Popen(["sh", "-c", command])
     while not (directory / "begun").exists():
         time.sleep(0.01)
     pids = [child.pid, _daemon(directory / "daemon"), _daemon(directory / "sly", "env -i PATH=$PATH")]

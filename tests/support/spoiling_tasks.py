@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import resource
 import signal
@@ -71,10 +72,16 @@ def ignores_signals(reason: str | None) -> dict[str, Any]:
 def replaces(reason: str | None, args: dict[str, Any]) -> dict[str, Any]:
     """What everybody in the process uses: clocks, sleeping, JSON."""
     modules = {"time": time, "json": json}
-    values = {"raises": _refused, "still": lambda *_: 0.0, "ahead": lambda *_: 1e12}
+    values = {
+        "raises": _refused,
+        "still": lambda *_: 0.0,
+        "ahead": lambda *_: 1e12,
+        "no number": lambda *_: math.nan,
+    }
     for name in args["names"]:
         module, _, attribute = name.partition(".")
         setattr(modules[module], attribute, values[args["by"]])
+    _sleep(args.get("s", 0))
     return {"pid": os.getpid()}
 
 

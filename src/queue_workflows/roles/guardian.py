@@ -164,15 +164,15 @@ class Guardian:
             has_hooks=identity.queue == HOOKS_QUEUE,
             launcher_pid=launcher_pid,
         )
-        self._hearing = Hearing(self._stop_is_asked)
-        self.damage = Damage(self._hearing, self.holdings)
+        self.hearing = Hearing(self._stop_is_asked)
+        self.damage = Damage(self.hearing, self.holdings)
         self._thread = threading.Thread(target=self._run, name="qwf-guardian", daemon=True)
 
     # What the main thread calls.
 
     def start(self) -> None:
         """Take the signals, say hello, learn what the operator wants; raises if the database is away."""
-        self._hearing.begin()
+        self.hearing.begin()
         die_with_parent(self._launcher_pid, with_signal=LEFT_ALONE)
         now = time.monotonic()
         self._watch(now)
@@ -185,11 +185,13 @@ class Guardian:
         self.outage.start()
 
     def close(self) -> None:
-        """Stop guarding, which only a worker that holds nothing may ask for, and take the heartbeat back."""
+        """Stop guarding, which only a worker that holds nothing may ask for, and take the heartbeat back.
+
+        Signals are heard until `hearing` is closed.
+        """
         self._closing = True
-        self._hearing.ring()
+        self.hearing.ring()
         self._thread.join(_LAST_ROUND_S)
-        self._hearing.end()
         self.outage.close()
         self._deadman.disarm()
         if not self._thread.is_alive():
@@ -216,7 +218,7 @@ class Guardian:
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""
         if self._telling.doing(state, reason):
-            self._hearing.ring()
+            self.hearing.ring()
 
     def cut_if_stuck(self) -> None:
         """Let the guarding thread connect anew if it gets no answer; with a job in hand the timer sees to it.
@@ -257,7 +259,7 @@ class Guardian:
         end_children()
         if not self.holdings.all():
             flush(FLUSH_S)
-        if self._hearing.hand_over() or self.stopping is not None:
+        if self.hearing.hand_over() or self.stopping is not None:
             self.leave(ExitCode.DONE, last)
         execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done, last)
 
@@ -272,7 +274,7 @@ class Guardian:
     def _run(self) -> None:
         try:
             while not self._closing:
-                for number in self._hearing.wait(self._next_round(time.monotonic())):
+                for number in self.hearing.wait(self._next_round(time.monotonic())):
                     self._stop(number)
                 self._round()
         except MemoryError:
@@ -281,9 +283,12 @@ class Guardian:
         except BaseException as exc:
             self.damage.leave_if_closed()
             self.damage.leave_if_at_fault(exc)
-            # A worker without guards must not go on; what it holds is taken back when the lease lapses.
-            _log.exception("the guardian failed, so the worker ends")
-            self.leave(ExitCode.FAILED)
+            # A worker without guards must not go on; what it holds is taken back when the lease lapses. A job
+            # may have replaced what writes the log.
+            try:
+                _log.exception("the guardian failed, so the worker ends")
+            finally:
+                self.leave(ExitCode.FAILED)
 
     def _next_round(self, now: float) -> float:
         if self._line.is_up:
@@ -439,7 +444,7 @@ class Guardian:
         leave_process(status, last)
 
     def crash(self) -> NoReturn:
-        self._hearing.hand_over()
+        self.hearing.hand_over()
         die_of(self.stopping or signal.SIGTERM)
 
     def _farewell(self, *, lets_go: bool = True) -> None:

@@ -29,7 +29,7 @@ _DEFAULTS: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler}
 
 
 class Hearing:
-    """From `begin` to `end` the stop signals come here; both are for the main thread."""
+    """From `begin` to `close` the stop signals come here; both are for the main thread."""
 
     def __init__(self, in_main: Callable[[int], None]) -> None:
         """`in_main` is called by the handler, in the main thread, as soon as that runs Python."""
@@ -45,7 +45,7 @@ class Hearing:
         signal.set_wakeup_fd(self._bell.writer, warn_on_full_buffer=False)
         _hearing.add(self)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Leave the signals to who had them before."""
         _hearing.discard(self)
         signal.set_wakeup_fd(-1)

@@ -212,10 +212,11 @@ def _work(
             guardian.damage.leave_if_closed()
             if outfit.hooks is not None:
                 outfit.hooks.close()
-            guardian.close()
-            aside.close()
-            with leaving_after(_LOOP_ENDS_WITHIN_S, status):
-                loop.close()
-            # Hardly anybody hears us any more, so not for long.
-            end_all(min(_LEFT_END_WITHIN_S, settings.cancel_grace_s / 2))
+            # A stop that comes meanwhile must not keep us from ending what jobs left running.
+            with closing(guardian.hearing):
+                guardian.close()
+                aside.close()
+                with leaving_after(_LOOP_ENDS_WITHIN_S, status):
+                    loop.close()
+                end_all(min(_LEFT_END_WITHIN_S, settings.cancel_grace_s / 2))
     return status
