@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,8 @@ async def async_good(reason: str | None) -> dict[str, Any]:
 
 
 @ingest_task("waits")
-def waits(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, Any]:
-    """Until a file appears."""
-    Path(f"{args['until']}-begun-{ctx.id}").touch()
+def waits(reason: str | None, args: dict[str, Any]) -> dict[str, Any]:
+    """Until a file appears; it takes no descriptor."""
     while not Path(args["until"]).exists():
         _sleep(0.01)
     return {"pid": os.getpid()}
@@ -57,6 +57,25 @@ def uses_up_descriptors(reason: str | None) -> None:
             _KEPT.append(os.open(os.devnull, os.O_RDONLY))
         except OSError:
             return
+
+
+@ingest_task("keeps descriptors")
+def keeps_descriptors(reason: str | None, args: dict[str, Any], ctx: Any) -> None:
+    """All but a few; in its first attempt until its process ends."""
+    uses_up_descriptors(reason)
+    if ctx.attempt == 1:
+        for _ in range(args["but"]):
+            os.close(_KEPT.pop())
+        # Which takes no descriptor.
+        os.mkdir(args["begun"])
+        while True:
+            _sleep(3600)
+
+
+@ingest_task("allows no thread")
+def allows_no_thread(reason: str | None) -> None:
+    """Each one to come would have a stack that no memory holds."""
+    threading.stack_size(1 << 47)
 
 
 @ingest_task("ignores signals")

@@ -117,3 +117,13 @@ def test_what_each_thread_began_last_is_known(word: LastWord, announcer_of: Take
     assert word.begun() == {8, 2**63 - 1}
     announcer.begins(10_000, 9)
     assert word.begun() == frozenset()
+
+
+def test_what_had_begun_is_told_at_the_end(word: LastWord, announcer_of: Take) -> None:
+    """Beside what the threads began last; nothing is known where there are too many to say."""
+    announcer = announcer_of(word)
+    announcer.begins(0, 7)
+    announcer.have_begun([5, 6])
+    assert word.begun() == {5, 6, 7}
+    announcer.have_begun(range(1, 10_000))
+    assert word.begun() == frozenset()

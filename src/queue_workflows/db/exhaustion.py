@@ -16,6 +16,7 @@ _SAYS_SO: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 # What connecting takes: the socket, a descriptor of our own for it, and what waits for both.
 _NEEDED: Final = 4
 _MOST_CAUSES: Final = 20
+_NO_THREAD: Final = "can't start new thread"
 
 
 # What the network says, or a line that another thread has cut.
@@ -42,10 +43,21 @@ def is_exhausted(failure: BaseException) -> bool:
     for _ in range(_MOST_CAUSES):
         if cause is None:
             break
-        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in _SAYS_SO):
+        if _says_so(cause):
             return True
         cause = cause.__cause__ or cause.__context__
     return not has_room(0) and not has_room(2)
+
+
+def is_refused_a_thread(failure: BaseException) -> bool:
+    """Whether the system gave this process no further thread; Python has only words for that."""
+    return isinstance(failure, RuntimeError) and str(failure) == _NO_THREAD
+
+
+def _says_so(failure: BaseException) -> bool:
+    if isinstance(failure, OSError):
+        return failure.errno in _SAYS_SO
+    return isinstance(failure, MemoryError) or is_refused_a_thread(failure)
 
 
 def has_room(number: int) -> bool:

@@ -72,10 +72,17 @@ class Bell:
 class Attempt(threading.Thread):
     """One try to join; a daemon, because name resolution cannot be cut short when the process ends."""
 
-    def __init__(self, join: Callable[[], Wire], bell: Bell) -> None:
+    def __init__(
+        self,
+        join: Callable[[], Wire],
+        bell: Bell,
+        on_failure: Callable[[Exception], None] = lambda _exc: None,
+    ) -> None:
+        """`on_failure` ends the process where not the server, but the process is at fault."""
         super().__init__(name="qwf-listen", daemon=True)
         self._join_server = join
         self._bell = bell
+        self._on_failure = on_failure
         self._hand_over = threading.Lock()
         self._abandoned = False
         self.done = False
@@ -91,13 +98,9 @@ class Attempt(threading.Thread):
             wire = self._join_server()
         except SessionsNotKept as exc:
             self.trouble, self.is_pointless = str(exc), True
-        except (QwfError, WireLost) as exc:
-            self.trouble = str(exc)
-        except psycopg.Error as exc:
-            self.trouble = str(classify_failure(exc, ""))
         except Exception as exc:
-            self.trouble = f"{type(exc).__name__}: {exc}"
-            _log.exception("joining failed")
+            self._on_failure(exc)
+            self.trouble = _in_words(exc)
         with self._hand_over:
             self.wire, self.done = wire, True
             unwanted = self._abandoned
@@ -113,3 +116,12 @@ class Attempt(threading.Thread):
             wire = self.wire if self.done else None
         if wire is not None:
             wire.close()
+
+
+def _in_words(failure: Exception) -> str:
+    if isinstance(failure, psycopg.Error):
+        return str(classify_failure(failure, ""))
+    if isinstance(failure, QwfError | WireLost | OSError | MemoryError):
+        return str(failure) or type(failure).__name__
+    _log.error("joining failed", exc_info=failure)
+    return f"{type(failure).__name__}: {failure}"

@@ -97,7 +97,8 @@ class Listener:
     """One loop's LISTEN connection; all but `interrupt` and `absorb` belong to the thread that runs the loop.
 
     `connect` gives a fresh autocommit connection, None means poll only. With `payloads` only notifications
-    that carry one of them wake the loop.
+    that carry one of them wake the loop. `on_failure` is told why a connection could not be made, in the
+    thread that tried, and ends the process if that is at fault.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Listener:
         *,
         payloads: Collection[str] | None = None,
         pace: Pace | None = None,
+        on_failure: Callable[[Exception], None] = lambda _exc: None,
         now: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -114,6 +116,7 @@ class Listener:
         self._channels = [_checked_channel(channel) for channel in channels]
         self._payloads = None if payloads is None else frozenset(payloads)
         self._pace = pace or Pace()
+        self._on_failure = on_failure
         self._now = now
         self._chance = chance
         self._opened_in = os.getpid()
@@ -271,7 +274,7 @@ class Listener:
             if self._attempt.done:
                 self._take_over(self._attempt)
         elif self._now() >= self._try_at:
-            self._attempt = Attempt(self._join, self._bell)
+            self._attempt = Attempt(self._join, self._bell, self._on_failure)
             self._attempt.start()
 
     def _next_duty(self) -> float:

@@ -27,7 +27,7 @@ import mmap
 import os
 import struct
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 from contextlib import suppress
 from typing import Final
 
@@ -109,6 +109,12 @@ class Announcer:
         if place >= _PLACES:
             place, job_id = _PLACES - 1, _UNKNOWN
         _PLACE.pack_into(self._memory, _WORDS + place * _PLACE.size, job_id)
+
+    def have_begun(self, job_ids: Collection[int]) -> None:
+        """This process ends now; it holds these jobs still, which had begun, and their threads may be at others."""
+        # From behind, as threads that go on write to the places in front.
+        for place, job_id in zip(range(_PLACES - 1, -1, -1), job_ids, strict=False):
+            self.begins(place if len(job_ids) <= _PLACES else _PLACES, job_id)
 
     def announce(self, status: int) -> None:
         """This process ends now, with this status, because our code decided so."""

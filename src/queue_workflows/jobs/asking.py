@@ -103,9 +103,18 @@ class Waiter(Protocol):
 class Errands:
     """One for all jobs of a worker: what asks in the name of a job, and a thread that async code asks on."""
 
-    def __init__(self, ask: Callable[[ClaimedJob, Question], Any]) -> None:
-        """`ask` waits out an outage while the job is held, and raises `LeaseLost` when it is not."""
+    def __init__(
+        self,
+        ask: Callable[[ClaimedJob, Question], Any],
+        *,
+        on_failure: Callable[[BaseException], None] = lambda _exc: None,
+    ) -> None:
+        """`ask` waits out an outage while the job is held, and raises `LeaseLost` when it is not.
+
+        `on_failure` is told why the thread cannot be started, and ends the process if that is at fault.
+        """
         self._ask = ask
+        self._on_failure = on_failure
         self._lock = threading.Lock()
         self._thread: ThreadPoolExecutor | None = None
 
@@ -168,7 +177,11 @@ class Errands:
         with self._lock:
             if self._thread is None:
                 self._thread = ThreadPoolExecutor(1, thread_name_prefix="qwf-ask")
-        return asyncio.get_running_loop().run_in_executor(self._thread, self._ask, job, question)
+        try:
+            return asyncio.get_running_loop().run_in_executor(self._thread, self._ask, job, question)
+        except Exception as refused:
+            self._on_failure(refused)
+            raise
 
 
 def _pause(waiter: Waiter, pause: Pause, begins: Callable[[], None]) -> None:

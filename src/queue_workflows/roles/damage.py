@@ -7,11 +7,13 @@ back as after a kill, and counted.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from typing import NoReturn
 
 from queue_workflows.db.exhaustion import is_exhausted, is_of_this_process
 from queue_workflows.errors import ExitCode
+from queue_workflows.host import last_word
 from queue_workflows.roles.hearing import Hearing
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.leaving import leave
@@ -29,10 +31,17 @@ class Damage:
 
     def after_job(self) -> None:
         """A job has ended in the main thread: hear the signals again, also those that it had ignored."""
+        self.leave_if_used_up()
+        self._hearing.hear_again()
+
+    def leave_if_used_up(self) -> None:
+        """End the process if jobs have left it no descriptor.
+
+        Before the end of any job is written: one that failed may have failed for want of a descriptor.
+        """
         self.leave_if_closed()
         if not self._hearing.has_room():
             self._crash("a job has left this process no descriptor to work with")
-        self._hearing.hear_again()
 
     def leave_if_closed(self) -> None:
         """End the process if a job has closed its descriptors.
@@ -48,14 +57,17 @@ class Damage:
         To wait for the database would not help: nothing but an end brings back what was used up.
         """
         if is_exhausted(failure):
-            self._crash(f"this process is out of descriptors or memory ({_in_a_line(failure)})")
+            self._crash(f"this process is out of descriptors, threads or memory ({_in_a_line(failure)})")
         if is_of_this_process(failure):
             self._crash(f"this process cannot go on ({_in_a_line(failure)})")
 
     def _crash(self, why: str) -> NoReturn:
         # A second thread that comes here waits for the end.
         self._leaving.acquire()
-        held = ", ".join(str(one.job.id) for one in self._holdings.all())
+        jobs = self._holdings.all()
+        # Else a job that has ended would not be suspected where its thread has begun another one.
+        last_word.own.have_begun([one.job.id for one in jobs if not math.isinf(one.started)])
+        held = ", ".join(str(one.job.id) for one in jobs)
         _log.critical("%s, so it ends; it holds the jobs %s", why, held)
         leave(ExitCode.FAILED)
 

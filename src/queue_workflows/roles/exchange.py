@@ -114,7 +114,7 @@ class Exchange:
 
     def exchange(self, limit: int, alone: bool) -> None:
         """Claim, and with it end what has ended; an answer that waits is taken in meanwhile."""
-        ended, self.unwritten = self.unwritten, []
+        ended = self._to_write()
         if ended:
             self._end_and_claim(ended, limit, alone)
             return
@@ -143,7 +143,7 @@ class Exchange:
 
     def write(self) -> None:
         """End what has ended, and claim nothing."""
-        ended, self.unwritten = self.unwritten, []
+        ended = self._to_write()
         try:
             endings = _endings_of(ended)
             with self._guardian.claiming:
@@ -160,6 +160,12 @@ class Exchange:
         if any(held.job.limit_key is not None or held.job.host_lock is not None for held in ended):
             # Whose slot or lock is free now has been let out of its lane, or promoted.
             self._taking.unsure()
+
+    def _to_write(self) -> list[HeldJob]:
+        if self.unwritten:
+            self._guardian.damage.leave_if_used_up()
+        ended, self.unwritten = self.unwritten, []
+        return ended
 
     def lost(self, exc: Exception, ended: list[HeldJob] | None = None) -> None:
         """Nobody knows what was done: it is written again, and what was claimed unread is given back."""

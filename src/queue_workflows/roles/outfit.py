@@ -104,7 +104,7 @@ class Outfit:
             listener=listener,
             aside=aside,
             windows=Windows(
-                Errands(aside.ask),
+                Errands(aside.ask, on_failure=guardian.damage.leave_if_at_fault),
                 guardian.terms.kept,
                 guardian.terms.locks,
                 lease_s=guardian.holdings.lease_s,

@@ -15,7 +15,7 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.config import current_config
-from queue_workflows.db.exhaustion import is_exhausted, is_of_this_process
+from queue_workflows.db.exhaustion import is_exhausted, is_of_this_process, is_refused_a_thread
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.errors import LeaseLost, QwfError
 from queue_workflows.gpu.cache import ModelCache
@@ -248,7 +248,7 @@ class Performer:
 def _is_away(exc: BaseException) -> bool:
     """Whether the database is away, or this process is used up; a file of the host app's is neither."""
     is_a_files = isinstance(exc, OSError) and is_of_this_process(exc) and not is_exhausted(exc)
-    return isinstance(exc, DATABASE_AWAY) and not is_a_files
+    return is_refused_a_thread(exc) or (isinstance(exc, DATABASE_AWAY) and not is_a_files)
 
 
 def _aside(job: ClaimedJob, reason: str, key: str | None) -> Ending:

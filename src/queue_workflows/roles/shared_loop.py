@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextvars import ContextVar, copy_context
 from typing import Any
@@ -27,7 +27,9 @@ at_hand: ContextVar[HeldJob | None] = ContextVar("queue_workflows_job_at_hand", 
 class SharedLoop:
     """Started with its first job, ended by `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_failure: Callable[[BaseException], None] = lambda _exc: None) -> None:
+        """`on_failure` is told why the loop cannot be started, and ends the process if that is at fault."""
+        self._on_failure = on_failure
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -65,23 +67,28 @@ class SharedLoop:
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._starting:
             if self._loop is None:
-                made: Future[asyncio.AbstractEventLoop] = Future()
-                self._thread = threading.Thread(target=self._turn, args=(made,), name="qwf-loop", daemon=True)
-                self._thread.start()
-                self._loop = made.result()
+                try:
+                    self._loop, self._thread = self._start()
+                except BaseException as refused:
+                    # While the exception is held: a loop that is made by half complains when it is let go of.
+                    self._on_failure(refused)
+                    raise
             return self._loop
 
-    def _turn(self, made: Future[asyncio.AbstractEventLoop]) -> None:
-        with asyncio.Runner() as runner:
-            try:
-                loop = runner.get_loop()
-            except BaseException as refused:
-                # The thread of the job waits for it.
-                made.set_exception(refused)
-                return
+    def _start(self) -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
+        """Made in the thread of a job, so that what it lacks is raised there, and only turned in its own."""
+        # With a factory it does not become the loop of this thread.
+        runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        loop = runner.get_loop()
+        loop.set_task_factory(_task_of_a_job)
+        thread = threading.Thread(target=self._turn, args=(runner,), name="qwf-loop", daemon=True)
+        thread.start()
+        return loop, thread
+
+    def _turn(self, runner: asyncio.Runner) -> None:
+        with runner:
+            loop = runner.get_loop()
             asyncio.set_event_loop(loop)
-            loop.set_task_factory(_task_of_a_job)
-            made.set_result(loop)
             while not self._closing:
                 try:
                     loop.run_forever()

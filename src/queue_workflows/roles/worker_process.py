@@ -159,15 +159,21 @@ def _work(
     identity: Identity,
     launcher_pid: int | None,
 ) -> ExitCode:
+    guardian: Guardian
     family, is_crew = family_of(options.queue), options.concurrency > 1 or options.queue == HOOKS_QUEUE
     models = _models_of(options.queue, settings)
     with (
         DeadMan(enabled=settings.deadman) as deadman,
-        Listener.on(database, [family.channel], payloads=[options.queue]) as listener,
+        Listener.on(
+            database,
+            [family.channel],
+            payloads=[options.queue],
+            on_failure=lambda exc: guardian.damage.leave_if_at_fault(exc),
+        ) as listener,
     ):
         if deadman.reason_off:
             _log.warning("no dead man's timer: %s", deadman.reason_off)
-        loop = SharedLoop() if is_crew else EventLoop()
+        loop = SharedLoop(lambda exc: guardian.damage.leave_if_at_fault(exc)) if is_crew else EventLoop()
         guardian = Guardian(
             identity,
             settings,
@@ -205,7 +211,7 @@ def _work(
         try:
             worker = _worker_of(outfit, is_crew=is_crew)
             status = worker.run()
-        except OSError as exc:
+        except Exception as exc:
             guardian.damage.leave_if_at_fault(exc)
             raise
         finally:
