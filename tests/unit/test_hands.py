@@ -23,9 +23,13 @@ class Bench:
         self._gate = threading.Semaphore(0)
         self._over = 0
         self.hands = Hands(1, perform=self._perform, ring=self.rung.set)
-        jobs = [HeldJob(SimpleNamespace(), SimpleNamespace(), Budget(9, 9), 0.0, 9.0) for _ in range(5)]  # type: ignore[arg-type]
+        jobs = [self._held(job_id) for job_id in range(1, 6)]
         self.hands.put(jobs, len(jobs))
         until(lambda: self.hands.waiting == 4)
+
+    def _held(self, job_id: int) -> HeldJob:
+        job, ctx = SimpleNamespace(id=job_id), SimpleNamespace()
+        return HeldJob(job, ctx, Budget(9, 9), 0.0, 9.0)  # type: ignore[arg-type]
 
     def _perform(self, held: HeldJob) -> None:
         self._gate.acquire()

@@ -36,10 +36,10 @@ from queue_workflows.db.descriptors import Descriptors
 PIPE: Final = "_QWF_LAST_WORD"
 _WORDS: Final = 4096
 _PLACES: Final = 4096
-_PLACE: Final = struct.Struct("=q")
+_PLACE: Final = "q"
 # In a place of its own: some thread has no place, so what has begun is not known.
 _UNKNOWN: Final = -1
-_SIZE: Final = _WORDS + _PLACES * _PLACE.size
+_SIZE: Final = _WORDS + _PLACES * struct.calcsize(_PLACE)
 
 
 class LastWord:
@@ -69,7 +69,7 @@ class LastWord:
     def begun(self) -> frozenset[int]:
         """The jobs that its threads began last; empty where that is not known."""
         written = os.pread(self._file, _SIZE - _WORDS, _WORDS)
-        begun = frozenset(job_id for (job_id,) in _PLACE.iter_unpack(written) if job_id)
+        begun = frozenset(job_id for job_id in memoryview(written).cast(_PLACE) if job_id)
         return frozenset() if _UNKNOWN in begun else begun
 
     def _words_heard(self) -> list[bytes]:
@@ -91,11 +91,11 @@ class Announcer:
         self._fd = int(given) if given.isdecimal() else -1
         self._pid = os.getpid()
         self._files = Descriptors(self._fd)
-        self._memory: mmap.mmap | None = None
+        self._places: memoryview | None = None
         if self._files.are_ours():
             os.set_inheritable(self._fd, False)
             with suppress(OSError, ValueError):
-                self._memory = mmap.mmap(self._fd, _SIZE)
+                self._places = memoryview(mmap.mmap(self._fd, _SIZE))[_WORDS:].cast(_PLACE)
 
     @property
     def has_file(self) -> bool:
@@ -104,11 +104,11 @@ class Announcer:
 
     def begins(self, place: int, job_id: int) -> None:
         """The thread at this place begins a job now."""
-        if self._memory is None:
+        if (places := self._places) is None:
             return
         if place >= _PLACES:
             place, job_id = _PLACES - 1, _UNKNOWN
-        _PLACE.pack_into(self._memory, _WORDS + place * _PLACE.size, job_id)
+        places[place] = job_id
 
     def have_begun(self, job_ids: Collection[int]) -> None:
         """This process ends now; it holds these jobs still, which had begun, and their threads may be at others."""

@@ -273,34 +273,27 @@ def _result_json(value: Any, finalize: Callable[[Any], Any], work: Work, limits:
     if final is None:
         return None
     try:
-        with _looked_at(work):
-            return limits.json(final)
-    except _Unusable:
-        raise
+        return limits.json(final)
     except PayloadError as refused:
         raise _Unusable(
             f"the result of {work.label} cannot be stored: {refused.message}",
             path=refused.path,
             advice=refused.advice,
         ) from None
+    except BaseException as wrong:
+        raise _unlooked_at(work, wrong) from None
 
 
 class _Unusable(PayloadError):
     """A result that no retry would make any better."""
 
 
-@contextlib.contextmanager
-def _looked_at(work: Work) -> Iterator[None]:
+def _unlooked_at(work: Work, wrong: BaseException) -> _Unusable:
     """While a result is looked at its own methods run, which may do anything."""
-    try:
-        yield
-    except PayloadError:
-        raise
-    except BaseException as wrong:
-        raise _Unusable(
-            f"the result of {work.label} cannot be stored: to look at it raised {type(wrong).__name__}",
-            advice="return plain dicts, lists, strings and numbers",
-        ) from None
+    return _Unusable(
+        f"the result of {work.label} cannot be stored: to look at it raised {type(wrong).__name__}",
+        advice="return plain dicts, lists, strings and numbers",
+    )
 
 
 # What no retry makes any better: the job's own word, its result, its references, its row.
@@ -311,9 +304,11 @@ def _check_kind(value: Any, work: Work) -> None:
     if value is None or type(value) in {dict, list, str, int, float, bool}:
         is_strange, is_dict = False, type(value) is dict
     else:
-        with _looked_at(work):
+        try:
             is_strange = inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value)
             is_dict = isinstance(value, dict)
+        except BaseException as wrong:
+            raise _unlooked_at(work, wrong) from None
     if is_strange:
         kind = type(value).__name__
         if inspect.iscoroutine(value) or inspect.isgenerator(value):

@@ -37,10 +37,8 @@ _CHECKS: Final[Mapping[type[ClaimedJob], Mapping[str, _Check]]] = {
         **_OF_ALL,
     },
 }
-_GETTERS: Final = {
-    kind: [(name, attrgetter(name), checked) for name, checked in checks.items()]
-    for kind, checks in _CHECKS.items()
-}
+# All columns of a job at once, in the order of its checks.
+_GETTERS: Final = {kind: attrgetter(*checks) for kind, checks in _CHECKS.items()}
 
 
 def faults_of(jobs: Sequence[ClaimedJob]) -> Faults:
@@ -49,15 +47,16 @@ def faults_of(jobs: Sequence[ClaimedJob]) -> Faults:
         return {}
     kind = next(base for base in type(jobs[0]).__mro__ if base in _GETTERS)
     # Many jobs say the same, and most say nothing: each value is looked at once.
+    columns = zip(*set(map(_GETTERS[kind], jobs)), strict=True)
     suspects = [
-        (name, get, checked)
-        for name, get, checked in _GETTERS[kind]
-        if not _are_sound(name, checked, set(map(get, jobs)))
+        (name, checked)
+        for (name, checked), values in zip(_CHECKS[kind].items(), columns, strict=True)
+        if not _are_sound(name, checked, set(values))
     ]
     faults: dict[int, UnusableRow] = {}
-    for name, get, checked in suspects:
+    for name, checked in suspects:
         for job in jobs:
-            if job.id not in faults and (fault := _fault(name, checked, get(job))) is not None:
+            if job.id not in faults and (fault := _fault(name, checked, getattr(job, name))) is not None:
                 faults[job.id] = fault
     return faults
 

@@ -62,7 +62,7 @@ class Background:
             self._most,
             perform=perform,
             ring=outfit.listener.interrupt,
-            begins=lambda place, held: last_word.own.begins(first + place, held.job.id),
+            begins=lambda place, job_id: last_word.own.begins(first + place, job_id),
         )
 
     def count(self) -> int:

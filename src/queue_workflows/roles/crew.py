@@ -85,7 +85,7 @@ class Crew:
             outfit.options.concurrency,
             perform=self._perform,
             ring=outfit.listener.interrupt,
-            begins=lambda place, held: last_word.own.begins(place, held.job.id),
+            begins=last_word.own.begins,
         )
         # Of hooks nothing is left.
         self._left = outfit.leftovers(is_crew=True) if outfit.hooks is None else None
@@ -405,5 +405,5 @@ class Crew:
         try:
             return self._performer.perform(held.job, held.ctx)
         finally:
-            self._guardian.damage.leave_if_closed()
+            self._guardian.damage.after_one_of_several()
             self._left.after(held, began)

@@ -36,11 +36,11 @@ class Hands:
         *,
         perform: Callable[[HeldJob], None],
         ring: Callable[[], None],
-        begins: Callable[[int, HeldJob], None] = lambda _place, _held: None,
+        begins: Callable[[int, int], None] = lambda _place, _job_id: None,
     ) -> None:
         """`ring` is called by a thread whose job has ended while the main thread waits for one.
 
-        `begins` is told which thread, by its number, begins which job.
+        `begins` is told which thread, by its number, begins which job, by its id.
         """
         self._most = most
         self._perform = perform
@@ -143,7 +143,7 @@ class Hands:
                         return
                     at.started = now()
                     at_hand.set(at)
-                    begins(place, at)
+                    begins(place, at.job.id)
                     perform(at)
                     self._over(at)
                     at = None

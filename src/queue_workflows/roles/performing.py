@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from json import loads
 from operator import attrgetter
@@ -141,6 +142,8 @@ class Performer:
         if isinstance(job, ClaimedNodeJob):
             if self._models is not None:
                 unload_idle_for(job.required_model, ctx, self._models, time.monotonic)
+            if job.survives_outage:
+                work = replace(work, survives_outage=True)
             work = on_resolved_inputs(work, job, partial(self._ask, job), self._host_refs, self._inputs)
             if (model := job.required_model) is not None and (models := self._models) is not None:
                 if not models.can_load(model):
@@ -156,7 +159,8 @@ class Performer:
                 ctx.begin(work.rules)
             except LeaseLost:
                 return Performed(None, counts=False)
-        ctx.survives_outage = work.survives_outage or getattr(job, "survives_outage", False)
+        if work.survives_outage:
+            ctx.survives_outage = True
         outcome = execute(
             job,
             work,
