@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,23 @@ def test_threads_that_cannot_be_started(floor: Floor) -> None:
     said = "\n".join(supervisor.said)
     assert "can't start new thread" in said
     assert "Traceback" not in said
+    assert {floor.jobs.seen(job_id, "failures") for job_id in good} == {(0,)}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_threads_that_end_as_they_start(floor: Floor) -> None:
+    """Nothing waits for their work: the worker ends, and the jobs that it held run in the next one."""
+    env = {**APP, "QWF_MAX_CRASHES": "5"}
+    with real_workers(floor.dsn, "fetch --concurrency 4", env=env) as supervisor:
+        spoils = floor.repository.enqueue("traces threads", queue="fetch").id
+        patiently(lambda: floor.are_in("completed", spoils))
+        good = [floor.repository.enqueue("async good", queue="fetch").id for _ in range(8)]
+        patiently(lambda: floor.are_in("completed", *good))
+        assert supervisor.stop() == 0
+    said = "\n".join(supervisor.said)
+    assert "Traceback" not in said
+    assert re.search(r"the thread qwf-\S+ ended by ValueError \(replaced by a job\), so it ends", said)
     assert {floor.jobs.seen(job_id, "failures") for job_id in good} == {(0,)}
 
 

@@ -78,6 +78,12 @@ def allows_no_thread(reason: str | None) -> None:
     threading.stack_size(1 << 47)
 
 
+@ingest_task("traces threads")
+def traces_threads(reason: str | None) -> None:
+    """As a broken debugger does: none that starts from now on gets to its first line."""
+    threading.settrace(_refused)
+
+
 @ingest_task("ignores signals")
 def ignores_signals(reason: str | None) -> dict[str, Any]:
     """In the main thread, where it may."""

@@ -111,7 +111,7 @@ class Announcer:
         places[place] = job_id
 
     def have_begun(self, job_ids: Collection[int]) -> None:
-        """This process ends now; it holds these jobs still, which had begun, and their threads may be at others."""
+        """This process ends now, and holds these jobs, which had begun; their threads may be at others."""
         # From behind, as threads that go on write to the places in front.
         for place, job_id in zip(range(_PLACES - 1, -1, -1), job_ids, strict=False):
             self.begins(place if len(job_ids) <= _PLACES else _PLACES, job_id)

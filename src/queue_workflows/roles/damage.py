@@ -21,6 +21,8 @@ from queue_workflows.roles.leaving import leave
 
 _log = logging.getLogger(__name__)
 
+# How the names of the engine's threads begin.
+_OURS: Final = "qwf-"
 _CLOSED: Final = "the descriptors of this process were closed"
 
 
@@ -70,6 +72,22 @@ class Damage:
         if is_of_this_process(failure):
             self._crash(f"this process cannot go on ({_in_a_line(failure)})")
 
+    def follow_threads(self) -> None:
+        """From now on the process ends when a thread of ours does by an exception: its work would be missed.
+
+        So may one whose start a job's debugger or profiler has broken.
+        """
+        of_others = threading.excepthook
+
+        def ended(what: threading.ExceptHookArgs) -> None:
+            name = "" if what.thread is None else what.thread.name
+            if name.startswith(_OURS):
+                raised = what.exc_value or what.exc_type()
+                self._crash(f"the thread {name} ended by {type(raised).__name__} ({_in_a_line(raised)})")
+            of_others(what)
+
+        threading.excepthook = ended
+
     def _crash(self, why: str) -> NoReturn:
         # A second thread that comes here waits for the end.
         self._leaving.acquire()
@@ -77,8 +95,11 @@ class Damage:
         # Else a job that has ended would not be suspected where its thread has begun another one.
         last_word.own.have_begun([one.job.id for one in jobs if not math.isinf(one.started)])
         held = ", ".join(str(one.job.id) for one in jobs)
-        _log.critical("%s, so it ends; it holds the jobs %s", why, held)
-        leave(ExitCode.FAILED)
+        # A job may have replaced what writes the log.
+        try:
+            _log.critical("%s, so it ends; it holds the jobs %s", why, held)
+        finally:
+            leave(ExitCode.FAILED)
 
 
 def _in_a_line(failure: BaseException) -> str:

@@ -159,7 +159,13 @@ def _work(
     identity: Identity,
     launcher_pid: int | None,
 ) -> ExitCode:
-    guardian: Guardian
+    guardians: list[Guardian] = []
+
+    def at_fault(failure: BaseException) -> None:
+        # Before there is one, nothing is claimed, and a failure is raised where it happens.
+        for guardian in guardians:
+            guardian.damage.leave_if_at_fault(failure)
+
     family, is_crew = family_of(options.queue), options.concurrency > 1 or options.queue == HOOKS_QUEUE
     models = _models_of(options.queue, settings)
     with (
@@ -168,12 +174,12 @@ def _work(
             database,
             [family.channel],
             payloads=[options.queue],
-            on_failure=lambda exc: guardian.damage.leave_if_at_fault(exc),
+            on_failure=at_fault,
         ) as listener,
     ):
         if deadman.reason_off:
             _log.warning("no dead man's timer: %s", deadman.reason_off)
-        loop = SharedLoop(lambda exc: guardian.damage.leave_if_at_fault(exc)) if is_crew else EventLoop()
+        loop = SharedLoop(at_fault) if is_crew else EventLoop()
         guardian = Guardian(
             identity,
             settings,
@@ -189,6 +195,7 @@ def _work(
             affinity=None if models is None else _affinity_of(models, settings, options),
             is_barred=_bar_of(loop, identity),
         )
+        guardians.append(guardian)
         aside = Aside(
             lambda: database.connect(autocommit=True, hot=True),
             guardian.holdings.holds,
@@ -197,6 +204,7 @@ def _work(
         guardian.outage.cuts(aside.cut_if_stuck)
         settle()
         observe_in_flight(options.queue, family.name, lambda: len(guardian.holdings.all()))
+        guardian.damage.follow_threads()
         guardian.start()
         report.look = lambda: judge(
             guardian.pulse(),
