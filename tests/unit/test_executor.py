@@ -330,6 +330,18 @@ def test_a_job_that_stops_its_loop_goes_on():
     assert len(went_on) == 1
 
 
+def test_a_loop_that_cannot_run_here_says_so():
+    """As inside another loop: nobody waits for a job that will never be run."""
+
+    async def inside():
+        with pytest.raises(RuntimeError, match="another loop is running"):
+            executed(coroutine, loop=loop)
+
+    with EventLoop() as loop:
+        asyncio.run(inside())
+        assert executed(coroutine, loop=loop) == Completed("1")
+
+
 @pytest.mark.parametrize("raiser", [raising, raising_async, subtask], ids=["sync", "async", "subtask"])
 def test_ctrl_c_is_passed_on_where_nobody_handles_it(raiser: Callable[[BaseException], Any]):
     """A test or a shell that runs a job is interrupted as ever; what was around the job is left."""

@@ -92,23 +92,31 @@ class EventLoop:
         """
         loop = self._runner.get_loop()
         task = loop.create_task(execution)
-        while True:
-            try:
-                return loop.run_until_complete(task)
-            except BaseException as broke_out:
-                if task.done() or loop.is_closed():
-                    raise
-                if not isinstance(broke_out, RuntimeError):
-                    _end(task, loop)
-                    raise
+        task.add_done_callback(lambda _done: loop.stop())
+        try:
+            while not task.done():
+                loop.run_forever()
+        except BaseException as broke_out:
+            if not _is_misused(broke_out):
+                _end(task, loop)
+            raise
+        return task.result()
+
+
+def _is_misused(broke_out: BaseException) -> bool:
+    """Whether the loop cannot be run here, as in a thread that runs another one."""
+    return isinstance(broke_out, RuntimeError)
 
 
 def _end(task: asyncio.Task[Outcome], loop: asyncio.AbstractEventLoop) -> None:
     task.cancel()
-    # It may stop the loop or raise again; how long that may go on is for the guards of its job to say.
+    # It may raise again; how long that may go on is for the guards of its job to say.
     while not task.done():
-        with contextlib.suppress(BaseException):
-            loop.run_until_complete(task)
+        try:
+            loop.run_forever()
+        except BaseException as broke_out:
+            if _is_misused(broke_out):
+                return
 
 
 def execute(

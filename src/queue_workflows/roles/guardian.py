@@ -185,10 +185,7 @@ class Guardian:
         self.outage.start()
 
     def close(self) -> None:
-        """Stop guarding, which only a worker that holds nothing may ask for, and take the heartbeat back.
-
-        Signals are heard until `hearing` is closed.
-        """
+        """Stop guarding a worker that holds nothing, and take the heartbeat back; signals are heard on."""
         self._closing = True
         self.hearing.ring()
         self._thread.join(_LAST_ROUND_S)
@@ -283,8 +280,7 @@ class Guardian:
         except BaseException as exc:
             self.damage.leave_if_closed()
             self.damage.leave_if_at_fault(exc)
-            # A worker without guards must not go on; what it holds is taken back when the lease lapses. A job
-            # may have replaced what writes the log.
+            # What it holds is taken back when the lease lapses. A job may have replaced what writes the log.
             try:
                 _log.exception("the guardian failed, so the worker ends")
             finally:
