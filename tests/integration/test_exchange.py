@@ -42,6 +42,7 @@ class MainThread:
         self.begun: list[HeldJob] = []
         self.claiming, self.jobs_done = Turns(), 0
         self.holdings, self.stopping = None, None
+        self.damage = SimpleNamespace(leave_if_used_up=lambda: None)
         touch = SimpleNamespace(intake=lambda: self.intake, meanwhile=self._meanwhile)
         outfit = SimpleNamespace(guardian=self, marks=Marks(0.0), redactor=None, touch=touch)
         self.exchanging = Exchange(cast(Outfit, outfit), self)

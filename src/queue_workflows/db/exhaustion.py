@@ -50,8 +50,11 @@ def is_exhausted(failure: BaseException) -> bool:
 
 
 def is_refused_a_thread(failure: BaseException) -> bool:
-    """Whether the system gave this process no further thread; Python has only words for that."""
-    return isinstance(failure, RuntimeError) and str(failure) == _NO_THREAD
+    """Whether the system gave this process no further thread; Python has only words for that.
+
+    One of a job's own kind is not asked for its words, which are the job's code.
+    """
+    return type(failure) is RuntimeError and failure.args == (_NO_THREAD,)
 
 
 def _says_so(failure: BaseException) -> bool:
