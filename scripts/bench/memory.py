@@ -32,8 +32,9 @@ def memory(bench: Bench) -> Sequence[Figure]:
                 if len(samples) % 100 == 0:
                     bench.say(f"{jobs - left:,} of {jobs:,} jobs")
                 time.sleep(bench.much(500, 50) / 1000)
-        if said(connection, LEFT):
-            raise SystemExit("the worker ended too early")
+            if left := said(connection, LEFT):
+                _, heard = process.communicate()
+                raise SystemExit(f"the worker ended by {process.returncode} before {left:,} jobs: {heard[-2000:]}")
     early = median(rss for done, rss in samples if 0.1 <= done <= 0.3) / 2**20
     late = median(rss for done, rss in samples if done >= 0.8) / 2**20
     return [
