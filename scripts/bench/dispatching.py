@@ -11,7 +11,7 @@ import psycopg
 from bench.figures import Figure
 from bench.measuring import Bench
 from queue_workflows import start_run
-from queue_workflows.jobs.dispatching import Dispatcher
+from queue_workflows.engine.runs.dispatcher import Dispatcher
 from queue_workflows.repositories import Ending, NodeJobRepository
 from queue_workflows.settings import load_settings
 from queue_workflows.states import JobStatus

@@ -34,7 +34,9 @@ def memory(bench: Bench) -> Sequence[Figure]:
                 time.sleep(bench.much(500, 50) / 1000)
             if left := said(connection, LEFT):
                 _, heard = process.communicate()
-                raise SystemExit(f"the worker ended by {process.returncode} before {left:,} jobs: {heard[-2000:]}")
+                raise SystemExit(
+                    f"the worker ended by {process.returncode} before {left:,} jobs: {heard[-2000:]}"
+                )
     early = median(rss for done, rss in samples if 0.1 <= done <= 0.3) / 2**20
     late = median(rss for done, rss in samples if done >= 0.8) / 2**20
     return [

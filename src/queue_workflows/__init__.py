@@ -22,6 +22,21 @@ if TYPE_CHECKING:
         set_workflow_dir,
         set_workflow_provider,
     )
+    from queue_workflows.engine.execution.context import JobContext
+    from queue_workflows.engine.limits.web_host_key import host_key
+    from queue_workflows.engine.outcomes import Cancelled, Discard, RetryAfter, Skip
+    from queue_workflows.engine.registry.tasks import IngestTask, ingest_task, register_ingest_task
+    from queue_workflows.engine.runs.retry import RunRetry, retry_run
+    from queue_workflows.engine.runs.verbs import (
+        cancel_node,
+        cancel_run,
+        cancel_runs,
+        start_run,
+        submit_input,
+    )
+    from queue_workflows.engine.schedules.declared import IngestSchedule, set_ingest_schedule
+    from queue_workflows.engine.watch.queue_snapshot import QueueSnapshot, ingest_snapshot
+    from queue_workflows.engine.watch.wait_for import wait_for
     from queue_workflows.errors import (
         ConfigurationError,
         CostAboveBurst,
@@ -61,15 +76,6 @@ if TYPE_CHECKING:
     from queue_workflows.host.locks import HostLock
     from queue_workflows.host.resources import ResourceKind, register_resource_kind
     from queue_workflows.host.workspaces import Workspace, workspace
-    from queue_workflows.jobs.context import JobContext
-    from queue_workflows.jobs.host_keys import host_key
-    from queue_workflows.jobs.outcomes import Cancelled, Discard, RetryAfter, Skip
-    from queue_workflows.jobs.retrying import RunRetry, retry_run
-    from queue_workflows.jobs.runs import cancel_node, cancel_run, cancel_runs, start_run, submit_input
-    from queue_workflows.jobs.schedules import IngestSchedule, set_ingest_schedule
-    from queue_workflows.jobs.snapshot import QueueSnapshot, ingest_snapshot
-    from queue_workflows.jobs.tasks import IngestTask, ingest_task, register_ingest_task
-    from queue_workflows.jobs.waiting import wait_for
     from queue_workflows.repositories import (
         BinaryRepository,
         DispatchEventRepository,
@@ -253,15 +259,15 @@ _HOMES: Final = {
     "host.locks": ("HostLock",),
     "host.resources": ("ResourceKind", "register_resource_kind"),
     "host.workspaces": ("Workspace", "workspace"),
-    "jobs.context": ("JobContext",),
-    "jobs.host_keys": ("host_key",),
-    "jobs.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),
-    "jobs.retrying": ("RunRetry", "retry_run"),
-    "jobs.runs": ("cancel_node", "cancel_run", "cancel_runs", "start_run", "submit_input"),
-    "jobs.schedules": ("IngestSchedule", "set_ingest_schedule"),
-    "jobs.snapshot": ("QueueSnapshot", "ingest_snapshot"),
-    "jobs.tasks": ("IngestTask", "ingest_task", "register_ingest_task"),
-    "jobs.waiting": ("wait_for",),
+    "engine.execution.context": ("JobContext",),
+    "engine.limits.web_host_key": ("host_key",),
+    "engine.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),
+    "engine.runs.retry": ("RunRetry", "retry_run"),
+    "engine.runs.verbs": ("cancel_node", "cancel_run", "cancel_runs", "start_run", "submit_input"),
+    "engine.schedules.declared": ("IngestSchedule", "set_ingest_schedule"),
+    "engine.watch.queue_snapshot": ("QueueSnapshot", "ingest_snapshot"),
+    "engine.registry.tasks": ("IngestTask", "ingest_task", "register_ingest_task"),
+    "engine.watch.wait_for": ("wait_for",),
     "repositories": (
         "BinaryRepository",
         "DispatchEventRepository",

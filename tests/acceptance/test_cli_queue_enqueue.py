@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from support.commands import qwf_here
 
-from queue_workflows.jobs.tasks import current_tasks, register_ingest_task
+from queue_workflows.engine.registry.tasks import current_tasks, register_ingest_task
 from queue_workflows.repositories.columns import CHUNK_ROWS
 
 

@@ -30,7 +30,7 @@ from support.workers import running_orchestrator, running_worker
 
 from queue_workflows.db import bootstrap
 from queue_workflows.db.engine import Database
-from queue_workflows.jobs.watching import watch_run
+from queue_workflows.engine.watch.follow import watch_run
 from queue_workflows.repositories import NodeJobRepository, RunRepository
 
 CHAIN: dict[str, Any] = {

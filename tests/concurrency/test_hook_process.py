@@ -18,6 +18,7 @@ from support.commands_kept import shell
 from support.processes import gone, linux_only
 from support.workers import until
 
+from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import SpawnRefused
 from queue_workflows.hooks.pid_files import sweep_pid_files
 from queue_workflows.hooks.process import HookExit, run_hook
@@ -26,7 +27,6 @@ from queue_workflows.host.directories import hold
 from queue_workflows.host.flock import has_alone
 from queue_workflows.host.lifetime import MARK
 from queue_workflows.host.spawner import Spawner
-from queue_workflows.jobs.redaction import Redactor
 
 pytestmark = linux_only
 

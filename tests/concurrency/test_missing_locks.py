@@ -13,6 +13,7 @@ import pytest
 from support.processes import Running
 
 from queue_workflows.db.doctor.findings import Status
+from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.errors import LockHeld
 from queue_workflows.host import flock
 from queue_workflows.host.claims import MARK, holders_of_removed
@@ -21,7 +22,6 @@ from queue_workflows.host.lock_checks import check_locks
 from queue_workflows.host.locks import HostLock, lock_file_name
 from queue_workflows.host.missing_locks import open_directory
 from queue_workflows.host.resources import ResourceKind
-from queue_workflows.jobs.kept_locks import KeptLocks
 from queue_workflows.repositories.claimed import Fence
 
 

@@ -23,12 +23,12 @@ from support.processes import Running, environment, linux_only, program
 from support.runs import settings, start
 from support.workers import until
 
+from queue_workflows.engine.execution.context import JobContext
+from queue_workflows.engine.upkeep.run_files import RUNS, UNKNOWN_KEPT_S, clear_places, has_places
+from queue_workflows.engine.upkeep.run_files import clear as clear_by_settings
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.host.directories import last_change, opened, take_away
 from queue_workflows.host.workspaces import WORKSPACES, Workspace, workspace
-from queue_workflows.jobs.clearing import RUNS, UNKNOWN_KEPT_S, clear_places, has_places
-from queue_workflows.jobs.clearing import clear as clear_by_settings
-from queue_workflows.jobs.context import JobContext
 from queue_workflows.repositories import IngestJobRepository
 
 DAY_S = 86_400.0

@@ -10,12 +10,12 @@ import pytest
 from support.claimed_jobs import context, node_job
 
 from queue_workflows import ModelSpec
+from queue_workflows.engine.execution.executor import execute
+from queue_workflows.engine.node_inputs.loaded_model import on_loaded_model
+from queue_workflows.engine.outcomes import Completed
+from queue_workflows.engine.registry.node_modules import ModuleResolver
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.gpu.models import ModelRegistry
-from queue_workflows.jobs.executor import execute
-from queue_workflows.jobs.modules import ModuleResolver
-from queue_workflows.jobs.outcomes import Completed
-from queue_workflows.jobs.warming import on_loaded_model
 
 torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
 

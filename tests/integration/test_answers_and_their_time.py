@@ -11,7 +11,7 @@ import pytest
 from support.jobs import CLEAR
 from support.runs import dispatcher, run_through, settle, start
 
-from queue_workflows.jobs import parking
+from queue_workflows.engine.runs import parked_inputs
 from queue_workflows.repositories import InputSubmissionRepository, RunRepository
 from queue_workflows.repositories.parking import ParkedJobRepository
 
@@ -79,8 +79,8 @@ def test_a_wrong_one_in_time_holds_the_end_up_no_longer(conn: psycopg.Connection
 
 def test_however_many_come_early(conn: psycopg.Connection, monkeypatch: pytest.MonkeyPatch) -> None:
     """All are taken up in their order: wrong ones are rejected, and so are those behind the good one."""
-    monkeypatch.setattr(parking, "AT_ONCE", 3)
-    monkeypatch.setattr(parking, "PENDING", parking.PENDING.replace("LIMIT 100", "LIMIT 3"))
+    monkeypatch.setattr(parked_inputs, "AT_ONCE", 3)
+    monkeypatch.setattr(parked_inputs, "PENDING", parked_inputs.PENDING.replace("LIMIT 100", "LIMIT 3"))
     run_id = start(
         conn, {"nodes": [{"id": "first", "module": "m"}, {**ASK["nodes"][0], "depends_on": ["first"]}]}
     )

@@ -20,6 +20,7 @@ import pytest
 from support.jobs import CLEAR
 from support.workers import until
 
+from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import LeaseLost, PluginConfigError
 from queue_workflows.hooks import installing
 from queue_workflows.hooks.binaries import ensure
@@ -27,7 +28,6 @@ from queue_workflows.hooks.installing import InstallationStopped, Workshop
 from queue_workflows.hooks.needs import Need, need_of, needs_of
 from queue_workflows.hooks.process import HookStop
 from queue_workflows.host.spawner import Spawner
-from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
 from queue_workflows.repositories.binaries import BinaryFence, BinaryRepository, Installed
 from queue_workflows.repositories.ending import Ending

@@ -9,8 +9,8 @@ from typing import Any
 import psycopg
 import pytest
 
-from queue_workflows.jobs.declaring import Declaring
-from queue_workflows.jobs.schedules import DeclaredSchedules
+from queue_workflows.engine.schedules.declared import DeclaredSchedules
+from queue_workflows.engine.schedules.publish import Declaring
 from queue_workflows.repositories import ScheduleRepository
 from queue_workflows.repositories.schedules import checked_words, state_of
 

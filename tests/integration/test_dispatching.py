@@ -12,9 +12,9 @@ from support.jobs import CLEAR
 from support.runs import dispatcher, run_through, settings, settle, start, work
 from support.workers import until
 
-from queue_workflows.jobs.delivering import deliver
-from queue_workflows.jobs.redaction import Redactor
-from queue_workflows.jobs.retrying import retry_run
+from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.engine.runs.finished_hooks import deliver
+from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.repositories import InputSubmissionRepository, NodeJobRepository, RunRepository, runs
 from queue_workflows.repositories.connection import Statements
 from queue_workflows.repositories.dispatching import DispatchRepository

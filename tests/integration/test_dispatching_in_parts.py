@@ -11,8 +11,8 @@ import pytest
 from support.jobs import CLEAR
 from support.runs import dispatcher, run_through, settle, start, work
 
-from queue_workflows.jobs import advancing
-from queue_workflows.jobs.runs import cancel_run
+from queue_workflows.engine.runs import advance
+from queue_workflows.engine.runs.verbs import cancel_run
 from queue_workflows.repositories import RunRepository
 
 ROOTS = {"nodes": [{"id": f"n{number}", "module": "m"} for number in range(10)]}
@@ -41,8 +41,8 @@ SKIPPED = {
 
 @pytest.fixture
 def conn(qwf_dsn: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[psycopg.Connection]:
-    monkeypatch.setattr(advancing, "NODES_AT_ONCE", 4)
-    monkeypatch.setattr(advancing, "ROWS_AT_ONCE", 6)
+    monkeypatch.setattr(advance, "NODES_AT_ONCE", 4)
+    monkeypatch.setattr(advance, "ROWS_AT_ONCE", 6)
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
         connection.execute(CLEAR)
         yield connection

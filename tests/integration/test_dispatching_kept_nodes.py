@@ -11,10 +11,10 @@ import pytest
 from support.jobs import CLEAR
 from support.runs import dispatcher, run_through, settle, start, work
 
-from queue_workflows.jobs import kept_nodes
-from queue_workflows.jobs.kept_nodes import KeptNodes
-from queue_workflows.jobs.retrying import retry_run
-from queue_workflows.jobs.runs import cancel_node
+from queue_workflows.engine.runs import node_cache
+from queue_workflows.engine.runs.node_cache import KeptNodes
+from queue_workflows.engine.runs.retry import retry_run
+from queue_workflows.engine.runs.verbs import cancel_node
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.workflow_nodes import WorkflowNodeRepository
 from queue_workflows.workflow.progress import Counters
@@ -94,7 +94,7 @@ def test_what_was_rolled_back_is_forgotten(conn: psycopg.Connection, monkeypatch
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The runs that moved least lately go first, and a run of very many nodes is not kept at all."""
-    monkeypatch.setattr(kept_nodes, "MOST_NODES", 10)
+    monkeypatch.setattr(node_cache, "MOST_NODES", 10)
     kept = KeptNodes()
     runs = [UUID(int=number) for number in range(4)]
     rows = {f"n{number}": Counters(f"n{number}") for number in range(4)}

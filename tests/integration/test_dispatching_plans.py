@@ -11,7 +11,7 @@ import pytest
 from support.plans import explain, rows_read
 
 from queue_workflows.db.pins import PLANNER
-from queue_workflows.jobs import parking as answers
+from queue_workflows.engine.runs import parked_inputs as answers
 from queue_workflows.repositories import dispatching, finished_runs, parking, pruning, workflow_nodes
 
 PLAN_MODES = ("force_custom_plan", "force_generic_plan")

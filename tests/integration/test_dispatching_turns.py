@@ -14,9 +14,9 @@ from support.jobs import CLEAR
 from support.runs import dispatcher, settings, settle, start, work
 
 from queue_workflows.db.listen import Wake
+from queue_workflows.engine.runs import dispatcher as dispatching
+from queue_workflows.engine.runs.dispatcher import Dispatcher, Woken
 from queue_workflows.errors import ExitCode
-from queue_workflows.jobs import dispatching
-from queue_workflows.jobs.dispatching import Dispatcher, Woken
 from queue_workflows.repositories.dispatching import BEGUN_AT_ONCE, EVENTS_AT_ONCE
 from queue_workflows.roles.orchestrator import Orchestrator
 

@@ -14,7 +14,7 @@ from support.threads import in_time
 
 from queue_workflows.db.asking import AskingConnection
 from queue_workflows.db.engine import Database
-from queue_workflows.jobs.guards import Budget, HeldJob
+from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.repositories import ClaimedJob, IngestJobRepository
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.faults import Faults, faults_of

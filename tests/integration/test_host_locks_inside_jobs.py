@@ -13,9 +13,9 @@ from support.limited_jobs import LimitedJobs, limited_jobs
 from support.workers import until
 
 from queue_workflows import Cancelled, HostLock, RetryAfter
+from queue_workflows.engine.execution.context import JobContext
+from queue_workflows.engine.outcomes import Stop
 from queue_workflows.host.locks import Free, Held, probe
-from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.outcomes import Stop
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from support.roles import Roles
 
-from queue_workflows.jobs.maintenance import sweep
+from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.repositories import WorkerControlRepository
 from queue_workflows.settings import Settings
 

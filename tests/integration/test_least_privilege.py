@@ -36,9 +36,9 @@ from queue_workflows import (
     start_run,
     submit_input,
 )
+from queue_workflows.engine.schedules.declared import DeclaredSchedules
+from queue_workflows.engine.schedules.publish import Declaring
 from queue_workflows.errors import AccessRefused
-from queue_workflows.jobs.declaring import Declaring
-from queue_workflows.jobs.schedules import DeclaredSchedules
 from queue_workflows.repositories import Ending, NewNodeJob, RateRepository, error_entry
 from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.rates import Rule

@@ -10,10 +10,10 @@ import pytest
 from support.jobs import CLEAR
 from support.runs import dispatcher, run_through, settings, settle, start
 
-from queue_workflows.jobs.dispatching import Dispatcher
-from queue_workflows.jobs.opening import ELEMENTS_AT_ONCE
-from queue_workflows.jobs.retrying import retry_run
-from queue_workflows.jobs.runs import cancel_run
+from queue_workflows.engine.runs.dispatcher import Dispatcher
+from queue_workflows.engine.runs.open_nodes import ELEMENTS_AT_ONCE
+from queue_workflows.engine.runs.retry import retry_run
+from queue_workflows.engine.runs.verbs import cancel_run
 from queue_workflows.repositories import RunRepository
 from queue_workflows.states import RunStatus
 

@@ -13,9 +13,9 @@ from support.limited import CLEAR_LIMITS, Hand
 from support.workers import patiently, running_orchestrator, running_worker
 
 from queue_workflows import start_run
+from queue_workflows.engine.registry.tasks import TaskRegistry
+from queue_workflows.engine.runs.named_locks import Names, names_of
 from queue_workflows.errors import DocumentError, PayloadError, RefError
-from queue_workflows.jobs.held_names import Names, names_of
-from queue_workflows.jobs.tasks import TaskRegistry
 from queue_workflows.repositories import LimitRepository, RunRepository, enqueue_ingest_job
 from queue_workflows.workflow.spec import TaskNode, load_document
 

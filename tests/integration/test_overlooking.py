@@ -12,9 +12,9 @@ import pytest
 from support.jobs import CLEAR
 from support.plans import explain
 
+from queue_workflows.engine.watch.run_reader import MOST_TELLING, Overlook
+from queue_workflows.engine.watch.run_view import Activity, Elements, NodeOverview, RunOverview
 from queue_workflows.errors import UnknownRun
-from queue_workflows.jobs.overlooking import MOST_TELLING, Overlook
-from queue_workflows.jobs.overview import Activity, Elements, NodeOverview, RunOverview
 from queue_workflows.repositories import (
     DispatchEventRepository,
     NewNodeJob,

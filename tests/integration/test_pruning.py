@@ -10,9 +10,9 @@ import pytest
 from support.jobs import CLEAR
 from support.runs import dispatcher, run_through, settings, settle, start, work
 
+from queue_workflows.engine.runs.retry import retry_run
+from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
 from queue_workflows.errors import RunRefused
-from queue_workflows.jobs.pruning import EVERY_S, Pruning
-from queue_workflows.jobs.retrying import retry_run
 from queue_workflows.repositories import IngestJobRepository
 from queue_workflows.repositories.pruning import PruningRepository
 

@@ -17,10 +17,10 @@ from support.threads import together
 from support.workers import until
 
 from queue_workflows import Cancelled, CostAboveBurst, RetryAfter, UnknownRate
+from queue_workflows.engine.execution.callable import Work
+from queue_workflows.engine.execution.executor import execute
+from queue_workflows.engine.outcomes import RetryLater, Stop
 from queue_workflows.errors import ConfigurationError, LeaseLost, PayloadError
-from queue_workflows.jobs.executor import execute
-from queue_workflows.jobs.outcomes import RetryLater, Stop
-from queue_workflows.jobs.work import Work
 from queue_workflows.repositories import RateRepository
 
 SLOW = {"per_s": 0.001, "burst": 2.0}

@@ -13,8 +13,8 @@ from support.jobs import CLEAR
 from support.plans import explain
 from support.run_rows import RunRows
 
+from queue_workflows.engine.node_inputs.references import load_scope
 from queue_workflows.errors import RefError, UnknownRun
-from queue_workflows.jobs.scope import load_scope
 from queue_workflows.repositories import RunRepository, scopes
 from queue_workflows.repositories.scopes import Want
 from queue_workflows.workflow.paths import Path

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 
+from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ConfigurationError, PayloadError
-from queue_workflows.jobs.maintenance import sweep
 from queue_workflows.repositories import (
     HeartbeatRepository,
     IngestJobRepository,

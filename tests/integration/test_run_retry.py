@@ -15,9 +15,9 @@ from support.runs import Body, dispatcher, run_through, settle, start, work
 from support.schemas import blocked, until
 
 from queue_workflows import RunRefused, UnknownNode, UnknownRun
-from queue_workflows.jobs import opening
-from queue_workflows.jobs.retrying import RunRetry, retry_run
-from queue_workflows.jobs.runs import cancel_run
+from queue_workflows.engine.runs import open_nodes
+from queue_workflows.engine.runs.retry import RunRetry, retry_run
+from queue_workflows.engine.runs.verbs import cancel_run
 from queue_workflows.repositories import NodeJobRepository, RunRepository
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.claimed import ClaimedNodeJob
@@ -254,7 +254,7 @@ def test_a_failure_stops_a_list_in_the_middle(stage: Stage) -> None:
 
 def test_a_list_in_parts_is_over_when_its_last_job_is(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Elements that are kept beyond the part at which it stops count for none that is still running."""
-    monkeypatch.setattr(opening, "ELEMENTS_AT_ONCE", 2)
+    monkeypatch.setattr(open_nodes, "ELEMENTS_AT_ONCE", 2)
     nodes = [{"id": "draw", "module": "draw", "for_each": [0, 1, 2, 3, 4]}]
     run_id = start(stage.connection, {"nodes": nodes})
     settle(stage.dispatcher)

@@ -16,8 +16,8 @@ from support.runs import dispatcher, run_through
 
 from queue_workflows import PayloadError, RunRefused, UnknownNode, UnknownRun
 from queue_workflows.config import set_workflow_provider
+from queue_workflows.engine.runs.verbs import cancel_node, cancel_run, cancel_runs, start_run, submit_input
 from queue_workflows.errors import DocumentError, UnknownWorkflow
-from queue_workflows.jobs.runs import cancel_node, cancel_run, cancel_runs, start_run, submit_input
 from queue_workflows.repositories import (
     InputSubmissionRepository,
     NewNodeJob,

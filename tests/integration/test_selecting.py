@@ -12,8 +12,8 @@ import pytest
 from support.jobs import CLEAR, Jobs, ending, jobs_of
 from support.plans import explain
 
+from queue_workflows.engine.operate.many_jobs import Verb, decide_matching, decide_named
 from queue_workflows.errors import PayloadError
-from queue_workflows.jobs.deciding import Verb, decide_matching, decide_named
 from queue_workflows.repositories import selecting
 from queue_workflows.repositories.families import FAMILIES, INGEST, NODE, Family
 from queue_workflows.repositories.selecting import JobFilter, SelectingRepository

@@ -8,11 +8,11 @@ import psycopg
 import pytest
 from sqlalchemy.orm import Session
 
+from queue_workflows.engine.execution.backoff import Backoff
+from queue_workflows.engine.execution.ending import ending_of
+from queue_workflows.engine.outcomes import Failed
+from queue_workflows.engine.registry.tasks import IngestTask, TaskRegistry
 from queue_workflows.errors import ConfigurationError, PayloadError
-from queue_workflows.jobs.ending import ending_of
-from queue_workflows.jobs.outcomes import Failed
-from queue_workflows.jobs.retries import Backoff
-from queue_workflows.jobs.tasks import IngestTask, TaskRegistry
 from queue_workflows.repositories import IngestJobRepository, error_entry
 
 registry = TaskRegistry()

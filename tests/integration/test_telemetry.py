@@ -24,13 +24,13 @@ from support.workers import worker_command, worker_environment
 
 from queue_workflows import NewIngestJob, enqueue_ingest_job, enqueue_many, start_run
 from queue_workflows.db.asking import AskingConnection
-from queue_workflows.jobs.asking import Awaited, Wait
-from queue_workflows.jobs.executor import execute
-from queue_workflows.jobs.importing import sending_on
-from queue_workflows.jobs.maintenance import sweep
-from queue_workflows.jobs.observing import insert_ticks, processing
-from queue_workflows.jobs.outcomes import Completed
-from queue_workflows.jobs.work import Work
+from queue_workflows.engine.execution.callable import Work
+from queue_workflows.engine.execution.executor import execute
+from queue_workflows.engine.limits.wait_loop import Awaited, Wait
+from queue_workflows.engine.operate.import_file import sending_on
+from queue_workflows.engine.outcomes import Completed
+from queue_workflows.engine.telemetry import insert_ticks, processing
+from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.models import Schedule
 from queue_workflows.repositories import IngestJobRepository, ScheduleRepository
 from queue_workflows.repositories.enqueueing import current_rows

@@ -28,7 +28,7 @@ from queue_workflows import (
     WaitTimeout,
     wait_for,
 )
-from queue_workflows.jobs.waiting import LATEST_S, SOONEST_S
+from queue_workflows.engine.watch.wait_for import LATEST_S, SOONEST_S
 from queue_workflows.repositories import IngestJobRepository, StartedRun
 
 

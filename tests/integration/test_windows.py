@@ -18,10 +18,10 @@ from support.threads import together
 from support.workers import until
 
 from queue_workflows import Cancelled, LimitRepository, RetryAfter, WindowOrder
+from queue_workflows.engine.execution.context import JobContext
+from queue_workflows.engine.limits import windows
+from queue_workflows.engine.outcomes import Stop
 from queue_workflows.errors import LeaseLost, PayloadError
-from queue_workflows.jobs import windows
-from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.outcomes import Stop
 
 FOR_EVER = {"max_wait_s": math.inf}
 

@@ -18,9 +18,9 @@ from support.tcp_proxy import TcpProxy
 from support.workers import running_worker, until
 
 from queue_workflows.db import bootstrap
+from queue_workflows.engine.execution.guards import Budget, HeldJob
+from queue_workflows.engine.outcomes import Stop
 from queue_workflows.host.deadman import DeadMan, boottime
-from queue_workflows.jobs.guards import Budget, HeldJob
-from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
 from queue_workflows.repositories.holding import Control
 from queue_workflows.roles.guardian import Guardian

@@ -11,7 +11,7 @@ import pytest
 from support.jobs import Jobs, jobs_of
 from support.limited import CLEAR_LIMITS, Hand, cap, hand, where
 
-from queue_workflows.jobs.keyed_limits import LaneWalk, admit
+from queue_workflows.engine.limits.lane_upkeep import LaneWalk, admit
 from queue_workflows.repositories.advancing import NEAR
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.families import BY_NAME

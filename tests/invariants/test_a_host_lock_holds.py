@@ -18,11 +18,11 @@ from support.jobs import CLEAR, Jobs, ending
 from support.limited import CLEAR_LIMITS, Hand, cap, hand, holders
 from support.workers import patiently, running_worker
 
+from queue_workflows.engine.limits.held_host_locks import LOOK_EVERY_S
+from queue_workflows.engine.limits.held_slots import KeptSlots
+from queue_workflows.engine.limits.wait_loop import Errands
+from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.host.locks import Held, HostLock, lock_file_name, probe
-from queue_workflows.jobs.asking import Errands
-from queue_workflows.jobs.kept_locks import LOOK_EVERY_S
-from queue_workflows.jobs.kept_slots import KeptSlots
-from queue_workflows.jobs.windows import Windows
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 from queue_workflows.repositories.host_locks import HostLockRepository
 from queue_workflows.roles.lock_look import LockLook

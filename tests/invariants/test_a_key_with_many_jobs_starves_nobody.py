@@ -11,7 +11,7 @@ from support.jobs import Jobs, ending, jobs_of
 from support.limited import CLEAR_LIMITS, cap, hand, holders, where
 from support.ticking import away_since, pass_once
 
-from queue_workflows.jobs.keyed_limits import LaneWalk, admit, free_left_by
+from queue_workflows.engine.limits.lane_upkeep import LaneWalk, admit, free_left_by
 from queue_workflows.repositories import (
     IngestJobRepository,
     NewIngestJob,

@@ -16,8 +16,8 @@ from support.runs import dispatcher, settle, start, work
 from support.statement_proxy import Moment, StatementProxy
 from support.workers import patiently, running_orchestrator
 
-from queue_workflows.jobs import parking
-from queue_workflows.jobs.advancing import NODES_AT_ONCE
+from queue_workflows.engine.runs import parked_inputs
+from queue_workflows.engine.runs.advance import NODES_AT_ONCE
 from queue_workflows.repositories import InputSubmissionRepository, RunRepository, dispatching, workflow_nodes
 from queue_workflows.repositories.finished_runs import DELIVERED
 
@@ -197,7 +197,7 @@ def test_killed_with_an_answer_in_its_hands(floor, proxy: StatementProxy, moment
     run_id = start(connection, CHAIN)
     with running_orchestrator(proxy.dsn) as victim:
         patiently(lambda: jobs_of(connection, "ask") or (work(connection, body) and False))
-        trap = proxy.trap(parking.PROCESS, moment=moment)
+        trap = proxy.trap(parked_inputs.PROCESS, moment=moment)
         answer = InputSubmissionRepository(connection).insert(run_id, "ask", {"ok": True})
         trap.sprung(300)
         victim.kill()

@@ -11,8 +11,8 @@ import pytest
 from support.limited import cap
 from support.limited_jobs import LimitedJobs, limited_jobs
 
-from queue_workflows.jobs.asking import Errands
-from queue_workflows.jobs.windows import Windows
+from queue_workflows.engine.limits.wait_loop import Errands
+from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.repositories.slots import SlotRepository
 from queue_workflows.roles.aside import Aside
 

@@ -8,7 +8,7 @@ import psycopg
 from support.jobs import CLEAR
 from support.runs import dispatcher, run_through, start
 
-from queue_workflows.jobs.retrying import retry_run
+from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.repositories import NodeJobRepository
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 

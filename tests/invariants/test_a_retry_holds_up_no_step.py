@@ -10,7 +10,7 @@ import pytest
 from support.jobs import CLEAR
 from support.runs import dispatcher, settle, start
 
-from queue_workflows.jobs.retrying import retry_run
+from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.repositories import NodeJobRepository, RunRepository
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.ending import Ending, error_entry

@@ -12,10 +12,10 @@ from support.claimed_jobs import context
 from support.jobs import Jobs, jobs_of
 from support.limited import CLEAR_LIMITS, Hand, cap, hand, holders
 
-from queue_workflows.jobs.asking import Errands
-from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.outcomes import Stop
-from queue_workflows.jobs.windows import Windows
+from queue_workflows.engine.execution.context import JobContext
+from queue_workflows.engine.limits.wait_loop import Errands
+from queue_workflows.engine.limits.windows import Windows
+from queue_workflows.engine.outcomes import Stop
 from queue_workflows.roles.intake import Intake
 
 KEY = "host:example.org"

@@ -11,7 +11,7 @@ import pytest
 from support.hook_stage import UNTIL, Stage, result
 from support.jobs import CLEAR
 
-from queue_workflows.jobs.retrying import retry_run
+from queue_workflows.engine.runs.retry import retry_run
 
 NOTHING_LEFT = "its run is sealed: there is nothing left that it could run beside"
 

@@ -14,10 +14,10 @@ from support.runs import dispatcher, settle, start
 from support.threads import together
 
 from queue_workflows.db.pins import PLANNER
+from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.hooks.attempting import HookTerms
 from queue_workflows.hooks.performing import HookRunner
 from queue_workflows.hooks.places import run_directory
-from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.claiming import UNMARKED, claim_params
 from queue_workflows.repositories.ending import Ending

@@ -6,7 +6,7 @@ import psycopg
 from support.jobs import CLEAR
 from support.runs import dispatcher, run_through, settings, start
 
-from queue_workflows.jobs.pruning import EVERY_S, Pruning
+from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
 from queue_workflows.repositories.pruning import JOBS_AT_ONCE
 
 OLD = """

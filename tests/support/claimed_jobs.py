@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from queue_workflows.jobs.context import JobContext
+from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)

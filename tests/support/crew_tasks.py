@@ -123,7 +123,7 @@ def interrupted_late(reason: str | None, args: dict[str, Any]) -> None:
 def _is_at_a_job(thread: int) -> bool:
     frame = sys._current_frames().get(thread)
     while frame is not None:
-        if frame.f_globals["__name__"] in (__name__, "queue_workflows.jobs.executor"):
+        if frame.f_globals["__name__"] in (__name__, "queue_workflows.engine.execution.executor"):
             return True
         frame = frame.f_back
     return False

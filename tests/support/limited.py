@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from support.jobs import QUEUES, ending
 
-from queue_workflows.jobs.kept_locks import KeptLocks
+from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.repositories import ClaimedJob, IngestJobRepository, LimitRepository, NodeJobRepository
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.fields import PayloadLimits

@@ -11,11 +11,11 @@ from typing import Any
 import psycopg
 from support.claimed_jobs import context, ingest_job
 
-from queue_workflows.jobs.asking import Errands, Question
-from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.kept_locks import KeptLocks
-from queue_workflows.jobs.kept_slots import KeptSlots
-from queue_workflows.jobs.windows import Windows
+from queue_workflows.engine.execution.context import JobContext
+from queue_workflows.engine.limits.held_host_locks import KeptLocks
+from queue_workflows.engine.limits.held_slots import KeptSlots
+from queue_workflows.engine.limits.wait_loop import Errands, Question
+from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.repositories.claimed import ClaimedJob
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 
+from queue_workflows.engine.runs.dispatcher import Dispatcher
+from queue_workflows.engine.runs.open_nodes import Host
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.jobs.dispatching import Dispatcher
-from queue_workflows.jobs.opening import Host
 from queue_workflows.repositories import NodeJobRepository, RunRepository
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.ending import Ending, error_entry

@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 
-from queue_workflows.jobs.declaring import Declaring
-from queue_workflows.jobs.schedules import task_options
+from queue_workflows.engine.schedules.declared import task_options
+from queue_workflows.engine.schedules.publish import Declaring
 from queue_workflows.models import Schedule
 from queue_workflows.roles.loop import Halt, Waiter
 from queue_workflows.roles.scheduler import Scheduler

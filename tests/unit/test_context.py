@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from support.claimed_jobs import MOMENT, context, ingest_job, node_job
 
+from queue_workflows.engine.execution.context import FenceToken, JobContext
+from queue_workflows.engine.outcomes import Cancelled, Stop
 from queue_workflows.errors import LeaseLost, PayloadError
-from queue_workflows.jobs.context import FenceToken, JobContext
-from queue_workflows.jobs.outcomes import Cancelled, Stop
 
 
 class Clock:

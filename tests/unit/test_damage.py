@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from queue_workflows.db.exhaustion import is_exhausted
+from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.host import last_word
 from queue_workflows.host.deadman import DeadMan
 from queue_workflows.host.last_word import PIPE, Announcer, LastWord
-from queue_workflows.jobs.guards import Budget, HeldJob
 from queue_workflows.roles import damage as damage_module
 from queue_workflows.roles.damage import Damage
 from queue_workflows.roles.hearing import Hearing

@@ -12,7 +12,7 @@ import pytest
 
 from queue_workflows.cli.drawing.run import MOST_ROWS, bar, draw, draw_within
 from queue_workflows.cli.terminal import Terminal, padded, wide
-from queue_workflows.jobs.overview import Activity, Elements, NodeOverview, RunOverview
+from queue_workflows.engine.watch.run_view import Activity, Elements, NodeOverview, RunOverview
 
 START = datetime(2026, 1, 2, 14, tzinfo=UTC)
 RUN = uuid.UUID("0190b5d4-0000-7000-8000-000000000007")

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from support.claimed_jobs import MOMENT, context, ingest_job, node_job
 
-from queue_workflows.errors import LeaseLost
-from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.executor import EventLoop, execute, perform
-from queue_workflows.jobs.modules import ModuleResolver
-from queue_workflows.jobs.outcomes import (
+from queue_workflows.engine.execution.callable import Work
+from queue_workflows.engine.execution.context import JobContext
+from queue_workflows.engine.execution.executor import EventLoop, execute, perform
+from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.engine.outcomes import (
     Abandoned,
     Cancelled,
     CancelledOutcome,
@@ -39,9 +39,9 @@ from queue_workflows.jobs.outcomes import (
     Skipped,
     Stop,
 )
-from queue_workflows.jobs.redaction import Redactor
-from queue_workflows.jobs.tasks import TaskRegistry
-from queue_workflows.jobs.work import Work
+from queue_workflows.engine.registry.node_modules import ModuleResolver
+from queue_workflows.engine.registry.tasks import TaskRegistry
+from queue_workflows.errors import LeaseLost
 from queue_workflows.repositories.fields import PayloadLimits
 
 
@@ -227,7 +227,7 @@ def test_any_other_exception_is_a_failure(raiser: Callable[[BaseException], Any]
     assert (entry["kind"], entry["type"], entry["message"]) == ("exception", "LookupError", "no page")
     assert "KeyError: 'key'" in entry["traceback"]
     assert "direct cause" in entry["traceback"]
-    assert "jobs/executor.py" not in entry["traceback"]
+    assert "engine/execution/executor.py" not in entry["traceback"]
     assert failure(raiser(json.JSONDecodeError("bad", "x", 0)))["type"] == "json.decoder.JSONDecodeError"
     assert failure(raiser(asyncio.CancelledError()))["type"] == "asyncio.exceptions.CancelledError"
     assert failure(raiser(GeneratorExit()))["type"] == "GeneratorExit"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from queue_workflows.jobs.context import Loading
-from queue_workflows.jobs.guards import Budget, HeldJob, Verdict, next_verdict_at, verdict_on
+from queue_workflows.engine.execution.context import Loading
+from queue_workflows.engine.execution.guards import Budget, HeldJob, Verdict, next_verdict_at, verdict_on
 
 
 def held(

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from support.workers import until
 
-from queue_workflows.jobs.guards import Budget, HeldJob
+from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.roles.hands import Hands
 
 PATIENCE_S = 30.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.host.deadman import DeadMan
-from queue_workflows.jobs.guards import Budget, HeldJob
 from queue_workflows.roles.holdings import Holdings
 
 

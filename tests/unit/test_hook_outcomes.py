@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from queue_workflows.engine.outcomes import Discard, Skip
 from queue_workflows.errors import HookFailed
 from queue_workflows.hooks.outcomes import SEALED, result_of
 from queue_workflows.hooks.output import HookLine, HookOutput
 from queue_workflows.hooks.process import HookExit
-from queue_workflows.jobs.outcomes import Discard, Skip
 
 LATE = "it took longer than it may, and was ended after 1.5 s"
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from queue_workflows.engine.operate.import_file import JobRows, LineReader, our_rows
+from queue_workflows.engine.registry.tasks import TaskRegistry
 from queue_workflows.errors import PayloadError
-from queue_workflows.jobs.importing import JobRows, LineReader, our_rows
-from queue_workflows.jobs.tasks import TaskRegistry
 from queue_workflows.repositories.enqueueing import current_rows
 from queue_workflows.repositories.ingest_rows import BULK
 

@@ -9,7 +9,7 @@ import pytest
 
 from queue_workflows import ConfigurationError, IngestSchedule, configure, set_ingest_schedule
 from queue_workflows.config import current_config, reset_config
-from queue_workflows.jobs.declaring import Declaring
+from queue_workflows.engine.schedules.publish import Declaring
 
 NIGHTLY: dict[str, Any] = {"name": "nightly", "cron": "0 3 * * *", "task_name": "tidy", "queue": "load"}
 

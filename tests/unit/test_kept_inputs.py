@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from queue_workflows.jobs.late_inputs import KeptInputs
+from queue_workflows.engine.node_inputs.resolved_inputs import KeptInputs
 from queue_workflows.workflow.paths import Path
 
 ALL = [Path("inputs")]

@@ -11,12 +11,12 @@ from support.claimed_jobs import context, node_job
 from support.telemetry import sdk_here
 
 from queue_workflows import ModelLoadFailed, ModelSpec
+from queue_workflows.engine.execution.callable import Work
+from queue_workflows.engine.node_inputs.loaded_model import on_loaded_model, unload_idle_for
+from queue_workflows.engine.outcomes import Stop
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.gpu.models import ModelRegistry
-from queue_workflows.jobs.outcomes import Stop
-from queue_workflows.jobs.warming import on_loaded_model, unload_idle_for
-from queue_workflows.jobs.work import Work
 from queue_workflows.telemetry import names
 
 

@@ -15,10 +15,10 @@ from support.claimed_jobs import context, node_job
 
 from queue_workflows import set_invoke_context, set_node_module_package, set_node_resolver
 from queue_workflows.config import current_config
+from queue_workflows.engine.execution.executor import execute
+from queue_workflows.engine.outcomes import Completed, Failed
+from queue_workflows.engine.registry.node_modules import ModuleResolver
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.jobs.executor import execute
-from queue_workflows.jobs.modules import ModuleResolver
-from queue_workflows.jobs.outcomes import Completed, Failed
 
 MODULES = {
     "__init__": "import os\n",

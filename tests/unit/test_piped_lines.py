@@ -8,9 +8,9 @@ from contextlib import suppress
 
 import pytest
 
+from queue_workflows.engine.operate.import_file import Batch, batches_of, lines_of
+from queue_workflows.engine.operate.piped_lines import PipedLines
 from queue_workflows.errors import LineRefused
-from queue_workflows.jobs.importing import Batch, batches_of, lines_of
-from queue_workflows.jobs.piped_lines import PipedLines
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_workflows.db.dsn import parse_dsn, secrets_of
-from queue_workflows.jobs.redaction import Redactor
+from queue_workflows.engine.execution.redaction import Redactor
 
 plain = Redactor()
 

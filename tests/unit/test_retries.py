@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_workflows.jobs.retries import LONGEST_BACKOFF_S, Backoff, rule_of
+from queue_workflows.engine.execution.backoff import LONGEST_BACKOFF_S, Backoff, rule_of
 from queue_workflows.settings import Settings
 
 DAY = 86_400.0

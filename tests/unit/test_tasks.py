@@ -17,9 +17,9 @@ import pytest
 from support.claimed_jobs import context, ingest_job
 
 import queue_workflows
+from queue_workflows.engine.registry import tasks
+from queue_workflows.engine.registry.tasks import EnqueueOptions, IngestTask, TaskRegistry
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.jobs import tasks
-from queue_workflows.jobs.tasks import EnqueueOptions, IngestTask, TaskRegistry
 from queue_workflows.repositories import NewIngestJob
 
 
@@ -194,7 +194,7 @@ def test_a_module_imported_again_registers_its_tasks_again(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(tasks, "test_registry", registry, raising=False)
     source = """
-from queue_workflows.jobs import tasks
+from queue_workflows.engine import tasks
 @tasks.test_registry.task("fetch", queue="fetch")
 def fetch(reason):
     return NUMBER

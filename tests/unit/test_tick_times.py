@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from cronsim import CronSim
 
-from queue_workflows.jobs.tick_times import last_ticks, next_tick, ticks_after
+from queue_workflows.engine.schedules.cron import last_ticks, next_tick, ticks_after
 
 MINUTE = timedelta(minutes=1)
 Wall = Callable[[datetime], bool]

@@ -7,8 +7,8 @@ from itertools import islice
 
 import pytest
 
-from queue_workflows.jobs.tick_times import ticks_after, zone_of
-from queue_workflows.jobs.ticking import Plan, Times, begins_at, plan, reason_of
+from queue_workflows.engine.schedules.cron import ticks_after, zone_of
+from queue_workflows.engine.schedules.due_ticks import Plan, Times, begins_at, plan, reason_of
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)

@@ -86,9 +86,9 @@ def ensure_(
     """
     from queue_workflows.config import effective_settings
     from queue_workflows.db.dsn import secrets_of
+    from queue_workflows.engine.execution.redaction import Redactor
     from queue_workflows.hooks.installing import Workshop
     from queue_workflows.host.spawner import Spawner
-    from queue_workflows.jobs.redaction import Redactor
     from queue_workflows.repositories.binaries import BinaryRepository
     from queue_workflows.repositories.machines import MachineRepository
 

@@ -20,8 +20,8 @@ from queue_workflows.cli.operating import plain
 from queue_workflows.cli.run_watching import in_words
 from queue_workflows.cli.terminal import Terminal, stdout_terminal
 from queue_workflows.demo import Outcome, Row, Stage, run_demo
+from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import ExitCode
-from queue_workflows.jobs.overview import RunOverview
 from queue_workflows.states import JobStatus
 from queue_workflows.workflow.nodes import InputNode
 

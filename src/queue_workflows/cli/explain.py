@@ -20,11 +20,11 @@ from queue_workflows.cli.operating import (
 from queue_workflows.cli.run_names import may_be_run, run_named
 from queue_workflows.config import effective_settings
 from queue_workflows.db.looking import at_one_moment
+from queue_workflows.engine.explain.history import moment
+from queue_workflows.engine.explain.job import Explanation, Knowledge
+from queue_workflows.engine.explain.job import explain as explained
+from queue_workflows.engine.explain.run import explain_node, explain_run
 from queue_workflows.errors import UnknownJob, UnknownNode, UnknownRun
-from queue_workflows.jobs.explaining import Explanation, Knowledge
-from queue_workflows.jobs.explaining import explain as explained
-from queue_workflows.jobs.explaining_runs import explain_node, explain_run
-from queue_workflows.jobs.recounting import moment
 from queue_workflows.repositories.explaining import ExplainingRepository
 from queue_workflows.repositories.explaining_runs import RunExplainingRepository
 from queue_workflows.repositories.steering import SteeringRepository

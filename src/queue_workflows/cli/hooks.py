@@ -17,12 +17,12 @@ from queue_workflows.cli.run_values import mapping_in, pairs
 from queue_workflows.cli.run_watching import follow
 from queue_workflows.config import effective_settings
 from queue_workflows.db.engine import Database
+from queue_workflows.engine.runs.verbs import start_run
 from queue_workflows.errors import ExitCode, PluginConfigError
 from queue_workflows.hooks.arguments import config_in, hook_arguments
 from queue_workflows.hooks.compiling import SEQUENTIAL_STEPS, compile_hooks, ended_at_once
 from queue_workflows.hooks.discovery import Hook, discover_hooks, overlooked, plugins_in
 from queue_workflows.hooks.plugin_config import load_plugin_config
-from queue_workflows.jobs.runs import start_run
 from queue_workflows.payload import check_payload
 
 _dir_option = click.option(

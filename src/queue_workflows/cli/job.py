@@ -25,9 +25,9 @@ from queue_workflows.cli.operating import (
     say_moment,
 )
 from queue_workflows.cli.spans import say_span, span
+from queue_workflows.engine.explain.job import title_of
+from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matching, decide_named
 from queue_workflows.errors import ExitCode, UnknownJob
-from queue_workflows.jobs.deciding import RUN_OVER, Verb, decide_matching, decide_named
-from queue_workflows.jobs.explaining import title_of
 from queue_workflows.models import WorkflowNodeJob
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.explaining import ExplainingRepository, Job

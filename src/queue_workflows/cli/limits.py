@@ -17,8 +17,8 @@ from queue_workflows.cli.operating import (
     say,
 )
 from queue_workflows.cli.rates import RateType, clear_rate, list_rates, say_rate, set_rate
+from queue_workflows.engine.limits.lane_upkeep import admit_matching
 from queue_workflows.errors import ExitCode
-from queue_workflows.jobs.keyed_limits import admit_matching
 from queue_workflows.repositories.limit_lines import COUNTED, LimitLine, LimitLineRepository
 from queue_workflows.repositories.limits import LimitRepository
 

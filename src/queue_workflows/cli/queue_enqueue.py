@@ -14,8 +14,7 @@ from queue_workflows.cli.progress import Progress
 from queue_workflows.cli.run_values import mapping_of, pairs
 from queue_workflows.cli.spans import span
 from queue_workflows.db.engine import Database
-from queue_workflows.errors import ExitCode
-from queue_workflows.jobs.importing import (
+from queue_workflows.engine.operate.import_file import (
     Batch,
     Imported,
     import_batches,
@@ -23,6 +22,7 @@ from queue_workflows.jobs.importing import (
     our_rows,
     sending_on,
 )
+from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.bulk import Enqueued
 from queue_workflows.repositories.columns import CHUNK_ROWS
 from queue_workflows.repositories.fields import ELSEWHERE, Row

@@ -19,8 +19,7 @@ from queue_workflows.cli.operating import json_option, print_json
 from queue_workflows.cli.progress import Progress
 from queue_workflows.config import effective_settings, resolve_dsn
 from queue_workflows.db.engine import Database, classify_failure
-from queue_workflows.errors import ConfigurationError, ExitCode, ImportStopped, LineRefused, QwfError
-from queue_workflows.jobs.importing import (
+from queue_workflows.engine.operate.import_file import (
     BESIDE_ARGS_BYTES,
     Batch,
     DedupeBy,
@@ -33,7 +32,8 @@ from queue_workflows.jobs.importing import (
     our_rows,
     sending_on,
 )
-from queue_workflows.jobs.piped_lines import PipedLines
+from queue_workflows.engine.operate.piped_lines import PipedLines
+from queue_workflows.errors import ConfigurationError, ExitCode, ImportStopped, LineRefused, QwfError
 from queue_workflows.repositories.ingest_jobs import IngestJobRepository
 
 STDIN: Final = "-"

@@ -10,8 +10,8 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.job import decide_on_all
 from queue_workflows.cli.operating import audit_options, json_option, operators_connection
 from queue_workflows.cli.spans import span
+from queue_workflows.engine.operate.many_jobs import Verb
 from queue_workflows.errors import ExitCode
-from queue_workflows.jobs.deciding import Verb
 from queue_workflows.repositories.families import INGEST
 from queue_workflows.repositories.selecting import JobFilter
 from queue_workflows.states import JobStatus

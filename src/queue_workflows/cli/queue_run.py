@@ -26,10 +26,10 @@ from queue_workflows.config import check_known_queue, effective_settings
 from queue_workflows.db.engine import Database
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.looking import KeptConnection
+from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.launcher import run_as_child_if_pid1
-from queue_workflows.jobs.tasks import UNKNOWN_TASK
 from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.outcomes import LATER, RETRY, OutcomeRepository, Outcomes
 from queue_workflows.repositories.worker_control import WorkerControlRepository

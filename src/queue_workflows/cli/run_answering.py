@@ -13,7 +13,7 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.operating import json_option, operators_connection, print_json, say, whoever
 from queue_workflows.cli.run_names import run_named
 from queue_workflows.cli.run_values import mapping_in, mapping_of
-from queue_workflows.jobs.runs import asked_node, submit_input
+from queue_workflows.engine.runs.verbs import asked_node, submit_input
 from queue_workflows.workflow.nodes import InputNode
 
 

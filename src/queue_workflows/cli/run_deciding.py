@@ -22,10 +22,16 @@ from queue_workflows.cli.operating import (
 )
 from queue_workflows.cli.run_listing import filter_of, filter_options, print_lines
 from queue_workflows.cli.run_names import run_named, runs_named
+from queue_workflows.engine.operate.many_runs import (
+    Refusal,
+    cancel_matching,
+    cancel_named,
+    pages_of,
+    retry_each,
+)
+from queue_workflows.engine.runs.retry import RunRetry
+from queue_workflows.engine.runs.verbs import cancel_node
 from queue_workflows.errors import ExitCode, UnknownRun
-from queue_workflows.jobs.deciding_runs import Refusal, cancel_matching, cancel_named, pages_of, retry_each
-from queue_workflows.jobs.retrying import RunRetry
-from queue_workflows.jobs.runs import cancel_node
 from queue_workflows.repositories.dispatch_events import DispatchEventRepository
 from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.overviews import OverviewRepository

@@ -24,7 +24,7 @@ from queue_workflows.cli.run_values import pairs, say_labels
 from queue_workflows.cli.spans import span
 from queue_workflows.cli.terminal import stdout_terminal
 from queue_workflows.db.looking import at_one_moment
-from queue_workflows.jobs.overlooking import Overlook
+from queue_workflows.engine.watch.run_reader import Overlook
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.run_lines import RunFilter, RunLine, RunLinesRepository
 from queue_workflows.states import RunStatus

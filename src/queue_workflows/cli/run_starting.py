@@ -12,8 +12,8 @@ from queue_workflows.cli.operating import json_option, print_json, say
 from queue_workflows.cli.run_values import STDIN, document_file, mapping_in, pairs
 from queue_workflows.cli.run_watching import follow
 from queue_workflows.db.engine import Database
+from queue_workflows.engine.runs.verbs import start_run
 from queue_workflows.errors import ExitCode
-from queue_workflows.jobs.runs import start_run
 from queue_workflows.repositories.runs import StartedRun
 from queue_workflows.workflow.providing import SUFFIXES, complete_document, find_document
 from queue_workflows.workflow.spec import Document

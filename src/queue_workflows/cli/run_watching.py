@@ -20,9 +20,9 @@ from queue_workflows.cli.operating import json_option, on_one_line, plain, say, 
 from queue_workflows.cli.run_names import run_named
 from queue_workflows.cli.terminal import Terminal, stdout_terminal
 from queue_workflows.db.engine import Database
+from queue_workflows.engine.watch.follow import watch_run
+from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import ExitCode
-from queue_workflows.jobs.overview import RunOverview
-from queue_workflows.jobs.watching import watch_run
 from queue_workflows.states import RunStatus
 
 # To the top of what was drawn last, and everything below it gone; to the end of a line the same.

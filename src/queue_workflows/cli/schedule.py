@@ -19,8 +19,8 @@ from queue_workflows.cli.operating import (
     say_moment,
 )
 from queue_workflows.cli.schedule_preview import preview
+from queue_workflows.engine.schedules.declared import task_options
 from queue_workflows.errors import ExitCode, UnknownSchedule
-from queue_workflows.jobs.schedules import task_options
 from queue_workflows.models import Schedule
 from queue_workflows.repositories.schedules import ScheduleRepository, state_of
 

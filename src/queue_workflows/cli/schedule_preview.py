@@ -18,9 +18,9 @@ from queue_workflows.cli.operating import (
     print_table,
     say,
 )
+from queue_workflows.engine.schedules.cron import is_moved, ticks_after, zone_of
+from queue_workflows.engine.schedules.due_ticks import begins_at
 from queue_workflows.errors import UnknownSchedule
-from queue_workflows.jobs.tick_times import is_moved, ticks_after, zone_of
-from queue_workflows.jobs.ticking import begins_at
 from queue_workflows.repositories.schedules import (
     ScheduleRepository,
     cron_expression,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from queue_workflows.jobs.overview import RunOverview
+from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.states import JobStatus, RunStatus
 
 

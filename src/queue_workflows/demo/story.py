@@ -22,10 +22,10 @@ from queue_workflows.demo import crew
 from queue_workflows.demo.films import Film, check_ours, prepare
 from queue_workflows.demo.outcome import Outcome, Row
 from queue_workflows.demo.ticking import QUEUE, TICK, begin_ticking, schedule_of
+from queue_workflows.engine.runs.verbs import asked_node, cancel_run, start_run, submit_input
+from queue_workflows.engine.watch.follow import watch_run
+from queue_workflows.engine.watch.run_view import NodeOverview, RunOverview
 from queue_workflows.errors import LeaseLost, RunRefused
-from queue_workflows.jobs.overview import NodeOverview, RunOverview
-from queue_workflows.jobs.runs import asked_node, cancel_run, start_run, submit_input
-from queue_workflows.jobs.watching import watch_run
 from queue_workflows.models import IngestJob, Schedule, WorkflowNodeJob
 from queue_workflows.repositories import (
     ClaimedIngestJob,

@@ -19,6 +19,9 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
+from queue_workflows.engine.execution.context import JobContext
+from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.engine.outcomes import Discard, PutAside, Skip
 from queue_workflows.errors import PluginConfigError, QwfError
 from queue_workflows.hooks.arguments import config_in, hook_arguments
 from queue_workflows.hooks.binaries import ensure
@@ -39,9 +42,6 @@ from queue_workflows.hooks.shelf import Shelf
 from queue_workflows.host.beneath import Beneath
 from queue_workflows.host.orphans import end_orphans
 from queue_workflows.host.spawner import Spawner
-from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.outcomes import Discard, PutAside, Skip
-from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.hook_jobs import HookJobRepository

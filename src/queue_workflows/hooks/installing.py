@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import psycopg
 
+from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import LeaseLost, QwfError
 from queue_workflows.hooks.arguments import hook_arguments
 from queue_workflows.hooks.discovery import Hook, discover_hooks
@@ -28,7 +29,6 @@ from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.process import HookCommand, HookExit, HookStop, run_hook
 from queue_workflows.hooks.reported import Checksums, installed_of, promote_waiting
 from queue_workflows.host.spawner import Spawner
-from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.path_ownership import DATA, check_directory
 from queue_workflows.repositories.binaries import BINARY, BinaryFence, BinaryRepository, Installed
 from queue_workflows.repositories.node_jobs import NodeJobRepository

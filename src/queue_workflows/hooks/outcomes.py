@@ -20,11 +20,11 @@ from __future__ import annotations
 import signal
 from typing import Any, Final
 
+from queue_workflows.engine.outcomes import Discard, Skip
 from queue_workflows.errors import HookFailed
 from queue_workflows.hooks.output import HookOutput
 from queue_workflows.hooks.process import HookExit
 from queue_workflows.hooks.sealing import SEALED
-from queue_workflows.jobs.outcomes import Discard, Skip
 from queue_workflows.repositories.fields import PayloadLimits
 
 _LONGEST: Final = 1_000

@@ -11,6 +11,9 @@ from typing import Any
 
 import psycopg
 
+from queue_workflows.engine.execution.callable import Work
+from queue_workflows.engine.execution.context import JobContext
+from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import HookError, QwfError
 from queue_workflows.hooks.attempting import VERDICTS, Bench, HookAttempt, HookTerms
 from queue_workflows.hooks.discovery import Hook
@@ -19,9 +22,6 @@ from queue_workflows.hooks.places import run_directory
 from queue_workflows.hooks.sealing import AtSeal
 from queue_workflows.hooks.shelf import Shelf
 from queue_workflows.host.spawner import Spawner
-from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.redaction import Redactor
-from queue_workflows.jobs.work import Work
 from queue_workflows.repositories.claimed import ClaimedNodeJob
 from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.repositories.machines import MachineRepository

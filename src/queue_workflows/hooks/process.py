@@ -10,11 +10,11 @@ import time
 from dataclasses import dataclass, fields
 from typing import Final
 
+from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.hooks.pid_files import sweep_pid_files
 from queue_workflows.host.spawner import Command as HookCommand
 from queue_workflows.host.spawner import Ended, Spawner
 from queue_workflows.host.spawner import Stop as HookStop
-from queue_workflows.jobs.redaction import Redactor
 
 __all__ = ["HookCommand", "HookExit", "HookStop", "run_hook"]
 

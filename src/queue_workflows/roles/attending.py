@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from queue_workflows.engine.upkeep.run_files import has_places
 from queue_workflows.host.resources import registered_kinds
-from queue_workflows.jobs.clearing import has_places
 from queue_workflows.roles.slots import JANITOR, Spec
 from queue_workflows.settings import Settings
 

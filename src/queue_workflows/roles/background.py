@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.errors import ExitCode
 from queue_workflows.host import last_word
-from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.hook_jobs import HookJobRepository
 from queue_workflows.roles.crew import Crew

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from queue_workflows.engine.limits.held_host_locks import KeptLocks
+from queue_workflows.engine.limits.held_slots import KeptSlots
+from queue_workflows.engine.limits.offered_host_locks import LockOffers
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
-from queue_workflows.jobs.kept_locks import KeptLocks
-from queue_workflows.jobs.kept_slots import KeptSlots
-from queue_workflows.jobs.lock_offers import LockOffers
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.fields import PayloadLimits
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE

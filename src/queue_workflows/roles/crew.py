@@ -35,10 +35,10 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.engine.execution.context import JobContext
+from queue_workflows.engine.execution.guards import HeldJob, budget_for
 from queue_workflows.errors import ExitCode, LeaseLost, QwfError
 from queue_workflows.host import last_word
-from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.guards import HeldJob, budget_for
 from queue_workflows.repositories.begins import Rules, begin
 from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob
 from queue_workflows.repositories.ending import Ending

@@ -15,10 +15,10 @@ from queue_workflows import clock as time
 from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.listen import Listener
+from queue_workflows.engine.node_inputs.loaded_model import UNKNOWN_MODEL
+from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
+from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode, QwfError
-from queue_workflows.jobs.modules import UNKNOWN_MODULE
-from queue_workflows.jobs.tasks import UNKNOWN_TASK
-from queue_workflows.jobs.warming import UNKNOWN_MODEL
 from queue_workflows.repositories.families import INGEST, NODE, Family
 from queue_workflows.repositories.holding import Control
 from queue_workflows.repositories.table import LONGEST_PAGE

@@ -21,11 +21,11 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.engine.execution.ending import ending_instead
+from queue_workflows.engine.execution.error_capture import captured
+from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.errors import QwfError
 from queue_workflows.host.deadman import boottime
-from queue_workflows.jobs.capture import captured
-from queue_workflows.jobs.ending import ending_instead
-from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.ending import Ended, Ending
 from queue_workflows.repositories.faults import Faults, faults_of

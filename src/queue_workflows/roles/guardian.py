@@ -31,16 +31,16 @@ import psycopg
 from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_FAILED
 from queue_workflows.db.line import Line
+from queue_workflows.engine.execution.guards import HeldJob, next_verdict_at
+from queue_workflows.engine.limits.lane_upkeep import LaneWalk
+from queue_workflows.engine.outcomes import Stop
+from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.host.deadman import DeadMan, boottime
 from queue_workflows.host.hardening import LEFT_ALONE, RETIRE
 from queue_workflows.host.lifetime import die_with_parent
-from queue_workflows.jobs.guards import HeldJob, next_verdict_at
-from queue_workflows.jobs.keyed_limits import LaneWalk
-from queue_workflows.jobs.maintenance import sweep
-from queue_workflows.jobs.outcomes import Stop
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.holding import Control
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE

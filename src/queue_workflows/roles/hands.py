@@ -21,7 +21,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from queue_workflows import clock as time
-from queue_workflows.jobs.guards import HeldJob
+from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.roles.shared_loop import at_hand
 
 _log = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 
+from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.host.deadman import DeadMan, boottime
-from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.repositories.claimed import ClaimedJob
 
 

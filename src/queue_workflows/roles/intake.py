@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, TypedDict
 import psycopg
 
 from queue_workflows import clock as time
-from queue_workflows.jobs.guards import HeldJob
-from queue_workflows.jobs.kept_locks import BEHIND_S, HELD_S
-from queue_workflows.jobs.observing import count_claimed, count_ended, count_held
-from queue_workflows.jobs.outcomes import Stop
+from queue_workflows.engine.execution.guards import HeldJob
+from queue_workflows.engine.limits.held_host_locks import BEHIND_S, HELD_S
+from queue_workflows.engine.outcomes import Stop
+from queue_workflows.engine.telemetry import count_claimed, count_ended, count_held
 from queue_workflows.repositories.advancing import Reached
 from queue_workflows.repositories.claimed import ClaimedJob, Fence
 from queue_workflows.repositories.claiming import Marks

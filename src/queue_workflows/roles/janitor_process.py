@@ -15,6 +15,7 @@ from typing import Final
 import psycopg
 
 from queue_workflows.db.engine import Database
+from queue_workflows.engine.upkeep.run_files import clear, clear_places, has_places
 from queue_workflows.errors import ConfigurationError, EmbeddedSetupError, ExitCode, QwfError
 from queue_workflows.host.flock import usable
 from queue_workflows.host.hardening import bound_to_launcher, harden
@@ -22,7 +23,6 @@ from queue_workflows.host.janitor import Verdict
 from queue_workflows.host.missing_locks import open_directory
 from queue_workflows.host.reaping import reap_here
 from queue_workflows.host.resources import registered_kinds
-from queue_workflows.jobs.clearing import clear, clear_places, has_places
 from queue_workflows.roles.janitor import Janitor, JanitorOptions
 from queue_workflows.roles.leaving import end_children
 from queue_workflows.roles.lifeline import told

@@ -15,13 +15,13 @@ from typing import Any, Final, NoReturn, Protocol
 import psycopg
 
 from queue_workflows.db.failures import DATABASE_AWAY, DATABASE_FAILED
+from queue_workflows.engine.execution.ending import ending_of, for_good, outcome_of
+from queue_workflows.engine.execution.guards import HeldJob, Verdict, overrun_in_words, verdict_on
+from queue_workflows.engine.outcomes import Outcome, Released, Stop
+from queue_workflows.engine.registry.tasks import backoff_of
+from queue_workflows.engine.telemetry import count_ended, cut_short
 from queue_workflows.errors import ExitCode, PayloadError
 from queue_workflows.host.hardening import exit_code_of
-from queue_workflows.jobs.ending import ending_of, for_good, outcome_of
-from queue_workflows.jobs.guards import HeldJob, Verdict, overrun_in_words, verdict_on
-from queue_workflows.jobs.observing import count_ended, cut_short
-from queue_workflows.jobs.outcomes import Outcome, Released, Stop
-from queue_workflows.jobs.tasks import backoff_of
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.roles.holdings import Holdings

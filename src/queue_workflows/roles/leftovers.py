@@ -28,12 +28,12 @@ from typing import Final
 import psutil
 
 from queue_workflows import clock as time
+from queue_workflows.engine.execution.guards import HeldJob
+from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.host.deadman import boottime
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, prctl
 from queue_workflows.host.lifetime import MARK, kill_trees
 from queue_workflows.host.trees import Member, everyone, seen, under
-from queue_workflows.jobs.guards import HeldJob
-from queue_workflows.jobs.kept_locks import KeptLocks
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.fields import EXCLUSIVE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from queue_workflows.jobs.kept_locks import LOOK_EVERY_S
+from queue_workflows.engine.limits.held_host_locks import LOOK_EVERY_S
 from queue_workflows.repositories.fields import ELSEWHERE
 from queue_workflows.repositories.host_locks import HOST_LOCK, HostLockRepository
 from queue_workflows.roles.claim_terms import Terms

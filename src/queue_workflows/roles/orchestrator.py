@@ -22,11 +22,11 @@ import psycopg
 
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.listen import Listener
+from queue_workflows.engine.limits.lane_upkeep import LaneWalk
+from queue_workflows.engine.runs.dispatcher import Dispatcher, Woken
+from queue_workflows.engine.upkeep.retention import Pruning
+from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ExitCode
-from queue_workflows.jobs.dispatching import Dispatcher, Woken
-from queue_workflows.jobs.keyed_limits import LaneWalk
-from queue_workflows.jobs.maintenance import sweep
-from queue_workflows.jobs.pruning import Pruning
 from queue_workflows.repositories.parking import ParkedJobRepository
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.loop import Halt

@@ -15,12 +15,12 @@ from queue_workflows.config import current_config
 from queue_workflows.db.dsn import secrets_of
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
+from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.engine.runs.dispatcher import Dispatcher
+from queue_workflows.engine.runs.finished_hooks import deliver
 from queue_workflows.errors import AccessRefused, DatabaseUnreachable, ExitCode
 from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.lifetime import hide_memory
-from queue_workflows.jobs.delivering import deliver
-from queue_workflows.jobs.dispatching import Dispatcher
-from queue_workflows.jobs.redaction import Redactor
 from queue_workflows.roles.figures import FigureReader
 from queue_workflows.roles.health import STOPPING, HealthReport, judge
 from queue_workflows.roles.herald import Herald

@@ -26,9 +26,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 
 from queue_workflows import clock as time
+from queue_workflows.engine.execution.guards import HeldJob, next_verdict_at
+from queue_workflows.engine.limits.held_slots import KeptSlots
 from queue_workflows.host.deadman import DeadMan, announce, boottime
-from queue_workflows.jobs.guards import HeldJob, next_verdict_at
-from queue_workflows.jobs.kept_slots import KeptSlots
 from queue_workflows.repositories.families import BY_NAME
 from queue_workflows.roles.holdings import Holdings
 

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, Self
 from queue_workflows.db.dsn import secrets_of
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
+from queue_workflows.engine.execution.executor import Loop
+from queue_workflows.engine.execution.guards import Budget, budget_of
+from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.engine.limits.wait_loop import Errands
+from queue_workflows.engine.limits.windows import Windows
+from queue_workflows.engine.upkeep.run_files import RUNS
 from queue_workflows.errors import HookError
 from queue_workflows.host.directories import opened
-from queue_workflows.jobs.asking import Errands
-from queue_workflows.jobs.clearing import RUNS
-from queue_workflows.jobs.executor import Loop
-from queue_workflows.jobs.guards import Budget, budget_of
-from queue_workflows.jobs.redaction import Redactor
-from queue_workflows.jobs.windows import Windows
 from queue_workflows.repositories.claiming import Marks
 from queue_workflows.repositories.families import INGEST, Family
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE

@@ -18,19 +18,19 @@ from queue_workflows import clock as time
 from queue_workflows.config import current_config
 from queue_workflows.db.exhaustion import is_exhausted, is_of_this_process, is_refused_a_thread
 from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.engine.execution.callable import Work
+from queue_workflows.engine.execution.context import JobContext
+from queue_workflows.engine.execution.ending import ending_instead, ending_of, for_good
+from queue_workflows.engine.execution.error_capture import captured
+from queue_workflows.engine.execution.executor import Loop, execute, is_the_users_own
+from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.engine.node_inputs.loaded_model import UNKNOWN_MODEL, on_loaded_model, unload_idle_for
+from queue_workflows.engine.node_inputs.resolved_inputs import KeptInputs, on_resolved_inputs
+from queue_workflows.engine.outcomes import Failed, OnHold, Outcome, Released
+from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE, ModuleResolver
+from queue_workflows.engine.registry.tasks import UNKNOWN_TASK, backoff_of, current_tasks
 from queue_workflows.errors import LeaseLost, QwfError
 from queue_workflows.gpu.cache import ModelCache
-from queue_workflows.jobs.capture import captured
-from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.ending import ending_instead, ending_of, for_good
-from queue_workflows.jobs.executor import Loop, execute, is_the_users_own
-from queue_workflows.jobs.late_inputs import KeptInputs, on_resolved_inputs
-from queue_workflows.jobs.modules import UNKNOWN_MODULE, ModuleResolver
-from queue_workflows.jobs.outcomes import Failed, OnHold, Outcome, Released
-from queue_workflows.jobs.redaction import Redactor
-from queue_workflows.jobs.tasks import UNKNOWN_TASK, backoff_of, current_tasks
-from queue_workflows.jobs.warming import UNKNOWN_MODEL, on_loaded_model, unload_idle_for
-from queue_workflows.jobs.work import Work
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
 from queue_workflows.repositories.ending import Ending

@@ -12,7 +12,7 @@ from typing import Final
 
 from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
-from queue_workflows.jobs.tasks import UNKNOWN_TASK
+from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.roles.performing import UNKNOWN_DELAY_S
 from queue_workflows.roles.touch import Touch
 

@@ -23,11 +23,11 @@ import psycopg
 from psycopg import errors
 
 from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.engine.schedules.due_ticks import Times, begins_at, plan, reason_of
+from queue_workflows.engine.schedules.publish import Declaring
+from queue_workflows.engine.telemetry import insert_ticks
+from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ExitCode
-from queue_workflows.jobs.declaring import Declaring
-from queue_workflows.jobs.maintenance import sweep
-from queue_workflows.jobs.observing import insert_ticks
-from queue_workflows.jobs.ticking import Times, begins_at, plan, reason_of
 from queue_workflows.models import Schedule
 from queue_workflows.repositories.ticks import Planned, Tick, TickRepository
 from queue_workflows.roles.health import Pulse

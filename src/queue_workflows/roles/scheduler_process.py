@@ -9,11 +9,11 @@ from typing import Final
 
 from queue_workflows.config import current_config
 from queue_workflows.db.engine import Database
+from queue_workflows.engine.schedules.declared import task_options
+from queue_workflows.engine.schedules.publish import Declaring
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.lifetime import hide_memory
-from queue_workflows.jobs.declaring import Declaring
-from queue_workflows.jobs.schedules import task_options
 from queue_workflows.roles.health import HealthReport, judge
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.lifeline import told

@@ -15,8 +15,8 @@ from concurrent.futures import Future
 from contextvars import ContextVar, copy_context
 from typing import Any
 
-from queue_workflows.jobs.guards import HeldJob
-from queue_workflows.jobs.outcomes import Outcome, Stop
+from queue_workflows.engine.execution.guards import HeldJob
+from queue_workflows.engine.outcomes import Outcome, Stop
 
 _log = logging.getLogger(__name__)
 

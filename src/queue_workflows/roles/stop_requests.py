@@ -17,9 +17,9 @@ import signal
 from typing import Final
 
 from queue_workflows import clock as time
+from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.host import last_word
 from queue_workflows.host.hardening import ASKED, ENDING, LEFT_ALONE
-from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.roles.holdings import Holdings
 
 _log = logging.getLogger(__name__)

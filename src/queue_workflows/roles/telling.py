@@ -11,8 +11,8 @@ import psutil
 import psycopg
 
 from queue_workflows import clock as time
+from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.gpu.cache import ModelCache
-from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.repositories.heartbeats import HeartbeatRepository
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.identity import Identity, versions

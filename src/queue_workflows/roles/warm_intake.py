@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 
+from queue_workflows.engine.telemetry import count_ended
 from queue_workflows.gpu.affinity import Affinity
-from queue_workflows.jobs.observing import count_ended
 from queue_workflows.repositories.affinity import AffinityRepository
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.claiming import PAST_ALL, Marks

@@ -20,13 +20,13 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.engine.execution.context import JobContext
+from queue_workflows.engine.execution.ending import ending_instead
+from queue_workflows.engine.execution.error_capture import captured
+from queue_workflows.engine.execution.guards import HeldJob, budget_for
+from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.deadman import boottime
-from queue_workflows.jobs.capture import captured
-from queue_workflows.jobs.context import JobContext
-from queue_workflows.jobs.ending import ending_instead
-from queue_workflows.jobs.guards import HeldJob, budget_for
-from queue_workflows.jobs.tasks import UNKNOWN_TASK
 from queue_workflows.repositories.claimed import ClaimedJob
 from queue_workflows.repositories.ending import Ending
 from queue_workflows.roles.outfit import Outfit

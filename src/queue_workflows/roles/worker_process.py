@@ -13,6 +13,8 @@ from queue_workflows import db
 from queue_workflows.config import GPU_QUEUE, current_config, keep_directory
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
+from queue_workflows.engine.execution.executor import EventLoop, Loop
+from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.errors import DatabaseUnreachable, ExitCode
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
@@ -20,8 +22,6 @@ from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.host.deadman import DeadMan
 from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.lifetime import hide_memory
-from queue_workflows.jobs.executor import EventLoop, Loop
-from queue_workflows.jobs.guards import HeldJob
 from queue_workflows.repositories.claimable import ClaimableRepository
 from queue_workflows.repositories.families import NODE
 from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.cli.drawing.run import note_of
-from queue_workflows.jobs.overview import NodeOverview, RunOverview
+from queue_workflows.engine.watch.run_view import NodeOverview, RunOverview
 
 # Progress is told in tenths: a line each is enough for a log.
 _STEPS: Final = 10

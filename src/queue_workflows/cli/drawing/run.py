@@ -14,7 +14,7 @@ from queue_workflows.cli.operating import on_one_line, say_moment
 from queue_workflows.cli.run_values import say_labels
 from queue_workflows.cli.spans import say_span
 from queue_workflows.cli.terminal import Terminal, padded, wide
-from queue_workflows.jobs.overview import Elements, NodeOverview, RunOverview
+from queue_workflows.engine.watch.run_view import Elements, NodeOverview, RunOverview
 
 # More nodes than that are folded, more lanes are not drawn.
 MOST_ROWS: Final = 60

@@ -1,0 +1,33 @@
+"""Why a hook does not run whose run belongs to one host."""
+
+from __future__ import annotations
+
+from queue_workflows.engine.explain.history import Reason
+from queue_workflows.models import WorkflowNodeJob
+from queue_workflows.repositories.explaining import Circumstances
+from queue_workflows.repositories.hook_jobs import QUEUE
+from queue_workflows.repositories.standing import Standing
+
+
+def host_of(there: Circumstances) -> str | None:
+    """The host that a hook belongs to, with all of its run; None for what any worker may claim."""
+    job, run = there.job, there.run
+    if job.queue != QUEUE or not isinstance(job, WorkflowNodeJob) or run is None:
+        return None
+    return job.pinned_host or run.pinned_host
+
+
+def of_its_host(there: Circumstances) -> list[Standing]:
+    """The workers that may claim the job."""
+    host = host_of(there)
+    return [one for one in there.workers if host in (None, one.host_label)]
+
+
+def host_gone(there: Circumstances, host: str) -> Reason:
+    """That no worker of its host lives."""
+    run = there.run.id if there.run is not None else ""
+    text = (
+        f"its run began on {host}, where its files are, and no worker of hooks lives there: start one, or"
+        f" `qwf run unpin {run}` lets it go on elsewhere"
+    )
+    return Reason("host_gone", text, {"host": host, "run_id": run})

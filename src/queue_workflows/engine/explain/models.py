@@ -1,0 +1,51 @@
+"""What the model that a job wants has to do with when it runs: pure, from its circumstances to sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from queue_workflows.config import GPU_QUEUE
+from queue_workflows.engine.explain.history import Reason
+from queue_workflows.repositories.explaining import Circumstances
+from queue_workflows.repositories.standing import Standing
+from queue_workflows.states import WorkerState
+
+# Of so many workers that have it each is named.
+_NAMED = 5
+
+
+def cannot_load(model: str | None) -> str:
+    """Why a job is on hold whose model no worker that claimed it could load."""
+    return (
+        f"no worker that claimed it can load the model {model!r}: start one whose registrar knows it and"
+        " whose budget has room for it, it then runs at once"
+    )
+
+
+def of_model(there: Circumstances, *, stale_s: float, yield_s: float) -> Iterator[Reason]:
+    """Where the model of a queued job is loaded, and whether the job is left to an idle worker for it."""
+    model = getattr(there.job, "required_model", None)
+    live = [one for one in there.workers if one.age_s <= stale_s]
+    if not model or not live or there.job.queue != GPU_QUEUE:
+        return
+    warm = [one for one in live if model in one.cached_models]
+    if not warm:
+        text = f"it wants the model {model!r}, which no worker has loaded; any worker of the queue takes it"
+        yield Reason("model_cold", text, {"model": model})
+        return
+    named = ", ".join(f"{one.worker_id} ({one.state})" for one in warm[:_NAMED])
+    others = " and others" if len(warm) > _NAMED else ""
+    data = {"model": model, "workers": [one.worker_id for one in warm]}
+    yield Reason(
+        "model_warm", f"its model {model!r} is loaded by {named}{others}, who take it before older ones", data
+    )
+    idle = [one for one in warm if _is_left_to(one)]
+    if idle and (there.now - there.job.run_at).total_seconds() < yield_s:
+        text = (
+            f"the others leave it for {yield_s:g} s to {idle[0].worker_id}, which is idle and has its model"
+        )
+        yield Reason("left_to_peer", text, {"worker_id": idle[0].worker_id, "yield_s": yield_s})
+
+
+def _is_left_to(one: Standing) -> bool:
+    return one.state == WorkerState.IDLE and not one.flagged_dead

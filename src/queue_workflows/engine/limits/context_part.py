@@ -1,0 +1,190 @@
+"""The part of `ctx` by which a job keeps to limits that it shares with all others: rates and windows."""
+
+from __future__ import annotations
+
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, NamedTuple
+
+from queue_workflows.engine.limits.host_lock_in_job import Locked
+from queue_workflows.engine.limits.rates import MAX_WAIT_S, Grant, penalizing, rule_of, taking, wish
+from queue_workflows.engine.limits.wait_loop import Awaited, Procedure, Wait, refuse_in_event_loop
+from queue_workflows.engine.limits.windows import Window, Windows
+from queue_workflows.engine.telemetry import UNOBSERVED, Unobserved
+from queue_workflows.errors import ConfigurationError
+from queue_workflows.repositories import fields
+from queue_workflows.telemetry.names import LIMIT_WAIT, LOCK_WAIT, RATE_SLEEP
+
+_METRICS: Final = {Wait.RATE: RATE_SLEEP, Wait.LIMIT: LIMIT_WAIT, Wait.HOST_LOCK: LOCK_WAIT}
+
+
+class Waits(NamedTuple):
+    """How long, and how often, an attempt has waited for rates, for windows and for host locks."""
+
+    rate_s: float = 0.0
+    rates: int = 0
+    limit_s: float = 0.0
+    limits: int = 0
+    lock_s: float = 0.0
+    locks: int = 0
+
+    def plus(self, what: Wait, seconds: float) -> Waits:
+        """One wait more."""
+        if what is Wait.RATE:
+            return self._replace(rate_s=self.rate_s + seconds, rates=self.rates + 1)
+        if what is Wait.HOST_LOCK:
+            return self._replace(lock_s=self.lock_s + seconds, locks=self.locks + 1)
+        return self._replace(limit_s=self.limit_s + seconds, limits=self.limits + 1)
+
+
+class Limited(ABC):
+    """What a `JobContext` has of limits; nothing of it costs a job that keeps to none."""
+
+    job: Any
+    last_beat: float | None
+    waits: Waits = Waits()
+    # What it waits for at this moment, each with when that began; an async job may wait for several at once.
+    awaiting: tuple[tuple[Awaited, float], ...] = ()
+    # What telemetry is told of it; of the class, as most have nobody to tell.
+    observed: Unobserved = UNOBSERVED
+    _windows: Windows | None = None
+    _clock: Callable[[], float]
+    _waiting = 0
+    _beat_before = -math.inf
+
+    def rate(
+        self,
+        key: str,
+        cost: float = 1.0,
+        *,
+        per_s: float | None = None,
+        burst: float | None = None,
+        max_wait_s: float = MAX_WAIT_S,
+    ) -> Grant:
+        """Take `cost` tokens of a key's bucket, which all workers share, and wait until they are there.
+
+        `per_s` and `burst` are the rule where no operator set one. Where the wait would be longer than
+        `max_wait_s`, nothing is taken and `RetryAfter` puts the job back, uncounted.
+        """
+        refuse_in_event_loop("ctx.rate", "await ctx.rate_async(…)")
+        wished = wish(key, cost, per_s=per_s, burst=burst, max_wait_s=max_wait_s)
+        errands = self._reach().errands
+        taken = errands.run(self, taking(wished), Awaited(Wait.RATE, (key,)))
+        return Grant(wished, taken, self, errands)
+
+    async def rate_async(
+        self,
+        key: str,
+        cost: float = 1.0,
+        *,
+        per_s: float | None = None,
+        burst: float | None = None,
+        max_wait_s: float = MAX_WAIT_S,
+    ) -> Grant:
+        """`rate` for async code."""
+        wished = wish(key, cost, per_s=per_s, burst=burst, max_wait_s=max_wait_s)
+        errands = self._reach().errands
+        taken = await errands.run_async(self, taking(wished), Awaited(Wait.RATE, (key,)))
+        return Grant(wished, taken, self, errands)
+
+    def penalize(
+        self, key: str, seconds: float, *, per_s: float | None = None, burst: float | None = None
+    ) -> None:
+        """Let nobody take from a key's bucket for so long, as its server asked; also those who wait now."""
+        refuse_in_event_loop("ctx.penalize", "await ctx.penalize_async(…)")
+        self._reach().errands.run(self, self._penalizing(key, seconds, per_s, burst))
+
+    async def penalize_async(
+        self, key: str, seconds: float, *, per_s: float | None = None, burst: float | None = None
+    ) -> None:
+        """`penalize` for async code."""
+        await self._reach().errands.run_async(self, self._penalizing(key, seconds, per_s, burst))
+
+    def limit(self, *keys: str, max: int | None = None, max_wait_s: float = MAX_WAIT_S) -> Window:  # noqa: A002
+        """A window: `with` or `async with` it, and inside hold a slot of each key; a key has only so many.
+
+        That is what the operator set, or `max` where that is less or nothing was set; without either the key
+        is open. All keys are waited for together. A job that waits for longer than `max_wait_s` is put back
+        by `RetryAfter`, uncounted.
+        """
+        fields.seconds_or_none("max_wait_s", min(max_wait_s, fields.LONGEST_S), zero=True)
+        return Window(self, self._reach(), keys, most=max, max_wait_s=max_wait_s)
+
+    def host_lock(self, name: str, *, max_wait_s: float = MAX_WAIT_S) -> Locked:
+        """A lock of this machine: `with` or `async with` it, and inside be the only one here that has it.
+
+        A job that waits for longer than `max_wait_s` is put back by `RetryAfter`, uncounted.
+        """
+        fields.seconds_or_none("max_wait_s", min(max_wait_s, fields.LONGEST_S), zero=True)
+        reach = self._reach()
+        return Locked(
+            self,
+            reach.errands,
+            reach.locks,
+            fields.text("name", name),
+            max_wait_s=max_wait_s,
+            clock=reach.clock,
+        )
+
+    # What follows is for what waits in the job's name.
+
+    @contextmanager
+    def waiting(self, what: Awaited | None) -> Iterator[Callable[[], None]]:
+        """What the engine has a job wait for is no stall; yields what to call where the wait begins."""
+        began: list[float] = []
+
+        def begins() -> None:
+            began.append(self._clock())
+            if len(began) == 1 and what is not None:
+                with self._lock:
+                    self.awaiting = (*self.awaiting, (what, began[0]))
+
+        with self._lock:
+            if self._waiting == 0:
+                self._beat_before = -math.inf if self.last_beat is None else self.last_beat
+                self.last_beat = None if self.last_beat is None else math.inf
+            self._waiting += 1
+        try:
+            yield begins
+        finally:
+            with self._lock:
+                now = self._clock()
+                self._waiting -= 1
+                if self._waiting == 0 and self.last_beat is not None:
+                    self.last_beat = max(now, self._beat_before)
+                if began and what is not None:
+                    self.waits = self.waits.plus(what.what, now - began[0])
+                    self.awaiting = tuple(one for one in self.awaiting if one != (what, began[0]))
+            if began and what is not None:
+                self.observed.waited(_METRICS[what.what], now - began[0])
+
+    @property
+    @abstractmethod
+    def _lock(self) -> threading.Lock:
+        """Around what several threads of a job may change."""
+
+    @abstractmethod
+    def raise_if_cancelled(self) -> None:
+        """Raise `Cancelled` if this attempt has to stop."""
+
+    @abstractmethod
+    def interrupted_by(self, interrupt: Callable[[], None]) -> AbstractContextManager[None]:
+        """Have `interrupt` called when the attempt has to stop."""
+
+    def _reach(self) -> Windows:
+        if self._windows is None:
+            raise ConfigurationError(
+                "this job runs outside a worker, which shares limits with nobody",
+                advice="give what runs it a stand-in for ctx, or run a worker",
+            )
+        return self._windows
+
+    def _penalizing(
+        self, key: str, seconds: float, per_s: float | None, burst: float | None
+    ) -> Procedure[None]:
+        fields.limit_key(key)
+        fields.seconds_or_none("seconds", seconds, zero=True)
+        return penalizing(key, float(seconds), rule_of(per_s, burst))

@@ -1,0 +1,77 @@
+"""Operators' verbs over many runs: page by page, each page or run one short transaction."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+import psycopg
+
+from queue_workflows.engine.runs.retry import RunRetry, retry_run
+from queue_workflows.engine.runs.verbs import cancel_runs
+from queue_workflows.errors import RunRefused, UnknownRun
+from queue_workflows.repositories.run_lines import RunFilter, RunLinesRepository
+from queue_workflows.repositories.steering import ENGINE_MODE
+from queue_workflows.states import RUN_TERMINAL, RunStatus
+
+PAGE: Final = 500
+
+
+class Refusal(NamedTuple):
+    """A run that was not run again, and why."""
+
+    run_id: uuid.UUID
+    why: str
+
+
+def pages_of(
+    connection: psycopg.Connection[Any], wanted: RunFilter, *, page: int = PAGE
+) -> Iterator[list[uuid.UUID]]:
+    """All runs that match, oldest first; what is started from now on is not meant."""
+    runs = RunLinesRepository(connection)
+    until, after = runs.last_id(), None
+    ours = replace(wanted, mode=ENGINE_MODE)
+    while until is not None and (ids := runs.page(ours, after=after, until=until, limit=page)):
+        yield ids
+        after = ids[-1]
+
+
+def cancel_matching(
+    connection: psycopg.Connection[Any], wanted: RunFilter, *, actor: str, reason: str | None
+) -> Iterator[int]:
+    """Ask all runs that match to end; how many were, of each page once committed."""
+    for ids in pages_of(connection, wanted):
+        with connection.transaction():
+            was = cancel_runs(ids, conn=connection, actor=actor, reason=reason)
+        yield sum(status not in RUN_TERMINAL for status in was.values())
+
+
+def cancel_named(
+    connection: psycopg.Connection[Any], runs: list[uuid.UUID], *, actor: str, reason: str | None
+) -> dict[uuid.UUID, RunStatus]:
+    """Ask these runs to end, all or, if one is not there, none; how each stood."""
+    with connection.transaction():
+        return cancel_runs(runs, conn=connection, actor=actor, reason=reason)
+
+
+def retry_each(
+    connection: psycopg.Connection[Any],
+    runs: list[uuid.UUID],
+    *,
+    from_node: str | None,
+    dry_run: bool,
+    actor: str,
+    reason: str | None,
+) -> Iterator[RunRetry | Refusal]:
+    """Run these again, each in a transaction of its own; one that cannot be keeps nobody from the others."""
+    for run_id in runs:
+        try:
+            with connection.transaction():
+                answer: RunRetry | Refusal = retry_run(
+                    run_id, conn=connection, from_node=from_node, dry_run=dry_run, actor=actor, reason=reason
+                )
+        except (RunRefused, UnknownRun) as refused:
+            answer = Refusal(run_id, refused.message)
+        yield answer

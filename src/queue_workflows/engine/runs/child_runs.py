@@ -1,0 +1,100 @@
+"""Child runs: a node of type `workflow` is parked, and its run says how it ended.
+
+A child that cannot be started fails its node's job, as a task that raises does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.engine.node_inputs.references import load_scope
+from queue_workflows.engine.runs.open_nodes import Opening
+from queue_workflows.engine.runs.repositories import Desk
+from queue_workflows.engine.runs.retry import go_on_with
+from queue_workflows.errors import PayloadError, QwfError
+from queue_workflows.repositories.dispatching import LockedRun
+from queue_workflows.repositories.steering import ChildRun, SteeringRepository
+from queue_workflows.workflow.refs import paths_in, resolve_inputs
+from queue_workflows.workflow.spec import Document, WorkflowNode
+
+DEEPEST: Final = 16
+
+
+class ChildRuns:
+    """Starts the children of one locked run."""
+
+    def __init__(self, desk: Desk, run: LockedRun) -> None:
+        self._desk = desk
+        self._run = run
+
+    def start(self, opening: Opening, jobs: Mapping[int, int]) -> None:
+        """Start a run for each parked job, given by the index of its element."""
+        node = opening.node
+        assert isinstance(node, WorkflowNode)  # noqa: S101 - it is asked for those only
+        waiting = {index: job_id for index, job_id in jobs.items() if index not in opening.skipped}
+        try:
+            document = self._document(node)
+            paths = [path for path in paths_in(node.inputs) if path.root not in ("item", "index")]
+            scope = load_scope(self._desk.connection, self._run.id, paths) if paths else {}
+        except psycopg.Error:
+            raise
+        except Exception as wrong:
+            for job_id in waiting.values():
+                self._fail(job_id, wrong)
+            return
+        before = SteeringRepository(self._desk.connection).children(self._run.id, waiting.values())
+        fresh: dict[int, str] = {}
+        for index, job_id in waiting.items():
+            element = {} if opening.elements is None else {"item": opening.elements[index], "index": index}
+            try:
+                inputs = self._inputs(node, document, {**scope, **element})
+                if not self._goes_on(before.get(job_id), document, inputs):
+                    fresh[job_id] = self._desk.limits.json_object("inputs", inputs)
+            except QwfError as wrong:
+                self._fail(job_id, wrong)
+        self._insert(node, document, fresh)
+
+    def _inputs(self, node: WorkflowNode, document: Document, scope: Mapping[str, Any]) -> dict[str, Any]:
+        inputs = resolve_inputs(node.inputs, scope, where=f"{node.id}.inputs", host=self._desk.host)
+        return document.checked_inputs(inputs)
+
+    def _goes_on(self, before: ChildRun | None, document: Document, inputs: dict[str, Any]) -> bool:
+        """Whether it is a retry, and the run of the time before goes on: what that has done is done."""
+        if before is None or (before.workflow, before.inputs) != (document.name, inputs):
+            return False
+        return go_on_with(before.id, conn=self._desk.connection)
+
+    def _insert(self, node: WorkflowNode, document: Document, inputs: Mapping[int, str]) -> None:
+        if not inputs:
+            return
+        try:
+            self._desk.runs.insert_children(
+                document.name,
+                spec=document.snapshot(),
+                spec_hash=document.hash,
+                priority=self._run.priority if node.priority is None else node.priority,
+                labels=dict(document.labels),
+                traceparent=self._run.traceparent,
+                parent_run_id=self._run.id,
+                depth=self._run.depth + 1,
+                inputs=inputs,
+            )
+        except PayloadError as wrong:
+            # Their document is more than a row takes; none is stored then.
+            for job_id in inputs:
+                self._fail(job_id, wrong)
+
+    def _document(self, node: WorkflowNode) -> Document:
+        if self._run.depth >= DEEPEST:
+            raise QwfError(
+                f"workflows are nested {DEEPEST} deep, and this would be one more",
+                advice="see whether one of them starts itself",
+            )
+        return self._desk.find_document(node.workflow)
+
+    def _fail(self, job_id: int, wrong: Exception) -> None:
+        said = str(wrong) if isinstance(wrong, QwfError) else f"{type(wrong).__name__}: {wrong}"
+        self._desk.jobs.mark_failed(job_id, said[:2000] or type(wrong).__name__)

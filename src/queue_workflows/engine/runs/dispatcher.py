@@ -1,0 +1,251 @@
+"""Advances runs: finds those that have something to do, and acts on the outbox of one at a time.
+
+Any number of dispatchers may do this at once. A run belongs to whoever has its row locked, for one batch; the
+others pass it by and take the next one. Nothing is remembered between two batches but what saves reading it
+again, so one that is killed is missed by nobody: its transaction never happened.
+
+A batch that fails is tried event by event, and one that still fails is put off, for longer each time, and at
+last put aside with its error. The run's other events go on, and so do other runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+import psycopg
+
+from queue_workflows.engine import telemetry
+from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.engine.runs.advance import Advancing
+from queue_workflows.engine.runs.close_run import give_up
+from queue_workflows.engine.runs.node_cache import KeptNodes
+from queue_workflows.engine.runs.open_nodes import Host
+from queue_workflows.engine.runs.parked_inputs import Parking
+from queue_workflows.engine.runs.repositories import Desk
+from queue_workflows.errors import DocumentError
+from queue_workflows.repositories.dispatching import (
+    BEGIN,
+    BEGUN_AT_ONCE,
+    EVENTS_AT_ONCE,
+    NO_RUN,
+    PARTS,
+    LockedRun,
+    TakenEvent,
+)
+from queue_workflows.settings import Settings
+from queue_workflows.states import RUN_TERMINAL, RunStatus
+from queue_workflows.workflow.graph import graph_of
+from queue_workflows.workflow.refs import HostFailed
+from queue_workflows.workflow.spec import Document, compiled, find_compiled
+
+_log = logging.getLogger(__name__)
+
+_ERROR_TEXT = 4_000
+# How long a chain of single wakes may go on before all the runs are looked at; a few quick hops.
+LOOK_WITHIN_S: Final = 0.02
+
+
+class Woken(Enum):
+    """What has ended the wait before a turn: nothing that is known, one transaction's wake, or more."""
+
+    NOT = auto()
+    ONCE = auto()
+    SOMEHOW = auto()
+
+
+class Dispatcher:
+    """Works on one connection in autocommit, which is its own; a lost one is the caller's to replace."""
+
+    def __init__(
+        self,
+        connection: psycopg.Connection[Any],
+        settings: Settings,
+        *,
+        host: Host | None = None,
+        find_document: Callable[[str], Document],
+        redactor: Redactor | None = None,
+    ) -> None:
+        self._connection = connection
+        self._settings = settings
+        self._redactor = redactor or Redactor([])
+        asked = None if host is None else partial(self._asked, host)
+        self._desk = Desk.at(connection, settings, host=asked, find_document=find_document)
+        self._repository = self._desk.events
+        self._kept = KeptNodes()
+        self._after = NO_RUN
+        self._last: UUID | None = None
+        self._has_more = False
+        # When to look at all the runs at the latest, as the last turn has not.
+        self.looks_at = math.inf
+        # Whether the last turn has ended a run, of which its hooks are to hear.
+        self.has_ended_runs = False
+
+    def turn(self, go_on: Callable[[], bool] = lambda: True, *, woken: Woken = Woken.NOT) -> int:
+        """Give each run that has something to do one batch, in turn; how many did something.
+
+        `go_on` is asked between two runs. Who was `woken` was so most likely by the run that moved last, if
+        only one did: that is tried before anything is looked for. If it moves and the wake was the only one
+        nothing else is looked for at once: whoever wrote for another run alone has sent a wake of his own.
+        Who wrote for several in one transaction has sent one for all, so that the caller comes again by
+        `looks_at`, woken or not.
+        """
+        last, self._last, self._has_more = self._last, None, False
+        self.has_ended_runs = False
+        moved = [last] if woken is not Woken.NOT and last is not None and self.dispatch(last) else []
+        if moved and woken is Woken.ONCE and not self.has_more:
+            now = time.monotonic()
+            self.looks_at = min(self.looks_at, now + LOOK_WITHIN_S)
+            if now < self.looks_at:
+                self._last = last
+                return 1
+        self.looks_at = math.inf
+        found, self._after = self._repository.runs_with_events(self._after)
+        moved += [run_id for run_id in found if go_on() and self.dispatch(run_id)]
+        queued = self._repository.queued_runs()
+        moved += [run_id for run_id in queued if go_on() and self.dispatch(run_id)]
+        self._has_more |= len(queued) >= BEGUN_AT_ONCE or not go_on()
+        if moved or woken is not Woken.NOT:
+            last = moved[0] if len(set(moved)) == 1 else None
+        self._last = last
+        return len(moved)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the last turn may have left something that was there when it began."""
+        return self._has_more or not self.is_around
+
+    @property
+    def is_around(self) -> bool:
+        """Whether the last turn has looked at the last of the runs."""
+        return self._after == NO_RUN
+
+    def dispatch(self, run_id: UUID) -> bool:
+        """Act on a batch of a run's events; false if there was nothing to do, or another one is at it."""
+        try:
+            return self._act(run_id)
+        except Exception as wrong:
+            self._unless_cut_off(wrong)
+            _log.warning("run %s: its events are tried one by one: %s", run_id, self._said(wrong))
+            self._one_by_one(run_id)
+            self._has_more = True
+            return True
+
+    def _act(self, run_id: UUID, only: int | None = None) -> bool:
+        """One transaction, with a pipeline at both of its ends and none in between.
+
+        The driver's own transaction would wait twice more. And only where a pipeline ends does the server
+        reckon how long a transaction idles, by which it takes the lock from an orchestrator that was stopped.
+        """
+        with self._connection.pipeline():
+            self._repository.begin()
+            answer = self._repository.lock_and_take(run_id, only=only)
+        run, events = answer()
+        self._has_more |= len(events) >= EVENTS_AT_ONCE or any(event.kind in PARTS for event in events)
+        acted = None
+        if run is not None and run.status in RUN_TERMINAL:
+            self._too_late(run, events)
+        elif run is not None and (events or run.status is RunStatus.QUEUED):
+            acted = self._advancing(run, events)
+            self._has_more |= acted is not None and acted.has_put_off
+            self.has_ended_runs |= acted is None or acted.has_ended
+        with self._connection.pipeline():
+            if acted is not None:
+                acted.send()
+            if run is None:
+                self._repository.rollback()
+            else:
+                self._repository.commit()
+            known = None if acted is None else acted.ask_ahead()
+        if run is not None and known is not None:
+            self._kept.keep(run.id, run.next_version, known())
+        return bool(events) or acted is not None
+
+    def _advancing(self, run: LockedRun, events: list[TakenEvent]) -> Advancing | None:
+        """What follows from the events; None where a run is given up that nobody can read."""
+        try:
+            document = self._document(run)
+        except DocumentError:
+            cancels = [e for e in events if e.kind == "cancel" and e.payload.get("node_id") is None]
+            if not cancels:
+                raise
+            give_up(self._desk, run, reason=cancels[0].payload.get("reason"))
+            return None
+        with telemetry.dispatching(run) as observed:
+            known = self._kept.take(run.id, run.version)
+            advancing = Advancing(self._desk, observed, document, document.derived(graph_of), known)
+            advancing.act(events)
+        return advancing
+
+    def _document(self, run: LockedRun) -> Document:
+        found = find_compiled(run.spec_hash)
+        return found or compiled(self._repository.spec(run.id), run.spec_hash)
+
+    def _too_late(self, run: LockedRun, events: list[TakenEvent]) -> None:
+        """Events of a run that is over mean nothing any more; who answered one of its nodes is told."""
+        parking = Parking(self._desk, run, None)
+        for event in events:
+            if event.kind == "input_submitted":
+                parking.answer(event.payload["submission_id"])
+
+    # What goes wrong.
+
+    def _one_by_one(self, run_id: UUID) -> None:
+        for event_id in self._repository.due_events(run_id) or self._begin_event(run_id):
+            try:
+                self._act(run_id, only=event_id)
+            except Exception as wrong:
+                self._unless_cut_off(wrong)
+                self._defer(run_id, event_id, wrong)
+
+    def _begin_event(self, run_id: UUID) -> list[int]:
+        """A run that cannot begin gets an event to count its tries by, and is found by that from then on."""
+        with self._connection.transaction():
+            run = self._repository.lock(run_id)
+            if run is None or run.status is not RunStatus.QUEUED:
+                return []
+            return [self._repository.add_event(run_id, BEGIN)]
+
+    def _defer(self, run_id: UUID, event_id: int, wrong: Exception) -> None:
+        said = self._said(wrong)
+        deferred = self._repository.defer(
+            event_id,
+            said,
+            max_tries=self._settings.dispatch_max_tries,
+            backoff_s=self._settings.dispatch_backoff_s,
+        )
+        if deferred is None:
+            return
+        tries, is_poisoned = deferred
+        if is_poisoned:
+            _log.error("run %s: event %d is given up after %d tries: %s", run_id, event_id, tries, said)
+        else:
+            _log.warning("run %s: event %d failed, try %d: %s", run_id, event_id, tries, said)
+
+    def _unless_cut_off(self, wrong: Exception) -> None:
+        """Raise what is about the connection rather than the run; else let go of the transaction it broke.
+
+        What fails behind the last answer of a pipeline leaves its transaction open.
+        """
+        if self._connection.closed or self._connection.broken:
+            raise wrong
+        self._connection.rollback()
+
+    def _asked(self, host: Host, path: str, run: Mapping[str, Any]) -> Any:
+        """What the host app's resolver answers; what it raises fails the node, and holds up no run."""
+        try:
+            return host(path, run)
+        except LookupError:
+            raise
+        except Exception as wrong:
+            raise HostFailed(self._said(wrong)) from wrong
+
+    def _said(self, wrong: Exception) -> str:
+        text = f"{type(wrong).__name__}: {' '.join(str(wrong).split())}"
+        return self._redactor.head(text.replace("\x00", "\\0"), _ERROR_TEXT)

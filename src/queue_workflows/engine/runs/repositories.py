@@ -1,0 +1,56 @@
+"""What a dispatcher works with on its connection; kept from run to run, with its statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import psycopg
+
+from queue_workflows.engine.runs.open_nodes import Host
+from queue_workflows.repositories.dispatching import DispatchRepository
+from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.repositories.runs import RunRepository
+from queue_workflows.repositories.workflow_nodes import WorkflowNodeRepository
+from queue_workflows.settings import Settings
+from queue_workflows.workflow.spec import Document
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """The repositories, and what the host app answers."""
+
+    connection: psycopg.Connection[Any]
+    settings: Settings
+    limits: PayloadLimits
+    events: DispatchRepository
+    nodes: WorkflowNodeRepository
+    jobs: NodeJobRepository
+    runs: RunRepository
+    host: Host | None
+    find_document: Callable[[str], Document]
+
+    @classmethod
+    def at(
+        cls,
+        connection: psycopg.Connection[Any],
+        settings: Settings,
+        *,
+        host: Host | None,
+        find_document: Callable[[str], Document],
+    ) -> Self:
+        """On this connection."""
+        limits = PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth)
+        return cls(
+            connection=connection,
+            settings=settings,
+            limits=limits,
+            events=DispatchRepository(connection),
+            nodes=WorkflowNodeRepository(connection),
+            jobs=NodeJobRepository(connection, payload_limits=limits),
+            runs=RunRepository(connection, payload_limits=limits),
+            host=host,
+            find_document=find_document,
+        )

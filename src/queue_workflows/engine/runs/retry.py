@@ -1,0 +1,187 @@
+"""Running a run again that is over: what failed or follows a node, with all finished results kept.
+
+The run's rows are set back in the caller's transaction, so that whoever waits for it after that commit waits
+for its new end. What is ready then is opened by an orchestrator, as any other node.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from queue_workflows.engine.runs.close_run import OUTPUTS
+from queue_workflows.engine.runs.verbs import RunName, check_mode, run_named
+from queue_workflows.errors import RunRefused, UnknownNode, UnknownRun
+from queue_workflows.repositories.connection import Handle
+from queue_workflows.repositories.steering import SteeringRepository, StoredRun
+from queue_workflows.repositories.workflow_nodes import WorkflowNodeRepository
+from queue_workflows.states import RUN_TERMINAL, RunStatus
+from queue_workflows.workflow.graph import graph_of
+from queue_workflows.workflow.refs import paths_in
+from queue_workflows.workflow.reopening import Reopening, reopen
+from queue_workflows.workflow.spec import Document, SealNode, compiled
+
+
+@dataclass(frozen=True, slots=True)
+class RunRetry:
+    """What a retry runs again, or would: node ids, parents before children.
+
+    `ready` start at once; `kept` keep what they came to; `elements_kept` says of lists among `again` how many
+    elements keep their result. `was` is what the run had come to.
+    """
+
+    run_id: uuid.UUID
+    was: RunStatus
+    again: tuple[str, ...]
+    ready: tuple[str, ...]
+    kept: tuple[str, ...]
+    elements_kept: Mapping[str, int]
+
+
+def retry_run(
+    run: RunName,
+    *,
+    conn: Handle,
+    from_node: str | None = None,
+    dry_run: bool = False,
+    actor: str | None = None,
+    reason: str | None = None,
+) -> RunRetry:
+    """Run again what failed or was cancelled in a run that is over, and all that follows from it.
+
+    Where nothing did and only its outputs could not be had, those are put together again.
+
+    With `from_node` that node runs again too, whatever it came to, with all that follows from it. With
+    `dry_run` nothing is changed. An `actor` is written to the audit log.
+    """
+    run_id = run_named(run)
+    stored = SteeringRepository(conn).stored(run_id, lock=not dry_run)
+    if stored is None:
+        raise UnknownRun(run_id)
+    _check(run_id, stored)
+    if SteeringRepository(conn).is_pruned(run_id):
+        message = f"run {run_id} is {stored.status} for so long that its results are being deleted"
+        raise RunRefused(run_id, message, status=stored.status, advice="start another run")
+    document = compiled(stored.spec, stored.spec_hash)
+    if from_node is not None and from_node not in document.by_id:
+        raise UnknownNode(run_id, from_node)
+    reopening = _reopening(conn, run_id, document, from_node)
+    if not reopening.again and stored.error_kind != OUTPUTS:
+        advice = "name a node to run again from, with `from_node` or --from"
+        message = f"run {run_id} is {stored.status}: there is nothing to run again"
+        raise RunRefused(run_id, message, status=stored.status, advice=advice)
+    if not dry_run:
+        details = {"was": stored.status, "from_node": from_node, "nodes": len(reopening.again)}
+        _write(conn, run_id, document, reopening, from_node, actor=actor, reason=reason, details=details)
+    return RunRetry(
+        run_id,
+        stored.status,
+        reopening.again,
+        reopening.ready,
+        reopening.kept,
+        {node_id: reopening.nodes[node_id].total for node_id in reopening.elements_kept},
+    )
+
+
+def go_on_with(run_id: uuid.UUID, *, conn: Handle) -> bool:
+    """Run a child run again whose parent's node is run again; false if it has nothing to go on with.
+
+    Nor has one that somebody holds at this moment: he may be waiting for the parent's row, which we hold.
+    """
+    stored = SteeringRepository(conn).stored_unless_held(run_id)
+    if stored is None or stored.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
+        return False
+    document = compiled(stored.spec, stored.spec_hash)
+    reopening = _reopening(conn, run_id, document, None)
+    if reopening.again:
+        _write(conn, run_id, document, reopening, None, actor=None, reason=None, details={})
+    return bool(reopening.again)
+
+
+def _reopening(conn: Handle, run_id: uuid.UUID, document: Document, from_node: str | None) -> Reopening:
+    graph = document.derived(graph_of)
+    rows = WorkflowNodeRepository(conn).read(run_id, graph.nodes)
+    return _without_doubtful_lists(reopen(graph, rows, from_node=from_node), document)
+
+
+def _write(
+    conn: Handle,
+    run_id: uuid.UUID,
+    document: Document,
+    reopening: Reopening,
+    from_node: str | None,
+    *,
+    actor: str | None,
+    reason: str | None,
+    details: dict[str, Any],
+) -> None:
+    """Set back the rows of a run whose lock is held."""
+    graph = document.derived(graph_of)
+    mapped = [node_id for node_id in reopening.nodes if graph.nodes[node_id].is_mapped]
+    WorkflowNodeRepository(conn).write(run_id, reopening.nodes.values(), mapped)
+    SteeringRepository(conn).reopen(
+        run_id,
+        nodes_left=reopening.run.nodes_left,
+        ready=reopening.ready,
+        untouched=reopening.dropped,
+        anew=_anew(reopening, document, from_node),
+        unsealed=any(isinstance(document.by_id[node_id], SealNode) for node_id in reopening.again),
+        actor=actor,
+        reason=reason,
+        details=details,
+    )
+
+
+def _check(run_id: uuid.UUID, stored: StoredRun) -> None:
+    check_mode(run_id, stored.status, stored.mode)
+    if stored.status not in RUN_TERMINAL:
+        raise RunRefused(
+            run_id,
+            f"run {run_id} is {stored.status}: only what is over can be run again",
+            status=stored.status,
+            advice=f"wait for it, or cancel it first: `qwf run cancel {run_id}`",
+        )
+    if stored.parent_run_id is not None:
+        raise RunRefused(
+            run_id,
+            f"run {run_id} belongs to a node of run {stored.parent_run_id}",
+            status=stored.status,
+            advice=f"retry that one, which goes on with it: `qwf run retry {stored.parent_run_id}`",
+        )
+
+
+def _without_doubtful_lists(reopening: Reopening, document: Document) -> Reopening:
+    """Keep elements only of lists that are certainly the same: what the host app would say now is not."""
+    doubtful = {node_id for node_id in reopening.elements_kept if _asks_the_host(document, node_id)}
+    if not doubtful:
+        return reopening
+    fresh = {
+        node_id: replace(reopening.nodes[node_id], total=0, completed=0, skipped=0) for node_id in doubtful
+    }
+    return replace(
+        reopening,
+        nodes={**reopening.nodes, **fresh},
+        elements_kept=tuple(one for one in reopening.elements_kept if one not in doubtful),
+    )
+
+
+def _asks_the_host(document: Document, node_id: str) -> bool:
+    for_each = getattr(document.by_id[node_id], "for_each", None)
+    return any(path.root == "host" for path in paths_in(for_each))
+
+
+def _anew(reopening: Reopening, document: Document, from_node: str | None) -> list[str]:
+    """The lists that may be others now, and are gone through from the start."""
+    graph = document.derived(graph_of)
+    return [
+        node_id
+        for node_id in reopening.again
+        if graph.nodes[node_id].is_mapped
+        and (
+            node_id == from_node
+            or set(graph.nodes[node_id].parents).intersection(reopening.again)
+            or _asks_the_host(document, node_id)
+        )
+    ]

@@ -1,0 +1,71 @@
+"""Watching a run until it is over: woken when something changes, looking once a second all the same.
+
+Whoever advances the run or reports progress notifies only because this advertises the run; claims notify
+nobody, so that a node is seen to run up to a second late. An outage of the database is waited out.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from queue_workflows.db.engine import Database
+from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.db.listen import Listener
+from queue_workflows.db.looking import KeptConnection, at_one_moment
+from queue_workflows.engine.watch.run_reader import Overlook
+from queue_workflows.engine.watch.run_view import RunOverview
+
+CHANNEL: Final = "run_changed"
+LOOK_EVERY_S: Final = 1.0
+# A busy run changes thousands of times a second; nobody can read that.
+LOOK_AT_MOST_EVERY_S: Final = 0.1
+# While somebody who began before we advertised may still write without a word to us.
+_SETTLING_S: Final = 0.3
+
+
+def watch_run(
+    database: Database,
+    run_id: uuid.UUID,
+    *,
+    look_every_s: float = LOOK_EVERY_S,
+    now: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[RunOverview | None]:
+    """The run at each look, the last of them when it is over; None while the database is away.
+
+    The first look, which finds out whether the database and the run are there, raises.
+    """
+    overlook = Overlook(run_id)
+    with (
+        KeptConnection(database) as kept,
+        Listener.on(database, [CHANNEL], payloads=[str(run_id)]) as listener,
+    ):
+        listener.advertise(f"run:{run_id}")
+        looked_at = now()
+        seen: RunOverview | None = _look(kept, overlook)
+        while True:
+            yield seen
+            if seen is not None and seen.is_over:
+                return
+            is_settling = listener.must_look_again() and listener.state == "listening"
+            patience = min(_SETTLING_S, look_every_s) if is_settling else look_every_s
+            listener.wait(max(0.0, patience - (now() - looked_at)))
+            sleep(max(0.0, LOOK_AT_MOST_EVERY_S - (now() - looked_at)))
+            looked_at = now()
+            seen = _look_again(kept, overlook)
+
+
+def _look(kept: KeptConnection, overlook: Overlook) -> RunOverview:
+    connection = kept.connection()
+    with at_one_moment(connection):
+        return overlook.look(connection)
+
+
+def _look_again(kept: KeptConnection, overlook: Overlook) -> RunOverview | None:
+    try:
+        return _look(kept, overlook)
+    except DATABASE_AWAY:
+        return None
