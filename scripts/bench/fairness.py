@@ -13,7 +13,7 @@ from bench.wakes import until
 from bench.workers import working
 from queue_workflows import enqueue_many
 from queue_workflows.repositories import NewIngestJob
-from queue_workflows.repositories.lanes import FRONT
+from queue_workflows.repositories.limits.lanes import FRONT
 
 SMALL: Final = 9
 EACH: Final = 10

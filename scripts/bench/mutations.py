@@ -61,7 +61,7 @@ MUTANTS: Final = (
         "fence",
         "the attempt is not compared",
         "tests/invariants/test_claim_and_finish_are_fenced.py",
-        [Edit("repositories/families.py", _WHOLE_FENCE, _FENCE_WITHOUT_ATTEMPT)],
+        [Edit("repositories/sql/families.py", _WHOLE_FENCE, _FENCE_WITHOUT_ATTEMPT)],
     ),
     Mutant(
         "claim",
@@ -69,7 +69,7 @@ MUTANTS: Final = (
         "tests/invariants/test_a_claim_takes_what_it_asked_for.py",
         [
             Edit(
-                "repositories/claiming.py",
+                "repositories/claims/claim.py",
                 "WHERE job.id = ANY (ARRAY(SELECT id FROM next))",
                 "WHERE job.id IN (" + "SELECT id FROM {table} WHERE status = 'queued'"
                 " AND queue = %(queue)s::text ORDER BY priority DESC, position"
@@ -84,12 +84,12 @@ MUTANTS: Final = (
         "::test_without_the_event_the_node_has_not_ended",
         [
             Edit(
-                "repositories/ending.py",
+                "repositories/claims/end.py",
                 "    given=GIVEN_ALIKE,\n    ending=ENDED_ALIKE,\n)",
                 '    given=GIVEN_ALIKE,\n    ending=ENDED_ALIKE.replace("{events}", ""),\n)',
             ),
             Edit(
-                "repositories/claimable.py",
+                "repositories/claims/repository.py",
                 _END,
                 _LATE_EVENTS,
             ),
@@ -107,7 +107,7 @@ MUTANTS: Final = (
         "tests/unit/test_marks.py",
         [
             Edit(
-                "repositories/claiming.py",
+                "repositories/claims/claim.py",
                 "self._short = short and not self._asked_all",
                 "self._short = False",
             )
@@ -119,7 +119,7 @@ MUTANTS: Final = (
         "tests/integration/test_claiming_sweeps.py::test_a_lease_that_holds_is_left_alone",
         [
             Edit(
-                "repositories/sweeping.py",
+                "repositories/claims/sweep.py",
                 'LAPSED: Final = "lease_expires_at < statement_timestamp()"',
                 'LAPSED: Final = "true"',
             )

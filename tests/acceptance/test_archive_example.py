@@ -21,7 +21,7 @@ from support.workers import patiently, running_orchestrator, running_worker
 from queue_workflows import RunRepository, start_run
 from queue_workflows.hooks.compiling import compile_hooks
 from queue_workflows.models import WorkflowRun
-from queue_workflows.repositories.hook_records import HookRecordRepository
+from queue_workflows.repositories.hooks.records import HookRecordRepository
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "archive"
 PLUGINS = EXAMPLE / "plugins"

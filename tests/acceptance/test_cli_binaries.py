@@ -13,7 +13,7 @@ from support.commands import Said, qwf_here
 from support.jobs import CLEAR
 
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
-from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.states import JobStatus
 
 Qwf = Callable[..., Said]

@@ -17,7 +17,7 @@ from support.runs import dispatcher, settle
 from queue_workflows.hooks.output import read_output
 from queue_workflows.hooks.records import store_and_process
 from queue_workflows.repositories import HeartbeatRepository, RunRepository
-from queue_workflows.repositories.hook_jobs import HookJobRepository
+from queue_workflows.repositories.jobs.hooks import HookJobRepository
 
 
 @pytest.fixture

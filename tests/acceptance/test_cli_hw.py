@@ -16,8 +16,8 @@ from support.schemas import start_qwf
 from support.vendor_tools import uuid_of
 
 from queue_workflows.repositories import HeartbeatRepository
-from queue_workflows.repositories.hardware import HardwareRepository
-from queue_workflows.repositories.quarantine import QuarantineRepository
+from queue_workflows.repositories.workers.hardware import HardwareRepository
+from queue_workflows.repositories.workers.quarantine import QuarantineRepository
 
 REASON = "40,000 MB of its memory are in use 30 s after h1:gpu:5f0c had ended; 3 MB were before it began"
 CARD = {

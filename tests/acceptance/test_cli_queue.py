@@ -16,8 +16,9 @@ from support.jobs import CLEAR, Jobs, ending
 from support.plans import explain
 from support.schemas import start_qwf
 
-from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository, statistics
-from queue_workflows.repositories.statistics import StatisticsRepository
+from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
+from queue_workflows.repositories.reports import queue_statistics
+from queue_workflows.repositories.reports.queue_statistics import StatisticsRepository
 
 
 @pytest.fixture
@@ -110,10 +111,10 @@ def test_counts_stop_at_their_bound(conn):
 @pytest.mark.parametrize(
     ("sql", "index"),
     [
-        (statistics.QUEUED["ingest"], "ix_ingest_jobs_claim"),
-        (statistics.RUNNING["ingest"], "ix_ingest_jobs_running"),
-        (statistics.SCHEDULED["ingest"], "ix_ingest_jobs_due"),
-        (statistics.FINISHED["ingest"], "ix_ingest_jobs_finished"),
+        (queue_statistics.QUEUED["ingest"], "ix_ingest_jobs_claim"),
+        (queue_statistics.RUNNING["ingest"], "ix_ingest_jobs_running"),
+        (queue_statistics.SCHEDULED["ingest"], "ix_ingest_jobs_due"),
+        (queue_statistics.FINISHED["ingest"], "ix_ingest_jobs_finished"),
     ],
 )
 def test_what_is_over_costs_nothing(conn, sql, index):

@@ -11,7 +11,7 @@ import pytest
 from support.commands import qwf_here
 
 from queue_workflows.engine.registry.tasks import current_tasks, register_ingest_task
-from queue_workflows.repositories.columns import CHUNK_ROWS
+from queue_workflows.repositories.sql.columns import CHUNK_ROWS
 
 
 @pytest.fixture

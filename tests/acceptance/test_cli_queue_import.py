@@ -20,7 +20,7 @@ from support.commands import Said, qwf_here
 from support.schemas import qwf_environment, until
 
 from queue_workflows.config import configure, reset_config
-from queue_workflows.repositories.columns import CHUNK_ROWS
+from queue_workflows.repositories.sql.columns import CHUNK_ROWS
 
 AWAY = "postgresql://nobody@127.0.0.1:1/nowhere"
 

@@ -23,9 +23,10 @@ from support.schemas import qwf_environment, start_qwf
 
 from queue_workflows import set_workflow_dir
 from queue_workflows.config import reset_config
-from queue_workflows.repositories import InputSubmissionRepository, RunRepository, run_lines
+from queue_workflows.repositories import InputSubmissionRepository, RunRepository
 from queue_workflows.repositories.audit_log import AuditRepository
-from queue_workflows.repositories.run_lines import RunFilter
+from queue_workflows.repositories.runs import listing
+from queue_workflows.repositories.runs.listing import RunFilter
 from queue_workflows.states import JobStatus
 
 FILM = """\
@@ -527,7 +528,7 @@ def test_finding_runs_reads_no_documents_and_no_finished_runs(conn):
         RunFilter(poisoned=True),
     ):
         filters = wanted.where()
-        sql = run_lines.LINES.replace("{where}", filters.where)
+        sql = listing.LINES.replace("{where}", filters.where)
         plan = explain(conn, "force_custom_plan", sql, filters.params | {"limit": 50})
         scanned = [node for node in plan if node.get("Relation Name") == "workflow_runs"]
         assert all(node["Node Type"] != "Seq Scan" for node in scanned), wanted

@@ -10,7 +10,7 @@ import pytest
 from support.jobs import CLEAR, Jobs
 from support.schemas import blocked, holding, until
 
-from queue_workflows.repositories.withdrawing import withdraw_doubts
+from queue_workflows.repositories.claims.withdraw_doubts import withdraw_doubts
 
 FULL = """
 UPDATE ingest_jobs SET suspect = true, errors = (

@@ -22,7 +22,7 @@ from queue_workflows.host.lock_checks import check_locks
 from queue_workflows.host.locks import HostLock, lock_file_name
 from queue_workflows.host.missing_locks import open_directory
 from queue_workflows.host.resources import ResourceKind
-from queue_workflows.repositories.claimed import Fence
+from queue_workflows.repositories.sql.claimed_job import Fence
 
 
 @pytest.fixture

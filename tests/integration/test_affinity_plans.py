@@ -13,8 +13,14 @@ from support.plans import explain
 
 from queue_workflows.db.pins import PLANNER
 from queue_workflows.repositories import RunRepository
-from queue_workflows.repositories.affinity import CLAIM_WARM, LOOKED_AT, First, Preference, claim_params
-from queue_workflows.repositories.claiming import PRIORITIES
+from queue_workflows.repositories.claims.claim import PRIORITIES
+from queue_workflows.repositories.claims.claim_by_model import (
+    CLAIM_WARM,
+    LOOKED_AT,
+    First,
+    Preference,
+    claim_params,
+)
 
 TABLE = "workflow_node_jobs"
 ROWS, MODELS, WARM = 60_000, 500, ("m7", "m8", "m9", "none")

@@ -13,7 +13,7 @@ from support.runs import dispatcher, run_through, settle, start
 
 from queue_workflows.engine.runs import parked_inputs
 from queue_workflows.repositories import InputSubmissionRepository, RunRepository
-from queue_workflows.repositories.parking import ParkedJobRepository
+from queue_workflows.repositories.runs.parked import ParkedJobRepository
 
 ASK = {"nodes": [{"id": "ask", "type": "input", "schema": {"ok": {"type": "boolean"}}, "expires_s": 3600}]}
 AGO = "UPDATE workflow_node_jobs SET expires_at = now() - %s * interval '1 minute'"

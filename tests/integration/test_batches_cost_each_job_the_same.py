@@ -10,9 +10,9 @@ from support.plans import explain
 
 from queue_workflows.db.pins import PLANNER
 from queue_workflows.repositories import Ending, Fence
-from queue_workflows.repositories import ending as ends
-from queue_workflows.repositories.claiming import UNMARKED, claim_params
-from queue_workflows.repositories.ending import alike_params, end_params
+from queue_workflows.repositories.claims import end as ends
+from queue_workflows.repositories.claims.claim import UNMARKED, claim_params
+from queue_workflows.repositories.claims.end import alike_params, end_params
 from queue_workflows.states import JobStatus
 
 BATCH = 300

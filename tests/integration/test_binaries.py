@@ -29,9 +29,9 @@ from queue_workflows.hooks.needs import Need, need_of, needs_of
 from queue_workflows.hooks.process import HookStop
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
-from queue_workflows.repositories.binaries import BinaryFence, BinaryRepository, Installed
-from queue_workflows.repositories.ending import Ending
-from queue_workflows.repositories.machines import MachineRepository
+from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.hooks.binaries import BinaryFence, BinaryRepository, Installed
+from queue_workflows.repositories.workers.machines import MachineRepository
 from queue_workflows.roles.aside import Aside
 from queue_workflows.states import BinaryStatus, JobStatus, check_move
 

@@ -15,7 +15,7 @@ from support.schemas import blocked, holding, until
 
 from queue_workflows.errors import LeaseLost, PayloadError
 from queue_workflows.repositories import Ending, Fence, error_entry
-from queue_workflows.repositories.families import ERRORS_KEPT
+from queue_workflows.repositories.sql.families import ERRORS_KEPT
 from queue_workflows.states import JobStatus
 
 

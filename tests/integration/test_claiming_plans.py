@@ -13,22 +13,13 @@ from support.plans import as_prepared, explain, nodes
 
 from queue_workflows.db.engine import connect, parse_dsn
 from queue_workflows.db.pins import PLANNER, Timeouts
-from queue_workflows.repositories import (
-    Ending,
-    Fence,
-    Marks,
-    RunRepository,
-    claiming,
-    deciding,
-    explaining,
-    holding,
-    host_locks,
-    sweeping,
-)
-from queue_workflows.repositories import ending as ends
-from queue_workflows.repositories.claiming import PRIORITIES, UNMARKED, claim_params
-from queue_workflows.repositories.ending import end_params, fence_params, id_array, texts
-from queue_workflows.repositories.sweepable import LOOK
+from queue_workflows.repositories import Ending, Fence, Marks, RunRepository
+from queue_workflows.repositories.claims import by_host_lock, claim, hold_lease, operator_verbs, sweep
+from queue_workflows.repositories.claims import end as ends
+from queue_workflows.repositories.claims.claim import PRIORITIES, UNMARKED, claim_params
+from queue_workflows.repositories.claims.end import end_params, fence_params, id_array, texts
+from queue_workflows.repositories.claims.sweep_look import LOOK
+from queue_workflows.repositories.reports import explain_job
 from queue_workflows.states import JobStatus
 
 FINISHED = 150_000
@@ -163,7 +154,7 @@ def test_claim(crowded: Jobs, mode: str, off: tuple[str, ...], limit: int) -> No
     params = claim_params(
         crowded.queue, worker_id="w", lease_s=30.0, limit=limit, alone=False, positions=marks
     ) | {"relaxed": False}
-    plan = explain(crowded.connection, mode, claiming.CLAIM[crowded.family], params, off)
+    plan = explain(crowded.connection, mode, claim.CLAIM[crowded.family], params, off)
     check_by_id_only(crowded, plan, f"ix_{crowded.table}_claim")
     walks = [node for node in plan if node.get("Index Name") == f"ix_{crowded.table}_claim"]
     assert [node["Node Type"] for node in walks] == ["Index Scan"]
@@ -194,7 +185,7 @@ def test_a_claim_of_a_flood(qwf_dsn: str, family: str, mode: str) -> None:
         params = claim_params(
             jobs.queue, worker_id="w", lease_s=30.0, limit=200, alone=False, positions=(1,) * len(PRIORITIES)
         ) | {"relaxed": False}
-        plan = explain(jobs.connection, mode, claiming.CLAIM[family], params, PINNED)
+        plan = explain(jobs.connection, mode, claim.CLAIM[family], params, PINNED)
         (walk,) = [node for node in plan if node.get("Index Name") == f"ix_{jobs.table}_claim"]
         assert round(walk["Actual Rows"] * walk["Actual Loops"]) == 200
         jobs.connection.execute(f"ALTER TABLE {jobs.table} RESET (autovacuum_enabled)")
@@ -221,9 +212,9 @@ def test_ends_renewals_and_beats(crowded: Jobs, mode: str, off: tuple[str, ...],
         (ends.END_ALIKE, alike, ()),
         (ends.END_AND_CLAIM, batch | claimed, (walk,)),
         (ends.END_ALIKE_AND_CLAIM, alike | claimed, (walk,)),
-        (holding.RENEW, held_params | {"lease_s": 9.0, "relaxed": False}, ()),
-        (holding.BEAT, held_params | {"progress": texts(["{}"] * count), "relaxed": False}, ()),
-        (holding.WATCH, held_params | {"host_label": "h", "queue": "q"}, ()),
+        (hold_lease.RENEW, held_params | {"lease_s": 9.0, "relaxed": False}, ()),
+        (hold_lease.BEAT, held_params | {"progress": texts(["{}"] * count), "relaxed": False}, ()),
+        (hold_lease.WATCH, held_params | {"host_label": "h", "queue": "q"}, ()),
     ):
         plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
         check_by_id_only(crowded, plan, *more)
@@ -258,25 +249,25 @@ def test_sweeps(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     aside = {"queue": crowded.queue, "names": texts(["task"]), "reason": "unknown_task", "delay_s": 60.0}
     of_worker = {"worker_id": "w7", "max_crashes": 3, "crashed": True, "how": "", "kept": "{1,2,3}"}
     for sql, params, index in (
-        (holding.PUT_ASIDE, aside, "claim"),
-        (holding.PUT_LOCKED_ASIDE, aside, "claim"),
-        (claiming.HAS_SUSPECT, {"queue": crowded.queue}, "suspect"),
-        (sweeping.PROMOTE, {"in_turn": True}, "due"),
-        (sweeping.PROMOTE_HELD, held, "hold"),
-        (host_locks.PROMOTE, {"keys": texts(["camera", "elsewhere:camera"]), "host": "h"}, "hold"),
-        (sweeping.RECLAIM, reclaim, "running"),
-        (sweeping.RECLAIM_WORKER, of_worker, "running"),
+        (hold_lease.PUT_ASIDE, aside, "claim"),
+        (hold_lease.PUT_LOCKED_ASIDE, aside, "claim"),
+        (claim.HAS_SUSPECT, {"queue": crowded.queue}, "suspect"),
+        (sweep.PROMOTE, {"in_turn": True}, "due"),
+        (sweep.PROMOTE_HELD, held, "hold"),
+        (by_host_lock.PROMOTE, {"keys": texts(["camera", "elsewhere:camera"]), "host": "h"}, "hold"),
+        (sweep.RECLAIM, reclaim, "running"),
+        (sweep.RECLAIM_WORKER, of_worker, "running"),
     ):
         plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
-        lanes = LANES if sql is sweeping.PROMOTE else ()
+        lanes = LANES if sql is sweep.PROMOTE else ()
         check_by_id_only(crowded, plan, *(f"ix_{crowded.table}_{name}" for name in (index, *lanes)))
         assert f"ix_{crowded.table}_{index}" in indexes(plan)
-        if sql is sweeping.PROMOTE_HELD:
+        if sql is sweep.PROMOTE_HELD:
             # One is freed, so one is read, whoever else waits for the same.
             read = [node for node in plan if node.get("Index Name") == f"ix_{crowded.table}_hold"]
             assert [(node["Actual Rows"], node["Actual Loops"]) for node in read] == [(1, 1)]
         sorted_by = {key for node in plan for key in node.get("Sort Key", ())}
-        assert sql is not sweeping.PROMOTE or not any("run_at" in key for key in sorted_by)
+        assert sql is not sweep.PROMOTE or not any("run_at" in key for key in sorted_by)
 
 
 @MODES
@@ -291,7 +282,7 @@ def test_a_claim_from_holds(crowded: Jobs, mode: str, off: tuple[str, ...]) -> N
     params = claim_params(
         crowded.queue, worker_id="w", lease_s=30.0, limit=5, alone=False, positions=UNMARKED
     ) | {"relaxed": False, "keys": texts(offered)}
-    plan = explain(crowded.connection, mode, host_locks.TAKE[crowded.family], params, off)
+    plan = explain(crowded.connection, mode, by_host_lock.TAKE[crowded.family], params, off)
     hold, head = f"ix_{crowded.table}_hold", f"ix_{crowded.table}_claim"
     check_by_id_only(crowded, plan, hold, head)
     read = {
@@ -318,9 +309,9 @@ def test_decisions(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     mark |= {"error": "", "attempt": 0, "claimed_by": ""}
     some = id_array([fence.job_id for fence in held_rows(crowded, 100)])
     for sql, params in (
-        (deciding.CANCEL, {"ids": some} | by),
-        (deciding.RETRY, {"ids": id_array(over)} | by),
-        (deciding.MARK, mark),
+        (operator_verbs.CANCEL, {"ids": some} | by),
+        (operator_verbs.RETRY, {"ids": id_array(over)} | by),
+        (operator_verbs.MARK, mark),
     ):
         plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
         check_by_id_only(crowded, plan)
@@ -339,11 +330,11 @@ def test_explaining(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
     of_queue = {"queue": crowded.queue, "alone": True}
     ahead = of_queue | {"priorities": list(range(9, -1, -1)), "before": [2**62] * 10, "limit": 500}
     for sql, params, index in (
-        (explaining.JUDGED, of_queue | {"id": job_id}, None),
-        (explaining.AHEAD, ahead, "claim"),
-        (explaining.AT_WORK, {"workers": ["w1", "w2"]}, "running"),
-        (host_locks.HOLDERS, {"keys": texts(["camera"])}, "running"),
-        (sweeping.HELD_KEYS, {"reason": "limit", "queue": crowded.queue, "limit": 100}, "hold"),
+        (explain_job.JUDGED, of_queue | {"id": job_id}, None),
+        (explain_job.AHEAD, ahead, "claim"),
+        (explain_job.AT_WORK, {"workers": ["w1", "w2"]}, "running"),
+        (by_host_lock.HOLDERS, {"keys": texts(["camera"])}, "running"),
+        (sweep.HELD_KEYS, {"reason": "limit", "queue": crowded.queue, "limit": 100}, "hold"),
     ):
         plan = explain(crowded.connection, mode, sql[crowded.family], params, off)
         also = [f"ix_{crowded.table}_{index}"] if index else []
@@ -351,7 +342,7 @@ def test_explaining(crowded: Jobs, mode: str, off: tuple[str, ...]) -> None:
         assert set(also) <= indexes(plan)
         read = [node for node in plan if node.get("Index Name") == f"ix_{crowded.table}_claim"]
         assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) <= 500 * len(PRIORITIES)
-        if sql is sweeping.HELD_KEYS:
+        if sql is sweep.HELD_KEYS:
             # One for each of the fifty keys and to find the next, and not all that wait for them.
             read = [node for node in plan if node.get("Index Name") in also]
             assert sum(node["Actual Rows"] * node["Actual Loops"] for node in read) <= 3 * 50
@@ -393,8 +384,8 @@ def test_hot_statements_are_prepared_once_and_parsed_once(qwf_dsn: str, family: 
             each for (each,) in jobs.connection.execute("SELECT statement FROM pg_prepared_statements")
         ]
         for sql in (
-            *(claiming.CLAIM, ends.END, ends.END_ALIKE, ends.END_AND_CLAIM, ends.END_ALIKE_AND_CLAIM),
-            *(holding.RENEW, holding.BEAT, holding.WATCH),
+            *(claim.CLAIM, ends.END, ends.END_ALIKE, ends.END_AND_CLAIM, ends.END_ALIKE_AND_CLAIM),
+            *(hold_lease.RENEW, hold_lease.BEAT, hold_lease.WATCH),
         ):
             assert prepared.count(as_prepared(sql[family])[0]) == 1
             assert len(sql[family].encode()) <= MAX_CACHED_STATEMENT_LENGTH
@@ -447,11 +438,11 @@ def test_a_workers_plans_outlive_the_growth_of_the_table(qwf_dsn: str, family: s
         fences = fence_params([held.fence])
         once = claim_params(jobs.queue, worker_id="me", lease_s=9.0, limit=1, alone=False, positions=UNMARKED)
         for sql, params in (
-            (holding.WATCH, fences | {"host_label": "h", "queue": "q"}),
-            (holding.RENEW, fences | {"lease_s": 9.0, "relaxed": False}),
-            (sweeping.PROMOTE, {"in_turn": True}),
+            (hold_lease.WATCH, fences | {"host_label": "h", "queue": "q"}),
+            (hold_lease.RENEW, fences | {"lease_s": 9.0, "relaxed": False}),
+            (sweep.PROMOTE, {"in_turn": True}),
             (
-                sweeping.RECLAIM,
+                sweep.RECLAIM,
                 {"max_crashes": 3, "lease_s": 30.0, "recovered_s": None, "beat_s": 5.0, "in_turn": True},
             ),
             (ends.END_ALIKE_AND_CLAIM, ends.alike_params(jobs.repository._family, [ending(held)]) | once),
@@ -461,7 +452,7 @@ def test_a_workers_plans_outlive_the_growth_of_the_table(qwf_dsn: str, family: s
             explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {found[statement]} {given}"
             # Not undone: after a ROLLBACK the driver prepares anew.
             ((plan,),) = psycopg.ClientCursor(connection).execute(explained, params)
-            used = ("claim", "due", "running", *(LANES if sql is sweeping.PROMOTE else ()))
+            used = ("claim", "due", "running", *(LANES if sql is sweep.PROMOTE else ()))
             others = [f"ix_{jobs.table}_{name}" for name in used]
             check_by_id_only(jobs, list(nodes(plan[0]["Plan"])), *others)
             assert plan[0]["Plan"]["Shared Hit Blocks"] < 200

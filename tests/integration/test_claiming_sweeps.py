@@ -11,9 +11,9 @@ from support.jobs import Jobs, ending, jobs_of
 from support.wakes import Ear
 
 from queue_workflows.db import bootstrap
-from queue_workflows.repositories.dispatching import DispatchRepository
-from queue_workflows.repositories.families import HOLDS_KEPT
-from queue_workflows.repositories.sweeping import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE
+from queue_workflows.repositories.claims.sweep import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE
+from queue_workflows.repositories.runs.outbox import DispatchRepository
+from queue_workflows.repositories.sql.families import HOLDS_KEPT
 
 LONGEST = 300.0
 

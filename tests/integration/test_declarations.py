@@ -12,7 +12,7 @@ import pytest
 from queue_workflows.engine.schedules.declared import DeclaredSchedules
 from queue_workflows.engine.schedules.publish import Declaring
 from queue_workflows.repositories import ScheduleRepository
-from queue_workflows.repositories.schedules import checked_words, state_of
+from queue_workflows.repositories.schedules.schedules import checked_words, state_of
 
 
 @pytest.fixture

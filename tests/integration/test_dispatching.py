@@ -15,10 +15,11 @@ from support.workers import until
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.runs.finished_hooks import deliver
 from queue_workflows.engine.runs.retry import retry_run
-from queue_workflows.repositories import InputSubmissionRepository, NodeJobRepository, RunRepository, runs
-from queue_workflows.repositories.connection import Statements
-from queue_workflows.repositories.dispatching import DispatchRepository
-from queue_workflows.repositories.parking import ParkedJobRepository
+from queue_workflows.repositories import InputSubmissionRepository, NodeJobRepository, RunRepository
+from queue_workflows.repositories.runs import runs
+from queue_workflows.repositories.runs.outbox import DispatchRepository
+from queue_workflows.repositories.runs.parked import ParkedJobRepository
+from queue_workflows.repositories.sql.connection import Statements
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ from support.plans import explain, rows_read
 
 from queue_workflows.db.pins import PLANNER
 from queue_workflows.engine.runs import parked_inputs as answers
-from queue_workflows.repositories import dispatching, finished_runs, parking, pruning, workflow_nodes
+from queue_workflows.repositories import retention
+from queue_workflows.repositories.runs import finished, nodes, outbox, parked
 
 PLAN_MODES = ("force_custom_plan", "force_generic_plan")
 # What their connections switch off, so that tables without statistics are read by index.
@@ -144,7 +145,7 @@ def indexes(plan: list[dict[str, Any]]) -> set[str]:
 @pytest.mark.parametrize("mode", PLAN_MODES)
 def test_runs_are_found_one_look_each(crowded, mode: str) -> None:
     """However many events a run has, and without a look at those that are over."""
-    plan = explain(crowded, mode, dispatching.FIND_RUNS, {"after": dispatching.NO_RUN}, AS_ORCHESTRATORS)
+    plan = explain(crowded, mode, outbox.FIND_RUNS, {"after": outbox.NO_RUN}, AS_ORCHESTRATORS)
     assert scanned(plan) == []
     assert "ix_workflow_dispatch_events_run" in indexes(plan)
     read = [n for n in plan if n.get("Index Name") == "ix_workflow_dispatch_events_run"]
@@ -154,21 +155,21 @@ def test_runs_are_found_one_look_each(crowded, mode: str) -> None:
 @pytest.mark.parametrize("mode", PLAN_MODES)
 def test_queued_runs_are_found_in_order(crowded, mode: str) -> None:
     """By the index of those that wait, without sorting."""
-    plan = explain(crowded, mode, dispatching.FIND_QUEUED, {}, off=AS_ORCHESTRATORS)
+    plan = explain(crowded, mode, outbox.FIND_QUEUED, {}, off=AS_ORCHESTRATORS)
     assert "ix_workflow_runs_queued" in indexes(plan)
-    assert plan[0]["Actual Rows"] == dispatching.BEGUN_AT_ONCE
+    assert plan[0]["Actual Rows"] == outbox.BEGUN_AT_ONCE
     assert "workflow_runs" not in scanned(plan)
 
 
 @pytest.mark.parametrize("mode", PLAN_MODES)
 def test_a_batch_reads_what_it_concerns(crowded, run_id: UUID, mode: str) -> None:
     """The run's own events and their jobs, each by its key."""
-    plan = explain(crowded, mode, dispatching.LOCK, {"run_id": run_id})
+    plan = explain(crowded, mode, outbox.LOCK, {"run_id": run_id})
     assert (scanned(plan), plan[0]["Actual Rows"]) == ([], 1)
     with crowded.transaction(force_rollback=True):
         crowded.execute("SELECT set_config('qwf.locked_run', %s, true)", [str(run_id)])
         take = {"run_id": run_id, "only": None}
-        plan = explain(crowded, mode, dispatching.TAKE, take, off=AS_ORCHESTRATORS)
+        plan = explain(crowded, mode, outbox.TAKE, take, off=AS_ORCHESTRATORS)
     assert (scanned(plan), plan[0]["Actual Rows"]) == ([], NODES - 2)
     events = {"ix_workflow_dispatch_events_run", "pk_workflow_dispatch_events"}
     assert {"pk_workflow_node_jobs"} <= indexes(plan) <= {"pk_workflow_node_jobs", *events}
@@ -177,7 +178,7 @@ def test_a_batch_reads_what_it_concerns(crowded, run_id: UUID, mode: str) -> Non
 @pytest.mark.parametrize("mode", PLAN_MODES)
 def test_nodes_are_read_and_written_by_their_key(crowded, run_id: UUID, mode: str) -> None:
     """A few nodes of one run."""
-    plan = explain(crowded, mode, workflow_nodes.READ, {"run_id": run_id, "node_ids": ["n1", "n2", "n3"]})
+    plan = explain(crowded, mode, nodes.READ, {"run_id": run_id, "node_ids": ["n1", "n2", "n3"]})
     assert (scanned(plan), indexes(plan)) == ([], {"pk_workflow_nodes"})
     assert plan[0]["Actual Rows"] == 3
 
@@ -186,7 +187,7 @@ def test_nodes_are_read_and_written_by_their_key(crowded, run_id: UUID, mode: st
 def test_jobs_are_stopped_by_run_and_node(crowded, run_id: UUID, mode: str) -> None:
     """Without a look at other runs."""
     params = {"run_id": run_id, "node_ids": ["n25", "n50"], "reason": "no"}
-    plan = explain(crowded, mode, dispatching.STOP, params)
+    plan = explain(crowded, mode, outbox.STOP, params)
     assert "workflow_node_jobs" not in scanned(plan)
     assert plan[0]["Actual Rows"] == 2
 
@@ -194,7 +195,7 @@ def test_jobs_are_stopped_by_run_and_node(crowded, run_id: UUID, mode: str) -> N
 @pytest.mark.parametrize("mode", PLAN_MODES)
 def test_a_seal_looks_at_its_own_run(crowded, run_id: UUID, mode: str) -> None:
     """For what of its background is on hold."""
-    plan = explain(crowded, mode, dispatching.SEAL, {"run_id": run_id}, off=AS_ORCHESTRATORS)
+    plan = explain(crowded, mode, outbox.SEAL, {"run_id": run_id}, off=AS_ORCHESTRATORS)
     assert "workflow_node_jobs" not in scanned(plan)
     assert plan[0]["Actual Rows"] == 1
 
@@ -203,12 +204,12 @@ def test_a_seal_looks_at_its_own_run(crowded, run_id: UUID, mode: str) -> None:
 def test_upkeep_reads_what_is_due(crowded, mode: str) -> None:
     """Parked jobs by their time, ends of runs by theirs, old runs by when they ended."""
     no_answer = {"error": '{"kind": "expired"}'}
-    assert "ix_workflow_node_jobs_awaiting" in indexes(explain(crowded, mode, parking.EXPIRE, no_answer))
-    assert "ix_workflow_node_jobs_awaiting" in indexes(explain(crowded, mode, parking.NEXT_DUE, {}))
-    lease = explain(crowded, mode, finished_runs.LEASE, {"lease_s": 60.0})
+    assert "ix_workflow_node_jobs_awaiting" in indexes(explain(crowded, mode, parked.EXPIRE, no_answer))
+    assert "ix_workflow_node_jobs_awaiting" in indexes(explain(crowded, mode, parked.NEXT_DUE, {}))
+    lease = explain(crowded, mode, finished.LEASE, {"lease_s": 60.0})
     assert "ix_workflow_dispatch_events_finished" in indexes(lease)
     times = {"kept_s": 30 * 86_400.0, "ttl_s": 0.0, "but": []}
-    old = explain(crowded, mode, pruning.OLD_RUNS, times, off=AS_ORCHESTRATORS)
+    old = explain(crowded, mode, retention.OLD_RUNS, times, off=AS_ORCHESTRATORS)
     assert "ix_workflow_runs_finished" in indexes(old)
 
 
@@ -216,7 +217,7 @@ def test_upkeep_reads_what_is_due(crowded, mode: str) -> None:
 def test_old_runs_lose_their_jobs_by_their_ids(crowded, run_id: UUID, mode: str) -> None:
     """Without a look at the jobs of others."""
     params = {"kept_s": 30 * 86_400.0, "ttl_s": 0.0, "run_ids": [run_id]}
-    plan = explain(crowded, mode, pruning.DELETE_JOBS, params, off=AS_ORCHESTRATORS)
+    plan = explain(crowded, mode, retention.DELETE_JOBS, params, off=AS_ORCHESTRATORS)
     assert scanned(plan) == []
 
 
@@ -231,7 +232,7 @@ def test_a_child_asks_for_its_successor_by_its_node_job(crowded, run_id: UUID, m
             [run_id],
         )
         (child,) = crowded.execute("SELECT id FROM workflow_runs WHERE parent_node_job_id = 250").fetchone()
-        plan = explain(crowded, mode, dispatching.SUCCESSOR, {"run_id": child}, off=AS_ORCHESTRATORS)
+        plan = explain(crowded, mode, outbox.SUCCESSOR, {"run_id": child}, off=AS_ORCHESTRATORS)
     (asked,) = (node for node in plan if node.get("Index Name") == "ix_workflow_runs_children")
     assert asked["Actual Rows"] + asked.get("Rows Removed by Filter", 0) <= 1
 
@@ -251,15 +252,15 @@ def test_an_orchestrator_reads_what_it_is_about(crowded, run_id: UUID, mode: str
         found = {
             name: rows_read(explain(crowded, mode, sql, params, AS_ORCHESTRATORS), *TABLES)
             for name, sql, params in (
-                ("take", dispatching.TAKE, of_run | {"only": None}),
-                ("due events", dispatching.DUE_EVENTS, of_run),
-                ("stop", dispatching.STOP, of_run | {"node_ids": ["n25", "n50"], "reason": "no"}),
-                ("seal", dispatching.SEAL, of_run),
+                ("take", outbox.TAKE, of_run | {"only": None}),
+                ("due events", outbox.DUE_EVENTS, of_run),
+                ("stop", outbox.STOP, of_run | {"node_ids": ["n25", "n50"], "reason": "no"}),
+                ("seal", outbox.SEAL, of_run),
                 ("pending", answers.PENDING, answered),
                 ("announce", answers.ANNOUNCE, answered),
-                ("expire", parking.EXPIRE, {"error": "{}"}),
-                ("old jobs", pruning.DELETE_JOBS, pruned | {"run_ids": [run_id]}),
-                ("old run", pruning.DELETE_RUN, pruned | of_run),
+                ("expire", parked.EXPIRE, {"error": "{}"}),
+                ("old jobs", retention.DELETE_JOBS, pruned | {"run_ids": [run_id]}),
+                ("old run", retention.DELETE_RUN, pruned | of_run),
             )
         }
     # Each event is found, deleted and seen with its job.

@@ -16,10 +16,10 @@ from queue_workflows.db.asking import AskingConnection
 from queue_workflows.db.engine import Database
 from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.repositories import ClaimedJob, IngestJobRepository
-from queue_workflows.repositories.claiming import Marks
-from queue_workflows.repositories.faults import Faults, faults_of
-from queue_workflows.repositories.fields import PayloadLimits
-from queue_workflows.repositories.slots import SlotRepository, Want
+from queue_workflows.repositories.claims.claim import Marks
+from queue_workflows.repositories.claims.unusable_rows import Faults, faults_of
+from queue_workflows.repositories.limits.slots import SlotRepository, Want
+from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.roles import exchange, intake
 from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.roles.exchange import Exchange

@@ -16,8 +16,9 @@ from support.schemas import holding
 from support.statement_proxy import StatementProxy
 from support.workers import until
 
-from queue_workflows.repositories import HeartbeatRepository, RunRepository, figures
-from queue_workflows.repositories.hardware import HardwareRepository
+from queue_workflows.repositories import HeartbeatRepository, RunRepository
+from queue_workflows.repositories.reports import metrics
+from queue_workflows.repositories.workers.hardware import HardwareRepository
 from queue_workflows.roles import figures as reading
 from queue_workflows.roles.figures import AWAY, FigureReader, read_figures
 from queue_workflows.telemetry.exposition import exposed
@@ -219,7 +220,7 @@ def test_they_are_read_by_index(conn, mode):
     )
     conn.execute("RESET session_replication_role")
     conn.execute("ANALYZE workflow_runs, workflow_dispatch_events")
-    for sql in (figures.PENDING, figures.POISONED, figures.RUNS):
+    for sql in (metrics.PENDING, metrics.POISONED, metrics.RUNS):
         plan = explain(conn, mode, sql, {"most": 100})
         assert not [node for node in plan if node["Node Type"] == "Seq Scan"], sql
         assert sum(node.get("Actual Rows", 0) for node in plan if "Scan" in node["Node Type"]) < 500

@@ -17,8 +17,8 @@ from support.vendor_tools import VendorTools, card, uuid_of
 from support.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository
-from queue_workflows.repositories.hardware import HardwareRepository
-from queue_workflows.repositories.quarantine import QuarantineRepository
+from queue_workflows.repositories.workers.hardware import HardwareRepository
+from queue_workflows.repositories.workers.quarantine import QuarantineRepository
 from queue_workflows.roles.hardware_desk import HardwareDesk
 from queue_workflows.telemetry.cgroup import Share
 from queue_workflows.telemetry.hw.device import Device

@@ -9,7 +9,8 @@ import pytest
 from support.plans import explain, rows_read
 
 from queue_workflows.db.pins import PLANNER
-from queue_workflows.repositories import RunRepository, heartbeats
+from queue_workflows.repositories import RunRepository
+from queue_workflows.repositories.workers import heartbeats
 
 TABLES = ("ingest_jobs", "workflow_node_jobs")
 BEATS = """

@@ -40,9 +40,9 @@ from queue_workflows.engine.schedules.declared import DeclaredSchedules
 from queue_workflows.engine.schedules.publish import Declaring
 from queue_workflows.errors import AccessRefused
 from queue_workflows.repositories import Ending, NewNodeJob, RateRepository, error_entry
-from queue_workflows.repositories.hook_jobs import HookJobRepository
-from queue_workflows.repositories.rates import Rule
-from queue_workflows.repositories.schedules import checked_words
+from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.limits.rates import Rule
+from queue_workflows.repositories.schedules.schedules import checked_words
 from queue_workflows.roles.figures import read_figures
 from queue_workflows.states import JobStatus
 

@@ -22,7 +22,7 @@ from queue_workflows import (
 )
 from queue_workflows.hooks.output import HookLine, HookOutput
 from queue_workflows.hooks.records import store_and_process
-from queue_workflows.repositories.hardware import HardwareRepository
+from queue_workflows.repositories.workers.hardware import HardwareRepository
 from queue_workflows.workflow.spec import load_document
 
 

@@ -12,11 +12,14 @@ from support.limited import CLEAR_LIMITS
 from support.plans import as_prepared, explain
 
 from queue_workflows.db.pins import PLANNER
-from queue_workflows.repositories import Fence, advancing, ingest_jobs, lanes, slots, sweeping
-from queue_workflows.repositories.advancing import NEAR, Reached
-from queue_workflows.repositories.ending import id_array, texts
-from queue_workflows.repositories.lanes import admit_params
-from queue_workflows.repositories.slots import Want
+from queue_workflows.repositories import Fence
+from queue_workflows.repositories.claims import sweep
+from queue_workflows.repositories.claims.end import id_array, texts
+from queue_workflows.repositories.jobs import ingest
+from queue_workflows.repositories.limits import lane_turns, lanes, slots
+from queue_workflows.repositories.limits.lane_turns import NEAR, Reached
+from queue_workflows.repositories.limits.lanes import admit_params
+from queue_workflows.repositories.limits.slots import Want
 from queue_workflows.states import JobFamily
 
 KEYS = 10_000
@@ -135,13 +138,13 @@ def test_admit_of_a_key_without_a_lane(crowded: psycopg.Connection) -> None:
 def test_advance(crowded: psycopg.Connection, count: int) -> None:
     """Who came out of the lanes, the line before them, and some move up."""
     params = Reached("load").params(texts(f"k{n * 7}" for n in range(count)))
-    plan = check(crowded, advancing.ADVANCE["ingest"], params, 80 * count + 4 * NEAR)
+    plan = check(crowded, lane_turns.ADVANCE["ingest"], params, 80 * count + 4 * NEAR)
     assert plan[0]["Actual Rows"] == min(4 * count, NEAR)
 
 
 def test_advance_where_nobody_came_out(crowded: psycopg.Connection) -> None:
     """What most ends of a key's jobs ask is one look."""
-    check(crowded, advancing.ADVANCE["ingest"], Reached("fetch").params("{nobody}"), 12)
+    check(crowded, lane_turns.ADVANCE["ingest"], Reached("fetch").params("{nobody}"), 12)
 
 
 def test_the_walk_over_lanes(crowded: psycopg.Connection) -> None:
@@ -184,7 +187,7 @@ def test_promotion_asks_only_for_keys(crowded: psycopg.Connection) -> None:
             " SELECT 't', 'fetch', 'scheduled', 'new' || n, now() - interval '1 s'"
             " FROM generate_series(1, 50) AS n"
         )
-        check(crowded, sweeping.PROMOTE["ingest"], {"in_turn": False}, 120 * 50)
+        check(crowded, sweep.PROMOTE["ingest"], {"in_turn": False}, 120 * 50)
 
 
 @pytest.mark.parametrize(
@@ -195,11 +198,11 @@ def test_promotion_asks_only_for_keys(crowded: psycopg.Connection) -> None:
         slots.FREE,
         lanes.ADMIT["ingest"],
         lanes.ADMIT["node"],
-        advancing.ADVANCE["node"],
+        lane_turns.ADVANCE["node"],
     ],
 )
 def test_a_hot_statement_is_short_enough_to_be_parsed_once(sql: str) -> None:
     """The driver keeps what it has parsed of a statement up to a length."""
     assert len(sql.encode()) <= MAX_CACHED_STATEMENT_LENGTH
     assert as_prepared(sql)
-    assert len(ingest_jobs.ENQUEUE_KEYED.encode()) <= MAX_CACHED_STATEMENT_LENGTH
+    assert len(ingest.ENQUEUE_KEYED.encode()) <= MAX_CACHED_STATEMENT_LENGTH

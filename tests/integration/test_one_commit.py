@@ -13,7 +13,7 @@ from support.jobs import Jobs, ending, jobs_of
 from support.schemas import blocked, holding, until
 
 from queue_workflows.repositories import Ended
-from queue_workflows.repositories.ending import MANY
+from queue_workflows.repositories.claims.end import MANY
 
 CUT = "SELECT pg_terminate_backend(%s)"
 

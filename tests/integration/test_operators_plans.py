@@ -10,8 +10,11 @@ import pytest
 from support.jobs import CLEAR
 from support.plans import explain
 
-from queue_workflows.repositories import audit_log, deciding, node_jobs, standing
-from queue_workflows.repositories.ending import id_array
+from queue_workflows.repositories import audit_log
+from queue_workflows.repositories.claims import operator_verbs
+from queue_workflows.repositories.claims.end import id_array
+from queue_workflows.repositories.jobs import nodes
+from queue_workflows.repositories.workers import obedience
 
 STORED = (
     """
@@ -85,7 +88,7 @@ def test_what_was_done(crowded: psycopg.Connection, mode: str) -> None:
 @MODES
 def test_who_works(crowded: psycopg.Connection, mode: str) -> None:
     """A worker's job is found by its name among all that run."""
-    check_by_index(crowded, mode, standing.STANDING, {"host_label": "*", "queue": "fetch"})
+    check_by_index(crowded, mode, obedience.STANDING, {"host_label": "*", "queue": "fetch"})
 
 
 @MODES
@@ -93,7 +96,7 @@ def test_nodes_and_their_runs(crowded: psycopg.Connection, mode: str) -> None:
     """A retry looks at the runs of its nodes alone, and a key that is taken leads to its node."""
     taken = crowded.execute("SELECT id, run_id FROM workflow_node_jobs ORDER BY id LIMIT 100").fetchall()
     ids = id_array([job_id for job_id, _ in taken])
-    check_by_index(crowded, mode, deciding.COUNTED, {"ids": ids})
-    check_by_index(crowded, mode, deciding.RETRY["node"], {"ids": ids, "actor": "ann", "why": None})
+    check_by_index(crowded, mode, operator_verbs.COUNTED, {"ids": ids})
+    check_by_index(crowded, mode, operator_verbs.RETRY["node"], {"ids": ids, "actor": "ann", "why": None})
     keys = {"run_id": [run for _, run in taken], "node_id": ["draw"] * 100, "map_index": [-1] * 100}
-    check_by_index(crowded, mode, node_jobs.FIND_MANY, keys)
+    check_by_index(crowded, mode, nodes.FIND_MANY, keys)

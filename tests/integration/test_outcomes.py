@@ -11,9 +11,9 @@ import pytest
 from support.jobs import CLEAR, Jobs, ending
 from support.plans import explain
 
-from queue_workflows.repositories import outcomes
-from queue_workflows.repositories.families import BY_NAME
-from queue_workflows.repositories.outcomes import OutcomeRepository, Outcomes
+from queue_workflows.repositories.reports import drain_progress
+from queue_workflows.repositories.reports.drain_progress import OutcomeRepository, Outcomes
+from queue_workflows.repositories.sql.families import BY_NAME
 
 
 @pytest.fixture
@@ -58,6 +58,6 @@ def test_what_is_long_over_costs_nothing(conn):
     Jobs("ingest", conn).enqueue(100)
     conn.execute("ANALYZE ingest_jobs")
     params = {"queue": "fetch", "since": datetime.now(UTC)}
-    plan = explain(conn, "force_custom_plan", outcomes.OUTCOMES["ingest"], params)
+    plan = explain(conn, "force_custom_plan", drain_progress.OUTCOMES["ingest"], params)
     conn.execute("ALTER TABLE ingest_jobs RESET (autovacuum_enabled)")
     assert "Seq Scan" not in [node["Node Type"] for node in plan]

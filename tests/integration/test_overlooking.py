@@ -15,14 +15,9 @@ from support.plans import explain
 from queue_workflows.engine.watch.run_reader import MOST_TELLING, Overlook
 from queue_workflows.engine.watch.run_view import Activity, Elements, NodeOverview, RunOverview
 from queue_workflows.errors import UnknownRun
-from queue_workflows.repositories import (
-    DispatchEventRepository,
-    NewNodeJob,
-    NodeJobRepository,
-    RunRepository,
-    overviews,
-)
-from queue_workflows.repositories.runs import ParentNode
+from queue_workflows.repositories import DispatchEventRepository, NewNodeJob, NodeJobRepository, RunRepository
+from queue_workflows.repositories.runs import overview
+from queue_workflows.repositories.runs.runs import ParentNode
 from queue_workflows.states import JobStatus
 from queue_workflows.workflow.spec import Document, load_document
 
@@ -255,7 +250,7 @@ def test_a_run_that_is_not_there(conn):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sql", [overviews.NODES, overviews.RUNNING, overviews.EVENTS, overviews.POISONED])
+@pytest.mark.parametrize("sql", [overview.NODES, overview.RUNNING, overview.EVENTS, overview.POISONED])
 def test_looking_costs_nothing_that_grows_with_elements(conn, sql):
     """With 50,000 elements in the run, and as many elsewhere, no statement reads the jobs as a whole."""
     run, other = started(conn), started(conn)
@@ -273,7 +268,7 @@ def test_looking_costs_nothing_that_grows_with_elements(conn, sql):
     plan = explain(conn, "force_custom_plan", sql, {key: params[key] for key in params if f"({key})" in sql})
     jobs = [node for node in plan if node.get("Relation Name") == "workflow_node_jobs"]
     assert all(node["Node Type"] != "Seq Scan" for node in jobs)
-    if sql == overviews.RUNNING:
+    if sql == overview.RUNNING:
         assert {node["Index Name"] for node in plan if "Index Name" in node} == {
             "ix_workflow_node_jobs_running"
         }

@@ -15,7 +15,7 @@ from support.claimed_jobs import node_job
 from queue_workflows import set_invoke_context
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories import RunRepository
-from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.roles.performing import Performer
 from queue_workflows.settings import Settings
 

@@ -14,7 +14,7 @@ from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
 from queue_workflows.errors import RunRefused
 from queue_workflows.repositories import IngestJobRepository
-from queue_workflows.repositories.pruning import PruningRepository
+from queue_workflows.repositories.retention import PruningRepository
 
 ONE = {"nodes": [{"id": "one", "module": "m"}]}
 

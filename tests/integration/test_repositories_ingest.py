@@ -12,7 +12,9 @@ from psycopg.pq import TransactionStatus
 
 from queue_workflows.errors import DatabaseError, PayloadError
 from queue_workflows.models import IngestJob
-from queue_workflows.repositories import Enqueued, IngestJobRepository, NewIngestJob, bulk, columns
+from queue_workflows.repositories import Enqueued, IngestJobRepository, NewIngestJob
+from queue_workflows.repositories.jobs import bulk_insert
+from queue_workflows.repositories.sql import columns
 
 FULL: dict[str, Any] = {
     "task_name": "task",
@@ -196,12 +198,12 @@ def test_counts(jobs: IngestJobRepository) -> None:
     assert jobs.counts() == {"fetch": {"queued": 2, "running": 1}, "load": {"scheduled": 1}}
 
 
-@pytest.mark.parametrize("flight", [1, bulk.IN_FLIGHT])
+@pytest.mark.parametrize("flight", [1, bulk_insert.IN_FLIGHT])
 def test_bulk_over_many_chunks(
     jobs: IngestJobRepository, qwf_conn: psycopg.Connection, flight: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Answers stay in order over chunks, with keys taken before, in earlier chunks and in the same one."""
-    monkeypatch.setattr(bulk, "IN_FLIGHT", flight)
+    monkeypatch.setattr(bulk_insert, "IN_FLIGHT", flight)
     old = jobs.enqueue("t", queue="fetch", dedupe_key="k5")
     count = 3 * columns.CHUNK_ROWS + 7
     given = (
@@ -236,14 +238,14 @@ def test_answers_are_read_while_the_server_works(
 ) -> None:
     """The next flight is on its way before anything is made of what came of the one before."""
     busy: list[bool] = []
-    settled = bulk._settled
+    settled = bulk_insert._settled
 
     def watched(*args: Any) -> list[Enqueued]:
         busy.append(qwf_conn.pgconn.transaction_status == TransactionStatus.ACTIVE)
         return settled(*args)
 
-    monkeypatch.setattr(bulk, "IN_FLIGHT", 2)
-    monkeypatch.setattr(bulk, "_settled", watched)
+    monkeypatch.setattr(bulk_insert, "IN_FLIGHT", 2)
+    monkeypatch.setattr(bulk_insert, "_settled", watched)
     made = jobs.enqueue_many([NewIngestJob(task_name="t", queue="fetch")] * (5 * columns.CHUNK_ROWS))
     assert len({each.id for each in made}) == 5 * columns.CHUNK_ROWS
     assert busy == [True] * 4 + [False]

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from support.plans import explain
 
-from queue_workflows.repositories import ingest_jobs, ingest_rows
+from queue_workflows.repositories.jobs import ingest, ingest_rows
 
 FINISHED = """
 INSERT INTO ingest_jobs (task_name, queue, dedupe_key, status, claimed_by, attempt, finished_at)
@@ -37,7 +37,7 @@ def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Co
 @pytest.mark.parametrize("mode", PLAN_MODES)
 def test_duplicates_are_looked_up_by_their_index(crowded: psycopg.Connection, mode: str) -> None:
     """Finding who has a key reads the unique index, one key or a chunk of them."""
-    one = explain(crowded, mode, ingest_jobs.FIND, {"task_name": "task", "dedupe_key": "k7"})
+    one = explain(crowded, mode, ingest.FIND, {"task_name": "task", "dedupe_key": "k7"})
     keys = [f"k{n}" for n in range(1, 101)]
     many = explain(crowded, mode, ingest_rows.FIND_MANY, {"task_name": ["task"] * 100, "dedupe_key": keys})
     for plan, rows in ((one, 1), (many, 100)):

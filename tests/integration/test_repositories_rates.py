@@ -15,8 +15,9 @@ from support.plans import explain
 from support.threads import together
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.repositories import RateRepository, rates
-from queue_workflows.repositories.rates import Rule, Taken
+from queue_workflows.repositories import RateRepository
+from queue_workflows.repositories.limits import rates
+from queue_workflows.repositories.limits.rates import Rule, Taken
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from support.jobs import Jobs, ending, jobs_of
 
 from queue_workflows.repositories import NewNodeJob, RunRepository
-from queue_workflows.repositories.node_jobs import NO_ITEM
+from queue_workflows.repositories.jobs.nodes import NO_ITEM
 from queue_workflows.states import JobStatus
 
 

@@ -15,8 +15,9 @@ from support.run_rows import RunRows
 
 from queue_workflows.engine.node_inputs.references import load_scope
 from queue_workflows.errors import RefError, UnknownRun
-from queue_workflows.repositories import RunRepository, scopes
-from queue_workflows.repositories.scopes import Want
+from queue_workflows.repositories import RunRepository
+from queue_workflows.repositories.runs import references
+from queue_workflows.repositories.runs.references import Want
 from queue_workflows.workflow.paths import Path
 from queue_workflows.workflow.refs import ABSENT, paths_in, resolve
 
@@ -200,7 +201,9 @@ def test_results_are_looked_up_by_their_key(rows: Rows, mode: str, analyzed: boo
     if analyzed:
         rows.connection.execute("ANALYZE workflow_node_jobs")
     wanted = [each.asked(number) for number, each in enumerate(WANTED)]
-    plan = explain(rows.connection, mode, scopes.READ, {"run_id": rows.run_id, "wanted": json.dumps(wanted)})
+    plan = explain(
+        rows.connection, mode, references.READ, {"run_id": rows.run_id, "wanted": json.dumps(wanted)}
+    )
     assert plan[0]["Actual Rows"] == 4
     found = [(node["Node Type"], node.get("Relation Name"), node.get("Index Name")) for node in plan]
     assert ("Seq Scan", "workflow_node_jobs") not in [(kind, table) for kind, table, _ in found]

@@ -12,7 +12,8 @@ import pytest
 from support.jobs import CLEAR
 from support.plans import explain
 
-from queue_workflows.repositories import explaining_runs, steering
+from queue_workflows.repositories.reports import explain_run
+from queue_workflows.repositories.runs import operator_verbs
 
 SPEC = json.dumps({"name": "film", "nodes": [{"id": "draw", "module": "m"}]})
 FILL = (
@@ -50,25 +51,25 @@ TABLES = ("workflow_runs", "workflow_nodes", "workflow_node_jobs", "workflow_dis
 BY_WHOM: dict[str, Any] = {"actor": "ann", "why": None, "details": "{}"}
 # By name, with what each is asked besides the run.
 STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "cancel": (steering.CANCEL, {"ids": None, "payload": "{}", **BY_WHOM}),
-    "its children": (steering.CHILDREN, {"jobs": [7]}),
-    "a node": (steering.NODE, {"node_id": "draw"}),
-    "look": (steering.LOOK, {}),
-    "lock": (steering.LOCK, {}),
-    "lock unless held": (steering.LOCK_UNLESS_HELD, {}),
-    "pruned": (steering.PRUNED, {}),
+    "cancel": (operator_verbs.CANCEL, {"ids": None, "payload": "{}", **BY_WHOM}),
+    "its children": (operator_verbs.CHILDREN, {"jobs": [7]}),
+    "a node": (operator_verbs.NODE, {"node_id": "draw"}),
+    "look": (operator_verbs.LOOK, {}),
+    "lock": (operator_verbs.LOCK, {}),
+    "lock unless held": (operator_verbs.LOCK_UNLESS_HELD, {}),
+    "pruned": (operator_verbs.PRUNED, {}),
     "reopen": (
-        steering.REOPEN,
+        operator_verbs.REOPEN,
         {"nodes_left": 1, "untouched": ["a"], "anew": ["draw"], "unsealed": True, **BY_WHOM},
     ),
-    "reopened": (steering.REOPENED, {"payload": "{}"}),
-    "explain": (explaining_runs.RUN, {"orchestrators": "qwf:%"}),
-    "its outbox": (explaining_runs.OUTBOX, {}),
-    "what fails": (explaining_runs.FAILING, {"most": 5}),
-    "its open jobs": (explaining_runs.GROUPS, {"node_id": None, "most": 20}),
-    "the open jobs of a node": (explaining_runs.GROUPS, {"node_id": "draw", "most": 20}),
-    "runs that it waits for": (explaining_runs.CHILDREN, {"jobs": [7]}),
-    "nodes": (explaining_runs.NODES, {"nodes": ["draw"]}),
+    "reopened": (operator_verbs.REOPENED, {"payload": "{}"}),
+    "explain": (explain_run.RUN, {"orchestrators": "qwf:%"}),
+    "its outbox": (explain_run.OUTBOX, {}),
+    "what fails": (explain_run.FAILING, {"most": 5}),
+    "its open jobs": (explain_run.GROUPS, {"node_id": None, "most": 20}),
+    "the open jobs of a node": (explain_run.GROUPS, {"node_id": "draw", "most": 20}),
+    "runs that it waits for": (explain_run.CHILDREN, {"jobs": [7]}),
+    "nodes": (explain_run.NODES, {"nodes": ["draw"]}),
 }
 
 

@@ -20,7 +20,7 @@ from queue_workflows.engine.runs.retry import RunRetry, retry_run
 from queue_workflows.engine.runs.verbs import cancel_run
 from queue_workflows.repositories import NodeJobRepository, RunRepository
 from queue_workflows.repositories.audit_log import AuditRepository
-from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 
 FILM: dict[str, Any] = {
     "nodes": [

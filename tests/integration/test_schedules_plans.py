@@ -9,7 +9,7 @@ import pytest
 from support.plans import explain, rows_read
 
 from queue_workflows.db.pins import PLANNER
-from queue_workflows.repositories import ticks
+from queue_workflows.repositories.schedules import ticks
 
 COUNT, DUE = 20_000, 7
 STORED = """

@@ -14,9 +14,9 @@ from support.plans import explain
 
 from queue_workflows.engine.operate.many_jobs import Verb, decide_matching, decide_named
 from queue_workflows.errors import PayloadError
-from queue_workflows.repositories import selecting
-from queue_workflows.repositories.families import FAMILIES, INGEST, NODE, Family
-from queue_workflows.repositories.selecting import JobFilter, SelectingRepository
+from queue_workflows.repositories.reports import job_listing
+from queue_workflows.repositories.reports.job_listing import JobFilter, SelectingRepository
+from queue_workflows.repositories.sql.families import FAMILIES, INGEST, NODE, Family
 
 
 @pytest.fixture(params=["node", "ingest"])
@@ -224,7 +224,7 @@ def test_failures_are_read_by_when_they_ended(jobs: Jobs) -> None:
         f" FROM {jobs.table}, generate_series(1, 20000) AS n"
     )
     jobs.connection.execute(f"RESET session_replication_role; ANALYZE {jobs.table}")
-    sql = selecting._written(selecting.FAILURES, family_of(jobs))
+    sql = job_listing._written(job_listing.FAILURES, family_of(jobs))
     plan = explain(
         jobs.connection, "force_generic_plan", sql, {"since_s": 3600.0, "queue": None, "most": 50_000}
     )

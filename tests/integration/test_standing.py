@@ -9,7 +9,7 @@ import pytest
 from support.jobs import Jobs
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
-from queue_workflows.repositories.standing import Obedience, Standing
+from queue_workflows.repositories.workers.obedience import Obedience, Standing
 from queue_workflows.roles.obeying import await_obedience
 
 

@@ -33,8 +33,8 @@ from queue_workflows.engine.telemetry import insert_ticks, processing
 from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.models import Schedule
 from queue_workflows.repositories import IngestJobRepository, ScheduleRepository
-from queue_workflows.repositories.enqueueing import current_rows
-from queue_workflows.repositories.ticks import Planned, Tick, TickRepository
+from queue_workflows.repositories.jobs.enqueue import current_rows
+from queue_workflows.repositories.schedules.ticks import Planned, Tick, TickRepository
 from queue_workflows.settings import Settings
 from queue_workflows.telemetry import names, spans
 from queue_workflows.telemetry.harmless import _say

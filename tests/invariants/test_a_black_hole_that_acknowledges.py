@@ -14,12 +14,8 @@ from support.runs import start
 from support.statement_proxy import Moment, StatementProxy
 from support.workers import running_orchestrator, until
 
-from queue_workflows.repositories import (
-    HeartbeatRepository,
-    NodeJobRepository,
-    WorkerControlRepository,
-    dispatching,
-)
+from queue_workflows.repositories import HeartbeatRepository, NodeJobRepository, WorkerControlRepository
+from queue_workflows.repositories.runs import outbox
 
 
 @pytest.mark.timed
@@ -97,7 +93,7 @@ def test_a_worker_that_is_parked_hears_the_operator_again(
 @pytest.mark.slow
 def test_an_orchestrator_that_gets_no_answer_connects_anew(floor: Floor, proxy: StatementProxy) -> None:
     """In the middle of a batch: what it had begun is taken back with its session, and begun again."""
-    stuck = proxy.trap(dispatching.LOCK, moment=Moment.UNREAD)
+    stuck = proxy.trap(outbox.LOCK, moment=Moment.UNREAD)
     settings = {"QWF_STALE_HEARTBEAT_S": "1", "QWF_IDLE_IN_TRANSACTION_SESSION_TIMEOUT_S": "2"}
     with running_orchestrator(proxy.dsn, **settings) as orchestrator:
         run = start(floor.connection, {"nodes": [{"id": "a", "module": "m"}]})

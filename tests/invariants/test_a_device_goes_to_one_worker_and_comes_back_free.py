@@ -15,7 +15,7 @@ from support.supervised import HOST, Supervised, over_stand_ins
 from support.vendor_tools import VendorTools, card, uuid_of
 from support.workers import until
 
-from queue_workflows.repositories.quarantine import QuarantineRepository
+from queue_workflows.repositories.workers.quarantine import QuarantineRepository
 
 pytestmark = linux_only
 

@@ -16,7 +16,7 @@ from support.supervised import Supervised
 from support.workers import patiently
 
 from queue_workflows.repositories import LimitRepository, NewIngestJob
-from queue_workflows.repositories.bulk import Enqueued
+from queue_workflows.repositories.jobs.bulk_insert import Enqueued
 
 
 def run(dsn: str, *options: str, **settings: str) -> Supervised:

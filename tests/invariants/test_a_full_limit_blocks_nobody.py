@@ -14,8 +14,8 @@ from support.limited import CLEAR_LIMITS, cap, hand, holders, where
 from support.workers import until
 
 from queue_workflows.engine.outcomes import Stop
-from queue_workflows.repositories.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository
-from queue_workflows.repositories.slots import SlotRepository, Want
+from queue_workflows.repositories.limits.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository
+from queue_workflows.repositories.limits.slots import SlotRepository, Want
 from queue_workflows.roles.intake import Intake
 from queue_workflows.states import JobFamily
 

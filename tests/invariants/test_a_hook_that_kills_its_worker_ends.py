@@ -16,9 +16,9 @@ from support.runs import dispatcher, settle, start
 from support.supervised import Supervised
 from support.workers import patiently
 
-from queue_workflows.repositories.claimed import ClaimedNodeJob
-from queue_workflows.repositories.ending import Ending
-from queue_workflows.repositories.hook_jobs import HookJobRepository
+from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 from queue_workflows.states import JobStatus
 
 MAX_CRASHES = 3

@@ -24,7 +24,7 @@ from queue_workflows.engine.limits.wait_loop import Errands
 from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.host.locks import Held, HostLock, lock_file_name, probe
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
-from queue_workflows.repositories.host_locks import HostLockRepository
+from queue_workflows.repositories.claims.by_host_lock import HostLockRepository
 from queue_workflows.roles.lock_look import LockLook
 
 TASKS = {"QWF_APP": "support.limited_tasks", "QWF_MAX_CRASHES": "1000"}

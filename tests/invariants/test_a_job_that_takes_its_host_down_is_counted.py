@@ -13,7 +13,7 @@ from support.jobs import Jobs, jobs_of
 from support.workers import running_orchestrator, until
 
 from queue_workflows.repositories import ClaimedJob
-from queue_workflows.repositories.withdrawing import withdraw_doubts
+from queue_workflows.repositories.claims.withdraw_doubts import withdraw_doubts
 
 MAX_CRASHES = 3
 # So that leases lapse within seconds. One silence is excused, and two are counted.

@@ -20,9 +20,9 @@ from queue_workflows.repositories import (
     RunRepository,
     ScheduleRepository,
 )
-from queue_workflows.repositories.families import BY_NAME
-from queue_workflows.repositories.lanes import FRONT, MENDED_AT_ONCE
-from queue_workflows.repositories.slots import SlotRepository
+from queue_workflows.repositories.limits.lanes import FRONT, MENDED_AT_ONCE
+from queue_workflows.repositories.limits.slots import SlotRepository
+from queue_workflows.repositories.sql.families import BY_NAME
 from queue_workflows.states import JobStatus
 
 KEY = "host:example.org"

@@ -18,7 +18,7 @@ from support.jobs import Jobs, ending, jobs_of
 from support.limited import CLEAR_LIMITS, Hand, cap, hand, holders, where
 from support.transaction_pooler import TransactionPooler
 
-from queue_workflows.repositories.two_commits import in_one_round_trip
+from queue_workflows.repositories.sql.pipeline_commits import in_one_round_trip
 
 KEY = "host:example.org"
 

@@ -8,7 +8,7 @@ from support.jobs import jobs_of
 from support.statement_proxy import Moment, StatementProxy
 from support.workers import until
 
-from queue_workflows.repositories.ending import END, END_ALIKE, END_ALIKE_AND_CLAIM, END_AND_CLAIM
+from queue_workflows.repositories.claims.end import END, END_ALIKE, END_ALIKE_AND_CLAIM, END_AND_CLAIM
 
 ENDS = tuple(sql["node"] for sql in (END, END_ALIKE, END_AND_CLAIM, END_ALIKE_AND_CLAIM))
 

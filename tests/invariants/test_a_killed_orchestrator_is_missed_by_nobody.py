@@ -18,8 +18,10 @@ from support.workers import patiently, running_orchestrator
 
 from queue_workflows.engine.runs import parked_inputs
 from queue_workflows.engine.runs.advance import NODES_AT_ONCE
-from queue_workflows.repositories import InputSubmissionRepository, RunRepository, dispatching, workflow_nodes
-from queue_workflows.repositories.finished_runs import DELIVERED
+from queue_workflows.repositories import InputSubmissionRepository, RunRepository
+from queue_workflows.repositories.runs import nodes as workflow_nodes
+from queue_workflows.repositories.runs import outbox
+from queue_workflows.repositories.runs.finished import DELIVERED
 
 CHAIN = {
     "nodes": [
@@ -46,15 +48,15 @@ class Kill:
 
 
 KILLS = [
-    Kill("after taking the events", dispatching.TAKE, Moment.UNREAD),
-    Kill("before the commit", dispatching.COMMIT, Moment.UNSENT),
-    Kill("before it read that it is committed", dispatching.COMMIT, Moment.UNREAD, has_happened=True),
+    Kill("after taking the events", outbox.TAKE, Moment.UNREAD),
+    Kill("before the commit", outbox.COMMIT, Moment.UNSENT),
+    Kill("before it read that it is committed", outbox.COMMIT, Moment.UNREAD, has_happened=True),
 ]
 MORE_KILLS = [
-    Kill("between two runs", dispatching.FIND_RUNS, Moment.UNREAD),
-    Kill("before the lock", dispatching.LOCK, Moment.UNSENT),
-    Kill("with the lock", dispatching.LOCK, Moment.UNREAD),
-    Kill("before its last word", dispatching.SAVE, Moment.UNSENT),
+    Kill("between two runs", outbox.FIND_RUNS, Moment.UNREAD),
+    Kill("before the lock", outbox.LOCK, Moment.UNSENT),
+    Kill("with the lock", outbox.LOCK, Moment.UNREAD),
+    Kill("before its last word", outbox.SAVE, Moment.UNSENT),
 ]
 
 
@@ -73,7 +75,7 @@ def is_whole(connection: psycopg.Connection[Any], run_id: UUID, jobs: int, *, to
     found = connection.execute(f"{rows} FROM workflow_node_jobs WHERE run_id = %s", [run_id]).fetchone()
     assert found == (jobs, jobs, 1, 1)
     events = connection.execute("SELECT kind FROM workflow_dispatch_events").fetchall()
-    assert events == [(dispatching.RUN_FINISHED,)] or (told and events == [])
+    assert events == [(outbox.RUN_FINISHED,)] or (told and events == [])
     counted = connection.execute(
         "SELECT sum(jobs_total), sum(jobs_completed), sum(jobs_left), count(*) FROM workflow_nodes"
     ).fetchone()
@@ -124,8 +126,8 @@ def test_killed_while_it_acts_on_an_end(floor, proxy: StatementProxy, kill: Kill
     ("statement", "moment"),
     [
         pytest.param(workflow_nodes.READ, Moment.UNREAD, id="in the middle"),
-        pytest.param(dispatching.COMMIT, Moment.UNSENT, id="before the commit", marks=pytest.mark.slow),
-        pytest.param(dispatching.TAKE, Moment.UNREAD, id="with the lock", marks=pytest.mark.slow),
+        pytest.param(outbox.COMMIT, Moment.UNSENT, id="before the commit", marks=pytest.mark.slow),
+        pytest.param(outbox.TAKE, Moment.UNREAD, id="with the lock", marks=pytest.mark.slow),
     ],
 )
 def test_stopped_while_it_acts_on_an_end(
@@ -222,7 +224,7 @@ def test_killed_while_it_opens_a_long_list_in_parts(floor, proxy: StatementProxy
 
     with running_orchestrator(proxy.dsn) as victim:
         patiently(lambda: jobs_of(connection, "one"))
-        traps = [proxy.trap(dispatching.ADD_EVENT, moment=Moment.UNSENT) for _ in range(part)]
+        traps = [proxy.trap(outbox.ADD_EVENT, moment=Moment.UNSENT) for _ in range(part)]
         work(connection, listed)
         for trap in traps[:-1]:
             trap.sprung(300)

@@ -13,7 +13,7 @@ from support.studios import ModelStudio
 from support.workers import until
 
 from queue_workflows.repositories import WorkerControlRepository
-from queue_workflows.repositories.affinity import LOOKED_AT
+from queue_workflows.repositories.claims.claim_by_model import LOOKED_AT
 
 CLAIMS = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'WITH peers %')"
 

@@ -10,7 +10,7 @@ from support.runs import dispatcher, run_through, start
 
 from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.repositories import NodeJobRepository
-from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 
 LIST = {
     "nodes": [

@@ -12,8 +12,8 @@ from support.runs import dispatcher, settle, start
 
 from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.repositories import NodeJobRepository, RunRepository
-from queue_workflows.repositories.claimed import ClaimedNodeJob
-from queue_workflows.repositories.ending import Ending, error_entry
+from queue_workflows.repositories.claims.end import Ending, error_entry
+from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 from queue_workflows.states import JobStatus
 
 

@@ -10,7 +10,7 @@ from support.floor import Floor
 from support.jobs import Jobs, jobs_of
 from support.statement_proxy import Moment, StatementProxy
 
-from queue_workflows.repositories.sweeping import PROMOTE, RECLAIM
+from queue_workflows.repositories.claims.sweep import PROMOTE, RECLAIM
 
 
 @pytest.mark.parametrize("statement", [PROMOTE["ingest"], RECLAIM["ingest"]], ids=["promotion", "reclaim"])

@@ -20,7 +20,7 @@ from support.supervised import HOST
 from support.workers import SHORT_LEASE, patiently, until, worker_command, worker_environment
 
 from queue_workflows.host.launcher import spawn
-from queue_workflows.repositories.hook_jobs import HookJobRepository
+from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.roles.restarts import Next, Restarts, acted_on, crashed, describe
 from queue_workflows.roles.slots import WorkerSpec
 

@@ -14,9 +14,9 @@ from support.statement_proxy import StatementProxy
 from support.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository
-from queue_workflows.repositories.lanes import LANES
-from queue_workflows.repositories.sweepable import LOOK
-from queue_workflows.repositories.sweeping import PROMOTE, RECLAIM
+from queue_workflows.repositories.claims.sweep import PROMOTE, RECLAIM
+from queue_workflows.repositories.claims.sweep_look import LOOK
+from queue_workflows.repositories.limits.lanes import LANES
 
 JOBS = 5
 

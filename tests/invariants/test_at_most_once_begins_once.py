@@ -21,7 +21,7 @@ from support.workers import until
 
 from queue_workflows.db import bootstrap
 from queue_workflows.repositories import WorkerControlRepository
-from queue_workflows.repositories.begins import BEGIN
+from queue_workflows.repositories.claims.begins import BEGIN
 
 BEGINS = (BEGIN["ingest"],)
 STATEMENTS = {"claim": CLAIMS, "begin": BEGINS, "end": ENDS}

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 from support.schemas import blocked, until
 
-import queue_workflows.repositories.bulk
-import queue_workflows.repositories.columns
+import queue_workflows.repositories.jobs.bulk_insert
+import queue_workflows.repositories.sql.columns
 from queue_workflows.repositories import Enqueued, IngestJobRepository, NewIngestJob
-from queue_workflows.repositories.columns import CHUNK_ROWS
+from queue_workflows.repositories.sql.columns import CHUNK_ROWS
 
 SERIALIZABLE = psycopg.IsolationLevel.SERIALIZABLE
 
@@ -207,8 +207,8 @@ def test_the_next_statements_are_made_while_the_server_is_at_the_first(
     qwf_dsn, pair, pool, monkeypatch
 ) -> None:
     """All are on their way while the first waits for a key; what became of each is told as ever."""
-    monkeypatch.setattr(queue_workflows.repositories.columns, "CHUNK_ROWS", 2)
-    real, made = queue_workflows.repositories.bulk._insertion, list[int]()
+    monkeypatch.setattr(queue_workflows.repositories.sql.columns, "CHUNK_ROWS", 2)
+    real, made = queue_workflows.repositories.jobs.bulk_insert._insertion, list[int]()
 
     def insertion(table, rows, places):
         made.append(rows.count)
@@ -216,7 +216,7 @@ def test_the_next_statements_are_made_while_the_server_is_at_the_first(
 
     holder, waiter = pair
     held = single(holder, "a")
-    monkeypatch.setattr(queue_workflows.repositories.bulk, "_insertion", insertion)
+    monkeypatch.setattr(queue_workflows.repositories.jobs.bulk_insert, "_insertion", insertion)
     later: Future[list[Enqueued]] = pool.submit(bulk, waiter, "e", "d", "c", "b", "a")
     waits_for(qwf_dsn, holder, waiter)
     until(lambda: made == [2, 2, 1], "the last statement")
@@ -229,7 +229,7 @@ def test_the_next_statements_are_made_while_the_server_is_at_the_first(
 
 def test_a_refusal_among_several_statements_is_the_drivers_own(pair, monkeypatch) -> None:
     """Nothing of the call is left behind it, and the caller's connection is as after any other refusal."""
-    monkeypatch.setattr(queue_workflows.repositories.columns, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(queue_workflows.repositories.sql.columns, "CHUNK_ROWS", 2)
     holder, waiter = pair
     single(holder, "c")
     waiter.execute("SET LOCAL lock_timeout = '50ms'")
@@ -245,7 +245,7 @@ def test_a_refusal_among_several_statements_is_the_drivers_own(pair, monkeypatch
 @pytest.mark.parametrize("size", [10, 2], ids=["one statement", "several"])
 def test_place_in_the_queue_is_the_order_given(pair, monkeypatch, size) -> None:
     """Bulk rows are claimed in the order in which they were given, whatever their keys."""
-    monkeypatch.setattr(queue_workflows.repositories.columns, "CHUNK_ROWS", size)
+    monkeypatch.setattr(queue_workflows.repositories.sql.columns, "CHUNK_ROWS", size)
     one, _ = pair
     answers = bulk(one, "z", None, "a", "z", "m", None, "b")
     assert [each.created for each in answers] == [True] * 3 + [False] + [True] * 3

@@ -18,7 +18,7 @@ from support.ticking import away_since, pass_once
 from support.workers import TESTS, patiently, running_scheduler
 
 from queue_workflows.repositories import ScheduleRepository
-from queue_workflows.repositories.ticks import Planned, Tick, TickRepository
+from queue_workflows.repositories.schedules.ticks import Planned, Tick, TickRepository
 
 EACH_SECOND = "* * * * * *"
 SKEWED = TESTS / "support" / "skewed_clock"

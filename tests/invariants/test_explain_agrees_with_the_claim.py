@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from support.jobs import Jobs, jobs_of
 
-from queue_workflows.repositories.explaining import Circumstances, ExplainingRepository
-from queue_workflows.repositories.families import FAMILIES
+from queue_workflows.repositories.reports.explain_job import Circumstances, ExplainingRepository
+from queue_workflows.repositories.sql.families import FAMILIES
 
 
 @pytest.fixture(params=["node", "ingest"])

@@ -34,10 +34,10 @@ from queue_workflows.hooks.records import (
 )
 from queue_workflows.hooks.reported import MOST_SUMMED
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
-from queue_workflows.repositories.binaries import BINARY_MISSING, hold_key
-from queue_workflows.repositories.claimed import ClaimedNodeJob, Fence
-from queue_workflows.repositories.ending import Ending
-from queue_workflows.repositories.hook_records import HookOfJob, HookRecordRepository
+from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, hold_key
+from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
+from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob, Fence
 from queue_workflows.states import JobStatus
 from queue_workflows.workflow.spec import load_document
 

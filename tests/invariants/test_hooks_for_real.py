@@ -18,7 +18,7 @@ from support.processes import WITHOUT_TRACING, linux_only
 from support.workers import running_worker, until
 
 from queue_workflows import cancel_run
-from queue_workflows.repositories.hook_records import HookRecordRepository
+from queue_workflows.repositories.hooks.records import HookRecordRepository
 
 # What is older than a script by this is not taken for its own.
 _OLDER_S = 2.5

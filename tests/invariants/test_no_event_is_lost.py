@@ -13,8 +13,8 @@ from support.runs import dispatcher, run_through, settle, start, work
 from support.workers import patiently, running_orchestrator, running_worker
 
 from queue_workflows.repositories import NodeJobRepository, RunRepository
-from queue_workflows.repositories.dispatching import DispatchRepository
-from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.runs.outbox import DispatchRepository
 from queue_workflows.states import JobStatus
 
 PAIR = {

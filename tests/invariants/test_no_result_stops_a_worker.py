@@ -9,7 +9,7 @@ from support.jobs import CLEAR
 from support.workers import patiently, running_worker
 
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob, NewNodeJob, NodeJobRepository
-from queue_workflows.repositories.runs import RunRepository
+from queue_workflows.repositories.runs.runs import RunRepository
 
 pytestmark = pytest.mark.slow
 

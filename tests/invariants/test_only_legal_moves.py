@@ -11,8 +11,8 @@ from support.jobs import Jobs, ending, jobs_of, stale
 
 from queue_workflows.errors import IllegalTransition, LeaseLost
 from queue_workflows.repositories import ClaimedJob, NewNodeJob
-from queue_workflows.repositories.families import BY_NAME
-from queue_workflows.repositories.host_locks import HostLockRepository
+from queue_workflows.repositories.claims.by_host_lock import HostLockRepository
+from queue_workflows.repositories.sql.families import BY_NAME
 from queue_workflows.states import INGEST_MOVES, JOB_TERMINAL, MOVES, NODE_MOVES, JobStatus, check_move
 
 TITLES = {"node": "node job", "ingest": "ingest job"}

@@ -7,7 +7,7 @@ from support.jobs import CLEAR
 from support.runs import dispatcher, run_through, settings, start
 
 from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
-from queue_workflows.repositories.pruning import JOBS_AT_ONCE
+from queue_workflows.repositories.retention import JOBS_AT_ONCE
 
 OLD = """
 INSERT INTO ingest_jobs (task_name, queue, status, finished_at)

@@ -9,7 +9,7 @@ from support.run_rows import RunRows
 from support.statement_proxy import Moment, StatementProxy
 from support.workers import until
 
-from queue_workflows.repositories.scopes import READ
+from queue_workflows.repositories.runs.references import READ
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from support.workers import until
 
 from queue_workflows.repositories import Fence, LimitRepository
-from queue_workflows.repositories.slots import FREE_LEFT_BY, Slot, SlotRepository, Taken, Want
+from queue_workflows.repositories.limits.slots import FREE_LEFT_BY, Slot, SlotRepository, Taken, Want
 from queue_workflows.states import JobFamily
 
 KEY = "host:example.org"
@@ -244,7 +244,7 @@ def test_what_a_worker_left_may_be_held_anew(
         ).replace("SELECT true FROM", "SELECT true FROM paused,", 1)
         for name, sql in FREE_LEFT_BY.items()
     }
-    monkeypatch.setattr("queue_workflows.repositories.slots.FREE_LEFT_BY", pausing)
+    monkeypatch.setattr("queue_workflows.repositories.limits.slots.FREE_LEFT_BY", pausing)
     freed: list[set[str]] = []
     with psycopg.connect(qwf_dsn, autocommit=True) as other:
         other.execute("SELECT pg_advisory_lock(21)")

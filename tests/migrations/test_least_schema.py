@@ -8,7 +8,7 @@ import pytest
 from queue_workflows.db import migrations
 from queue_workflows.db.migrations.chains import engine_chain
 from queue_workflows.models import IngestJob, WorkerHeartbeat, WorkflowNodeJob, WorkflowRun
-from queue_workflows.repositories.table import Table
+from queue_workflows.repositories.sql.table import Table
 from queue_workflows.roles.worker import MIN_SCHEMA
 
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from queue_workflows.engine.execution.context import JobContext
-from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
+from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 _SHARED: dict[str, Any] = {

@@ -12,9 +12,9 @@ from support.ledger import Ledger
 from support.workers import running_worker, until
 
 from queue_workflows.repositories import IngestJobRepository
-from queue_workflows.repositories.claiming import CLAIM, CLAIM_ALONE
-from queue_workflows.repositories.ending import END, END_ALIKE, END_ALIKE_AND_CLAIM, END_AND_CLAIM
-from queue_workflows.repositories.holding import RENEW, WATCH
+from queue_workflows.repositories.claims.claim import CLAIM, CLAIM_ALONE
+from queue_workflows.repositories.claims.end import END, END_ALIKE, END_ALIKE_AND_CLAIM, END_AND_CLAIM
+from queue_workflows.repositories.claims.hold_lease import RENEW, WATCH
 
 # What a worker of ingest jobs says to the database, for traps of `support.statement_proxy`.
 CLAIMS = (CLAIM["ingest"], CLAIM_ALONE["ingest"])

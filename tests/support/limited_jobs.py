@@ -16,7 +16,7 @@ from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.limits.held_slots import KeptSlots
 from queue_workflows.engine.limits.wait_loop import Errands, Question
 from queue_workflows.engine.limits.windows import Windows
-from queue_workflows.repositories.claimed import ClaimedJob
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 
 
 class LimitedJobs:

@@ -13,8 +13,8 @@ from queue_workflows.engine.runs.dispatcher import Dispatcher
 from queue_workflows.engine.runs.open_nodes import Host
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.repositories import NodeJobRepository, RunRepository
-from queue_workflows.repositories.claimed import ClaimedNodeJob
-from queue_workflows.repositories.ending import Ending, error_entry
+from queue_workflows.repositories.claims.end import Ending, error_entry
+from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 from queue_workflows.settings import Settings, load_settings
 from queue_workflows.states import JobStatus
 from queue_workflows.workflow.spec import Document, load_document

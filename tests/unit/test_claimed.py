@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.claimed_jobs import ingest_job, node_job
 
-from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, columns_of, loaded
+from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob, columns_of, loaded
 
 CANCELLED = datetime(2026, 2, 3, 4, 5, 6, 700_000, tzinfo=UTC)
 

@@ -42,7 +42,7 @@ from queue_workflows.engine.outcomes import (
 from queue_workflows.engine.registry.node_modules import ModuleResolver
 from queue_workflows.engine.registry.tasks import TaskRegistry
 from queue_workflows.errors import LeaseLost
-from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.sql.checks import PayloadLimits
 
 
 def work_of(fn: Callable[..., Any]) -> Work:

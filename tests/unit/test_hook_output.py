@@ -13,7 +13,7 @@ import pytest
 
 from queue_workflows.hooks.files import FileCaps
 from queue_workflows.hooks.output import HookOutput, OutputCaps, read_output
-from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.sql.checks import PayloadLimits
 
 
 @pytest.fixture

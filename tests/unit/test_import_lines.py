@@ -9,8 +9,8 @@ import pytest
 from queue_workflows.engine.operate.import_file import JobRows, LineReader, our_rows
 from queue_workflows.engine.registry.tasks import TaskRegistry
 from queue_workflows.errors import PayloadError
-from queue_workflows.repositories.enqueueing import current_rows
-from queue_workflows.repositories.ingest_rows import BULK
+from queue_workflows.repositories.jobs.enqueue import current_rows
+from queue_workflows.repositories.jobs.ingest_rows import BULK
 
 SOUND = (
     '{"queue": "fetch", "task_name": "page", "args": {"n": 1}}\n',

@@ -10,8 +10,8 @@ import pytest
 
 from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.repositories import NewIngestJob, PayloadLimits
-from queue_workflows.repositories.columns import CHUNK_ROWS
-from queue_workflows.repositories.ingest_rows import BULK, IngestRows
+from queue_workflows.repositories.jobs.ingest_rows import BULK, IngestRows
+from queue_workflows.repositories.sql.columns import CHUNK_ROWS
 
 LEAST: dict[str, Any] = {"task_name": "page", "queue": "fetch"}
 FULL: dict[str, Any] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from queue_workflows.repositories.heartbeats import Sign
+from queue_workflows.repositories.workers.heartbeats import Sign
 from queue_workflows.roles.vigil import Signs, Vigil
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -42,7 +42,7 @@ def binaries() -> None:
 @click.pass_obj
 def list_(invocation: Invocation, *, host_label: str | None, as_json: bool) -> None:
     """Show each machine's programs: where they are, their versions, or why they are missing."""
-    from queue_workflows.repositories.binaries import BinaryRepository
+    from queue_workflows.repositories.hooks.binaries import BinaryRepository
 
     with operators_connection(invocation) as connection:
         found = BinaryRepository(connection).of_hosts(host_label)
@@ -89,8 +89,8 @@ def ensure_(
     from queue_workflows.engine.execution.redaction import Redactor
     from queue_workflows.hooks.installing import Workshop
     from queue_workflows.host.spawner import Spawner
-    from queue_workflows.repositories.binaries import BinaryRepository
-    from queue_workflows.repositories.machines import MachineRepository
+    from queue_workflows.repositories.hooks.binaries import BinaryRepository
+    from queue_workflows.repositories.workers.machines import MachineRepository
 
     settings = effective_settings({"host_label": host_label})
     places = dirs or tuple(settings.hook_dirs)

@@ -25,9 +25,9 @@ from queue_workflows.engine.explain.job import Explanation, Knowledge
 from queue_workflows.engine.explain.job import explain as explained
 from queue_workflows.engine.explain.run import explain_node, explain_run
 from queue_workflows.errors import UnknownJob, UnknownNode, UnknownRun
-from queue_workflows.repositories.explaining import ExplainingRepository
-from queue_workflows.repositories.explaining_runs import RunExplainingRepository
-from queue_workflows.repositories.steering import SteeringRepository
+from queue_workflows.repositories.reports.explain_job import ExplainingRepository
+from queue_workflows.repositories.reports.explain_run import RunExplainingRepository
+from queue_workflows.repositories.runs.operator_verbs import SteeringRepository
 from queue_workflows.workflow.graph import graph_of
 from queue_workflows.workflow.spec import compiled
 

@@ -12,9 +12,9 @@ from queue_workflows.cli.operating import json_option, operators_connection, pri
 from queue_workflows.cli.run_names import run_named
 from queue_workflows.errors import UnknownRun
 from queue_workflows.models import HookRecord
-from queue_workflows.repositories.families import LARGEST_ID
-from queue_workflows.repositories.hook_records import HookRecordRepository
-from queue_workflows.repositories.runs import RunRepository
+from queue_workflows.repositories.hooks.records import HookRecordRepository
+from queue_workflows.repositories.runs.runs import RunRepository
+from queue_workflows.repositories.sql.families import LARGEST_ID
 
 _SHOWN: Final = 100
 # What tells most of a record, the first that it has.

@@ -16,8 +16,8 @@ from queue_workflows.cli.spans import span
 from queue_workflows.cli.terminal import stdout_terminal
 from queue_workflows.config import effective_settings
 from queue_workflows.db.looking import at_one_moment
-from queue_workflows.repositories.hardware import HardwareRepository, HostReading
-from queue_workflows.repositories.quarantine import QuarantineRepository
+from queue_workflows.repositories.workers.hardware import HardwareRepository, HostReading
+from queue_workflows.repositories.workers.quarantine import QuarantineRepository
 
 # A machine that nobody has looked at for longer is history.
 FORGOTTEN_S = 86_400.0

@@ -30,12 +30,17 @@ from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matc
 from queue_workflows.errors import ExitCode, UnknownJob
 from queue_workflows.models import WorkflowNodeJob
 from queue_workflows.repositories.audit_log import AuditRepository
-from queue_workflows.repositories.explaining import ExplainingRepository, Job
-from queue_workflows.repositories.families import Family
-from queue_workflows.repositories.node_jobs import NodeJobRepository
-from queue_workflows.repositories.runs import RunRepository
-from queue_workflows.repositories.selecting import FAILURES_READ, JobFilter, JobLine, SelectingRepository
-from queue_workflows.repositories.steering import ENGINE_MODE
+from queue_workflows.repositories.jobs.nodes import NodeJobRepository
+from queue_workflows.repositories.reports.explain_job import ExplainingRepository, Job
+from queue_workflows.repositories.reports.job_listing import (
+    FAILURES_READ,
+    JobFilter,
+    JobLine,
+    SelectingRepository,
+)
+from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
+from queue_workflows.repositories.runs.runs import RunRepository
+from queue_workflows.repositories.sql.families import Family
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, JobStatus
 
 COUNTED: Final = 100_000

@@ -8,8 +8,8 @@ import click
 import psycopg
 
 from queue_workflows.errors import UnknownJob
-from queue_workflows.repositories.explaining import ExplainingRepository
-from queue_workflows.repositories.families import Family, named_job
+from queue_workflows.repositories.reports.explain_job import ExplainingRepository
+from queue_workflows.repositories.sql.families import Family, named_job
 
 
 def job_named(connection: psycopg.Connection[Any], name: str) -> tuple[Family, int]:

@@ -19,8 +19,8 @@ from queue_workflows.cli.operating import (
 from queue_workflows.cli.rates import RateType, clear_rate, list_rates, say_rate, set_rate
 from queue_workflows.engine.limits.lane_upkeep import admit_matching
 from queue_workflows.errors import ExitCode
-from queue_workflows.repositories.limit_lines import COUNTED, LimitLine, LimitLineRepository
-from queue_workflows.repositories.limits import LimitRepository
+from queue_workflows.repositories.limits.caps import LimitRepository
+from queue_workflows.repositories.limits.overview import COUNTED, LimitLine, LimitLineRepository
 
 _HOLDERS_SHOWN = 3
 

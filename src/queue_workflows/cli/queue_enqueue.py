@@ -23,10 +23,10 @@ from queue_workflows.engine.operate.import_file import (
     sending_on,
 )
 from queue_workflows.errors import ExitCode
-from queue_workflows.repositories.bulk import Enqueued
-from queue_workflows.repositories.columns import CHUNK_ROWS
-from queue_workflows.repositories.fields import ELSEWHERE, Row
-from queue_workflows.repositories.ingest_jobs import IngestJobRepository
+from queue_workflows.repositories.jobs.bulk_insert import Enqueued
+from queue_workflows.repositories.jobs.ingest import IngestJobRepository
+from queue_workflows.repositories.sql.checks import ELSEWHERE, Row
+from queue_workflows.repositories.sql.columns import CHUNK_ROWS
 
 MOST: Final = 100_000_000
 

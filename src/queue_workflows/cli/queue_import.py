@@ -34,7 +34,7 @@ from queue_workflows.engine.operate.import_file import (
 )
 from queue_workflows.engine.operate.piped_lines import PipedLines
 from queue_workflows.errors import ConfigurationError, ExitCode, ImportStopped, LineRefused, QwfError
-from queue_workflows.repositories.ingest_jobs import IngestJobRepository
+from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 
 STDIN: Final = "-"
 

@@ -12,8 +12,8 @@ from queue_workflows.cli.operating import audit_options, json_option, operators_
 from queue_workflows.cli.spans import span
 from queue_workflows.engine.operate.many_jobs import Verb
 from queue_workflows.errors import ExitCode
-from queue_workflows.repositories.families import INGEST
-from queue_workflows.repositories.selecting import JobFilter
+from queue_workflows.repositories.reports.job_listing import JobFilter
+from queue_workflows.repositories.sql.families import INGEST
 from queue_workflows.states import JobStatus
 
 

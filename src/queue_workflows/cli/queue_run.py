@@ -30,9 +30,9 @@ from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.launcher import run_as_child_if_pid1
-from queue_workflows.repositories.families import NODE
-from queue_workflows.repositories.outcomes import LATER, RETRY, OutcomeRepository, Outcomes
-from queue_workflows.repositories.worker_control import WorkerControlRepository
+from queue_workflows.repositories.reports.drain_progress import LATER, RETRY, OutcomeRepository, Outcomes
+from queue_workflows.repositories.sql.families import NODE
+from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.roles.duty import family_of
 from queue_workflows.roles.outlet import OneLog
 from queue_workflows.roles.restarts import BoundedRestarts, crashed

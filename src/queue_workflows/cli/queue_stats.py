@@ -25,7 +25,7 @@ from queue_workflows.cli.spans import say_span, span
 from queue_workflows.cli.workers import told_of
 from queue_workflows.config import effective_settings
 from queue_workflows.db.looking import at_one_moment
-from queue_workflows.repositories.statistics import QueueStats, Statistics, StatisticsRepository
+from queue_workflows.repositories.reports.queue_statistics import QueueStats, Statistics, StatisticsRepository
 from queue_workflows.states import JobStatus, WorkerState
 
 

@@ -13,7 +13,7 @@ import psycopg
 from queue_workflows.cli.operating import on_one_line, print_json, print_table, say
 from queue_workflows.errors import ExitCode
 from queue_workflows.models import RateLimit
-from queue_workflows.repositories.rates import RateRepository
+from queue_workflows.repositories.limits.rates import RateRepository
 
 _UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|min|h|d))?")

@@ -32,10 +32,10 @@ from queue_workflows.engine.operate.many_runs import (
 from queue_workflows.engine.runs.retry import RunRetry
 from queue_workflows.engine.runs.verbs import cancel_node
 from queue_workflows.errors import ExitCode, UnknownRun
-from queue_workflows.repositories.dispatch_events import DispatchEventRepository
-from queue_workflows.repositories.hook_jobs import HookJobRepository
-from queue_workflows.repositories.overviews import OverviewRepository
-from queue_workflows.repositories.run_lines import RunFilter, RunLinesRepository
+from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.runs.listing import RunFilter, RunLinesRepository
+from queue_workflows.repositories.runs.outbox_counts import DispatchEventRepository
+from queue_workflows.repositories.runs.overview import OverviewRepository
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 
 COUNTED: Final = 100_000

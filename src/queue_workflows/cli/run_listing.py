@@ -26,7 +26,7 @@ from queue_workflows.cli.terminal import stdout_terminal
 from queue_workflows.db.looking import at_one_moment
 from queue_workflows.engine.watch.run_reader import Overlook
 from queue_workflows.repositories.audit_log import AuditRepository
-from queue_workflows.repositories.run_lines import RunFilter, RunLine, RunLinesRepository
+from queue_workflows.repositories.runs.listing import RunFilter, RunLine, RunLinesRepository
 from queue_workflows.states import RunStatus
 
 

@@ -11,8 +11,8 @@ import click
 import psycopg
 
 from queue_workflows.errors import UnknownRun
-from queue_workflows.repositories.run_lines import RunLinesRepository
-from queue_workflows.repositories.runs import named_run
+from queue_workflows.repositories.runs.listing import RunLinesRepository
+from queue_workflows.repositories.runs.runs import named_run
 
 # Fewer digits are the time of a minute or more, in which many runs may begin.
 SHORTEST: Final = 8

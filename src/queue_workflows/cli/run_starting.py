@@ -14,7 +14,7 @@ from queue_workflows.cli.run_watching import follow
 from queue_workflows.db.engine import Database
 from queue_workflows.engine.runs.verbs import start_run
 from queue_workflows.errors import ExitCode
-from queue_workflows.repositories.runs import StartedRun
+from queue_workflows.repositories.runs.runs import StartedRun
 from queue_workflows.workflow.providing import SUFFIXES, complete_document, find_document
 from queue_workflows.workflow.spec import Document
 

@@ -22,7 +22,7 @@ from queue_workflows.cli.schedule_preview import preview
 from queue_workflows.engine.schedules.declared import task_options
 from queue_workflows.errors import ExitCode, UnknownSchedule
 from queue_workflows.models import Schedule
-from queue_workflows.repositories.schedules import ScheduleRepository, state_of
+from queue_workflows.repositories.schedules.schedules import ScheduleRepository, state_of
 
 _MOST = 10_000
 _COLUMNS = (

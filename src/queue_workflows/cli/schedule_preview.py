@@ -21,13 +21,13 @@ from queue_workflows.cli.operating import (
 from queue_workflows.engine.schedules.cron import is_moved, ticks_after, zone_of
 from queue_workflows.engine.schedules.due_ticks import begins_at
 from queue_workflows.errors import UnknownSchedule
-from queue_workflows.repositories.schedules import (
+from queue_workflows.repositories.schedules.schedules import (
     ScheduleRepository,
     cron_expression,
     state_of,
     time_zone,
 )
-from queue_workflows.repositories.ticks import TickRepository
+from queue_workflows.repositories.schedules.ticks import TickRepository
 
 # Nearer to the ends of the calendar a time zone leads beyond them.
 _YEARS: Final = (1900, 9000)

@@ -24,11 +24,11 @@ from queue_workflows.cli.spans import say_span, span
 from queue_workflows.config import effective_settings, is_known_queue
 from queue_workflows.errors import ExitCode
 from queue_workflows.models import WorkerControl
-from queue_workflows.repositories.heartbeats import HeartbeatRepository
-from queue_workflows.repositories.holding import Control
-from queue_workflows.repositories.quarantine import QuarantineRepository
-from queue_workflows.repositories.standing import Obedience, Standing
-from queue_workflows.repositories.worker_control import WorkerControlRepository
+from queue_workflows.repositories.claims.hold_lease import Control
+from queue_workflows.repositories.workers.control import WorkerControlRepository
+from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
+from queue_workflows.repositories.workers.obedience import Obedience, Standing
+from queue_workflows.repositories.workers.quarantine import QuarantineRepository
 from queue_workflows.roles.obeying import Awaited, await_obedience
 from queue_workflows.settings.fields import HOST_LABEL, QUEUE_NAME
 from queue_workflows.states import DesiredState

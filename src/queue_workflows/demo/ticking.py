@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from queue_workflows.db.engine import Database
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories import ScheduleRepository
-from queue_workflows.repositories.connection import Handle
+from queue_workflows.repositories.sql.connection import Handle
 
 QUEUE: Final = "demo"
 TICK: Final = "tick"

@@ -27,11 +27,11 @@ from queue_workflows.engine.outcomes import (
     RetryLater,
     Skipped,
 )
-from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
-from queue_workflows.repositories.dispatching import LockedRun
-from queue_workflows.repositories.ending import Ending
-from queue_workflows.repositories.enqueueing import ENQUEUE
-from queue_workflows.repositories.ticks import Inserted, Planned, TickRepository
+from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.jobs.enqueue import ENQUEUE
+from queue_workflows.repositories.runs.outbox import LockedRun
+from queue_workflows.repositories.schedules.ticks import Inserted, Planned, TickRepository
+from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
 from queue_workflows.states import JobFamily, JobStatus
 from queue_workflows.telemetry import spans
 from queue_workflows.telemetry.instruments import Instruments, count_sent, instruments

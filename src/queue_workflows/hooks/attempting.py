@@ -42,10 +42,10 @@ from queue_workflows.hooks.shelf import Shelf
 from queue_workflows.host.beneath import Beneath
 from queue_workflows.host.orphans import end_orphans
 from queue_workflows.host.spawner import Spawner
-from queue_workflows.repositories.claimed import ClaimedNodeJob
-from queue_workflows.repositories.fields import PayloadLimits
-from queue_workflows.repositories.hook_jobs import HookJobRepository
-from queue_workflows.repositories.hook_records import HookOfJob, HookRecordRepository
+from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
+from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.sql.checks import PayloadLimits
+from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 
 T = TypeVar("T")
 

@@ -21,7 +21,12 @@ from queue_workflows.hooks.needs import Need, needs_below
 from queue_workflows.hooks.process import HookStop
 from queue_workflows.hooks.reported import is_program
 from queue_workflows.models import Binary
-from queue_workflows.repositories.binaries import BINARY_MISSING, BinaryFence, BinaryRepository, hold_key
+from queue_workflows.repositories.hooks.binaries import (
+    BINARY_MISSING,
+    BinaryFence,
+    BinaryRepository,
+    hold_key,
+)
 from queue_workflows.states import BinaryStatus
 
 # When a hook that waits is looked at again, if nobody promotes it before.

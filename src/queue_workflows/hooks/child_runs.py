@@ -20,8 +20,8 @@ from urllib.parse import urldefrag, urljoin, urlsplit, urlunsplit
 from queue_workflows.errors import QwfError
 from queue_workflows.hooks.record_types import RecordContext
 from queue_workflows.models import WorkflowRun
-from queue_workflows.repositories.enqueueing import current_limits
-from queue_workflows.repositories.runs import RunRepository
+from queue_workflows.repositories.jobs.enqueue import current_limits
+from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.workflow.providing import find_document
 from queue_workflows.workflow.spec import Document, compiled
 

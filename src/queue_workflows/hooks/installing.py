@@ -30,8 +30,8 @@ from queue_workflows.hooks.process import HookCommand, HookExit, HookStop, run_h
 from queue_workflows.hooks.reported import Checksums, installed_of, promote_waiting
 from queue_workflows.host.spawner import Spawner
 from queue_workflows.path_ownership import DATA, check_directory
-from queue_workflows.repositories.binaries import BINARY, BinaryFence, BinaryRepository, Installed
-from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.repositories.hooks.binaries import BINARY, BinaryFence, BinaryRepository, Installed
+from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 
 EVENT: Final = "Binary"
 BUILT_IN: Final = Path(__file__).parent / "providers"

@@ -25,7 +25,7 @@ from queue_workflows.errors import HookFailed
 from queue_workflows.hooks.output import HookOutput
 from queue_workflows.hooks.process import HookExit
 from queue_workflows.hooks.sealing import SEALED
-from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.sql.checks import PayloadLimits
 
 _LONGEST: Final = 1_000
 _LIMITS: Final = PayloadLimits()

@@ -27,7 +27,7 @@ from queue_workflows.hooks.files import (
 )
 from queue_workflows.host.beneath import Beneath, directory_beneath
 from queue_workflows.payload import check_payload
-from queue_workflows.repositories.fields import NAME_BYTES, PayloadLimits
+from queue_workflows.repositories.sql.checks import NAME_BYTES, PayloadLimits
 
 WARNING: Final = "Warning"
 FILES: Final = "Files"

@@ -22,9 +22,9 @@ from queue_workflows.hooks.places import run_directory
 from queue_workflows.hooks.sealing import AtSeal
 from queue_workflows.hooks.shelf import Shelf
 from queue_workflows.host.spawner import Spawner
-from queue_workflows.repositories.claimed import ClaimedNodeJob
-from queue_workflows.repositories.hook_jobs import HookJobRepository
-from queue_workflows.repositories.machines import MachineRepository
+from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
+from queue_workflows.repositories.workers.machines import MachineRepository
 
 # Puts a question to the database for a job, for as long as that is held.
 AskFor = Callable[[ClaimedNodeJob, Callable[[psycopg.Connection[Any]], Any]], Any]

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 import psycopg
 
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.repositories.fields import NAME_BYTES
+from queue_workflows.repositories.sql.checks import NAME_BYTES
 
 # What is called with a record as it was printed; it raises for one that it does not take.
 RecordHandler: TypeAlias = "Callable[[dict[str, Any], RecordContext], object]"

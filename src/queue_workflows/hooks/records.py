@@ -26,14 +26,14 @@ from queue_workflows.hooks.files import Digests
 from queue_workflows.hooks.output import FILES, HookLine, HookOutput
 from queue_workflows.hooks.record_types import RecordContext, RecordType, RecordTypes, registered_types
 from queue_workflows.hooks.reported import CHECKSUMS, Checksums, report_binary, report_machine
-from queue_workflows.repositories.claimed import Fence
-from queue_workflows.repositories.hook_records import (
+from queue_workflows.repositories.hooks.records import (
     FILES_LINE,
     HookOfJob,
     HookRecordRepository,
     StoredLine,
     fits_at_once,
 )
+from queue_workflows.repositories.sql.claimed_job import Fence
 
 RESULT_STATUSES: Final = ("succeeded", "failed", "skipped")
 _SAID: Final = 500

@@ -1,28 +1,28 @@
 """The SQL: named constants, then verbs on the caller's connection; they decide nothing and never commit."""
 
-from queue_workflows.repositories.binaries import BinaryRepository
-from queue_workflows.repositories.bulk import Enqueued
-from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob, Fence
-from queue_workflows.repositories.claiming import Marks
-from queue_workflows.repositories.dispatch_events import DispatchEventRepository, EventCounts
-from queue_workflows.repositories.ending import Ended, Ending, error_entry
-from queue_workflows.repositories.enqueueing import enqueue_ingest_job, enqueue_many
-from queue_workflows.repositories.fields import PayloadLimits
-from queue_workflows.repositories.heartbeats import HeartbeatRepository
-from queue_workflows.repositories.holding import Control, Watched
-from queue_workflows.repositories.hook_records import HookRecordRepository
-from queue_workflows.repositories.ingest_jobs import IngestJobRepository
-from queue_workflows.repositories.ingest_rows import NewIngestJob
-from queue_workflows.repositories.input_submissions import InputSubmissionRepository
-from queue_workflows.repositories.limits import LimitRepository
-from queue_workflows.repositories.machines import MachineRepository
-from queue_workflows.repositories.node_jobs import NewNodeJob, NodeJobRepository
-from queue_workflows.repositories.rates import RateRepository
-from queue_workflows.repositories.runs import FinishedRun, ParentNode, RunRepository, StartedRun
-from queue_workflows.repositories.schedules import ScheduleRepository
-from queue_workflows.repositories.slots import Slot, SlotRepository, Taken, Want
-from queue_workflows.repositories.sweeping import Reclaimed
-from queue_workflows.repositories.worker_control import Cleared, WorkerControlRepository
+from queue_workflows.repositories.claims.claim import Marks
+from queue_workflows.repositories.claims.end import Ended, Ending, error_entry
+from queue_workflows.repositories.claims.hold_lease import Control, Watched
+from queue_workflows.repositories.claims.sweep import Reclaimed
+from queue_workflows.repositories.hooks.binaries import BinaryRepository
+from queue_workflows.repositories.hooks.records import HookRecordRepository
+from queue_workflows.repositories.jobs.bulk_insert import Enqueued
+from queue_workflows.repositories.jobs.enqueue import enqueue_ingest_job, enqueue_many
+from queue_workflows.repositories.jobs.ingest import IngestJobRepository
+from queue_workflows.repositories.jobs.ingest_rows import NewIngestJob
+from queue_workflows.repositories.jobs.nodes import NewNodeJob, NodeJobRepository
+from queue_workflows.repositories.limits.caps import LimitRepository
+from queue_workflows.repositories.limits.rates import RateRepository
+from queue_workflows.repositories.limits.slots import Slot, SlotRepository, Taken, Want
+from queue_workflows.repositories.runs.inputs import InputSubmissionRepository
+from queue_workflows.repositories.runs.outbox_counts import DispatchEventRepository, EventCounts
+from queue_workflows.repositories.runs.runs import FinishedRun, ParentNode, RunRepository, StartedRun
+from queue_workflows.repositories.schedules.schedules import ScheduleRepository
+from queue_workflows.repositories.sql.checks import PayloadLimits
+from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob, Fence
+from queue_workflows.repositories.workers.control import Cleared, WorkerControlRepository
+from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
+from queue_workflows.repositories.workers.machines import MachineRepository
 
 __all__ = [
     "BinaryRepository",

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Final
 
 from queue_workflows.models import AuditLog
-from queue_workflows.repositories import fields as check
-from queue_workflows.repositories.table import LONGEST_PAGE, Filters, Repository, Table
+from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
 
 _TABLE: Final = Table(AuditLog)
 

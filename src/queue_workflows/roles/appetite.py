@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from queue_workflows.repositories.table import LONGEST_PAGE
+from queue_workflows.repositories.sql.table import LONGEST_PAGE
 
 PER_HAND: Final = 10
 AHEAD_S: Final = 3.0

@@ -20,8 +20,8 @@ from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.line import Line
 from queue_workflows.errors import LeaseLost
-from queue_workflows.repositories.claimed import ClaimedJob
-from queue_workflows.repositories.families import BY_NAME
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+from queue_workflows.repositories.sql.families import BY_NAME
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -18,8 +18,8 @@ from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.errors import ExitCode
 from queue_workflows.host import last_word
-from queue_workflows.repositories.claimed import ClaimedJob
-from queue_workflows.repositories.hook_jobs import HookJobRepository
+from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.roles.crew import Crew
 from queue_workflows.roles.hands import Hands
 from queue_workflows.roles.outfit import Outfit

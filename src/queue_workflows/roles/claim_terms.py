@@ -10,9 +10,9 @@ from queue_workflows.engine.limits.held_slots import KeptSlots
 from queue_workflows.engine.limits.offered_host_locks import LockOffers
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
-from queue_workflows.repositories.claimable import ClaimableRepository
-from queue_workflows.repositories.fields import PayloadLimits
-from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.claims.repository import ClaimableRepository
+from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.roles.identity import Identity
 from queue_workflows.settings import Settings
 

@@ -39,9 +39,9 @@ from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.guards import HeldJob, budget_for
 from queue_workflows.errors import ExitCode, LeaseLost, QwfError
 from queue_workflows.host import last_word
-from queue_workflows.repositories.begins import Rules, begin
-from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob
-from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.claims.begins import Rules, begin
+from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob
 from queue_workflows.roles.exchange import Exchange
 from queue_workflows.roles.hands import Hands
 from queue_workflows.roles.outfit import Outfit

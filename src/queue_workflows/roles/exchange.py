@@ -26,9 +26,9 @@ from queue_workflows.engine.execution.error_capture import captured
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.errors import QwfError
 from queue_workflows.host.deadman import boottime
-from queue_workflows.repositories.claimed import ClaimedJob
-from queue_workflows.repositories.ending import Ended, Ending
-from queue_workflows.repositories.faults import Faults, faults_of
+from queue_workflows.repositories.claims.end import Ended, Ending
+from queue_workflows.repositories.claims.unusable_rows import Faults, faults_of
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.roles.intake import Asked, Intake
 from queue_workflows.roles.outfit import Outfit
 from queue_workflows.states import JobStatus

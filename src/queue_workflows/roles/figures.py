@@ -18,9 +18,9 @@ import psycopg
 from queue_workflows.db.failures import DATABASE_FAILED
 from queue_workflows.db.line import Line
 from queue_workflows.db.looking import at_one_moment
-from queue_workflows.repositories.figures import FigureRepository
-from queue_workflows.repositories.hardware import HardwareRepository
-from queue_workflows.repositories.statistics import COUNTED, Statistics, StatisticsRepository
+from queue_workflows.repositories.reports.metrics import FigureRepository
+from queue_workflows.repositories.reports.queue_statistics import COUNTED, Statistics, StatisticsRepository
+from queue_workflows.repositories.workers.hardware import HardwareRepository
 from queue_workflows.roles.hardware_figures import of_hardware
 from queue_workflows.telemetry.exposition import Figures, Point, Points
 

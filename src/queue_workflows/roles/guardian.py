@@ -41,9 +41,9 @@ from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.host.deadman import DeadMan, boottime
 from queue_workflows.host.hardening import LEFT_ALONE, RETIRE
 from queue_workflows.host.lifetime import die_with_parent
-from queue_workflows.repositories.claimable import ClaimableRepository
-from queue_workflows.repositories.holding import Control
-from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.claims.hold_lease import Control
+from queue_workflows.repositories.claims.repository import ClaimableRepository
+from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
 from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.roles.damage import Damage
 from queue_workflows.roles.health import Pulse

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import psycopg
 
-from queue_workflows.repositories.hardware import HardwareRepository
-from queue_workflows.repositories.quarantine import QuarantineRepository, name_of
+from queue_workflows.repositories.workers.hardware import HardwareRepository
+from queue_workflows.repositories.workers.quarantine import QuarantineRepository, name_of
 from queue_workflows.settings import DAY_S
 from queue_workflows.telemetry.hw.reading import Reading, payloads
 

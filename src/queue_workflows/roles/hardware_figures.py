@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from queue_workflows.repositories.hardware import HostReading
+from queue_workflows.repositories.workers.hardware import HostReading
 from queue_workflows.telemetry.exposition import Point, Points
 
 _MIB: Final = 2**20

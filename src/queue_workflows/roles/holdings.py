@@ -14,7 +14,7 @@ from types import TracebackType
 
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.host.deadman import DeadMan, boottime
-from queue_workflows.repositories.claimed import ClaimedJob
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 
 
 class Holdings:

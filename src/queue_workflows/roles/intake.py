@@ -26,18 +26,18 @@ from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.limits.held_host_locks import BEHIND_S, HELD_S
 from queue_workflows.engine.outcomes import Stop
 from queue_workflows.engine.telemetry import count_claimed, count_ended, count_held
-from queue_workflows.repositories.advancing import Reached
-from queue_workflows.repositories.claimed import ClaimedJob, Fence
-from queue_workflows.repositories.claiming import Marks
-from queue_workflows.repositories.ending import Ended, Ending
-from queue_workflows.repositories.faults import Faults, failures_of, faults_of
-from queue_workflows.repositories.hook_jobs import HookJobRepository
-from queue_workflows.repositories.host_locks import HOST_LOCK, HostLockRepository, keys_of
-from queue_workflows.repositories.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository, counted
-from queue_workflows.repositories.slots import Slot, SlotRepository, Want
-from queue_workflows.repositories.sweeping import RECLAIMED_AT_ONCE
-from queue_workflows.repositories.two_commits import in_one_round_trip
-from queue_workflows.repositories.unread_claims import UNREADABLE
+from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK, HostLockRepository, keys_of
+from queue_workflows.repositories.claims.claim import Marks
+from queue_workflows.repositories.claims.end import Ended, Ending
+from queue_workflows.repositories.claims.sweep import RECLAIMED_AT_ONCE
+from queue_workflows.repositories.claims.unread_claims import UNREADABLE
+from queue_workflows.repositories.claims.unusable_rows import Faults, failures_of, faults_of
+from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.limits.lane_turns import Reached
+from queue_workflows.repositories.limits.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository, counted
+from queue_workflows.repositories.limits.slots import Slot, SlotRepository, Want
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob, Fence
+from queue_workflows.repositories.sql.pipeline_commits import in_one_round_trip
 from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.states import JobStatus
 

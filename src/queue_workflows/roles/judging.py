@@ -22,7 +22,7 @@ from queue_workflows.engine.registry.tasks import backoff_of
 from queue_workflows.engine.telemetry import count_ended, cut_short
 from queue_workflows.errors import ExitCode, PayloadError
 from queue_workflows.host.hardening import exit_code_of
-from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.intake import Intake

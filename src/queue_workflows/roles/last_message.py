@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import psycopg
 
-from queue_workflows.repositories.ending import Ending, end_statement
-from queue_workflows.repositories.one_commit import send
-from queue_workflows.repositories.slots import free_statement
+from queue_workflows.repositories.claims.end import Ending, end_statement
+from queue_workflows.repositories.limits.slots import free_statement
+from queue_workflows.repositories.sql.pipeline import send
 from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.states import JobStatus
 

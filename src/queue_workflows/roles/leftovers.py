@@ -34,8 +34,8 @@ from queue_workflows.host.deadman import boottime
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, prctl
 from queue_workflows.host.lifetime import MARK, kill_trees
 from queue_workflows.host.trees import Member, everyone, seen, under
-from queue_workflows.repositories.claimed import ClaimedJob
-from queue_workflows.repositories.fields import EXCLUSIVE
+from queue_workflows.repositories.sql.checks import EXCLUSIVE
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 
 _log = logging.getLogger(__name__)
 

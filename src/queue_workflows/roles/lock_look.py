@@ -6,8 +6,8 @@ import math
 from typing import Final
 
 from queue_workflows.engine.limits.held_host_locks import LOOK_EVERY_S
-from queue_workflows.repositories.fields import ELSEWHERE
-from queue_workflows.repositories.host_locks import HOST_LOCK, HostLockRepository
+from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK, HostLockRepository
+from queue_workflows.repositories.sql.checks import ELSEWHERE
 from queue_workflows.roles.claim_terms import Terms
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.touch import Touch

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 
 from queue_workflows.db.failures import DATABASE_AWAY
-from queue_workflows.repositories.claimed import ClaimedJob
-from queue_workflows.repositories.withdrawing import withdraw_doubts
+from queue_workflows.repositories.claims.withdraw_doubts import withdraw_doubts
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.roles.holdings import Holdings
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from queue_workflows.repositories.standing import Obedience, Standing
+from queue_workflows.repositories.workers.obedience import Obedience, Standing
 
 LOOK_EVERY_S: Final = 0.2
 

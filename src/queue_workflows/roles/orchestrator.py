@@ -27,7 +27,7 @@ from queue_workflows.engine.runs.dispatcher import Dispatcher, Woken
 from queue_workflows.engine.upkeep.retention import Pruning
 from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ExitCode
-from queue_workflows.repositories.parking import ParkedJobRepository
+from queue_workflows.repositories.runs.parked import ParkedJobRepository
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.loop import Halt
 from queue_workflows.roles.reach import Reach

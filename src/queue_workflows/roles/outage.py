@@ -29,7 +29,7 @@ from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob, next_verdict_at
 from queue_workflows.engine.limits.held_slots import KeptSlots
 from queue_workflows.host.deadman import DeadMan, announce, boottime
-from queue_workflows.repositories.families import BY_NAME
+from queue_workflows.repositories.sql.families import BY_NAME
 from queue_workflows.roles.holdings import Holdings
 
 _log = logging.getLogger(__name__)

@@ -19,9 +19,9 @@ from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.engine.upkeep.run_files import RUNS
 from queue_workflows.errors import HookError
 from queue_workflows.host.directories import opened
-from queue_workflows.repositories.claiming import Marks
-from queue_workflows.repositories.families import INGEST, Family
-from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.claims.claim import Marks
+from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.sql.families import INGEST, Family
 from queue_workflows.roles.aside import Aside
 from queue_workflows.roles.duty import Duty, WorkerOptions, family_of
 from queue_workflows.roles.guardian import Guardian

@@ -32,10 +32,10 @@ from queue_workflows.engine.registry.tasks import UNKNOWN_TASK, backoff_of, curr
 from queue_workflows.errors import LeaseLost, QwfError
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.models import WorkflowRun
-from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
-from queue_workflows.repositories.ending import Ending
-from queue_workflows.repositories.fields import PayloadLimits
-from queue_workflows.repositories.runs import RunRepository
+from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.runs.runs import RunRepository
+from queue_workflows.repositories.sql.checks import PayloadLimits
+from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
 from queue_workflows.settings import Settings
 from queue_workflows.states import JobStatus
 

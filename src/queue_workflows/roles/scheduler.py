@@ -29,7 +29,7 @@ from queue_workflows.engine.telemetry import insert_ticks
 from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ExitCode
 from queue_workflows.models import Schedule
-from queue_workflows.repositories.ticks import Planned, Tick, TickRepository
+from queue_workflows.repositories.schedules.ticks import Planned, Tick, TickRepository
 from queue_workflows.roles.health import Pulse
 from queue_workflows.roles.loop import Halt, Waiter
 from queue_workflows.roles.reach import Reach

@@ -13,7 +13,7 @@ import psycopg
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.gpu.cache import ModelCache
-from queue_workflows.repositories.heartbeats import HeartbeatRepository
+from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.roles.holdings import Holdings
 from queue_workflows.roles.identity import Identity, versions
 from queue_workflows.settings import Settings

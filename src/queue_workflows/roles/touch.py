@@ -19,11 +19,11 @@ from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.line import Line
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import DatabaseError, LeaseLost
-from queue_workflows.repositories.begins import Rules, begin
-from queue_workflows.repositories.claimable import ClaimableRepository
-from queue_workflows.repositories.claimed import ClaimedJob
-from queue_workflows.repositories.claiming import Marks
-from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.claims.begins import Rules, begin
+from queue_workflows.repositories.claims.claim import Marks
+from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.claims.repository import ClaimableRepository
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.intake import Intake
 from queue_workflows.roles.warm_intake import intake_on

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
 
-from queue_workflows.repositories.heartbeats import Sign
+from queue_workflows.repositories.workers.heartbeats import Sign
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from queue_workflows.engine.execution.guards import HeldJob, budget_for
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.deadman import boottime
-from queue_workflows.repositories.claimed import ClaimedJob
-from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.roles.outfit import Outfit
 from queue_workflows.roles.performing import Performed
 from queue_workflows.roles.putting_aside import PuttingAside

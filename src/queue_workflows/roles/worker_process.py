@@ -22,12 +22,12 @@ from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.host.deadman import DeadMan
 from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.lifetime import hide_memory
-from queue_workflows.repositories.claimable import ClaimableRepository
-from queue_workflows.repositories.families import NODE
-from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
-from queue_workflows.repositories.hook_jobs import HookJobRepository
-from queue_workflows.repositories.ingest_jobs import IngestJobRepository
-from queue_workflows.repositories.node_jobs import NodeJobRepository
+from queue_workflows.repositories.claims.repository import ClaimableRepository
+from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.jobs.ingest import IngestJobRepository
+from queue_workflows.repositories.jobs.nodes import NodeJobRepository
+from queue_workflows.repositories.sql.families import NODE
 from queue_workflows.roles import inheritance
 from queue_workflows.roles.aside import Aside
 from queue_workflows.roles.background import HookCrew

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.repositories.begins import NO_RULES, Rules
+from queue_workflows.repositories.claims.begins import NO_RULES, Rules
 
 _BY_POSITION: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 

@@ -27,8 +27,8 @@ from queue_workflows.engine.outcomes import Cancelled, Stop
 from queue_workflows.errors import LeaseLost, PayloadError
 from queue_workflows.host.workspaces import Workspace, workspace
 from queue_workflows.payload import check_payload
-from queue_workflows.repositories.begins import Rules
-from queue_workflows.repositories.claimed import ClaimedJob
+from queue_workflows.repositories.claims.begins import Rules
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 
 PROGRESS_BYTES: Final = 65_536
 PROGRESS_DEPTH: Final = 20

@@ -27,8 +27,8 @@ from queue_workflows.engine.outcomes import (
     Stop,
 )
 from queue_workflows.errors import PayloadError, QwfError
-from queue_workflows.repositories.claimed import ClaimedIngestJob, ClaimedJob
-from queue_workflows.repositories.ending import Ending, error_entry
+from queue_workflows.repositories.claims.end import Ending, error_entry
+from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob
 from queue_workflows.states import JobStatus
 
 # How long a job waits whose end was refused for a reason that is not in the job.

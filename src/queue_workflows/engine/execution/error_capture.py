@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import HookFailed
-from queue_workflows.repositories.ending import ERROR_TEXT, ERROR_TRACE, error_entry
+from queue_workflows.repositories.claims.end import ERROR_TEXT, ERROR_TRACE, error_entry
 
 _LONGEST_TYPE: Final = 200
 _OURS: Final = str(Path(__file__).parent)

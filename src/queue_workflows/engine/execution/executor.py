@@ -50,9 +50,9 @@ from queue_workflows.engine.outcomes import (
 )
 from queue_workflows.engine.telemetry import UNOBSERVED, Unobserved, processing
 from queue_workflows.errors import LeaseLost, PayloadError, RefError, UnusableRow
-from queue_workflows.repositories.claimed import ClaimedJob
-from queue_workflows.repositories.ending import ERROR_TEXT, error_entry
-from queue_workflows.repositories.fields import PayloadLimits
+from queue_workflows.repositories.claims.end import ERROR_TEXT, error_entry
+from queue_workflows.repositories.sql.checks import PayloadLimits
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 
 _NO_SECRETS: Final = Redactor()
 _LIMITS: Final = PayloadLimits()

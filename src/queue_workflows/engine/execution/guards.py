@@ -29,8 +29,8 @@ from queue_workflows.engine.execution.context import JobContext, Loading
 from queue_workflows.engine.limits.wait_loop import Awaited
 from queue_workflows.engine.outcomes import Stop
 from queue_workflows.engine.telemetry import UNOBSERVED, Unobserved
-from queue_workflows.repositories.claimed import ClaimedJob
-from queue_workflows.repositories.ending import Ending
+from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.settings import Settings
 from queue_workflows.states import JobFamily
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
 
-from queue_workflows.repositories.claimed import ClaimedJob, ClaimedNodeJob
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob, ClaimedNodeJob
 
 _WHEN: Final = "%Y%m%dT%H%M%S%f"
 _INGEST: Final = re.compile(r"ingest-([0-9]{1,18})-([0-9]{8}T[0-9]{12})")

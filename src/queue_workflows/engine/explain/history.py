@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from queue_workflows.models import AuditLog, IngestJob, WorkflowNodeJob
-from queue_workflows.repositories.explaining import Circumstances, waited_until
-from queue_workflows.repositories.families import INGEST
+from queue_workflows.repositories.reports.explain_job import Circumstances, waited_until
+from queue_workflows.repositories.sql.families import INGEST
 from queue_workflows.states import DesiredState
 
 _SAME_MOMENT: Final = timedelta(seconds=1)

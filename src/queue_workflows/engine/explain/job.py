@@ -31,14 +31,14 @@ from queue_workflows.engine.node_inputs.loaded_model import UNKNOWN_MODEL
 from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.models import IngestJob, WorkerControl, WorkflowNodeJob
-from queue_workflows.repositories.binaries import BINARY_MISSING, waited_for
-from queue_workflows.repositories.explaining import COUNTED_AHEAD, Circumstances, Limit
-from queue_workflows.repositories.families import NODE
-from queue_workflows.repositories.holding import Control
-from queue_workflows.repositories.hook_jobs import QUEUE as HOOKS_QUEUE
-from queue_workflows.repositories.host_locks import HOST_LOCK
-from queue_workflows.repositories.lanes import LIMIT_FULL
-from queue_workflows.repositories.standing import Standing
+from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK
+from queue_workflows.repositories.claims.hold_lease import Control
+from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
+from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.limits.lanes import LIMIT_FULL
+from queue_workflows.repositories.reports.explain_job import COUNTED_AHEAD, Circumstances, Limit
+from queue_workflows.repositories.sql.families import NODE
+from queue_workflows.repositories.workers.obedience import Standing
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, DesiredState, JobStatus, WorkerState
 
 # States in which a worker claims, or will when it is through with its job.

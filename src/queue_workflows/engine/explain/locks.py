@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from queue_workflows.engine.explain.history import Reason, moment
-from queue_workflows.repositories.explaining import Circumstances
-from queue_workflows.repositories.fields import ELSEWHERE
-from queue_workflows.repositories.host_locks import HOST_LOCK, LockHolder, lock_of
+from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK, LockHolder, lock_of
+from queue_workflows.repositories.reports.explain_job import Circumstances
+from queue_workflows.repositories.sql.checks import ELSEWHERE
 
 
 def without_lock(there: Circumstances, key: str, data: dict[str, Any], *, looked_at: str) -> Reason:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from queue_workflows.config import GPU_QUEUE
 from queue_workflows.engine.explain.history import Reason
-from queue_workflows.repositories.explaining import Circumstances
-from queue_workflows.repositories.standing import Standing
+from queue_workflows.repositories.reports.explain_job import Circumstances
+from queue_workflows.repositories.workers.obedience import Standing
 from queue_workflows.states import WorkerState
 
 # Of so many workers that have it each is named.

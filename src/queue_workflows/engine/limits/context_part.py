@@ -15,7 +15,7 @@ from queue_workflows.engine.limits.wait_loop import Awaited, Procedure, Wait, re
 from queue_workflows.engine.limits.windows import Window, Windows
 from queue_workflows.engine.telemetry import UNOBSERVED, Unobserved
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.repositories import fields
+from queue_workflows.repositories.sql import checks
 from queue_workflows.telemetry.names import LIMIT_WAIT, LOCK_WAIT, RATE_SLEEP
 
 _METRICS: Final = {Wait.RATE: RATE_SLEEP, Wait.LIMIT: LIMIT_WAIT, Wait.HOST_LOCK: LOCK_WAIT}
@@ -110,7 +110,7 @@ class Limited(ABC):
         is open. All keys are waited for together. A job that waits for longer than `max_wait_s` is put back
         by `RetryAfter`, uncounted.
         """
-        fields.seconds_or_none("max_wait_s", min(max_wait_s, fields.LONGEST_S), zero=True)
+        checks.seconds_or_none("max_wait_s", min(max_wait_s, checks.LONGEST_S), zero=True)
         return Window(self, self._reach(), keys, most=max, max_wait_s=max_wait_s)
 
     def host_lock(self, name: str, *, max_wait_s: float = MAX_WAIT_S) -> Locked:
@@ -118,13 +118,13 @@ class Limited(ABC):
 
         A job that waits for longer than `max_wait_s` is put back by `RetryAfter`, uncounted.
         """
-        fields.seconds_or_none("max_wait_s", min(max_wait_s, fields.LONGEST_S), zero=True)
+        checks.seconds_or_none("max_wait_s", min(max_wait_s, checks.LONGEST_S), zero=True)
         reach = self._reach()
         return Locked(
             self,
             reach.errands,
             reach.locks,
-            fields.text("name", name),
+            checks.text("name", name),
             max_wait_s=max_wait_s,
             clock=reach.clock,
         )
@@ -185,6 +185,6 @@ class Limited(ABC):
     def _penalizing(
         self, key: str, seconds: float, per_s: float | None, burst: float | None
     ) -> Procedure[None]:
-        fields.limit_key(key)
-        fields.seconds_or_none("seconds", seconds, zero=True)
+        checks.limit_key(key)
+        checks.seconds_or_none("seconds", seconds, zero=True)
         return penalizing(key, float(seconds), rule_of(per_s, burst))

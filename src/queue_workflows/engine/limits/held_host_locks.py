@@ -26,8 +26,8 @@ from queue_workflows.db.exhaustion import is_exhausted
 from queue_workflows.errors import ConfigurationError, LockUnusable
 from queue_workflows.host.flock import lock_directory
 from queue_workflows.host.locks import Absent, Free, HostLock, lock_file_name, probe
-from queue_workflows.repositories.claimed import ClaimedJob, Fence
-from queue_workflows.repositories.host_locks import lock_of
+from queue_workflows.repositories.claims.by_host_lock import lock_of
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob, Fence
 
 _log = logging.getLogger(__name__)
 

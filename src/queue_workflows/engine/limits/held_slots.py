@@ -6,8 +6,8 @@ import threading
 from collections import Counter
 from collections.abc import Iterable
 
-from queue_workflows.repositories.claimed import ClaimedJob, Fence
-from queue_workflows.repositories.slots import Slot
+from queue_workflows.repositories.limits.slots import Slot
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob, Fence
 
 
 class KeptSlots:

@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg
 
-from queue_workflows.repositories.families import BY_NAME, FAMILIES
-from queue_workflows.repositories.lanes import LaneRepository
-from queue_workflows.repositories.slots import SlotRepository
+from queue_workflows.repositories.limits.lanes import LaneRepository
+from queue_workflows.repositories.limits.slots import SlotRepository
+from queue_workflows.repositories.sql.families import BY_NAME, FAMILIES
 
 
 def free_left_by(connection: psycopg.Connection[Any], workers: Iterable[str]) -> None:

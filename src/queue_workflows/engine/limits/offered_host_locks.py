@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from queue_workflows.repositories.fields import ELSEWHERE
+from queue_workflows.repositories.sql.checks import ELSEWHERE
 
 
 class LockOffers:

@@ -26,9 +26,9 @@ from queue_workflows.engine.limits.wait_loop import (
 )
 from queue_workflows.engine.outcomes import RetryAfter
 from queue_workflows.errors import CostAboveBurst, PayloadError, UnknownRate
-from queue_workflows.repositories import fields
-from queue_workflows.repositories.rates import RateRepository, Rule, Taken
-from queue_workflows.repositories.rates import rule as checked_rule
+from queue_workflows.repositories.limits.rates import RateRepository, Rule, Taken
+from queue_workflows.repositories.limits.rates import rule as checked_rule
+from queue_workflows.repositories.sql import checks
 
 MAX_WAIT_S: Final = 60.0
 Connection: TypeAlias = psycopg.Connection[Any]
@@ -45,14 +45,14 @@ class Wish(NamedTuple):
 
 def wish(key: str, cost: float, *, per_s: float | None, burst: float | None, max_wait_s: float) -> Wish:
     """A checked wish."""
-    fields.limit_key(key)
+    checks.limit_key(key)
     if not _is_number(cost) or not 0 <= cost < math.inf:
         raise PayloadError(f"cost must be a number from 0 on, not {cost!r:.80}", path="cost")
     if not _is_number(max_wait_s) or not max_wait_s >= 0:
         raise PayloadError(
             f"max_wait_s must be a number of seconds, not {max_wait_s!r:.80}", path="max_wait_s"
         )
-    return Wish(key, float(cost), rule_of(per_s, burst), min(float(max_wait_s), fields.LONGEST_S))
+    return Wish(key, float(cost), rule_of(per_s, burst), min(float(max_wait_s), checks.LONGEST_S))
 
 
 def rule_of(per_s: float | None, burst: float | None) -> Rule | None:
@@ -73,7 +73,7 @@ def taking(wished: Wish) -> Procedure[Taken]:
         if wished.cost > taken.rule.burst:
             raise CostAboveBurst(wished.key, wished.cost, taken.rule.burst)
         if not taken.granted:
-            raise RetryAfter(min(taken.wait_s, fields.LONGEST_S), f"the rate of {wished.key!r} is used up")
+            raise RetryAfter(min(taken.wait_s, checks.LONGEST_S), f"the rate of {wished.key!r} is used up")
         try:
             yield Pause(taken.wait_s)
         except BaseException:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import psycopg
 
-from queue_workflows.repositories.claimed import ClaimedJob
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 
 T = TypeVar("T")
 Question: TypeAlias = Callable[[psycopg.Connection[Any]], Any]

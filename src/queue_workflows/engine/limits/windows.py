@@ -43,11 +43,11 @@ from queue_workflows.engine.limits.wait_loop import (
 )
 from queue_workflows.engine.outcomes import RetryAfter
 from queue_workflows.errors import PayloadError, WindowOrder
-from queue_workflows.repositories import fields
-from queue_workflows.repositories.claimed import ClaimedJob
-from queue_workflows.repositories.families import BY_NAME
-from queue_workflows.repositories.lanes import LaneRepository
-from queue_workflows.repositories.slots import Slot, SlotRepository, Taken, Want
+from queue_workflows.repositories.limits.lanes import LaneRepository
+from queue_workflows.repositories.limits.slots import Slot, SlotRepository, Taken, Want
+from queue_workflows.repositories.sql import checks
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+from queue_workflows.repositories.sql.families import BY_NAME
 from queue_workflows.states import JobFamily
 
 FIRST_LOOK_S: Final = 0.01
@@ -288,8 +288,8 @@ def _wants(job: ClaimedJob, keys: Sequence[str], most: int | None) -> list[Want]
             "ctx.limit() names no key", path="keys", advice='as in ctx.limit("host:example.org")'
         )
     if most is not None:
-        fields.whole("max", most, 1, fields.INT_MAX)
-    checked = sorted({fields.limit_key(key) for key in keys})
+        checks.whole("max", most, 1, checks.INT_MAX)
+    checked = sorted({checks.limit_key(key) for key in keys})
     family = JobFamily(job.family)
     return [Want(key, family, job.fence, most) for key in checked if key != job.limit_key]
 

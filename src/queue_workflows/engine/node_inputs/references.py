@@ -14,8 +14,8 @@ from json import loads
 from typing import Any, Final
 
 from queue_workflows.errors import UnknownRun
-from queue_workflows.repositories.connection import Handle
-from queue_workflows.repositories.scopes import Part, ScopeRepository, Steps, Want
+from queue_workflows.repositories.runs.references import Part, ScopeRepository, Steps, Want
+from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.workflow.paths import Path
 from queue_workflows.workflow.refs import ABSENT, Glimpse
 

@@ -20,7 +20,7 @@ from queue_workflows.engine.execution.callable import Work
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.node_inputs.references import load_scope
 from queue_workflows.errors import RefError
-from queue_workflows.repositories.claimed import ClaimedNodeJob
+from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 from queue_workflows.workflow.paths import Path
 from queue_workflows.workflow.refs import HostRefs, paths_in, resolve_inputs
 

@@ -21,12 +21,12 @@ from queue_workflows.config import current_config
 from queue_workflows.db.asking import AskingConnection
 from queue_workflows.engine.registry.tasks import TaskRegistry, current_tasks
 from queue_workflows.errors import ConfigurationError, LineRefused, PayloadError
-from queue_workflows.repositories.bulk import Enqueued
-from queue_workflows.repositories.columns import CHUNK_BYTES, CHUNK_ROWS
-from queue_workflows.repositories.enqueueing import ENQUEUE, current_rows, unknown_queue
-from queue_workflows.repositories.fields import Row
-from queue_workflows.repositories.ingest_jobs import IngestJobRepository
-from queue_workflows.repositories.ingest_rows import BULK, IngestRows, NewIngestJob
+from queue_workflows.repositories.jobs.bulk_insert import Enqueued
+from queue_workflows.repositories.jobs.enqueue import ENQUEUE, current_rows, unknown_queue
+from queue_workflows.repositories.jobs.ingest import IngestJobRepository
+from queue_workflows.repositories.jobs.ingest_rows import BULK, IngestRows, NewIngestJob
+from queue_workflows.repositories.sql.checks import Row
+from queue_workflows.repositories.sql.columns import CHUNK_BYTES, CHUNK_ROWS
 from queue_workflows.states import JobFamily
 from queue_workflows.telemetry.instruments import count_sent, instruments
 from queue_workflows.telemetry.names import BATCH_COUNT

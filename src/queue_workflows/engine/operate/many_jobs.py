@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import psycopg
 
-from queue_workflows.repositories.claimable import ClaimableRepository
-from queue_workflows.repositories.families import INGEST, Family
-from queue_workflows.repositories.ingest_jobs import IngestJobRepository
-from queue_workflows.repositories.node_jobs import NodeJobRepository
-from queue_workflows.repositories.selecting import JobFilter, SelectingRepository
+from queue_workflows.repositories.claims.repository import ClaimableRepository
+from queue_workflows.repositories.jobs.ingest import IngestJobRepository
+from queue_workflows.repositories.jobs.nodes import NodeJobRepository
+from queue_workflows.repositories.reports.job_listing import JobFilter, SelectingRepository
+from queue_workflows.repositories.sql.families import INGEST, Family
 
 PAGE: Final = 500
 # What is said of a node that is not retried, as its run would not go on with it.

@@ -12,8 +12,8 @@ import psycopg
 from queue_workflows.engine.runs.retry import RunRetry, retry_run
 from queue_workflows.engine.runs.verbs import cancel_runs
 from queue_workflows.errors import RunRefused, UnknownRun
-from queue_workflows.repositories.run_lines import RunFilter, RunLinesRepository
-from queue_workflows.repositories.steering import ENGINE_MODE
+from queue_workflows.repositories.runs.listing import RunFilter, RunLinesRepository
+from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 
 PAGE: Final = 500

@@ -19,9 +19,10 @@ from queue_workflows.engine.execution.backoff import Backoff, DelayRule, TaskBac
 from queue_workflows.engine.execution.callable import Work, look_at
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.errors import ConfigurationError, PayloadError
-from queue_workflows.repositories import Enqueued, NewIngestJob, enqueue_ingest_job, enqueue_many, fields
-from queue_workflows.repositories.begins import Rules
-from queue_workflows.repositories.connection import Handle
+from queue_workflows.repositories import Enqueued, NewIngestJob, enqueue_ingest_job, enqueue_many
+from queue_workflows.repositories.claims.begins import Rules
+from queue_workflows.repositories.sql import checks
+from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.settings import Settings, check_queue_name
 
 P = ParamSpec("P")
@@ -137,7 +138,7 @@ class IngestTask(Generic[P, R]):
             merged = {**merged, "limit_key": None, "exclusive": None, **given}
         elif self.limit_key_of is not None:
             merged["limit_key"] = self._limit_key(self.limit_key_of, args)
-        if (key := fields.exclusive_key(merged.pop("exclusive", None), merged.get("limit_key"))) is not None:
+        if (key := checks.exclusive_key(merged.pop("exclusive", None), merged.get("limit_key"))) is not None:
             merged["limit_key"] = key
         if "queue" not in merged:
             raise ConfigurationError(
@@ -213,14 +214,14 @@ class TaskRegistry:
         work = replace(work, rules=Rules(max_crashes, at_most_once), survives_outage=survives_outage)
         delay_rule = None
         if at_most_once:
-            _checked(label, lambda: fields.once(max_attempts))
+            _checked(label, lambda: checks.once(max_attempts))
         if backoff is not None:
             delay_rule = _checked(label, lambda: rule_of(backoff))
             if delay_rule is None:
                 defaults["backoff_s"] = backoff
         limit_key_of = limit_key if callable(limit_key) else None
         if exclusive is not None and limit_key is not None:
-            _checked(label, lambda: fields.exclusive_key(exclusive, "limit_key"))
+            _checked(label, lambda: checks.exclusive_key(exclusive, "limit_key"))
         task = IngestTask(name, function, defaults, limit_key_of=limit_key_of, delay_rule=delay_rule)
         with self._lock:
             if name in self._known and not _same(self._known[name][0].fn, function):
@@ -351,7 +352,7 @@ def _caller(fn: Callable[..., Any], with_args: bool, with_ctx: bool) -> Callable
 
 def _checked_name(name: str) -> str:
     try:
-        checked = fields.text("task_name", name)
+        checked = checks.text("task_name", name)
     except PayloadError as refused:
         raise ConfigurationError(refused.message, advice=refused.advice) from None
     if not checked.isprintable() or checked != checked.strip():
@@ -368,19 +369,19 @@ def _checked_options(label: str, options: Mapping[str, Any]) -> dict[str, Any]:
     def check() -> None:
         for name, value in given.items():
             if name in {"max_attempts", "max_crashes"}:
-                fields.whole(name, value, 1, fields.SMALLINT_MAX)
+                checks.whole(name, value, 1, checks.SMALLINT_MAX)
             elif name == "at_most_once":
-                fields.flag(name, value)
+                checks.flag(name, value)
             elif name == "limit_key":
-                fields.limit_key(value)
+                checks.limit_key(value)
             elif name == "host_lock":
-                fields.host_lock(name, value)
+                checks.host_lock(name, value)
             elif name == "exclusive":
-                fields.exclusive_key(value, None)
+                checks.exclusive_key(value, None)
             elif name == "queue":
                 _check_queue(value)
             else:
-                fields.seconds_or_none(name, value)
+                checks.seconds_or_none(name, value)
 
     _checked(label, check)
     return given

@@ -30,7 +30,8 @@ from queue_workflows.engine.runs.open_nodes import (
 from queue_workflows.engine.runs.parked_inputs import Parking
 from queue_workflows.engine.runs.repositories import Desk
 from queue_workflows.errors import PayloadError, RefError
-from queue_workflows.repositories.dispatching import (
+from queue_workflows.repositories.jobs.nodes import NewNodeJob
+from queue_workflows.repositories.runs.outbox import (
     ATTEMPTED,
     EXPAND,
     REOPEN,
@@ -38,7 +39,6 @@ from queue_workflows.repositories.dispatching import (
     LockedRun,
     TakenEvent,
 )
-from queue_workflows.repositories.node_jobs import NewNodeJob
 from queue_workflows.states import JOB_TERMINAL, JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.graph import Graph
 from queue_workflows.workflow.paths import Path

@@ -15,8 +15,8 @@ from queue_workflows.engine.runs.open_nodes import Opening
 from queue_workflows.engine.runs.repositories import Desk
 from queue_workflows.engine.runs.retry import go_on_with
 from queue_workflows.errors import PayloadError, QwfError
-from queue_workflows.repositories.dispatching import LockedRun
-from queue_workflows.repositories.steering import ChildRun, SteeringRepository
+from queue_workflows.repositories.runs.operator_verbs import ChildRun, SteeringRepository
+from queue_workflows.repositories.runs.outbox import LockedRun
 from queue_workflows.workflow.refs import paths_in, resolve_inputs
 from queue_workflows.workflow.spec import Document, WorkflowNode
 

@@ -9,7 +9,7 @@ from typing import Final
 from queue_workflows.engine.node_inputs.references import load_scope
 from queue_workflows.engine.runs.repositories import Desk
 from queue_workflows.errors import QwfError
-from queue_workflows.repositories.dispatching import RUN_FINISHED, LockedRun, RunEnd
+from queue_workflows.repositories.runs.outbox import RUN_FINISHED, LockedRun, RunEnd
 from queue_workflows.states import RunStatus
 from queue_workflows.workflow.refs import paths_in, resolve
 from queue_workflows.workflow.spec import Document

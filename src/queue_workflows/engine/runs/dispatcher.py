@@ -30,7 +30,7 @@ from queue_workflows.engine.runs.open_nodes import Host
 from queue_workflows.engine.runs.parked_inputs import Parking
 from queue_workflows.engine.runs.repositories import Desk
 from queue_workflows.errors import DocumentError
-from queue_workflows.repositories.dispatching import (
+from queue_workflows.repositories.runs.outbox import (
     BEGIN,
     BEGUN_AT_ONCE,
     EVENTS_AT_ONCE,

@@ -13,8 +13,8 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.engine.execution.redaction import Redactor
-from queue_workflows.repositories.finished_runs import FinishedRunRepository, LeasedEnd
-from queue_workflows.repositories.runs import FinishedRun, RunRepository
+from queue_workflows.repositories.runs.finished import FinishedRunRepository, LeasedEnd
+from queue_workflows.repositories.runs.runs import FinishedRun, RunRepository
 from queue_workflows.settings import Settings
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import RefError
-from queue_workflows.repositories.fields import ELSEWHERE, EXCLUSIVE
+from queue_workflows.repositories.sql.checks import ELSEWHERE, EXCLUSIVE
 from queue_workflows.workflow.nodes import BaseNode, TaskNode, bare_lock_text, key_text, lock_text
 from queue_workflows.workflow.refs import HostRefs, paths_in, resolve
 

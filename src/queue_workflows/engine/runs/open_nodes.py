@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from queue_workflows.engine.runs.named_locks import Names, names_of
 from queue_workflows.errors import QwfError, RefError
-from queue_workflows.repositories.dispatching import LockedRun
-from queue_workflows.repositories.node_jobs import NewNodeJob
+from queue_workflows.repositories.jobs.nodes import NewNodeJob
+from queue_workflows.repositories.runs.outbox import LockedRun
 from queue_workflows.states import JobStatus
 from queue_workflows.workflow.linking import moment
 from queue_workflows.workflow.paths import Path

@@ -11,8 +11,8 @@ from typing import Any, Final
 from queue_workflows.engine.runs.repositories import Desk
 from queue_workflows.errors import PayloadError
 from queue_workflows.models import WorkflowInputSubmission
-from queue_workflows.repositories.connection import Statements
-from queue_workflows.repositories.dispatching import LockedRun
+from queue_workflows.repositories.runs.outbox import LockedRun
+from queue_workflows.repositories.sql.connection import Statements
 from queue_workflows.states import JobStatus, SubmissionStatus
 from queue_workflows.workflow.schemas import filled
 from queue_workflows.workflow.spec import Document, InputNode

@@ -9,11 +9,11 @@ from typing import Any, Self
 import psycopg
 
 from queue_workflows.engine.runs.open_nodes import Host
-from queue_workflows.repositories.dispatching import DispatchRepository
-from queue_workflows.repositories.fields import PayloadLimits
-from queue_workflows.repositories.node_jobs import NodeJobRepository
-from queue_workflows.repositories.runs import RunRepository
-from queue_workflows.repositories.workflow_nodes import WorkflowNodeRepository
+from queue_workflows.repositories.jobs.nodes import NodeJobRepository
+from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
+from queue_workflows.repositories.runs.outbox import DispatchRepository
+from queue_workflows.repositories.runs.runs import RunRepository
+from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.settings import Settings
 from queue_workflows.workflow.spec import Document
 

@@ -14,9 +14,9 @@ from typing import Any
 from queue_workflows.engine.runs.close_run import OUTPUTS
 from queue_workflows.engine.runs.verbs import RunName, check_mode, run_named
 from queue_workflows.errors import RunRefused, UnknownNode, UnknownRun
-from queue_workflows.repositories.connection import Handle
-from queue_workflows.repositories.steering import SteeringRepository, StoredRun
-from queue_workflows.repositories.workflow_nodes import WorkflowNodeRepository
+from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
+from queue_workflows.repositories.runs.operator_verbs import SteeringRepository, StoredRun
+from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.graph import graph_of
 from queue_workflows.workflow.refs import paths_in

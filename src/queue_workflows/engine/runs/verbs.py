@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from queue_workflows.errors import PayloadError, RunRefused, UnknownNode, UnknownRun
-from queue_workflows.repositories.connection import Handle
-from queue_workflows.repositories.enqueueing import current_limits
-from queue_workflows.repositories.fields import PayloadLimits
-from queue_workflows.repositories.input_submissions import InputSubmissionRepository
-from queue_workflows.repositories.runs import RunRepository, StartedRun, named_run
-from queue_workflows.repositories.steering import ENGINE_MODE, NodeStanding, SteeringRepository
+from queue_workflows.repositories.jobs.enqueue import current_limits
+from queue_workflows.repositories.runs.inputs import InputSubmissionRepository
+from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE, NodeStanding, SteeringRepository
+from queue_workflows.repositories.runs.runs import RunRepository, StartedRun, named_run
+from queue_workflows.repositories.sql.checks import PayloadLimits
+from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import NODE_OVER, RUN_TERMINAL, RunStatus
 from queue_workflows.telemetry.names import RUN
 from queue_workflows.telemetry.spans import producing

@@ -13,9 +13,9 @@ from queue_workflows.config import declare_ingest_schedule
 from queue_workflows.engine.registry.tasks import current_tasks
 from queue_workflows.errors import ConfigurationError, QwfError
 from queue_workflows.models import Schedule
-from queue_workflows.repositories import fields as check
-from queue_workflows.repositories.enqueueing import current_limits
-from queue_workflows.repositories.schedules import JOB_OPTIONS, checked_words
+from queue_workflows.repositories.jobs.enqueue import current_limits
+from queue_workflows.repositories.schedules.schedules import JOB_OPTIONS, checked_words
+from queue_workflows.repositories.sql import checks as check
 from queue_workflows.states import CatchUp
 
 DEFAULT_OWNER: Final = "app"

@@ -10,7 +10,7 @@ import psycopg
 from queue_workflows.config import current_config
 from queue_workflows.engine.schedules.declared import DeclaredSchedules
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.repositories.declarations import DeclarationRepository
+from queue_workflows.repositories.schedules.declarations import DeclarationRepository
 
 _log = logging.getLogger(__name__)
 

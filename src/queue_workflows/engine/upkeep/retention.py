@@ -9,8 +9,8 @@ from typing import Any, Final
 import psycopg
 from psycopg.errors import IntegrityError
 
-from queue_workflows.repositories.pruning import JOBS_AT_ONCE, RUNS_AT_ONCE, PruningRepository
-from queue_workflows.repositories.rates import RateRepository
+from queue_workflows.repositories.limits.rates import RateRepository
+from queue_workflows.repositories.retention import JOBS_AT_ONCE, RUNS_AT_ONCE, PruningRepository
 from queue_workflows.settings import Settings
 
 _log = logging.getLogger(__name__)

@@ -19,13 +19,13 @@ import psycopg
 
 from queue_workflows.engine.limits.lane_upkeep import LaneWalk, free_left_by
 from queue_workflows.engine.telemetry import count_lost
-from queue_workflows.repositories.heartbeats import HeartbeatRepository
-from queue_workflows.repositories.ingest_jobs import IngestJobRepository
-from queue_workflows.repositories.node_jobs import NodeJobRepository
-from queue_workflows.repositories.slots import SlotRepository
-from queue_workflows.repositories.sweepable import look
-from queue_workflows.repositories.sweeping import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE
-from queue_workflows.repositories.worker_control import WorkerControlRepository
+from queue_workflows.repositories.claims.sweep import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE
+from queue_workflows.repositories.claims.sweep_look import look
+from queue_workflows.repositories.jobs.ingest import IngestJobRepository
+from queue_workflows.repositories.jobs.nodes import NodeJobRepository
+from queue_workflows.repositories.limits.slots import SlotRepository
+from queue_workflows.repositories.workers.control import WorkerControlRepository
+from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.settings import DAY_S, Settings
 from queue_workflows.states import JobFamily, JobStatus
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from queue_workflows.config import current_config, effective_settings
 from queue_workflows.db.engine import Database
 from queue_workflows.db.looking import at_one_moment
-from queue_workflows.repositories.connection import Handle
-from queue_workflows.repositories.families import INGEST
-from queue_workflows.repositories.statistics import COUNTED, QueueStats, StatisticsRepository
+from queue_workflows.repositories.reports.queue_statistics import COUNTED, QueueStats, StatisticsRepository
+from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.repositories.sql.families import INGEST
 from queue_workflows.states import JobStatus
 
 

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from queue_workflows.engine.watch.run_view import Activity, Elements, NodeOverview, RunOverview
 from queue_workflows.errors import DocumentError, UnknownRun
-from queue_workflows.repositories.connection import Handle
-from queue_workflows.repositories.overviews import (
+from queue_workflows.repositories.runs.overview import (
     NodeFacts,
     OverviewRepository,
     PoisonedEvent,
     RunFacts,
     RunningJob,
 )
+from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import RUN_TERMINAL, JobStatus, NodeState
 from queue_workflows.workflow.graph import graph_of
 from queue_workflows.workflow.progress import RunCounters, untouched

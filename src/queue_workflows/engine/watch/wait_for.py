@@ -36,11 +36,11 @@ from queue_workflows.errors import (
     WaitTimeout,
 )
 from queue_workflows.models import Base, WorkflowRun
-from queue_workflows.repositories.bulk import Enqueued
-from queue_workflows.repositories.connection import Handle, Statements
-from queue_workflows.repositories.families import BY_NAME, LARGEST_ID, Family, named_job, per_family
-from queue_workflows.repositories.fields import seconds_or_none, whole
-from queue_workflows.repositories.runs import StartedRun, named_run
+from queue_workflows.repositories.jobs.bulk_insert import Enqueued
+from queue_workflows.repositories.runs.runs import StartedRun, named_run
+from queue_workflows.repositories.sql.checks import seconds_or_none, whole
+from queue_workflows.repositories.sql.connection import Handle, Statements
+from queue_workflows.repositories.sql.families import BY_NAME, LARGEST_ID, Family, named_job, per_family
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, JobFamily, JobStatus
 
 SOONEST_S: Final = 0.01

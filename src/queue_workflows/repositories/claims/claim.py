@@ -1,0 +1,265 @@
+"""The claim: the next jobs of a queue become one worker's, for the length of a lease.
+
+A worker walks the queue's index, highest priority first, from a low-water mark per priority: what it claimed
+before stands below the mark, and with it the dead entries that a snapshot held open elsewhere keeps alive,
+which would else make every claim dearer than the one before. Late commits and requeued rows stand below the
+mark too, and what was locked and let go is passed by above it, so a claim without marks follows whenever one
+came up short, and once per poll in any case.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from queue_workflows.errors import PayloadError
+from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.claimed_job import (
+    ClaimedIngestJob,
+    ClaimedJob,
+    ClaimedNodeJob,
+    returned,
+)
+from queue_workflows.repositories.sql.families import INGEST, NODE, per_family
+from queue_workflows.repositories.sql.table import LONGEST_PAGE
+from queue_workflows.settings import check_queue_name
+
+PRIORITIES: Final = tuple(range(9, -1, -1))
+UNMARKED: Final = (0,) * len(PRIORITIES)
+# Where nothing but suspects is.
+PAST_ALL: Final = (2**63 - 1,) * len(PRIORITIES)
+# How long nothing is passed by after that has cost a claim that was in vain.
+_ASKS_AGAIN_FOR_S: Final = 60.0
+
+# What a worker of a queue may claim; `qwf explain` asks by the same words. A suspect comes after all others,
+# and only a worker that is alone with it takes it: in the words of an index that no other can be taken for.
+CLAIMABLE: Final = "status = 'queued' AND queue = %(queue)s::text AND NOT suspect"
+CLAIMABLE_ALONE: Final = "COALESCE(status = 'queued' AND suspect, false) AND queue = %(queue)s::text"
+# What most likely is innocent comes first: its worker died beside others, and not alone with it.
+SUSPECTS_IN_ORDER: Final = "crash_count, priority DESC, position"
+# next: the first claimable rows that nobody else is claiming. The array's order is that of the priorities,
+# the index's that of the positions, so nothing is sorted and the outer LIMIT stops after the last row that is
+# wanted: no row is locked beyond it. Past a negative mark, what another transaction is or was at is passed by
+# unasked: to try for a lock costs more than to read the row, and each of sixteen workers would try for most
+# rows that the others claim. Not of nodes, on which the foreign keys of their events leave a trace. The
+# status is a literal, so that the partial index is usable in a generic plan.
+NEXT: Final = """next AS MATERIALIZED (
+    SELECT job.id
+    FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[], %(marks)s::bigint[]) AS mark (priority, position)
+    CROSS JOIN LATERAL (
+        SELECT id FROM {table}
+        WHERE {claimable}
+            AND priority = mark.priority AND {past_the_mark}
+        ORDER BY position
+        LIMIT %(limit)s::bigint
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+    LIMIT %(limit)s::bigint
+)""".replace("{claimable}", CLAIMABLE)
+# The ids go to the UPDATE as an array: joined to a LIMIT that a generic plan does not know, they cost a scan.
+CLAIMING: Final = """UPDATE {table} AS job SET
+    status = 'running', attempt = job.attempt + 1, claimed_by = %(worker_id)s::text, progress = NULL,
+    started_at = statement_timestamp(),
+    lease_expires_at = statement_timestamp() + make_interval(secs => %(lease_s)s::float8)
+WHERE job.id = ANY (ARRAY(SELECT id FROM next))"""
+
+# next: of the others the first, as above, and after all of them the first suspect. The branches of the union
+# are read in their order, the second only where the first has nothing. For a worker's turn of the suspects
+# the one that waits longest comes before the others.
+NEXT_ALONE: Final = """next AS MATERIALIZED (
+    SELECT id FROM (
+        SELECT id FROM (
+            SELECT id FROM {table} WHERE {claimable_alone} AND %(suspects_first)s::boolean
+            ORDER BY position LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+        ) AS oldest
+        UNION ALL
+        SELECT id FROM (
+            SELECT job.id
+            FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[], %(marks)s::bigint[]) AS mark (priority, position)
+            CROSS JOIN LATERAL (
+                SELECT id FROM {table}
+                WHERE {claimable}
+                    AND priority = mark.priority AND {past_the_mark}
+                ORDER BY position
+                LIMIT 1
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) AS job
+            LIMIT 1
+        ) AS other
+        UNION ALL
+        SELECT id FROM (
+            SELECT id FROM {table} WHERE {claimable_alone}
+            ORDER BY {suspects_in_order} LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED
+        ) AS suspect
+    ) AS found
+    LIMIT 1
+)""".replace("{claimable}", CLAIMABLE)
+
+
+def with_claimed(statements: Mapping[str, str]) -> Mapping[str, str]:
+    """Each family's statement with the columns of its claimed jobs."""
+    return {name: sql.replace("{claimed}", returned(KINDS[name])) for name, sql in statements.items()}
+
+
+KINDS: Final[Mapping[str, type[ClaimedJob]]] = {NODE.name: ClaimedNodeJob, INGEST.name: ClaimedIngestJob}
+
+CLAIM: Final = with_claimed(
+    per_family(
+        """
+WITH {next}
+{claiming} AND {asynchronously}
+RETURNING {claimed}
+""",
+        next=NEXT,
+        claiming=CLAIMING,
+    )
+)
+# For a worker that holds nothing else: one job, a suspect where there is no other.
+CLAIM_ALONE: Final = with_claimed(
+    per_family(
+        """
+WITH {next}
+{claiming} AND {asynchronously}
+RETURNING {claimed}
+""",
+        next=NEXT_ALONE.replace("{claimable_alone}", CLAIMABLE_ALONE).replace(
+            "{suspects_in_order}", SUSPECTS_IN_ORDER
+        ),
+        claiming=CLAIMING,
+    )
+)
+
+
+# Whether a suspect waits for a worker that is alone.
+HAS_SUSPECT: Final = per_family(
+    """
+SELECT true FROM {table} WHERE {claimable_alone}
+ORDER BY {suspects_in_order}
+LIMIT 1
+""",
+    claimable_alone=CLAIMABLE_ALONE,
+    suspects_in_order=SUSPECTS_IN_ORDER,
+)
+
+
+class Marks:
+    """One worker's low-water marks on one queue; a pure object that is told the time.
+
+    Before a claim ask `positions(now)`, after its answer call `claimed(…)`. `empty` says whether the last
+    claim looked at everything and came up short, which alone makes a worker believe that there is no work;
+    `full` whether it brought all that it asked for.
+    """
+
+    def __init__(self, poll_s: float, *, passes_by: bool = False) -> None:
+        """Whether to pass by, above the marks, what others are at; only ingest jobs are claimed so."""
+        self._poll_s = poll_s
+        self._passes_from = -math.inf if passes_by else math.inf
+        self._is_passing = self._passed_short = False
+        self._marks = dict.fromkeys(PRIORITIES, 0)
+        self._looked_at: float | None = None
+        self._short = False
+        self._asked_all = True
+        self.empty = False
+        self.full = False
+
+    def positions(self, now: float) -> tuple[int, ...]:
+        """What to claim from; nothing but zeros when it is time to look at everything."""
+        self._asked_all = (
+            self._short or self._looked_at is None or not 0 <= now - self._looked_at < self._poll_s
+        )
+        if self._asked_all:
+            self._looked_at = now
+            return UNMARKED
+        self._is_passing = now >= self._passes_from
+        marks = self._marks.values()
+        return tuple([-mark for mark in marks] if self._is_passing else marks)
+
+    @property
+    def reached(self) -> tuple[int, ...]:
+        """How far the last claims came, per priority."""
+        return tuple(self._marks.values())
+
+    def unsure(self) -> None:
+        """A claim's answer was lost, or a row was given back since: what was learned of "empty" is void."""
+        self.empty = self._asked_all = False
+        self._looked_at = None
+
+    def claimed(self, jobs: Sequence[ClaimedJob], wanted: int) -> None:
+        """Learn from the answer to a claim, which asked for `wanted` jobs; they come in their order.
+
+        A claim without marks that found a straggler sets the mark back to it, so that its neighbours follow.
+        A mark stands right before the last one: another may have the same place, if it came out of a lane.
+        A suspect comes by itself, after all the others, and says nothing of them.
+        """
+        if len(jobs) == 1 and jobs[0].suspect:
+            self.full, self.empty, self._short = True, False, False
+            return
+        if jobs and jobs[0].priority == jobs[-1].priority:
+            self._marks[jobs[-1].priority] = max(jobs[-1].position - 1, 0)
+        else:
+            highest: dict[int, int] = {}
+            for job in jobs:
+                highest[job.priority] = max(job.position - 1, highest.get(job.priority, 0))
+            self._marks.update(highest)
+        short = len(jobs) < wanted
+        if not self._asked_all:
+            self._passed_short = short and self._is_passing
+        elif self._passed_short:
+            self._passed_short = False
+            if not short and self._looked_at is not None and self._passes_from < math.inf:
+                # Many were locked once and are nobody's, as by the foreign keys of a host app's tables.
+                self._passes_from = self._looked_at + _ASKS_AGAIN_FOR_S
+        self.full = not short
+        self.empty = short and self._asked_all
+        self._short = short and not self._asked_all
+
+
+def claim_params(
+    queue: str,
+    *,
+    worker_id: str,
+    lease_s: float,
+    limit: int,
+    alone: bool,
+    positions: Sequence[int],
+    suspects_first: bool = False,
+) -> dict[str, Any]:
+    """What every statement that claims is given."""
+    return {
+        "queue": queue,
+        "worker_id": worker_id,
+        "lease_s": lease_s,
+        "limit": limit,
+        "alone": alone,
+        "suspects_first": suspects_first,
+        "marks": marks_text(positions),
+    }
+
+
+def checked_params(
+    queue: str, *, worker_id: str, lease_s: float, limit: int, positions: Sequence[int], alone: bool
+) -> dict[str, Any]:
+    """What every statement that claims is given, checked, for a worker that claims over and over."""
+    return _standing(queue, worker_id, lease_s, limit, alone) | {"marks": marks_text(positions)}
+
+
+@lru_cache(maxsize=64, typed=True)
+def _standing(queue: str, worker_id: str, lease_s: float, limit: int, alone: bool) -> dict[str, Any]:
+    """What a worker says in each of its claims; checked once, as it says it a thousand times a second."""
+    if alone and limit != 1:
+        raise PayloadError("a claim of one that is alone asks for one job", path="limit")
+    return claim_params(
+        check_queue_name(queue),
+        worker_id=check.text("worker_id", worker_id),
+        lease_s=check.seconds("lease_s", lease_s),
+        limit=check.whole("limit", limit, 1, LONGEST_PAGE),
+        alone=alone,
+        positions=UNMARKED,
+    )
+
+
+def marks_text(positions: Sequence[int]) -> str:
+    """Marks as an array that the server reads."""
+    return "{" + ",".join(map(str, positions)) + "}"

@@ -1,0 +1,130 @@
+"""What operators and host apps decide about jobs by id: cancel, retry, and the marks of their ends.
+
+All of it is idempotent: what is terminal stays as it is, and only an operator's retry leaves a terminal
+status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from queue_workflows.repositories.claims.end import id_array
+from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.families import NODE, per_family
+from queue_workflows.states import JOB_TERMINAL, MOVES, JobStatus
+
+# logged: by whom and why; nothing where the caller logs a greater thing that this is part of.
+_LOGGED: Final = """logged AS (
+    INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
+    SELECT %(actor)s::text, '{action}', '{title}', id::text, %(why)s::text, {details}
+    FROM ended WHERE %(actor)s::text IS NOT NULL
+)"""
+# found: what is not over, locked in order, so that two statements with the same rows do not deadlock. ended:
+# who waits is cancelled; who runs is asked to stop, which its worker sees with its next look.
+CANCEL: Final = per_family(
+    """
+WITH found AS MATERIALIZED (
+    SELECT id FROM {table} WHERE id = ANY (%(ids)s::bigint[]) AND status IN ({open})
+    ORDER BY id
+    FOR NO KEY UPDATE
+), ended AS (
+    UPDATE {table} AS job SET
+        status = CASE job.status WHEN 'running' THEN 'running' ELSE 'cancelled' END,
+        finished_at = CASE job.status WHEN 'running' THEN NULL ELSE statement_timestamp() END,
+        cancel_requested_at = COALESCE(job.cancel_requested_at, statement_timestamp()),
+        past_holds = {past_holds}, hold_reason = NULL, hold_key = NULL
+    WHERE job.id = ANY (ARRAY(SELECT id FROM found))
+    RETURNING {ended}
+), {logged}{events}
+SELECT id, status FROM ended
+""",
+    logged=_LOGGED.replace("{action}", "job.cancel").replace(
+        "{details}", "jsonb_build_object('status', status)"
+    ),
+)
+# runs, of nodes: those that go on; in one that is over or being cancelled nobody would act upon another end.
+# uncounted: of what an orchestrator plans, the ends that it has not counted; it would count a job twice.
+# found: what is over. ended: as new, at the end of the queue; attempts go on counting, and the history of
+# errors stays.
+RETRY: Final = per_family(
+    """
+WITH {runs}found AS MATERIALIZED (
+    SELECT id FROM {table} WHERE id = ANY (%(ids)s::bigint[]) AND status IN ({terminal}){of_runs}
+    ORDER BY id
+    FOR NO KEY UPDATE
+), ended AS (
+    UPDATE {table} AS job SET
+        status = 'queued', generation = job.generation + 1, position = nextval('{sequence}'),
+        run_at = statement_timestamp(), failures = 0, crash_count = 0, suspect = false, claimed_by = NULL,
+        {result} = NULL, progress = NULL, cancel_requested_at = NULL, finished_at = NULL
+    WHERE job.id = ANY (ARRAY(SELECT id FROM found))
+    RETURNING job.id, job.generation, job.limit_key
+), {logged}
+SELECT id, generation, limit_key FROM ended
+""",
+    logged=_LOGGED.replace("{action}", "job.retry").replace(
+        "{details}", "jsonb_build_object('generation', generation)"
+    ),
+)
+# Of these nodes, whose run goes on, the ones of which an orchestrator has counted the end.
+COUNTED: Final = per_family("""
+SELECT id FROM {table}
+WHERE id = ANY (%(ids)s::bigint[]) AND status IN ({terminal}) AND {is_planned} AND NOT EXISTS (
+    SELECT FROM workflow_dispatch_events AS event
+    WHERE event.node_job_id = {table}.id AND event.generation = {table}.generation
+        AND event.kind IN ({terminal})
+)
+""")[NODE.name]
+# found: the row, locked, as it is. ended: the row as it becomes, if it may; with a fence only from that very
+# attempt. counted: a failure, and what it had to say.
+MARK: Final = per_family(
+    """
+WITH found AS MATERIALIZED (
+    SELECT id, status, attempt, claimed_by FROM {table} WHERE id = %(id)s::bigint FOR NO KEY UPDATE
+), ended AS (
+    UPDATE {table} AS job SET
+        status = %(to)s::text, {result} = NULLIF(%(result)s::text, '')::jsonb, lease_expires_at = NULL,
+        finished_at = CASE WHEN %(to)s::text IN ({terminal}) THEN statement_timestamp() END,
+        hold_reason = NULL, hold_key = NULL,
+        failures = job.failures + (%(error)s::text <> '')::integer,
+        errors = CASE WHEN %(error)s::text = '' THEN job.errors ELSE {errors} || (
+            NULLIF(%(error)s::text, '')::jsonb || jsonb_build_object(
+                'at', statement_timestamp(), 'attempt', job.attempt, 'worker_id', job.claimed_by)
+        ) END
+    FROM found
+    WHERE job.id = %(id)s::bigint AND job.id = found.id AND found.status = ANY (%(from)s::text[])
+        AND (
+            %(claimed_by)s::text = ''
+            OR (found.status = 'running' AND found.attempt = %(attempt)s::integer
+                AND found.claimed_by = %(claimed_by)s::text)
+        )
+    RETURNING {job_columns}{for_events}
+){events}
+SELECT found.status, found.attempt, {columns}
+FROM found LEFT JOIN ended AS {table} ON true
+"""
+)
+
+_LEGAL_FROM: Final[Mapping[str, Mapping[str, list[str]]]] = {
+    family: {
+        to: [old.value for old in JobStatus if old not in JOB_TERMINAL and to in moves.get(old, ())]
+        for to in (JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.AWAITING_INPUT)
+    }
+    for family, moves in MOVES.items()
+    if family != "run"
+}
+
+
+def legal_from(title: str, to: JobStatus) -> list[str]:
+    """The statuses from which a family's job may become `to` without a new generation."""
+    return _LEGAL_FROM[title][to]
+
+
+def params(ids: Iterable[int], actor: str | None, reason: str | None) -> dict[str, Any]:
+    """What a statement is given that decides about jobs: their ids, the actor and the reason."""
+    return {
+        "ids": id_array(ids),
+        "actor": check.text_or_none("actor", actor),
+        "why": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
+    }

@@ -1,0 +1,43 @@
+"""One look for what there is to sweep, of both families: most ticks of most processes have nothing to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from queue_workflows.models import IngestJob
+from queue_workflows.repositories.claims.sweep import DUE, LAPSED
+from queue_workflows.repositories.limits.lanes import IN_LANE
+from queue_workflows.repositories.sql.connection import Handle, Statements
+from queue_workflows.repositories.sql.families import FAMILIES, per_family
+
+# The words of the sweeps themselves, and in an index's order: an EXISTS could read the table.
+_LOOKS: Final = per_family(
+    """
+(SELECT true FROM {table} WHERE {due} ORDER BY run_at LIMIT 1) IS NOT NULL,
+(SELECT true FROM {table} WHERE status = 'running' AND {lapsed} ORDER BY claimed_by LIMIT 1) IS NOT NULL,
+(SELECT true FROM {table} WHERE {in_lane} AND hold_key > '' ORDER BY hold_key LIMIT 1) IS NOT NULL
+""",
+    due=DUE,
+    lapsed=LAPSED,
+    in_lane=IN_LANE,
+)
+LOOK: Final = f"SELECT {','.join(_LOOKS[family.name] for family in FAMILIES)}"
+
+
+class Sweepable(NamedTuple):
+    """What a family has: jobs that are due, attempts whose lease is over, lanes."""
+
+    due: bool
+    lapsed: bool
+    lanes: bool
+
+
+def look(handle: Handle) -> Mapping[str, Sweepable]:
+    """By the families' names."""
+    (row,) = Statements(handle, IngestJob).rows(LOOK, {})
+    size = len(Sweepable._fields)
+    return {
+        family.name: Sweepable(*row[number * size : (number + 1) * size])
+        for number, family in enumerate(FAMILIES)
+    }

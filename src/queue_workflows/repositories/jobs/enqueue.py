@@ -1,0 +1,165 @@
+"""The public face of enqueueing: this host app's queues and settings, on the connection it hands in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import psycopg
+
+from queue_workflows.config import EngineConfig, current_config, effective_settings
+from queue_workflows.errors import ConfigurationError
+from queue_workflows.repositories.jobs.bulk_insert import Enqueued
+from queue_workflows.repositories.jobs.ingest import IngestJobRepository
+from queue_workflows.repositories.jobs.ingest_rows import IngestRows, NewIngestJob
+from queue_workflows.repositories.sql.checks import PayloadLimits, exclusive_key
+from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.states import JobFamily
+from queue_workflows.telemetry.instruments import count_sent, instruments
+from queue_workflows.telemetry.names import BATCH_COUNT, MESSAGE_ID
+from queue_workflows.telemetry.spans import UNTRACED, producing
+
+ENQUEUE: Final = "enqueue"
+_KEPT: Final = "_queue_workflows_single_jobs"
+
+
+class _Standing(NamedTuple):
+    """What holds for every job until the next `configure()`: looking it up takes longer than an INSERT."""
+
+    config: EngineConfig
+    limits: PayloadLimits
+    max_attempts: int
+
+
+class _Kept:
+    """The standing of the configuration that was in force last."""
+
+    def __init__(self) -> None:
+        self._standing: _Standing | None = None
+
+    def get(self) -> _Standing:
+        config, standing = current_config(), self._standing
+        if standing is None or standing.config is not config:
+            settings = effective_settings()
+            limits = PayloadLimits(settings.payload_max_bytes, settings.payload_max_depth)
+            standing = self._standing = _Standing(config, limits, settings.max_attempts)
+        return standing
+
+
+_kept = _Kept()
+
+
+def current_limits() -> PayloadLimits:
+    """How large a payload may be that this host app stores."""
+    return _kept.get().limits
+
+
+def current_rows() -> IngestRows:
+    """What makes rows of jobs as this host app's settings have it."""
+    standing = _kept.get()
+    return IngestRows(standing.limits, standing.max_attempts)
+
+
+def enqueue_ingest_job(
+    task_name: str,
+    *,
+    queue: str,
+    conn: Handle,
+    args: dict[str, Any] | None = None,
+    reason: str | None = None,
+    dedupe_key: str | None = None,
+    priority: int = 5,
+    run_at: datetime | None = None,
+    delay: timedelta | float | None = None,
+    limit_key: str | None = None,
+    max_attempts: int | None = None,
+    backoff_s: float | None = None,
+    timeout_s: float | None = None,
+    stall_timeout_s: float | None = None,
+    host_lock: str | None = None,
+    exclusive: str | None = None,
+    traceparent: str | None = None,
+    max_crashes: int | None = None,
+    at_most_once: bool | None = None,
+) -> Enqueued:
+    """Enqueue a job on one of this host app's queues, in the transaction of `conn`.
+
+    `exclusive` names what it has alone while it runs, among all machines: the key `exclusive:{name}`. After
+    `max_crashes` of its own it has failed; one that is `at_most_once` has failed if its worker dies in it.
+    """
+    standing = _kept.get()
+    if queue not in standing.config.ingest_queues:
+        raise unknown_queue(queue, standing.config.ingest_queues)
+    with producing(ENQUEUE, task_name, queue, JobFamily.INGEST) as traced:
+        enqueued = _kept_repository(conn, standing).enqueue(
+            task_name,
+            queue=queue,
+            args=args,
+            reason=reason,
+            dedupe_key=dedupe_key,
+            priority=priority,
+            run_at=run_at,
+            delay=delay,
+            limit_key=exclusive_key(exclusive, limit_key),
+            max_attempts=max_attempts,
+            backoff_s=backoff_s,
+            timeout_s=timeout_s,
+            stall_timeout_s=stall_timeout_s,
+            host_lock=host_lock,
+            traceparent=traceparent or traced.traceparent,
+            max_crashes=max_crashes,
+            at_most_once=at_most_once,
+        )
+        if traced is not UNTRACED:
+            traced.note(MESSAGE_ID, str(enqueued.id))
+    if enqueued.created:
+        count_sent(ENQUEUE, JobFamily.INGEST, [(queue, task_name)])
+    return enqueued
+
+
+def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle) -> list[Enqueued]:
+    """Enqueue many jobs in the transaction of `conn`; a bad one means that none is written.
+
+    What was seen of `jobs` is kept until the end, so hand over more than some hundred thousand in parts.
+    """
+    standing = _kept.get()
+    known = standing.config.ingest_queues
+    with producing(ENQUEUE, None, None, JobFamily.INGEST) as traced:
+        repository = _repository(conn, standing)
+        rows = repository.columns(jobs, traceparent=traced.traceparent)
+        for queue in set(rows.values("queue")) - known:
+            raise unknown_queue(queue, known)
+        enqueued = repository.enqueue_columns(rows)
+        traced.note(BATCH_COUNT, len(enqueued))
+    if instruments() is not None:
+        sent = zip(rows.values("queue"), rows.values("task_name"), enqueued, strict=True)
+        count_sent(ENQUEUE, JobFamily.INGEST, [(queue, task) for queue, task, each in sent if each.created])
+    return enqueued
+
+
+def _kept_repository(conn: Handle, standing: _Standing) -> IngestJobRepository:
+    """The repository of a psycopg connection for single jobs, whose cursors have prepared their statement.
+
+    Kept by the connection itself and not by a table of ours: a cursor holds its connection, so a table would
+    keep open whatever the caller forgot to close.
+    """
+    kept: tuple[_Standing, IngestJobRepository] | None = getattr(conn, _KEPT, None)
+    if kept is not None and kept[0] is standing:
+        return kept[1]
+    repository = _repository(conn, standing)
+    if isinstance(conn, psycopg.Connection):
+        setattr(conn, _KEPT, (standing, repository))
+    return repository
+
+
+def _repository(conn: Handle, standing: _Standing) -> IngestJobRepository:
+    return IngestJobRepository(conn, payload_limits=standing.limits, max_attempts=standing.max_attempts)
+
+
+def unknown_queue(queue: str, known: frozenset[str]) -> ConfigurationError:
+    """What to say of a queue that none of this host app's workers would look at."""
+    return ConfigurationError(
+        f"{queue!r:.80} is none of this application's ingest queues ({', '.join(sorted(known))})",
+        advice="name it in configure(ingest_queues=…), so that workers can be started for it",
+    )

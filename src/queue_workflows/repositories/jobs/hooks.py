@@ -1,0 +1,261 @@
+"""The claim of the queue `hooks`: by host, and background hooks apart from the others.
+
+A run of hooks belongs to the host of its first claim, where its files are. That claim writes so on the run,
+in its own statement, with the run's row locked; who finds that lock taken passes the job by, so of two
+hosts that claim from one run at once only one gets any of it, and nobody waits for an orchestrator.
+
+A suspect is claimed by a worker that has no other hook in the foreground; see `sweeping` for who is one. In
+the background it is on trial: until it has outlived what it may be doubted for, its worker begins no other
+that was ever doubted, so that of several the one that kills is the only one to blame.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Final
+
+from queue_workflows.repositories.claims.claim import CLAIMING, with_claimed
+from queue_workflows.repositories.claims.end import alike_and_claim, any_and_claim, texts
+from queue_workflows.repositories.claims.repository import Claims
+from queue_workflows.repositories.claims.sweep import PROMOTE_HELD, SHARED_BEFORE, TRUSTED, promotion_params
+from queue_workflows.repositories.jobs.nodes import NodeJobRepository
+from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob, Fence
+from queue_workflows.repositories.sql.families import NODE, per_family
+from queue_workflows.repositories.sql.table import LONGEST_PAGE
+
+QUEUE: Final = "hooks"
+
+# seen: the first jobs that nobody else is claiming, within a priority those of this host's runs before those
+# of runs that are no host's yet, or are this one's since; each is looked up, where by EXISTS all of them may
+# be read. runs: those of the latter, locked and looked at again. pinned: the ones that become this host's.
+# siblings: what else of them waits already. next: the jobs of `seen` whose run is this host's.
+NEXT: Final = """seen AS MATERIALIZED (
+    SELECT job.id, job.run_id, place.host = '' AS is_free
+    FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS level (priority)
+    CROSS JOIN (VALUES (1, %(host)s::text), (2, '')) AS place (turn, host)
+    CROSS JOIN LATERAL (
+        SELECT id, run_id FROM {table} AS job
+        WHERE COALESCE(status = 'queued' AND queue = 'hooks', false)
+            AND COALESCE(pinned_host, '') = place.host
+            AND background = %(background)s::boolean AND priority = level.priority
+            AND (%(alone)s::boolean OR NOT suspect)
+            AND (place.host <> '' OR (
+                SELECT run.pinned_host <> %(host)s::text FROM workflow_runs AS run
+                WHERE run.id = job.run_id
+                LIMIT 1
+            ) IS NOT TRUE)
+        ORDER BY position
+        LIMIT %(limit)s::bigint
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+    LIMIT %(limit)s::bigint
+), runs AS MATERIALIZED (
+    SELECT id, pinned_host FROM workflow_runs
+    WHERE id = ANY (ARRAY(SELECT run_id FROM seen WHERE is_free))
+        AND (pinned_host IS NULL OR pinned_host = %(host)s::text)
+    FOR NO KEY UPDATE SKIP LOCKED
+), pinned AS (
+    UPDATE workflow_runs SET pinned_host = %(host)s::text
+    WHERE id = ANY (ARRAY(SELECT id FROM runs WHERE pinned_host IS NULL))
+    RETURNING id
+), siblings AS (
+    UPDATE {table} SET pinned_host = %(host)s::text
+    WHERE id = ANY (ARRAY(
+        SELECT sibling.id FROM pinned CROSS JOIN LATERAL (
+            SELECT id FROM {table} AS job
+            WHERE run_id = pinned.id AND queue = 'hooks' AND pinned_host IS NULL
+                AND status IN ('queued', 'scheduled') AND id <> ALL (ARRAY(SELECT id FROM seen))
+            ORDER BY node_id
+            LIMIT 1000
+            FOR NO KEY UPDATE SKIP LOCKED
+        ) AS sibling
+    ))
+), next AS MATERIALIZED (
+    SELECT id FROM seen WHERE NOT is_free OR run_id = ANY (ARRAY(SELECT id FROM runs))
+)"""
+_CLAIMING: Final = CLAIMING.replace("progress = NULL,", "progress = NULL, pinned_host = %(host)s::text,")
+CLAIM: Final = with_claimed(
+    per_family(
+        """
+WITH {next}
+{claiming} AND {asynchronously}
+RETURNING {claimed}
+""",
+        next=NEXT,
+        claiming=_CLAIMING,
+    )
+)[NODE.name]
+
+
+# In the background: a suspect, or the others; beside one on trial those who were never suspects.
+CLAIM_BEHIND: Final = CLAIM.replace(
+    "(%(alone)s::boolean OR NOT suspect)",
+    f"suspect = %(suspect)s::boolean AND (NOT %(beside)s::boolean OR {SHARED_BEFORE} < {TRUSTED})",
+)
+# A trial is short, for one that kills at once; twice as long after each further death.
+TRUST: Final = per_family(
+    """
+UPDATE {table} SET suspect = false
+WHERE id = %(job_id)s::bigint AND status = 'running' AND attempt = %(attempt)s::integer
+    AND claimed_by = %(claimed_by)s::text
+    AND started_at < statement_timestamp()
+        - make_interval(secs => 5 * 2 ^ GREATEST({shared_before} - {trusted}, 0))
+RETURNING id
+""",
+    shared_before=SHARED_BEFORE,
+    trusted=str(TRUSTED),
+)[NODE.name]
+
+
+END_AND_CLAIM: Final = any_and_claim(next=NEXT, claiming=_CLAIMING)[NODE.name]
+END_ALIKE_AND_CLAIM: Final = alike_and_claim(next=NEXT, claiming=_CLAIMING)[NODE.name]
+# The first in line of the foreground here, whoever may claim it; in the order of NEXT.
+HEAD: Final = """
+SELECT job.suspect FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS level (priority)
+CROSS JOIN (VALUES (1, %(host)s::text), (2, '')) AS place (turn, host)
+CROSS JOIN LATERAL (
+    SELECT suspect FROM workflow_node_jobs
+    WHERE COALESCE(status = 'queued' AND queue = 'hooks', false) AND COALESCE(pinned_host, '') = place.host
+        AND background = %(background)s::boolean AND priority = level.priority
+    ORDER BY position
+    LIMIT 1
+) AS job
+LIMIT 1
+"""
+# Background hooks of runs that are sealed, of these.
+SEALED: Final = """
+SELECT job.id FROM workflow_node_jobs AS job
+WHERE job.id = ANY (%(ids)s::bigint[]) AND job.background AND (
+    SELECT run.seal_requested_at FROM workflow_runs AS run WHERE run.id = job.run_id LIMIT 1
+) IS NOT NULL
+"""
+# run: that of a job which is held here and cannot be run here, and whether it is this host's for nothing:
+# nothing of it has ended or failed, nor been begun by another worker, nor claimed that this one could run.
+# unpinned: it is anybody's then. freed: so is what waits of it; the held job belongs where its run does.
+LET_GO: Final = """
+WITH run AS MATERIALIZED (
+    SELECT id, pinned_host, COALESCE(pinned_host = %(host)s::text, true) AND NOT EXISTS (
+        SELECT FROM workflow_node_jobs AS job WHERE job.run_id = run.id AND queue = 'hooks' AND attempt > 0
+            AND (status IN ('completed', 'failed', 'skipped', 'cancelled') OR failures > 0 OR crash_count > 0
+                OR status = 'running' AND claimed_by <> %(claimed_by)s::text
+                OR plugin || '/' || node_module <> ALL (%(unknown)s::text[]))
+    ) AS is_free
+    FROM workflow_runs AS run WHERE id = %(run_id)s::uuid FOR NO KEY UPDATE
+), unpinned AS (
+    UPDATE workflow_runs SET pinned_host = NULL
+    WHERE id = ANY (ARRAY(SELECT id FROM run WHERE is_free AND pinned_host IS NOT NULL))
+), freed AS (
+    UPDATE workflow_node_jobs AS job SET pinned_host = CASE WHEN NOT run.is_free THEN run.pinned_host END
+    FROM run
+    WHERE job.run_id = %(run_id)s::uuid AND job.pinned_host = %(host)s::text AND (
+        run.is_free AND job.status IN ('queued', 'scheduled')
+        OR job.id = %(id)s::bigint AND job.status = 'running' AND job.attempt = %(attempt)s::integer
+            AND job.claimed_by = %(claimed_by)s::text
+    )
+)
+SELECT is_free FROM run
+"""
+LABELS: Final = """
+SELECT DISTINCT plugin || '/' || node_module FROM workflow_node_jobs
+WHERE run_id = %(run_id)s::uuid AND queue = 'hooks' AND attempt > 0 AND plugin IS NOT NULL
+"""
+# Who fetches what is on hold fetches what it may claim.
+_PROMOTE_HELD: Final = PROMOTE_HELD[NODE.name].replace(
+    "AND queue = %(queue)s::text",
+    "AND queue = %(queue)s::text AND COALESCE(pinned_host, %(host)s::text) = %(host)s::text",
+)
+# freed: what of the run waits for the host. Who runs there ends there, and its retry may be anybody's.
+UNPIN: Final = """
+WITH found AS MATERIALIZED (
+    SELECT id, pinned_host FROM workflow_runs WHERE id = %(run_id)s::uuid FOR NO KEY UPDATE
+), run AS (
+    UPDATE workflow_runs SET pinned_host = NULL
+    WHERE id = ANY (ARRAY(SELECT id FROM found WHERE pinned_host IS NOT NULL))
+    RETURNING id
+), freed AS (
+    UPDATE workflow_node_jobs SET pinned_host = NULL
+    WHERE run_id = ANY (ARRAY(SELECT id FROM run)) AND pinned_host IS NOT NULL
+    RETURNING id
+), logged AS (
+    INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
+    SELECT %(actor)s::text, 'run.unpin', 'run', found.id::text, %(why)s::text,
+        jsonb_build_object('host', found.pinned_host)
+    FROM found JOIN run ON run.id = found.id
+)
+SELECT found.pinned_host, (SELECT count(*) FROM freed) FROM found
+"""
+
+
+class HookJobRepository(NodeJobRepository):
+    """Node jobs as a worker of hooks sees them; `at` says on which host."""
+
+    _claims: ClassVar[Claims] = Claims(CLAIM, CLAIM, END_AND_CLAIM, END_ALIKE_AND_CLAIM)
+    _beside: ClassVar[Mapping[str, Any]] = {"host": "", "background": False}
+
+    @classmethod
+    def at(cls, host: str) -> type[HookJobRepository]:
+        """The repository of a worker on this host."""
+        beside = {"host": check.text("host", host), "background": False}
+        return type(cls.__name__, (cls,), {"_beside": beside})
+
+    def claim_background(
+        self, *, worker_id: str, lease_s: float, limit: int, suspect: bool = False, beside: bool = False
+    ) -> list[ClaimedNodeJob]:
+        """Take the next background hooks for `lease_s` seconds, in the order in which they are to begin.
+
+        A `suspect`, which is on trial then, or others; `beside` one on trial, who was never doubted.
+        """
+        params = {
+            **self._beside,
+            "background": True,
+            "suspect": suspect,
+            "beside": beside,
+            "worker_id": check.text("worker_id", worker_id),
+            "lease_s": check.seconds("lease_s", lease_s),
+            "limit": check.whole("limit", limit, 1, check.SMALLINT_MAX),
+            "relaxed": self._sql.commits_each,
+        }
+        return self._claim_by(CLAIM_BEHIND, params)
+
+    def trust(self, fence: Fence) -> bool:
+        """End the trial of a suspect in the background if it has lived through it; whether it has."""
+        return bool(self._sql.rows(TRUST, fence._asdict()))
+
+    def has_suspect(self, queue: str) -> bool:
+        """Whether the first in line on this host waits for a worker that is alone; it keeps its place."""
+        rows = self._sql.rows(HEAD, self._beside)
+        return bool(rows and rows[0][0])
+
+    def promote_held(self, reason: str, keys: Iterable[str], *, queue: str, limit: int = LONGEST_PAGE) -> int:
+        """Queue what waits for one of these keys and may be claimed on this host; how many."""
+        params = promotion_params(reason, keys, queue=queue, limit=limit)
+        return len(self._sql.rows(_PROMOTE_HELD, {**params, **self._beside}))
+
+    def let_go(self, job: ClaimedNodeJob, knows: Callable[[str], bool]) -> bool:
+        """Free the run of a job that cannot be run here from this host, if nothing of it has begun here.
+
+        `knows` says of a hook, by plugin and name, whether this worker can run it. Whether it was freed.
+        """
+        labels = [label for (label,) in self._sql.rows(LABELS, {"run_id": job.run_id})]
+        unknown = texts(label for label in labels if not knows(label))
+        params = {**self._beside, **job.fence._asdict(), "id": job.id, "run_id": job.run_id}
+        rows = self._sql.rows(LET_GO, params | {"unknown": unknown})
+        return bool(rows and rows[0][0])
+
+    def sealed(self, ids: list[int]) -> set[int]:
+        """Which of these are background hooks whose run is sealed."""
+        return {job_id for (job_id,) in self._sql.rows(SEALED, {"ids": ids})}
+
+    def unpin(
+        self, run_id: uuid.UUID, *, actor: str, reason: str | None = None
+    ) -> tuple[str | None, int] | None:
+        """Free a run from its host: which that was, if any, and how many jobs; None without such a run."""
+        params = {
+            "run_id": run_id,
+            "actor": check.text("actor", actor),
+            "why": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
+        }
+        rows = self._sql.rows(UNPIN, params)
+        return (rows[0][0], rows[0][1]) if rows else None

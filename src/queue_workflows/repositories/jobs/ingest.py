@@ -1,0 +1,237 @@
+"""Ingest jobs: enqueueing and reading; what is done with a claim is the same for both families.
+
+Enqueueing is an INSERT in the caller's transaction: the job and its NOTIFY exist exactly if that commits.
+What cannot be stored is refused before a statement runs, so that a refusal never spoils the transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.models import IngestJob
+from queue_workflows.repositories.claims.repository import ClaimableRepository, Claims
+from queue_workflows.repositories.jobs.bulk_insert import Enqueued, insert_many, insert_or_find, swallowed
+from queue_workflows.repositories.jobs.ingest_rows import (
+    BULK,
+    KEYED_BULK,
+    MAX_ATTEMPTS,
+    NONE_GIVEN,
+    PLAIN,
+    IngestRows,
+    NewIngestJob,
+)
+from queue_workflows.repositories.limits.lanes import FRONT, LANE_RUN_AT, LIMIT_FULL
+from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.checks import PayloadLimits
+from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob
+from queue_workflows.repositories.sql.columns import Columns
+from queue_workflows.repositories.sql.connection import Handle
+from queue_workflows.repositories.sql.families import INGEST
+from queue_workflows.repositories.sql.prepared import Prepared
+from queue_workflows.repositories.sql.table import Filters, Table
+from queue_workflows.states import JobStatus
+
+_TABLE: Final = Table(IngestJob)
+
+# One row. Columns that are not named take the table's defaults, so that a producer needs no right to them.
+ENQUEUE: Final = """
+INSERT INTO ingest_jobs (
+    task_name, queue, reason, args, dedupe_key, priority, limit_key, max_attempts, backoff_s, timeout_s,
+    stall_timeout_s, host_lock, traceparent, max_crashes, at_most_once, run_at, status
+)
+SELECT
+    %(task_name)s::text, %(queue)s::text, %(reason)s::text, %(args)s::jsonb, %(dedupe_key)s::text,
+    %(priority)s::smallint, %(limit_key)s::text, %(max_attempts)s::smallint, %(backoff_s)s::float8,
+    %(timeout_s)s::float8, %(stall_timeout_s)s::float8, %(host_lock)s::text, %(traceparent)s::text,
+    %(max_crashes)s::smallint, %(at_most_once)s::boolean,
+    COALESCE(due.at, statement_timestamp()),
+    CASE WHEN due.at > statement_timestamp() THEN 'scheduled' ELSE 'queued' END
+FROM (
+    SELECT COALESCE(
+        %(run_at)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay_s)s::float8)
+    ) AS at
+) AS due
+ON CONFLICT (task_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+RETURNING id
+"""
+# The same for a job that says nothing but what it is, as most do: a third of the parameters, and no key that
+# could be taken. Each of them costs the producer about as much as all checks together.
+ENQUEUE_PLAIN: Final = """
+INSERT INTO ingest_jobs (task_name, queue, args, priority, max_attempts, run_at)
+VALUES (
+    %(task_name)s::text, %(queue)s::text, %(args)s::jsonb, %(priority)s::smallint, %(max_attempts)s::smallint,
+    statement_timestamp()
+)
+RETURNING id
+"""
+# The same for a job with a limit's key: due now, it may have to go into the key's lane. Not at SERIALIZABLE,
+# where to look would make the caller depend on others; there the claim puts it aside. Apart, so that others
+# neither pay for it nor need the rights.
+ENQUEUE_KEYED: Final = (
+    """
+INSERT INTO ingest_jobs (
+    task_name, queue, reason, args, dedupe_key, priority, limit_key, max_attempts, backoff_s, timeout_s,
+    stall_timeout_s, host_lock, traceparent, max_crashes, at_most_once, run_at, status, hold_reason, hold_key
+)
+SELECT
+    %(task_name)s::text, %(queue)s::text, %(reason)s::text, %(args)s::jsonb, %(dedupe_key)s::text,
+    %(priority)s::smallint, %(limit_key)s::text, %(max_attempts)s::smallint, %(backoff_s)s::float8,
+    %(timeout_s)s::float8, %(stall_timeout_s)s::float8, %(host_lock)s::text, %(traceparent)s::text,
+    %(max_crashes)s::smallint, %(at_most_once)s::boolean,
+    CASE WHEN placed.laned THEN {lane_run_at} ELSE COALESCE(placed.at, statement_timestamp()) END,
+    CASE WHEN placed.laned OR placed.at > statement_timestamp() THEN 'scheduled' ELSE 'queued' END,
+    CASE WHEN placed.laned THEN '{limit_full}' END,
+    CASE WHEN placed.laned THEN %(limit_key)s::text END
+FROM (
+    SELECT due.at, CASE
+        WHEN due.at > statement_timestamp() OR current_setting('transaction_isolation') = 'serializable'
+        THEN false
+        ELSE qwf_front_room(%(queue)s::text, %(limit_key)s::text, {front}) < 1
+    END AS laned
+    FROM (
+        SELECT COALESCE(
+            %(run_at)s::timestamptz, statement_timestamp() + make_interval(secs => %(delay_s)s::float8)
+        ) AS at
+    ) AS due
+    OFFSET 0
+) AS placed
+ON CONFLICT (task_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
+RETURNING id
+""".replace("{lane_run_at}", LANE_RUN_AT)
+    .replace("{limit_full}", LIMIT_FULL)
+    .replace("{front}", str(FRONT))
+)
+FIND: Final = """
+SELECT id FROM ingest_jobs WHERE task_name = %(task_name)s::text AND dedupe_key = %(dedupe_key)s::text
+"""
+FETCH: Final = _TABLE.sql("SELECT {columns} FROM ingest_jobs WHERE id = %(id)s::bigint")
+COUNTS: Final = """
+SELECT queue, status, count(*) FROM ingest_jobs GROUP BY queue, status ORDER BY queue, status
+"""
+
+
+class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
+    """Ingest jobs on the caller's connection; `max_attempts` is for jobs that do not say."""
+
+    _table = _TABLE
+    _family = INGEST
+    _claims = Claims.of(INGEST)
+    _claimed = ClaimedIngestJob
+
+    def __init__(
+        self,
+        conn: Handle,
+        *,
+        payload_limits: PayloadLimits | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
+    ) -> None:
+        super().__init__(conn, payload_limits=payload_limits)
+        self._rows = IngestRows(self._limits, max_attempts)
+        self._plain = Prepared(conn, ENQUEUE_PLAIN, PLAIN) if isinstance(conn, psycopg.Connection) else None
+
+    def enqueue(
+        self,
+        task_name: str,
+        *,
+        queue: str,
+        args: dict[str, Any] | None = None,
+        reason: str | None = None,
+        dedupe_key: str | None = None,
+        priority: int = 5,
+        run_at: datetime | None = None,
+        delay: timedelta | float | None = None,
+        limit_key: str | None = None,
+        max_attempts: int | None = None,
+        backoff_s: float | None = None,
+        timeout_s: float | None = None,
+        stall_timeout_s: float | None = None,
+        host_lock: str | None = None,
+        traceparent: str | None = None,
+        max_crashes: int | None = None,
+        at_most_once: bool | None = None,
+    ) -> Enqueued:
+        """Insert one job, or find the one that has its `dedupe_key`, waiting for whoever holds that open.
+
+        A job due later is 'scheduled' and any other 'queued', as the database's clock has it.
+        """
+        if at_most_once:
+            max_attempts = check.once(max_attempts)
+        options = (
+            *(reason, dedupe_key, limit_key, max_attempts, backoff_s, timeout_s),
+            *(stall_timeout_s, host_lock, traceparent, max_crashes, at_most_once),
+        )
+        if options != NONE_GIVEN or run_at is not None or delay is not None:
+            params = self._rows.values(task_name, queue, args, priority, options, run_at=run_at, delay=delay)
+            insert = ENQUEUE if limit_key is None else ENQUEUE_KEYED
+            return Enqueued(*insert_or_find(self._sql, insert, FIND, params))
+        ids: Sequence[Any] | None = None
+        if self._plain is not None and self._plain.is_usable():
+            ids = self._plain.column(self._rows.plain_texts(task_name, queue, args, priority))
+        if ids is None:
+            params = self._rows.plain(task_name, queue, args, priority)
+            ids = [job_id for (job_id,) in self._sql.rows(ENQUEUE_PLAIN, params)]
+        if not ids:
+            raise swallowed()
+        return Enqueued(int(ids[0]), True)
+
+    def enqueue_many(self, jobs: Iterable[NewIngestJob]) -> list[Enqueued]:
+        """Insert jobs in few statements; the answers are in the order of the jobs, which is also their place.
+
+        All are checked before the first is sent, so a bad one means that none is written. Of several with one
+        `dedupe_key` the first is created and the rest point at it.
+        """
+        return self.enqueue_columns(self.columns(jobs))
+
+    def columns(self, jobs: Iterable[NewIngestJob], *, traceparent: str | None = None) -> Columns:
+        """The jobs as `enqueue_columns` takes them, all checked; `traceparent` is for those without one."""
+        return self._rows.columns(jobs, traceparent=traceparent)
+
+    def enqueue_rows(self, rows: Sequence[check.Row]) -> list[Enqueued]:
+        """The same for rows that `IngestRows` has checked."""
+        return self.enqueue_columns(Columns.of(BULK.names, rows))
+
+    def enqueue_columns(self, rows: Columns) -> list[Enqueued]:
+        """And for those that it has made columns of."""
+        is_keyed = rows.same.get("limit_key", "") is not None
+        return insert_many(self._sql, KEYED_BULK if is_keyed else BULK, rows)
+
+    def fetch(self, job_id: int) -> IngestJob | None:
+        """One job, or None."""
+        return self._first(FETCH, {"id": job_id})
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many jobs there are, by queue and status."""
+        return self._counts(COUNTS)
+
+    # Last, because its name hides the builtin from the annotations below it.
+    def list(
+        self,
+        *,
+        queue: str | None = None,
+        task_name: str | None = None,
+        status: str | Iterable[str] | None = None,
+        dedupe_key: str | None = None,
+        limit_key: str | None = None,
+        schedule_name: str | None = None,
+        claimed_by: str | None = None,
+        created_from: datetime | None = None,
+        created_before: datetime | None = None,
+        limit: int = 100,
+        after: int | None = None,
+        newest_first: bool = True,
+    ) -> list[IngestJob]:
+        """Jobs by id; `after` is the id that the page before ended with."""
+        filters = Filters()
+        filters.add("queue = %(queue)s::text", queue=queue)
+        filters.add("task_name = %(task_name)s::text", task_name=task_name)
+        filters.status(status, JobStatus)
+        filters.add("dedupe_key = %(dedupe_key)s::text", dedupe_key=dedupe_key)
+        filters.add("limit_key = %(limit_key)s::text", limit_key=limit_key)
+        filters.add("schedule_name = %(schedule_name)s::text", schedule_name=schedule_name)
+        filters.add("claimed_by = %(claimed_by)s::text", claimed_by=claimed_by)
+        filters.created(created_from, created_before)
+        return self._page(filters, by="id", after=after, limit=limit, newest_first=newest_first)

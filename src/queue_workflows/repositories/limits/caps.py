@@ -1,0 +1,128 @@
+"""Keyed limits as operators set them, and the slots that are taken."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queue_workflows.errors import PayloadError
+from queue_workflows.models import ConcurrencyLimit, LimitSlot
+from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
+
+_TABLE: Final = Table(ConcurrencyLimit)
+_SLOTS: Final = Table(LimitSlot)
+
+# before: what was set until now, for the log. changed: the row as it is now. logged: who changed it and why.
+SET: Final = _TABLE.sql("""
+WITH before AS MATERIALIZED (
+    SELECT max_slots FROM concurrency_limits WHERE key_pattern = %(key_pattern)s::text
+), changed AS (
+    INSERT INTO concurrency_limits (key_pattern, max_slots, reason, updated_by)
+    VALUES (%(key_pattern)s::text, %(max_slots)s::integer, %(reason)s::text, %(actor)s::text)
+    ON CONFLICT (key_pattern) DO UPDATE SET
+        max_slots = EXCLUDED.max_slots, reason = EXCLUDED.reason, updated_by = EXCLUDED.updated_by,
+        updated_at = statement_timestamp()
+    RETURNING {columns}
+), logged AS (
+    INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
+    SELECT updated_by, 'limits.set', 'concurrency_limit', key_pattern, reason,
+        jsonb_build_object('max_slots', max_slots, 'was', (SELECT max_slots FROM before))
+    FROM changed
+)
+SELECT {columns} FROM changed AS concurrency_limits
+""")
+# removed: the limit that goes. logged: who took it back and why.
+CLEAR: Final = _TABLE.sql("""
+WITH removed AS (
+    DELETE FROM concurrency_limits WHERE key_pattern = %(key_pattern)s::text RETURNING {columns}
+), logged AS (
+    INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
+    SELECT %(actor)s::text, 'limits.clear', 'concurrency_limit', key_pattern, %(reason)s::text,
+        jsonb_build_object('was', max_slots)
+    FROM removed
+)
+SELECT {columns} FROM removed AS concurrency_limits
+""")
+FETCH: Final = _TABLE.sql(
+    "SELECT {columns} FROM concurrency_limits WHERE key_pattern = %(key_pattern)s::text"
+)
+# A key's own limit, else that of the longest pattern: no key contains `*`, so a pattern never equals one.
+EFFECTIVE: Final = _TABLE.sql("""
+SELECT {columns} FROM concurrency_limits
+WHERE key_pattern = %(limit_key)s::text
+    OR (right(key_pattern, 1) = '*' AND starts_with(%(limit_key)s::text, left(key_pattern, -1)))
+ORDER BY key_pattern = %(limit_key)s::text DESC, length(key_pattern) DESC
+LIMIT 1
+""")
+SLOTS: Final = _SLOTS.sql("""
+SELECT {columns} FROM limit_slots
+WHERE lease_expires_at > statement_timestamp() AND (
+    limit_key > %(after_key)s::text OR (limit_key = %(after_key)s::text AND slot > %(after_slot)s::integer)
+)
+ORDER BY limit_key, slot
+LIMIT %(limit)s::bigint
+""")
+SLOTS_OF_KEY: Final = _SLOTS.sql("""
+SELECT {columns} FROM limit_slots
+WHERE limit_key = %(limit_key)s::text AND lease_expires_at > statement_timestamp()
+ORDER BY slot
+""")
+
+
+class LimitRepository(Repository[ConcurrencyLimit]):
+    """Limits and slots on the caller's connection."""
+
+    _table = _TABLE
+
+    def set(
+        self, key_pattern: str, max_slots: int, *, actor: str, reason: str | None = None
+    ) -> ConcurrencyLimit:
+        """Say how many may hold a key at once, 0 for none; `host:*` is for keys without their own."""
+        if max_slots > 1 and key_pattern.startswith(check.EXCLUSIVE):
+            raise PayloadError(
+                f"the cap of {key_pattern!r:.80} is one: what is exclusive has one job at a time",
+                path="max_slots",
+                advice="0 closes it; what bears more takes a limit_key of another name",
+            )
+        params = {
+            "key_pattern": check.key_pattern("key_pattern", key_pattern),
+            "max_slots": check.whole("max_slots", max_slots, 0, check.INT_MAX),
+            "actor": check.text("actor", actor),
+            "reason": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
+        }
+        return self._all(SET, params)[0]
+
+    def clear(self, key_pattern: str, *, actor: str, reason: str | None = None) -> ConcurrencyLimit | None:
+        """Take a limit back, so that a pattern's or the engine's default holds; what it was, or None."""
+        params = {
+            "key_pattern": check.key_pattern("key_pattern", key_pattern),
+            "actor": check.text("actor", actor),
+            "reason": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
+        }
+        return self._first(CLEAR, params)
+
+    def fetch(self, key_pattern: str) -> ConcurrencyLimit | None:
+        """The limit that was set by exactly these words, or None."""
+        return self._first(FETCH, {"key_pattern": key_pattern})
+
+    def effective(self, limit_key: str) -> ConcurrencyLimit | None:
+        """The limit that holds for a key: its own, else the longest pattern's; None where nobody set one."""
+        found = self._first(EFFECTIVE, {"limit_key": check.limit_key(limit_key)})
+        if limit_key.startswith(check.EXCLUSIVE) and (found is None or found.max_slots > 1):
+            return ConcurrencyLimit(key_pattern=f"{check.EXCLUSIVE}*", max_slots=1)
+        return found
+
+    def slots(
+        self, limit_key: str | None = None, *, limit: int = 100, after: tuple[str, int] = ("", -1)
+    ) -> list[LimitSlot]:
+        """Taken slots of a key, or a page of all; `after` is the (key, slot) where the page before ended."""
+        if limit_key is not None:
+            return _SLOTS.load(self._sql.rows(SLOTS_OF_KEY, {"limit_key": limit_key}))
+        count = check.whole("limit", limit, 1, LONGEST_PAGE)
+        params = {"after_key": after[0], "after_slot": after[1], "limit": count}
+        return _SLOTS.load(self._sql.rows(SLOTS, params))
+
+    # Last, because its name hides the builtin from the annotations below it.
+    def list(self, *, limit: int = 100, after: str | None = None) -> list[ConcurrencyLimit]:
+        """Limits by key; `after` is the key that the page before ended with."""
+        return self._page(Filters(), by="key_pattern", after=after, limit=limit, newest_first=False)

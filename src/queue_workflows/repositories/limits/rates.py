@@ -1,0 +1,308 @@
+"""Token buckets that all workers share: each take is one statement, and the time is the server's.
+
+A bucket gives in advance: its tokens may go below zero, and who took them waits until they would be back. So
+nobody polls, and those who wait have their turns in the order in which they came. While a bucket is blocked
+it refills nothing; blocking it also voids what it gave to those who have not begun, so its debt is forgiven
+and they take again. `blocked_until` tells them, as it is another one than when they took.
+
+The rule of a key is, the first that there is: its own, set by an operator; that of the longest pattern; the
+caller's; the one that it was last used by.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from queue_workflows.errors import PayloadError
+from queue_workflows.models import RateLimit
+from queue_workflows.models.limits import IS_PATTERN
+from queue_workflows.models.limits import MOST_TOKENS as MOST
+from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.families import ASYNCHRONOUSLY
+from queue_workflows.repositories.sql.table import Filters, Repository, Table
+
+_TABLE: Final = Table(RateLimit)
+# How many buckets one part of the pruning looks at.
+SEEN_AT_ONCE: Final = 10_000
+
+# The rule of the longest pattern that a key matches; no key contains `*`, so a pattern is nobody's bucket.
+_PATTERN: Final = """pattern AS MATERIALIZED (
+    SELECT tokens_per_s, burst FROM rate_limits
+    WHERE {is_pattern} AND starts_with(%(rate_key)s::text, left(rate_key, -1))
+    ORDER BY length(rate_key) DESC
+    LIMIT 1
+)""".replace("{is_pattern}", IS_PATTERN)
+
+
+def _written(template: str) -> str:
+    return template.replace("{pattern}", _PATTERN).replace("{asynchronously}", ASYNCHRONOUSLY)
+
+
+# kept: the bucket, locked; who comes second waits here. ruled: the rule that holds, and the time, which is
+# read when the lock is held. filled: what is in it by now, as a block lets nothing in. decided: what the cost
+# would have to wait for; what costs more than there can ever be, or would wait for too long, is not taken.
+TAKE: Final = _written("""
+WITH kept AS MATERIALIZED (
+    SELECT tokens_per_s, burst, tokens, refilled_at, blocked_until, updated_by FROM rate_limits
+    WHERE rate_key = %(rate_key)s::text
+    FOR NO KEY UPDATE
+), {pattern}, ruled AS MATERIALIZED (
+    SELECT kept.tokens, kept.refilled_at, kept.blocked_until, clock_timestamp() AS at,
+        CASE WHEN kept.updated_by IS NULL
+            THEN COALESCE(pattern.tokens_per_s, %(per_s)s::float8, kept.tokens_per_s)
+            ELSE kept.tokens_per_s END AS per_s,
+        CASE WHEN kept.updated_by IS NULL THEN COALESCE(pattern.burst, %(burst)s::float8, kept.burst)
+            ELSE kept.burst END AS burst
+    FROM kept LEFT JOIN pattern ON true
+), filled AS MATERIALIZED (
+    SELECT at, per_s, burst, blocked_until,
+        GREATEST(0, extract(epoch FROM blocked_until - at))::float8 AS blocked_s,
+        LEAST(burst, tokens + per_s
+            * GREATEST(0, extract(epoch FROM at - GREATEST(refilled_at, blocked_until)))::float8) AS tokens
+    FROM ruled
+), decided AS MATERIALIZED (
+    SELECT at, per_s, burst, blocked_until, tokens,
+        blocked_s + GREATEST(0, %(cost)s::float8 - tokens) / per_s AS wait_s
+    FROM filled
+)
+UPDATE rate_limits SET
+    tokens = decided.tokens
+        - CASE WHEN %(cost)s::float8 <= decided.burst AND wait_s <= %(max_wait_s)s::float8
+            THEN %(cost)s::float8 ELSE 0 END,
+    refilled_at = decided.at, tokens_per_s = decided.per_s, burst = decided.burst
+FROM decided
+WHERE rate_key = %(rate_key)s::text AND {asynchronously}
+RETURNING %(cost)s::float8 <= decided.burst AND wait_s <= %(max_wait_s)s::float8,
+    wait_s, decided.per_s, decided.burst, decided.blocked_until
+""")
+# A full bucket for a key that has a rule, and none yet.
+CREATE: Final = _written("""
+WITH {pattern}, rule AS (
+    SELECT COALESCE(pattern.tokens_per_s, %(per_s)s::float8) AS per_s,
+        COALESCE(pattern.burst, %(burst)s::float8) AS burst
+    FROM (SELECT) AS always LEFT JOIN pattern ON true
+)
+INSERT INTO rate_limits (rate_key, tokens_per_s, burst, tokens)
+SELECT %(rate_key)s::text, per_s, burst, burst FROM rule WHERE per_s IS NOT NULL
+ON CONFLICT (rate_key) DO NOTHING
+RETURNING rate_key
+""")
+# Whether the bucket was blocked since, so that what it gave then is void.
+IS_VOID: Final = """
+SELECT blocked_until IS DISTINCT FROM %(epoch)s::timestamptz FROM rate_limits
+WHERE rate_key = %(rate_key)s::text
+"""
+# What was void is no longer missing.
+REFUND: Final = _written("""
+UPDATE rate_limits SET tokens = LEAST(burst, tokens + %(cost)s::float8)
+WHERE rate_key = %(rate_key)s::text AND blocked_until IS NOT DISTINCT FROM %(epoch)s::timestamptz
+    AND {asynchronously}
+RETURNING tokens
+""")
+# kept: the bucket, locked. blocked: until when, by a clock that is read when the lock is held; a longer block
+# stands.
+PENALIZE: Final = """
+WITH kept AS MATERIALIZED (
+    SELECT blocked_until FROM rate_limits WHERE rate_key = %(rate_key)s::text FOR NO KEY UPDATE
+), blocked AS MATERIALIZED (
+    SELECT blocked_until AS before, clock_timestamp() + make_interval(secs => %(seconds)s::float8) AS until
+    FROM kept
+)
+UPDATE rate_limits SET
+    blocked_until = GREATEST(before, until),
+    tokens = CASE WHEN until > before OR before IS NULL THEN 0 ELSE tokens END
+FROM blocked
+WHERE rate_key = %(rate_key)s::text
+RETURNING blocked_until
+"""
+# before: what held until now, for the log. changed: the rule as it is now; what the bucket gained by the old
+# one is kept, up to the new burst. logged: who changed it and why.
+SET: Final = _TABLE.sql("""
+WITH before AS MATERIALIZED (
+    SELECT tokens_per_s, burst FROM rate_limits WHERE rate_key = %(rate_key)s::text
+), changed AS (
+    INSERT INTO rate_limits (rate_key, tokens_per_s, burst, tokens, reason, updated_by)
+    VALUES (%(rate_key)s::text, %(per_s)s::float8, %(burst)s::float8, %(burst)s::float8, %(reason)s::text,
+        %(actor)s::text)
+    ON CONFLICT (rate_key) DO UPDATE SET
+        tokens_per_s = EXCLUDED.tokens_per_s, burst = EXCLUDED.burst,
+        tokens = LEAST(EXCLUDED.burst, rate_limits.tokens + rate_limits.tokens_per_s * GREATEST(0, extract(
+            epoch FROM statement_timestamp() - GREATEST(rate_limits.refilled_at, rate_limits.blocked_until)
+        ))::float8),
+        refilled_at = GREATEST(rate_limits.refilled_at, statement_timestamp()),
+        reason = EXCLUDED.reason, updated_by = EXCLUDED.updated_by, updated_at = statement_timestamp()
+    RETURNING {columns}
+), logged AS (
+    INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
+    SELECT updated_by, 'limits.set', 'rate_limit', rate_key, reason, jsonb_build_object(
+        'per_s', tokens_per_s, 'burst', burst,
+        'was', (SELECT jsonb_build_object('per_s', tokens_per_s, 'burst', burst) FROM before))
+    FROM changed
+)
+SELECT {columns} FROM changed AS rate_limits
+""")
+# removed: the rule that goes, and its bucket. logged: who took it back and why.
+CLEAR: Final = _TABLE.sql("""
+WITH removed AS (
+    DELETE FROM rate_limits WHERE rate_key = %(rate_key)s::text RETURNING {columns}
+), logged AS (
+    INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
+    SELECT %(actor)s::text, 'limits.clear', 'rate_limit', rate_key, %(reason)s::text,
+        jsonb_build_object('was', jsonb_build_object('per_s', tokens_per_s, 'burst', burst))
+    FROM removed
+)
+SELECT {columns} FROM removed AS rate_limits
+""")
+# part: some keys in their order. gone: of these the buckets that are as they would be if made anew, and that
+# nobody has used for long; what an operator set stays.
+FORGET: Final = """
+WITH part AS MATERIALIZED (
+    SELECT rate_key FROM rate_limits WHERE rate_key > %(after)s::text
+    ORDER BY rate_key
+    LIMIT %(limit)s::bigint
+), gone AS (
+    DELETE FROM rate_limits AS bucket
+    WHERE bucket.rate_key = ANY (ARRAY(SELECT rate_key FROM part)) AND bucket.updated_by IS NULL
+        AND GREATEST(bucket.refilled_at, bucket.blocked_until)
+            < statement_timestamp() - make_interval(secs => %(for_s)s::float8)
+        AND bucket.tokens + bucket.tokens_per_s * extract(
+            epoch FROM statement_timestamp() - GREATEST(bucket.refilled_at, bucket.blocked_until)
+        )::float8 >= bucket.burst
+    RETURNING bucket.rate_key
+)
+SELECT COALESCE(max(rate_key), ''), count(*) FROM part
+"""
+FETCH: Final = _TABLE.sql("SELECT {columns} FROM rate_limits WHERE rate_key = %(rate_key)s::text")
+
+
+class Rule(NamedTuple):
+    """So many tokens a second, and how many are there at most."""
+
+    per_s: float
+    burst: float
+
+
+class Taken(NamedTuple):
+    """What a bucket answers: whether it gave, and how long to wait for it. A block changes the `epoch`."""
+
+    granted: bool
+    wait_s: float
+    rule: Rule
+    epoch: datetime | None
+
+
+class RateRepository(Repository[RateLimit]):
+    """Rules and buckets on the caller's connection."""
+
+    _table = _TABLE
+
+    def take(
+        self, rate_key: str, cost: float, *, rule: Rule | None = None, max_wait_s: float = check.LONGEST_S
+    ) -> Taken | None:
+        """Take tokens, those to come if need be; `rule` is for a key without another. None: nobody set one.
+
+        A server that crashes may forget takes of its last moments: they are committed asynchronously.
+        """
+        params = {
+            "rate_key": check.limit_key(rate_key),
+            "cost": cost,
+            "per_s": rule and rule.per_s,
+            "burst": rule and rule.burst,
+            "max_wait_s": max_wait_s,
+            "relaxed": self._sql.commits_each,
+        }
+        taken = self._take(params)
+        if taken is None:
+            self._sql.rows(CREATE, params)
+            taken = self._take(params)
+        return taken
+
+    def is_void(self, rate_key: str, epoch: datetime | None) -> bool:
+        """Whether what was taken in this epoch has to be taken again, the key having been blocked since."""
+        return self._sql.rows(IS_VOID, {"rate_key": rate_key, "epoch": epoch}) == [(True,)]
+
+    def refund(self, rate_key: str, cost: float, epoch: datetime | None) -> bool:
+        """Give back what was taken in this epoch and not used; whether it was missing."""
+        params = {"rate_key": rate_key, "cost": cost, "epoch": epoch, "relaxed": self._sql.commits_each}
+        return bool(self._sql.rows(REFUND, params))
+
+    def penalize(self, rate_key: str, seconds: float, *, rule: Rule | None = None) -> datetime | None:
+        """Let nobody take for so long; until when. None if nobody set a rule for the key."""
+        params = {
+            "rate_key": check.limit_key(rate_key),
+            "seconds": check.seconds_or_none("seconds", seconds, zero=True),
+            "per_s": rule and rule.per_s,
+            "burst": rule and rule.burst,
+        }
+        rows = self._sql.rows(PENALIZE, params)
+        if not rows:
+            self._sql.rows(CREATE, params)
+            rows = self._sql.rows(PENALIZE, params)
+        return rows[0][0] if rows else None
+
+    def set(
+        self,
+        rate_key: str,
+        per_s: float,
+        burst: float | None = None,
+        *,
+        actor: str,
+        reason: str | None = None,
+    ) -> RateLimit:
+        """Say how fast a key may be used, whatever code says; `host:*` is for keys without their own."""
+        checked = rule(per_s, burst)
+        params = {
+            "rate_key": check.key_pattern("rate_key", rate_key),
+            "per_s": checked.per_s,
+            "burst": checked.burst,
+            "actor": check.text("actor", actor),
+            "reason": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
+        }
+        return self._all(SET, params)[0]
+
+    def clear(self, rate_key: str, *, actor: str, reason: str | None = None) -> RateLimit | None:
+        """Take a rule back together with its bucket; what it was, or None."""
+        params = {
+            "rate_key": check.key_pattern("rate_key", rate_key),
+            "actor": check.text("actor", actor),
+            "reason": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
+        }
+        return self._first(CLEAR, params)
+
+    def fetch(self, rate_key: str) -> RateLimit | None:
+        """The bucket, or the pattern's rule, of exactly these words."""
+        return self._first(FETCH, {"rate_key": rate_key})
+
+    def forget(self, *, for_s: float, after: str = "") -> str:
+        """Delete unused buckets among the next keys after one; where to go on, empty when all were seen."""
+        params = {"for_s": check.seconds("for_s", for_s), "after": after, "limit": SEEN_AT_ONCE}
+        ((last, count),) = self._sql.rows(FORGET, params)
+        return str(last) if count == SEEN_AT_ONCE else ""
+
+    def _take(self, params: dict[str, Any]) -> Taken | None:
+        for granted, wait_s, per_s, burst, epoch in self._sql.rows(TAKE, params):
+            return Taken(granted, wait_s, Rule(per_s, burst), epoch)
+        return None
+
+    # Last, because its name hides the builtin from the annotations below it.
+    def list(self, *, set_only: bool = False, limit: int = 100, after: str | None = None) -> list[RateLimit]:
+        """Rules and buckets by key, or only those that operators set; `after` is a page's last key."""
+        filters = Filters()
+        if set_only:
+            filters.always("updated_by IS NOT NULL")
+        return self._page(filters, by="rate_key", after=after, limit=limit, newest_first=False)
+
+
+def rule(per_s: float, burst: float | None) -> Rule:
+    """A checked rule; without a burst, what comes in a second, rounded up."""
+    speed = _amount("per_s", per_s)
+    return Rule(speed, float(math.ceil(speed)) if burst is None else _amount("burst", burst))
+
+
+def _amount(field: str, value: float) -> float:
+    sound = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not sound or not 1 / MOST <= value <= MOST:
+        raise PayloadError(f"{field} must be a number above 0, not {value!r:.80}", path=field)
+    return float(value)

@@ -1,0 +1,250 @@
+"""Everything that decides whether a job runs, read in one place for `qwf explain`.
+
+Whether a job could be claimed, is due or has lost its lease is asked by the very fragments of the claim and
+the sweeps; who may work and what keeps them from it, by the words in which workers ask themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+from queue_workflows.models import (
+    AuditLog,
+    Binary,
+    ConcurrencyLimit,
+    IngestJob,
+    LimitSlot,
+    WorkerControl,
+    WorkflowNodeJob,
+    WorkflowRun,
+)
+from queue_workflows.repositories.audit_log import AuditRepository
+from queue_workflows.repositories.claims.by_host_lock import HostLockRepository, LockHolder
+from queue_workflows.repositories.claims.claim import CLAIMABLE, CLAIMABLE_ALONE, PRIORITIES
+from queue_workflows.repositories.claims.sweep import DUE, LAPSED
+from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, BinaryRepository
+from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.jobs.ingest import IngestJobRepository
+from queue_workflows.repositories.jobs.nodes import NodeJobRepository
+from queue_workflows.repositories.limits.caps import LimitRepository
+from queue_workflows.repositories.limits.lanes import LIMIT_FULL
+from queue_workflows.repositories.limits.overview import LimitLineRepository
+from queue_workflows.repositories.runs.runs import RunRepository
+from queue_workflows.repositories.sql.connection import Handle, Statements
+from queue_workflows.repositories.sql.families import INGEST, NODE, Family, per_family
+from queue_workflows.repositories.workers.control import WorkerControlRepository
+from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
+from queue_workflows.repositories.workers.obedience import Standing
+from queue_workflows.states import JobStatus
+
+Job: TypeAlias = "IngestJob | WorkflowNodeJob"
+
+# Beyond this many nobody counts: each is an entry of the claim's index to read.
+COUNTED_AHEAD: Final = 10_000
+# The row against the predicates, for a worker that has nothing else; and the clock that they go by.
+JUDGED: Final = per_family(
+    """
+SELECT {claimable} OR {claimable_alone}, {due}, status = 'running' AND {lapsed}, statement_timestamp()
+FROM {table} WHERE id = %(id)s::bigint
+""",
+    claimable=CLAIMABLE,
+    claimable_alone=CLAIMABLE_ALONE,
+    due=DUE,
+    lapsed=LAPSED,
+)
+# mark: each priority, and up to which position what stands there comes first; as the claim walks the index.
+AHEAD: Final = per_family(
+    """
+SELECT count(*) FROM (
+    SELECT FROM unnest(%(priorities)s::smallint[], %(before)s::bigint[]) AS mark (priority, position)
+    CROSS JOIN LATERAL (
+        SELECT FROM {table} WHERE {claimable} AND priority = mark.priority AND position < mark.position
+        LIMIT %(limit)s::bigint
+    ) AS job
+    LIMIT %(limit)s::bigint
+) AS ahead
+""",
+    claimable=CLAIMABLE,
+)
+# Of a suspect, besides, those before it in the order of suspects.
+SUSPECTS_AHEAD: Final = per_family(
+    """
+SELECT count(*) FROM (
+    SELECT FROM {table} WHERE {claimable_alone} AND (crash_count, -priority, position)
+        < (%(crash_count)s::integer, -%(priority)s::integer, %(position)s::bigint)
+    LIMIT %(limit)s::bigint
+) AS ahead
+""",
+    claimable_alone=CLAIMABLE_ALONE,
+)
+# Of hooks those of the same kind that its host claims before it: a run is claimed from on its own host alone,
+# and there, within a priority, before those of no host.
+AHEAD_OF_HOOK: Final = (
+    AHEAD[NODE.name]
+    .replace("AND NOT suspect", "")
+    .replace(
+        "priority = mark.priority",
+        """priority = mark.priority AND background = %(background)s::boolean
+            AND COALESCE(pinned_host, %(host)s::text, '') = COALESCE(%(host)s::text, '')
+            AND (pinned_host IS NOT NULL OR %(host)s::text IS NULL OR mark.priority > %(own)s::smallint)""",
+    )
+)
+# What the workers of a queue are at, the oldest first.
+AT_WORK: Final = per_family("""
+SELECT claimed_by, id, started_at FROM {table}
+WHERE status = 'running' AND claimed_by = ANY (%(workers)s::text[])
+ORDER BY started_at
+""")
+_LAST_POSITION: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AtWork:
+    """A job that keeps a worker busy."""
+
+    worker_id: str
+    job_id: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a job's limit key is about: what was set for it, its holders, who is before it in the lane."""
+
+    limit: ConcurrencyLimit | None
+    slots: list[LimitSlot]
+    before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """A job and all that its fate depends on, as of `now` of the database's clock."""
+
+    family: Family
+    job: Job
+    now: datetime
+    claimable: bool
+    due: bool
+    lapsed: bool
+    ahead: int
+    workers: list[Standing]
+    at_work: list[AtWork]
+    wishes: list[WorkerControl]
+    run: WorkflowRun | None
+    limit: Limit | None
+    binary: Binary | None
+    done_to_it: list[AuditLog]
+    asked_before: list[AuditLog]
+    asked_of_queue: list[AuditLog]
+    lock_holders: list[LockHolder]
+
+
+def waited_until(job: Job) -> datetime | None:
+    """When a job was claimed last, or ended without that; None while it waits.
+
+    Only a job that runs, or ended from there, names a worker: of another `started_at` is an attempt before.
+    """
+    return job.started_at if job.claimed_by is not None else job.finished_at
+
+
+class ExplainingRepository:
+    """Reads circumstances on the caller's connection; changes nothing."""
+
+    def __init__(self, conn: Handle) -> None:
+        self._conn = conn
+
+    def circumstances(self, family: Family, job_id: int) -> Circumstances | None:
+        """What there is to know about a job, or None where there is none."""
+        job = self.job(family, job_id)
+        if job is None:
+            return None
+        sql = Statements(self._conn, family.model)
+        judged = sql.rows(JUDGED[family.name], {"id": job_id, "queue": job.queue})
+        if not judged:  # pruned meanwhile
+            return None
+        workers = HeartbeatRepository(self._conn).standing(queue=job.queue)
+        audit = AuditRepository(self._conn)
+        claimable, due, lapsed, now = judged[0]
+        return Circumstances(
+            family=family,
+            job=job,
+            now=now,
+            claimable=claimable,
+            due=due,
+            lapsed=lapsed,
+            ahead=self._ahead(sql, family, job) if claimable else 0,
+            workers=workers,
+            at_work=self._at_work(sql, family, workers),
+            wishes=WorkerControlRepository(self._conn).blocking("*", job.queue),
+            run=self._run(job),
+            limit=self._limit(family, job),
+            binary=self._binary(job),
+            done_to_it=audit.of(family.title, str(job_id)),
+            asked_before=audit.of_queue_last(job.queue, before=job.created_at),
+            asked_of_queue=audit.of_queue(job.queue, since=job.created_at, until=waited_until(job)),
+            lock_holders=self._lock_holders(job),
+        )
+
+    def job(self, family: Family, job_id: int) -> Job | None:
+        """The row, or None."""
+        if family is INGEST:
+            return IngestJobRepository(self._conn).fetch(job_id)
+        return NodeJobRepository(self._conn).fetch(job_id)
+
+    def families(self, job_id: int) -> list[Family]:
+        """The families that have a job of this id."""
+        return [family for family in (INGEST, NODE) if self.job(family, job_id) is not None]
+
+    def _ahead(self, sql: Statements, family: Family, job: Job) -> int:
+        first = [priority for priority in PRIORITIES if priority >= job.priority]
+        params: dict[str, Any] = {
+            "queue": job.queue,
+            "priorities": first,
+            "before": [_LAST_POSITION] * (len(first) - 1) + [job.position],
+            "limit": COUNTED_AHEAD + 1,
+        }
+        statement = AHEAD[family.name]
+        if isinstance(job, WorkflowNodeJob) and job.queue == HOOKS_QUEUE:
+            statement = AHEAD_OF_HOOK
+            params |= {"host": job.pinned_host, "background": job.background, "own": job.priority}
+        elif job.suspect:
+            return self._ahead_of_suspect(sql, family, job, params)
+        return int(sql.rows(statement, params)[0][0])
+
+    def _ahead_of_suspect(self, sql: Statements, family: Family, job: Job, params: dict[str, Any]) -> int:
+        """All that is not suspect, and the suspects before it."""
+        params |= {"priorities": list(PRIORITIES), "before": [_LAST_POSITION] * len(PRIORITIES)}
+        params |= {name: getattr(job, name) for name in ("crash_count", "priority", "position")}
+        statements = AHEAD[family.name], SUSPECTS_AHEAD[family.name]
+        ahead = sum(int(sql.rows(statement, params)[0][0]) for statement in statements)
+        return min(ahead, COUNTED_AHEAD + 1)
+
+    def _at_work(self, sql: Statements, family: Family, workers: list[Standing]) -> list[AtWork]:
+        ids = [one.worker_id for one in workers]
+        return [AtWork(*row) for row in sql.rows(AT_WORK[family.name], {"workers": ids})]
+
+    def _run(self, job: Job) -> WorkflowRun | None:
+        return RunRepository(self._conn).fetch(job.run_id) if isinstance(job, WorkflowNodeJob) else None
+
+    def _binary(self, job: Job) -> Binary | None:
+        """The program that a hook waits for."""
+        if job.hold_reason != BINARY_MISSING or job.hold_key is None:
+            return None
+        return BinaryRepository(self._conn).waited_for(job.hold_key)
+
+    def _lock_holders(self, job: Job) -> list[LockHolder]:
+        if job.host_lock is None or job.status not in (JobStatus.QUEUED, JobStatus.SCHEDULED):
+            return []
+        return HostLockRepository(self._conn).holders(job.host_lock)
+
+    def _limit(self, family: Family, job: Job) -> Limit | None:
+        key = job.limit_key
+        if key is None or job.status not in (JobStatus.QUEUED, JobStatus.SCHEDULED):
+            return None
+        limits, before = LimitRepository(self._conn), 0
+        if job.hold_reason == LIMIT_FULL:
+            lines = LimitLineRepository(self._conn)
+            before = lines.before_in_lane(family.table, key, job.queue, job.priority, job.position)
+        return Limit(limits.effective(key), limits.slots(key), before)

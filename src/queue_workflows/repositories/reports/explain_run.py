@@ -1,0 +1,220 @@
+"""Everything that decides whether a run goes on, read in one place for `qwf explain`.
+
+What waits to be acted upon is asked by the dispatcher's own predicate; why a job of it waits, by those of the
+claim, through the circumstances of the first job of each kind.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from queue_workflows.models import AuditLog, WorkflowRun
+from queue_workflows.repositories.audit_log import AuditRepository
+from queue_workflows.repositories.reports.explain_job import Circumstances, ExplainingRepository
+from queue_workflows.repositories.runs.outbox import DUE
+from queue_workflows.repositories.sql.connection import Handle, Statements
+from queue_workflows.repositories.sql.families import NODE
+from queue_workflows.states import JobStatus, NodeState, RunStatus
+
+# The name under which an orchestrator's connections are known to the server.
+ORCHESTRATORS: Final = "qwf:orchestrator@%"
+# Groups of jobs beyond this many are not told one by one.
+MOST_GROUPS: Final = 20
+MOST_EVENTS: Final = 5
+
+RUN: Final = """
+SELECT status, mode, workflow_name, priority, nodes_left, nodes_active, nodes_failed, stopping,
+    cancel_requested_at, cancel_reason, parent_run_id, error::text, created_at, started_at, finished_at,
+    statement_timestamp(),
+    (SELECT count(DISTINCT pid) FROM pg_stat_activity
+        WHERE datname = current_database() AND application_name LIKE %(orchestrators)s::text)
+FROM workflow_runs WHERE id = %(run_id)s::uuid
+"""
+# Of what the outbox has of a run: how much is due, since when, and when somebody asked for a cancel.
+OUTBOX: Final = f"""
+SELECT count(*) FILTER (WHERE {DUE}), min(created_at) FILTER (WHERE {DUE}),
+    min(created_at) FILTER (WHERE kind = 'cancel' AND NOT payload ? 'node_id')
+FROM workflow_dispatch_events WHERE run_id = %(run_id)s::uuid
+"""  # noqa: S608 - a fragment of our own
+FAILING: Final = """
+SELECT event.id, event.kind, COALESCE(job.node_id, event.payload ->> 'node_id'), event.tries,
+    event.last_error, event.next_try_at, event.poisoned_at
+FROM workflow_dispatch_events AS event LEFT JOIN workflow_node_jobs AS job ON job.id = event.node_job_id
+WHERE event.run_id = %(run_id)s::uuid AND event.tries > 0 AND event.kind <> 'run_finished'
+ORDER BY event.poisoned_at NULLS LAST, event.id
+LIMIT %(most)s::bigint
+"""
+# Open jobs that are alike, with the one that comes first; of those of one node, if one is asked about.
+GROUPS: Final = """
+SELECT node_id, kind, status, queue, hold_reason, count(*), min(id), min(run_at), min(expires_at)
+FROM workflow_node_jobs
+WHERE run_id = %(run_id)s::uuid AND status IN ('scheduled', 'queued', 'running', 'awaiting_input')
+    AND (%(node_id)s::text IS NULL OR node_id = %(node_id)s::text)
+GROUP BY node_id, kind, status, queue, hold_reason
+ORDER BY min(id)
+LIMIT %(most)s::bigint
+"""
+CHILDREN: Final = """
+SELECT DISTINCT ON (parent_node_job_id) parent_node_job_id, id, status FROM workflow_runs
+WHERE parent_run_id = %(run_id)s::uuid AND parent_node_job_id = ANY (%(jobs)s::bigint[])
+ORDER BY parent_node_job_id, created_at DESC
+"""
+# The node and what it depends on, as far as anybody has touched them.
+NODES: Final = """
+SELECT node_id, state, parents_left, error::text, finished_at FROM workflow_nodes
+WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(nodes)s::text[])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """A run as it stands, and how many orchestrators are connected."""
+
+    status: RunStatus
+    mode: str
+    workflow: str
+    priority: int
+    nodes_left: int
+    nodes_active: int
+    nodes_failed: int
+    stopping: str | None
+    cancel_requested_at: datetime | None
+    cancel_reason: str | None
+    parent_run_id: uuid.UUID | None
+    error: dict[str, Any] | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    now: datetime
+    orchestrators: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailingEvent:
+    """An event that could not be acted upon; put aside for good if it was `poisoned_at`."""
+
+    id: int
+    kind: str
+    node_id: str | None
+    tries: int
+    last_error: str | None
+    next_try_at: datetime
+    poisoned_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJobs:
+    """Open jobs of a node that are alike; `first` of them, and since when it is so."""
+
+    node_id: str
+    kind: str
+    status: JobStatus
+    queue: str
+    hold_reason: str | None
+    count: int
+    first: int
+    since: datetime
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node that was touched."""
+
+    node_id: str
+    state: NodeState
+    parents_left: int
+    error: dict[str, Any] | None
+    finished_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunCircumstances:
+    """A run and all that its going on depends on.
+
+    `due` events wait to be acted upon, the oldest since `due_since`. `jobs` has the circumstances of the
+    first of each group that waits for a worker or is with one, `children` the runs that parked jobs wait for.
+    """
+
+    run_id: uuid.UUID
+    run: RunFacts
+    due: int
+    due_since: datetime | None
+    cancel_asked_at: datetime | None
+    failing: list[FailingEvent]
+    groups: list[OpenJobs]
+    jobs: dict[int, Circumstances]
+    children: dict[int, tuple[uuid.UUID, RunStatus]]
+    done_to_it: list[AuditLog]
+
+
+class RunExplainingRepository:
+    """Reads circumstances of runs on the caller's connection; changes nothing."""
+
+    def __init__(self, conn: Handle) -> None:
+        self._conn = conn
+        self._sql = Statements(conn, WorkflowRun)
+
+    def circumstances(self, run_id: uuid.UUID, *, node_id: str | None = None) -> RunCircumstances | None:
+        """What there is to know about a run, or about one node of it; None where there is no such run."""
+        params = {"run_id": run_id, "node_id": node_id, "most": MOST_GROUPS}
+        rows = self._sql.rows(RUN, params | {"orchestrators": ORCHESTRATORS})
+        if not rows:
+            return None
+        due, due_since, cancel_asked_at = self._sql.rows(OUTBOX, params)[0]
+        groups = [_group(row) for row in self._sql.rows(GROUPS, params)]
+        explaining = ExplainingRepository(self._conn)
+        found = {
+            group.first: explaining.circumstances(NODE, group.first)
+            for group in groups
+            if group.status is not JobStatus.AWAITING_INPUT
+        }
+        return RunCircumstances(
+            run_id=run_id,
+            run=_facts(rows[0]),
+            due=due,
+            due_since=due_since,
+            cancel_asked_at=cancel_asked_at,
+            failing=[FailingEvent(*row) for row in self._sql.rows(FAILING, params | {"most": MOST_EVENTS})],
+            groups=groups,
+            jobs={job_id: there for job_id, there in found.items() if there is not None},
+            children=self._children(run_id, groups),
+            done_to_it=AuditRepository(self._conn).of("run", str(run_id)),
+        )
+
+    def nodes(self, run_id: uuid.UUID, node_ids: Sequence[str]) -> dict[str, NodeRow]:
+        """Those of some nodes that were touched."""
+        rows = self._sql.rows(NODES, {"run_id": run_id, "nodes": list(node_ids)})
+        return {
+            node_id: NodeRow(node_id, NodeState(state), left, _loaded(error), finished)
+            for node_id, state, left, error, finished in rows
+        }
+
+    def _children(
+        self, run_id: uuid.UUID, groups: Sequence[OpenJobs]
+    ) -> dict[int, tuple[uuid.UUID, RunStatus]]:
+        waiting = [group.first for group in groups if group.kind == "workflow"]
+        if not waiting:
+            return {}
+        rows = self._sql.rows(CHILDREN, {"run_id": run_id, "jobs": waiting})
+        return {job_id: (child, RunStatus(status)) for job_id, child, status in rows}
+
+
+def _facts(row: Sequence[Any]) -> RunFacts:
+    values = list(row)
+    values[0], values[11] = RunStatus(row[0]), _loaded(row[11])
+    return RunFacts(*values)
+
+
+def _group(row: Sequence[Any]) -> OpenJobs:
+    node_id, kind, status, *rest = row
+    return OpenJobs(node_id, kind, JobStatus(status), *rest)
+
+
+def _loaded(text: str | None) -> Any:
+    return None if text is None else json.loads(text)

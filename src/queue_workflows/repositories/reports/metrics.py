@@ -1,0 +1,97 @@
+"""What is counted of a deployment beside its queues: the outbox, the runs that are not over, the schedules.
+
+Like the statistics of queues, all of it is read by an index and counted up to a bound.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from queue_workflows.models import WorkflowRun
+from queue_workflows.repositories.schedules.ticks import TICKS
+from queue_workflows.repositories.sql.connection import Handle, Statements
+
+# A ticker comes by every second; what has not been made a minute later is late.
+LATE_S: Final = 60.0
+
+# oldest: those that were written first, to the bound; what waits for a later try is not late.
+PENDING: Final = """
+WITH oldest AS MATERIALIZED (
+    SELECT next_try_at, poisoned_at FROM workflow_dispatch_events ORDER BY id LIMIT %(most)s::bigint
+)
+SELECT count(*), extract(epoch FROM statement_timestamp() - min(next_try_at) FILTER (
+    WHERE next_try_at <= statement_timestamp()
+))::float8
+FROM oldest WHERE poisoned_at IS NULL
+"""
+POISONED: Final = """
+SELECT count(*), count(DISTINCT run_id) FROM (
+    SELECT run_id FROM workflow_dispatch_events WHERE poisoned_at IS NOT NULL LIMIT %(most)s::bigint
+) AS event
+"""
+# Each by its own partial index.
+RUNS: Final = """
+SELECT (SELECT count(*) FROM (
+    SELECT FROM workflow_runs WHERE status = 'queued' AND mode = 'node' LIMIT %(most)s::bigint
+) AS run), (SELECT count(*) FROM (
+    SELECT FROM workflow_runs WHERE status = 'running' LIMIT %(most)s::bigint
+) AS run)
+"""
+# ticking: as many as people have written, with when the next tick is due; since its last change where no
+# ticker has reckoned that yet.
+SCHEDULES: Final = f"""
+WITH ticking AS MATERIALIZED (
+    SELECT statement_timestamp() - COALESCE(next_tick_at, updated_at) AS late FROM schedules WHERE {TICKS}
+)
+SELECT count(*), (SELECT count(*) FROM schedules WHERE NOT enabled),
+    count(*) FILTER (WHERE late > make_interval(secs => {LATE_S})),
+    GREATEST(extract(epoch FROM max(late)), 0)::float8
+FROM ticking
+"""  # noqa: S608 - fragments of our own
+
+
+class OutboxFigures(NamedTuple):
+    """Events by what is to become of them, and how long the oldest has been due."""
+
+    pending: int
+    lag_s: float
+    poisoned: int
+    poisoned_runs: int
+
+
+class RunFigures(NamedTuple):
+    """Runs that are not over."""
+
+    queued: int
+    running: int
+
+
+class ScheduleFigures(NamedTuple):
+    """Schedules, and how late the tick is that has been due longest."""
+
+    on: int
+    paused: int
+    late: int
+    lag_s: float
+
+
+class FigureRepository:
+    """Reads on the caller's connection; changes nothing."""
+
+    def __init__(self, conn: Handle) -> None:
+        self._sql = Statements(conn, WorkflowRun)
+
+    def outbox(self, *, most: int) -> OutboxFigures:
+        """Counts go up to `most`."""
+        ((pending, lag_s),) = self._sql.rows(PENDING, {"most": most})
+        ((poisoned, runs),) = self._sql.rows(POISONED, {"most": most})
+        return OutboxFigures(pending, lag_s or 0.0, poisoned, runs)
+
+    def runs(self, *, most: int) -> RunFigures:
+        """Counts go up to `most`."""
+        return RunFigures(*self._sql.rows(RUNS, {"most": most})[0])
+
+    def schedules(self) -> ScheduleFigures:
+        """All of them."""
+        ((on, paused, late, lag_s),) = self._sql.rows(SCHEDULES, {})
+        return ScheduleFigures(on, paused, late, lag_s or 0.0)

@@ -1,0 +1,145 @@
+"""Runs by what operators look for: lists, counts, pages to act on; never their documents."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, Final
+
+from queue_workflows.models import WorkflowRun
+from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.connection import Handle, Statements
+from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters
+from queue_workflows.states import RunStatus
+
+LINES: Final = """
+SELECT id, workflow_name, status, mode, priority, nodes_left, nodes_active, nodes_failed, labels::text,
+    statement_timestamp(), created_at, started_at, finished_at, error::text, cancel_requested_at,
+    cancel_reason, parent_run_id, dedupe_key, EXISTS (
+        SELECT FROM workflow_dispatch_events AS event
+        WHERE event.run_id = workflow_runs.id AND event.poisoned_at IS NOT NULL
+    )
+FROM workflow_runs{where}
+ORDER BY id DESC
+LIMIT %(limit)s::bigint
+"""
+COUNT: Final = "SELECT count(*) FROM (SELECT FROM workflow_runs{where} LIMIT %(limit)s::bigint) AS counted"
+PAGE: Final = "SELECT id FROM workflow_runs{where} ORDER BY id LIMIT %(limit)s::bigint"
+LAST_ID: Final = "SELECT id FROM workflow_runs ORDER BY id DESC LIMIT 1"
+# By the primary key: what begins alike stands together.
+NAMED: Final = """
+SELECT id FROM workflow_runs WHERE id BETWEEN %(first)s::uuid AND %(last)s::uuid ORDER BY id LIMIT 3
+"""
+# Through the index of poisoned events, of which there are few.
+_POISONED: Final = "id IN (SELECT run_id FROM workflow_dispatch_events WHERE poisoned_at IS NOT NULL)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """What a run has to be; None is anything, labels must all be there. Ages count from its start."""
+
+    workflow: str | None = None
+    status: tuple[str, ...] | None = None
+    labels: Mapping[str, Any] | None = None
+    poisoned: bool | None = None
+    older_than_s: float | None = None
+    newer_than_s: float | None = None
+    mode: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is about every run that there is, whatever its status."""
+        return not any(getattr(self, one.name) for one in fields(self) if one.name not in ("status", "mode"))
+
+    def where(self, *, after: uuid.UUID | None = None, until: uuid.UUID | None = None) -> Filters:
+        """The conditions; statuses as literals, so that the indexes of their own can be used."""
+        filters = Filters()
+        filters.add("workflow_name = %(workflow)s::text", workflow=self.workflow)
+        filters.add("mode = %(mode)s::text", mode=self.mode)
+        statuses = check.words_or_none("status", self.status, RunStatus)
+        if statuses:
+            literals = ", ".join(f"'{status}'" for status in sorted(statuses))
+            filters.always(f"status IN ({literals})")
+        labels = check.PayloadLimits().json_object("labels", dict(self.labels)) if self.labels else None
+        filters.add("labels @> %(labels)s::jsonb", labels=labels)
+        if self.poisoned:
+            filters.always(_POISONED)
+        for name, sign in (("older_than_s", "<="), ("newer_than_s", ">=")):
+            seconds = check.seconds_or_none(name, getattr(self, name))
+            ago = f"statement_timestamp() - make_interval(secs => %({name})s::float8)"
+            filters.add(f"created_at {sign} {ago}", **{name: seconds})
+        filters.add("id > %(after)s::uuid", after=after)
+        filters.add("id <= %(until)s::uuid", until=until)
+        return filters
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run as a line of a list; `at` is the database's clock."""
+
+    id: uuid.UUID
+    workflow: str
+    status: str
+    mode: str
+    priority: int
+    nodes_left: int
+    nodes_active: int
+    nodes_failed: int
+    labels: dict[str, Any]
+    at: datetime
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    error: dict[str, Any] | None
+    cancel_requested_at: datetime | None
+    cancel_reason: str | None
+    parent_run_id: uuid.UUID | None
+    dedupe_key: str | None
+    poisoned: bool
+
+
+class RunLinesRepository:
+    """Finds runs on the caller's connection; changes nothing."""
+
+    def __init__(self, conn: Handle) -> None:
+        self._sql = Statements(conn, WorkflowRun)
+
+    def lines(self, wanted: RunFilter, *, limit: int = 50) -> list[RunLine]:
+        """The newest runs that match."""
+        return [_line(row) for row in self._page(LINES, wanted.where(), limit)]
+
+    def count(self, wanted: RunFilter, *, at_most: int) -> int:
+        """How many match; counting stops at `at_most`."""
+        return int(self._page(COUNT, wanted.where(), at_most)[0][0])
+
+    def last_id(self) -> uuid.UUID | None:
+        """The newest run; None where there is none."""
+        rows = self._sql.rows(LAST_ID, {})
+        return rows[0][0] if rows else None
+
+    def page(
+        self, wanted: RunFilter, *, after: uuid.UUID | None, until: uuid.UUID, limit: int
+    ) -> list[uuid.UUID]:
+        """The next ids that match, the oldest first, none newer than `until`."""
+        return [row[0] for row in self._page(PAGE, wanted.where(after=after, until=until), limit)]
+
+    def named(self, beginning: str) -> list[uuid.UUID]:
+        """Up to three runs whose ids begin with these hexadecimal digits."""
+        params = {"first": uuid.UUID(beginning.ljust(32, "0")), "last": uuid.UUID(beginning.ljust(32, "f"))}
+        return [row[0] for row in self._sql.rows(NAMED, params)]
+
+    def _page(self, template: str, filters: Filters, limit: int) -> Any:
+        params = filters.params | {"limit": check.whole("limit", limit, 1, 10 * LONGEST_PAGE)}
+        return self._sql.rows(template.replace("{where}", filters.where), params)
+
+
+def _line(row: Any) -> RunLine:
+    values = list(row)
+    names = [one.name for one in fields(RunLine)]
+    for name in ("labels", "error"):
+        place = names.index(name)
+        values[place] = None if values[place] is None else json.loads(values[place])
+    return RunLine(*values)

@@ -1,0 +1,197 @@
+"""Signs of life of workers, and who has gone silent with work in hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+from queue_workflows.models import WorkerHeartbeat
+from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.table import Filters, Repository, Table
+from queue_workflows.repositories.workers.obedience import STANDING, Standing, standings
+from queue_workflows.settings import check_queue_name
+from queue_workflows.states import JobFamily, WorkerState
+
+_TABLE: Final = Table(WorkerHeartbeat)
+
+# A fresh beat takes a dead flag back: whoever flagged it was wrong, or the worker woke up. And it learns how
+# many others there are, up to a thousand.
+BEAT: Final = """
+INSERT INTO worker_heartbeats (
+    worker_id, host_label, queue, pid, state, state_reason, current_job_family, current_job_id, jobs_held,
+    current_model, cached_models, versions, load, control_version, started_at, last_seen
+) VALUES (
+    %(worker_id)s::text, %(host_label)s::text, %(queue)s::text, %(pid)s::integer, %(state)s::text,
+    %(state_reason)s::text, %(current_job_family)s::text, %(current_job_id)s::bigint,
+    %(jobs_held)s::integer, %(current_model)s::text, %(cached_models)s::jsonb, %(versions)s::jsonb,
+    %(load)s::jsonb, %(control_version)s::bigint, statement_timestamp(), statement_timestamp()
+)
+ON CONFLICT (worker_id) DO UPDATE SET
+    host_label = EXCLUDED.host_label, queue = EXCLUDED.queue, pid = EXCLUDED.pid, state = EXCLUDED.state,
+    state_reason = EXCLUDED.state_reason, current_job_family = EXCLUDED.current_job_family,
+    current_job_id = EXCLUDED.current_job_id, jobs_held = EXCLUDED.jobs_held,
+    current_model = EXCLUDED.current_model, cached_models = EXCLUDED.cached_models,
+    versions = EXCLUDED.versions, load = EXCLUDED.load, control_version = EXCLUDED.control_version,
+    last_seen = EXCLUDED.last_seen, last_flagged_dead_at = NULL
+RETURNING (
+    SELECT count(*) FROM (
+        SELECT FROM worker_heartbeats AS other
+        WHERE other.last_seen > statement_timestamp() - interval '1 minute'
+            AND other.worker_id <> %(worker_id)s::text
+        LIMIT 1000
+    ) AS lately
+)
+"""
+FETCH: Final = _TABLE.sql("SELECT {columns} FROM worker_heartbeats WHERE worker_id = %(worker_id)s::text")
+COUNTS: Final = """
+SELECT queue, state, count(*) FROM worker_heartbeats GROUP BY queue, state ORDER BY queue, state
+"""
+_HOLDS: Final = """(
+    EXISTS (SELECT FROM workflow_node_jobs WHERE claimed_by = {worker_id} AND status = 'running')
+    OR EXISTS (SELECT FROM ingest_jobs WHERE claimed_by = {worker_id} AND status = 'running')
+)"""
+_IS_HOLDING: Final = _HOLDS.replace("{worker_id}", "worker.worker_id")
+# Literal, for the planner; a row that is locked is one that beats, or that somebody else sees to.
+_AT_ONCE: Final = "LIMIT 200 FOR UPDATE SKIP LOCKED"
+# silent: only who holds running jobs, as an idle worker that went away harms nobody; flagged once a silence.
+FLAG_DEAD: Final = (
+    _TABLE.sql("""
+WITH silent AS MATERIALIZED (
+    SELECT worker_id FROM worker_heartbeats AS worker
+    WHERE last_seen < statement_timestamp() - make_interval(secs => %(older_than_s)s::float8)
+        AND last_flagged_dead_at IS NULL AND {is_holding}
+    {at_once}
+)
+UPDATE worker_heartbeats SET last_flagged_dead_at = statement_timestamp()
+WHERE worker_id = ANY (ARRAY(SELECT worker_id FROM silent))
+RETURNING {columns}
+""")
+    .replace("{is_holding}", _IS_HOLDING)
+    .replace("{at_once}", _AT_ONCE)
+)
+# gone: who holds nothing either, so that nobody needs the row to take anything back. A quarantine is an
+# operator's to end, however long its supervisor is away.
+FORGET: Final = """
+WITH gone AS MATERIALIZED (
+    SELECT worker_id FROM worker_heartbeats AS worker
+    WHERE last_seen < statement_timestamp() - make_interval(secs => %(older_than_s)s::float8)
+        AND state <> 'quarantined' AND NOT {is_holding}
+    {at_once}
+)
+DELETE FROM worker_heartbeats WHERE worker_id = ANY (ARRAY(SELECT worker_id FROM gone))
+RETURNING worker_id
+""".replace("{is_holding}", _IS_HOLDING).replace("{at_once}", _AT_ONCE)
+SIGNS: Final = """
+SELECT worker_id, last_seen, last_flagged_dead_at IS NOT NULL FROM worker_heartbeats
+WHERE worker_id = ANY (%(worker_ids)s::text[])
+"""
+HOLDS_JOBS: Final = "SELECT " + _HOLDS.replace("{worker_id}", "%(worker_id)s::text")
+DELETE: Final = "DELETE FROM worker_heartbeats WHERE worker_id = %(worker_id)s::text RETURNING worker_id"
+
+
+class Sign(NamedTuple):
+    """The least that is known of a worker: when it beat last, and whether somebody flagged it dead since."""
+
+    last_seen: datetime
+    flagged: bool
+
+
+class HeartbeatRepository(Repository[WorkerHeartbeat]):
+    """Heartbeats on the caller's connection."""
+
+    _table = _TABLE
+
+    def beat(
+        self,
+        worker_id: str,
+        *,
+        host_label: str,
+        queue: str,
+        pid: int,
+        state: str,
+        state_reason: str | None = None,
+        current_job: tuple[str, int] | None = None,
+        jobs_held: int = 0,
+        current_model: str | None = None,
+        cached_models: Iterable[str] = (),
+        versions: dict[str, Any] | None = None,
+        load: dict[str, Any] | None = None,
+        control_version: int = 0,
+    ) -> int:
+        """Say that a worker lives and what it does now; `current_job` is its family and its id.
+
+        How many others were heard of within the last minute, up to a thousand.
+        """
+        family, job_id = (None, None) if current_job is None else current_job
+        params = {
+            "worker_id": check.text("worker_id", worker_id),
+            "host_label": check.text("host_label", host_label),
+            "queue": check_queue_name(queue),
+            "pid": check.whole("pid", pid, 1, check.INT_MAX),
+            "state": check.word("state", state, WorkerState),
+            "state_reason": check.text_or_none("state_reason", state_reason, max_bytes=check.TEXT_BYTES),
+            "current_job_family": None if family is None else check.word("family", family, JobFamily),
+            "current_job_id": job_id,
+            "jobs_held": check.whole("jobs_held", jobs_held, 0, check.INT_MAX),
+            "current_model": check.text_or_none("current_model", current_model),
+            "cached_models": self._limits.json(list(cached_models)),
+            "versions": self._limits.json_object("versions", versions),
+            "load": self._limits.json_object("load", load),
+            "control_version": control_version,
+        }
+        return int(self._sql.rows(BEAT, params)[0][0])
+
+    def fetch(self, worker_id: str) -> WorkerHeartbeat | None:
+        """One worker's last beat, or None."""
+        return self._first(FETCH, {"worker_id": worker_id})
+
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many workers there are, by queue and state; the silent ones too."""
+        return self._counts(COUNTS)
+
+    def standing(self, host_label: str = "*", queue: str = "*") -> list[Standing]:
+        """Workers of a host and queue, `*` for any, each with what it has to obey; the silent ones too."""
+        params = {"host_label": check.text("host_label", host_label), "queue": check.text("queue", queue)}
+        return standings(self._sql.rows(STANDING, params))
+
+    def flag_dead(self, *, older_than_s: float) -> list[WorkerHeartbeat]:
+        """Flag workers that hold running jobs and were not heard of for so long; those flagged now."""
+        return self._all(FLAG_DEAD, {"older_than_s": check.seconds("older_than_s", older_than_s)})
+
+    def forget(self, *, older_than_s: float) -> int:
+        """Delete the beats of workers that hold nothing and were not heard of for so long; how many."""
+        params = {"older_than_s": check.seconds("older_than_s", older_than_s)}
+        return len(self._sql.rows(FORGET, params))
+
+    def signs(self, worker_ids: Iterable[str]) -> dict[str, Sign]:
+        """What is known of these workers; one that never beat is not among them."""
+        rows = self._sql.rows(SIGNS, {"worker_ids": list(worker_ids)})
+        return {worker_id: Sign(last_seen, flagged) for worker_id, last_seen, flagged in rows}
+
+    def holds_jobs(self, worker_id: str) -> bool:
+        """Whether any job is running in a worker's name."""
+        return bool(self._sql.rows(HOLDS_JOBS, {"worker_id": worker_id})[0][0])
+
+    def delete(self, worker_id: str) -> bool:
+        """Forget a worker; whether there was one."""
+        return bool(self._sql.rows(DELETE, {"worker_id": worker_id}))
+
+    # Last, because its name hides the builtin from the annotations below it.
+    def list(
+        self,
+        *,
+        host_label: str | None = None,
+        queue: str | None = None,
+        state: str | Iterable[str] | None = None,
+        flagged_dead: bool | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> list[WorkerHeartbeat]:
+        """Workers by id; `after` is the id that the page before ended with."""
+        filters = Filters()
+        filters.add("host_label = %(host_label)s::text", host_label=host_label)
+        filters.add("queue = %(queue)s::text", queue=queue)
+        filters.add("state = ANY(%(state)s::text[])", state=check.words_or_none("state", state, WorkerState))
+        filters.add("(last_flagged_dead_at IS NOT NULL) = %(flagged)s::boolean", flagged=flagged_dead)
+        return self._page(filters, by="worker_id", after=after, limit=limit, newest_first=False)
