@@ -16,8 +16,8 @@ from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.repositories import NodeJobRepository
 from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.sql.checks import PayloadLimits
-from queue_workflows.roles.claim_terms import Terms
-from queue_workflows.roles.warm_intake import WarmIntake
+from queue_workflows.roles.worker.claims.session_by_model import WarmIntake
+from queue_workflows.roles.worker.claims.terms import Terms
 
 LOCK = "SELECT FROM workflow_node_jobs WHERE id = {} FOR UPDATE"
 

@@ -25,7 +25,7 @@ from queue_workflows.host.janitor import Deed, look_at, tidy
 from queue_workflows.host.lifetime import kill_trees
 from queue_workflows.host.locks import HostLock, lock_file_name
 from queue_workflows.host.resources import ResourceKind
-from queue_workflows.roles.janitor import MOST_AT_ONCE, Janitor, JanitorOptions
+from queue_workflows.roles.janitor.janitor import MOST_AT_ONCE, Janitor, JanitorOptions
 from queue_workflows.roles.loop import Halt, Waiter
 
 TESTS = Path(__file__).parents[1]
@@ -311,7 +311,7 @@ def test_what_was_known_of_a_directory_is_dropped_with_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is replaced between two looks of one round: who holds a lock of the former one is found."""
-    monkeypatch.setattr("queue_workflows.roles.janitor._REMOVED_FOR_S", 1000.0)
+    monkeypatch.setattr("queue_workflows.roles.janitor.janitor._REMOVED_FOR_S", 1000.0)
     bench.leftovers.make("lost-1")
 
     def replaced() -> list[str]:
@@ -364,8 +364,8 @@ def test_the_lock_stays_held_while_something_of_a_teardown_cannot_be_ended(
     def kill(pids: list[int], **how: Any) -> list[int]:
         return kill_trees(pids, **how) + ([4711] if stuck.is_set() else [])
 
-    monkeypatch.setattr("queue_workflows.roles.sweep.kill_trees", kill)
-    monkeypatch.setattr("queue_workflows.roles.janitor._LEFT_AGAIN_S", 0.01)
+    monkeypatch.setattr("queue_workflows.roles.tree_end_thread.kill_trees", kill)
+    monkeypatch.setattr("queue_workflows.roles.janitor.janitor._LEFT_AGAIN_S", 0.01)
     bench.leftovers.make("lost-1")
     with Waiter() as waiter:
         janitor = bench.janitor(waiter, once=False)

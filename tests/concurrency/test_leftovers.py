@@ -18,7 +18,7 @@ from support.workers import patiently, running_worker
 from queue_workflows.host.lifetime import MARK, SHORTEST_MARK
 from queue_workflows.host.locks import HostLock
 from queue_workflows.repositories import IngestJobRepository
-from queue_workflows.roles.leaving import bear_mark
+from queue_workflows.roles.process_exit import bear_mark
 
 pytestmark = linux_only
 

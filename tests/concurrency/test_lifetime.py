@@ -479,7 +479,7 @@ def test_a_worker_that_is_executed_anew_keeps_no_zombie() -> None:
     """What it comes back as has never heard of the children that it had, so it would never wait for them."""
     status, said = run("""
 import psutil
-from queue_workflows.roles.leaving import execute_anew
+from queue_workflows.roles.process_exit import execute_anew
 class Identity:
     def hand_on(self, jobs_done): os.environ["AGAIN"] = "yes"
 if "AGAIN" in os.environ:

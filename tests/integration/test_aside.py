@@ -11,7 +11,7 @@ from support.claimed_jobs import ingest_job
 from support.workers import until
 
 from queue_workflows.errors import LeaseLost
-from queue_workflows.roles.aside import Aside
+from queue_workflows.roles.worker.common.side_connection import Aside
 
 SELF = "SELECT pg_backend_pid()"
 

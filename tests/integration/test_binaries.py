@@ -32,7 +32,7 @@ from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepos
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.hooks.binaries import BinaryFence, BinaryRepository, Installed
 from queue_workflows.repositories.workers.machines import MachineRepository
-from queue_workflows.roles.aside import Aside
+from queue_workflows.roles.worker.common.side_connection import Aside
 from queue_workflows.states import BinaryStatus, JobStatus, check_move
 
 

@@ -18,7 +18,7 @@ from queue_workflows.engine.runs import dispatcher as dispatching
 from queue_workflows.engine.runs.dispatcher import Dispatcher, Woken
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.runs.outbox import BEGUN_AT_ONCE, EVENTS_AT_ONCE
-from queue_workflows.roles.orchestrator import Orchestrator
+from queue_workflows.roles.orchestrator.orchestrator import Orchestrator
 
 CHAIN = {"nodes": [{"id": "a", "module": "m"}, {"id": "b", "module": "m", "depends_on": ["a"]}]}
 

@@ -20,12 +20,13 @@ from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.claims.unusable_rows import Faults, faults_of
 from queue_workflows.repositories.limits.slots import SlotRepository, Want
 from queue_workflows.repositories.sql.checks import PayloadLimits
-from queue_workflows.roles import exchange, intake
-from queue_workflows.roles.claim_terms import Terms
-from queue_workflows.roles.exchange import Exchange
-from queue_workflows.roles.intake import Intake
-from queue_workflows.roles.outfit import Outfit
-from queue_workflows.roles.turns import Turns
+from queue_workflows.roles.worker.claims import session
+from queue_workflows.roles.worker.claims.session import Intake
+from queue_workflows.roles.worker.claims.terms import Terms
+from queue_workflows.roles.worker.common.parts import Outfit
+from queue_workflows.roles.worker.concurrent import end_and_claim
+from queue_workflows.roles.worker.concurrent.end_and_claim import Exchange
+from queue_workflows.roles.worker.guardian.claim_mutex import Turns
 
 KEY = "host:example.org"
 # Few enough for a test, and as many as an exchange asks ahead for.
@@ -124,7 +125,7 @@ def test_each_row_is_looked_at_once(jobs: Jobs, main: MainThread, monkeypatch: p
         looked.append(len(claimed))
         return faults_of(claimed)
 
-    for module in (exchange, intake):
+    for module in (end_and_claim, session):
         monkeypatch.setattr(module, "faults_of", look, raising=False)
     in_time(main.turn)
     main.exchanging.read()

@@ -19,8 +19,8 @@ from support.workers import until
 from queue_workflows.repositories import HeartbeatRepository, RunRepository
 from queue_workflows.repositories.reports import metrics
 from queue_workflows.repositories.workers.hardware import HardwareRepository
-from queue_workflows.roles import figures as reading
-from queue_workflows.roles.figures import AWAY, FigureReader, read_figures
+from queue_workflows.roles.probes import figures as reading
+from queue_workflows.roles.probes.figures import AWAY, FigureReader, read_figures
 from queue_workflows.telemetry.exposition import exposed
 from queue_workflows.telemetry.names import FIGURES
 

@@ -19,7 +19,7 @@ from support.workers import until
 from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.repositories.workers.hardware import HardwareRepository
 from queue_workflows.repositories.workers.quarantine import QuarantineRepository
-from queue_workflows.roles.hardware_desk import HardwareDesk
+from queue_workflows.roles.supervisor.hardware_reports import HardwareDesk
 from queue_workflows.telemetry.cgroup import Share
 from queue_workflows.telemetry.hw.device import Device
 from queue_workflows.telemetry.hw.machine import Machine

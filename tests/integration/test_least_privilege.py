@@ -43,7 +43,7 @@ from queue_workflows.repositories import Ending, NewNodeJob, RateRepository, err
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.limits.rates import Rule
 from queue_workflows.repositories.schedules.schedules import checked_words
-from queue_workflows.roles.figures import read_figures
+from queue_workflows.roles.probes.figures import read_figures
 from queue_workflows.states import JobStatus
 
 TABLES = {*models.Base.metadata.tables, "queue_schema_version"}

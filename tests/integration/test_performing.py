@@ -16,7 +16,7 @@ from queue_workflows import set_invoke_context
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
-from queue_workflows.roles.performing import Performer
+from queue_workflows.roles.worker.common.run_job import Performer
 from queue_workflows.settings import Settings
 
 

@@ -10,7 +10,7 @@ from support.jobs import Jobs
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 from queue_workflows.repositories.workers.obedience import Obedience, Standing
-from queue_workflows.roles.obeying import await_obedience
+from queue_workflows.roles.await_workers import await_obedience
 
 
 @pytest.fixture(autouse=True)

@@ -23,11 +23,11 @@ from support.workers import until
 from queue_workflows.db import bootstrap
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
-from queue_workflows.roles.bookkeeper import Bookkeeper
 from queue_workflows.roles.loop import Halt, Waiter
-from queue_workflows.roles.slots import WorkerSpec
-from queue_workflows.roles.spares import Spares
-from queue_workflows.roles.supervisor import Supervisor
+from queue_workflows.roles.supervisor.database_thread import Bookkeeper
+from queue_workflows.roles.supervisor.slots import WorkerSpec
+from queue_workflows.roles.supervisor.spares import Spares
+from queue_workflows.roles.supervisor.supervisor import Supervisor
 from queue_workflows.settings import Settings
 
 READY = r"ready (\S+) (\d+)"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from queue_workflows.cli.supervisor import supervisor
-from queue_workflows.roles.supervisor import LONGEST_STOP_S
+from queue_workflows.roles.supervisor.supervisor import LONGEST_STOP_S
 from queue_workflows.settings import Settings
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"

@@ -21,8 +21,8 @@ from queue_workflows.host.fork_server import ForkServerLine
 from queue_workflows.host.lifetime import marks
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 from queue_workflows.roles.identity import INCARNATION
-from queue_workflows.roles.slots import ORCHESTRATOR, WorkerSpec, worth_a_spare
-from queue_workflows.roles.standby import SOCKET, is_called
+from queue_workflows.roles.supervisor.slots import ORCHESTRATOR, WorkerSpec, worth_a_spare
+from queue_workflows.roles.supervisor.standby import SOCKET, is_called
 
 ONE_JOB = ("--worker", "fetch --concurrency 1")
 STANDS_BY = r"a spare stands by, pid (\d+)"

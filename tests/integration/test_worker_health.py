@@ -19,8 +19,8 @@ from support.workers import running_worker, until
 
 from queue_workflows.cli.main import run
 from queue_workflows.repositories import WorkerControlRepository
-from queue_workflows.roles.health import HealthReport
-from queue_workflows.roles.probes import HealthServer
+from queue_workflows.roles.probes.health import HealthReport
+from queue_workflows.roles.probes.servers import HealthServer
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from queue_workflows.engine.outcomes import Stop
 from queue_workflows.host.deadman import DeadMan, boottime
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
 from queue_workflows.repositories.claims.hold_lease import Control
-from queue_workflows.roles.guardian import Guardian
 from queue_workflows.roles.identity import Identity
+from queue_workflows.roles.worker.guardian.guardian import Guardian
 from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState
 

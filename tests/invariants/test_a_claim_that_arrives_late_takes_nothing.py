@@ -11,7 +11,7 @@ from support.statement_proxy import Moment, StatementProxy
 from support.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
-from queue_workflows.roles.bookkeeper import Bookkeeper, Burial
+from queue_workflows.roles.supervisor.database_thread import Bookkeeper, Burial
 
 MOMENTS = pytest.mark.parametrize(
     "moment", [Moment.UNSENT, Moment.UNCOMMITTED], ids=lambda moment: moment.value

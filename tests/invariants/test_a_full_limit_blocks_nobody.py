@@ -16,7 +16,7 @@ from support.workers import until
 from queue_workflows.engine.outcomes import Stop
 from queue_workflows.repositories.limits.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository
 from queue_workflows.repositories.limits.slots import SlotRepository, Want
-from queue_workflows.roles.intake import Intake
+from queue_workflows.roles.worker.claims.session import Intake
 from queue_workflows.states import JobFamily
 
 KEY = "host:example.org"

@@ -25,7 +25,7 @@ from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.host.locks import Held, HostLock, lock_file_name, probe
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 from queue_workflows.repositories.claims.by_host_lock import HostLockRepository
-from queue_workflows.roles.lock_look import LockLook
+from queue_workflows.roles.worker.common.host_lock_checks import LockLook
 
 TASKS = {"QWF_APP": "support.limited_tasks", "QWF_MAX_CRASHES": "1000"}
 HELD = ("scheduled", "host_lock")

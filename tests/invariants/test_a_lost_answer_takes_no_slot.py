@@ -14,7 +14,7 @@ from support.limited_jobs import LimitedJobs, limited_jobs
 from queue_workflows.engine.limits.wait_loop import Errands
 from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.repositories.limits.slots import SlotRepository
-from queue_workflows.roles.aside import Aside
+from queue_workflows.roles.worker.common.side_connection import Aside
 
 KEY = "host:example.org"
 

@@ -16,7 +16,7 @@ from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.limits.wait_loop import Errands
 from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.engine.outcomes import Stop
-from queue_workflows.roles.intake import Intake
+from queue_workflows.roles.worker.claims.session import Intake
 
 KEY = "host:example.org"
 Told = list[tuple[int, Stop]]

@@ -21,8 +21,8 @@ from support.workers import SHORT_LEASE, patiently, until, worker_command, worke
 
 from queue_workflows.host.launcher import spawn
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
-from queue_workflows.roles.restarts import Next, Restarts, acted_on, crashed, describe
-from queue_workflows.roles.slots import WorkerSpec
+from queue_workflows.roles.supervisor.restarts import Next, Restarts, acted_on, crashed, describe
+from queue_workflows.roles.supervisor.slots import WorkerSpec
 
 APP = {"QWF_APP": "support.ending_tasks"}
 # What our own code says when nothing is wrong with the job that it was at, or what no restart mends.

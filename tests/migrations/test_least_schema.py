@@ -9,7 +9,7 @@ from queue_workflows.db import migrations
 from queue_workflows.db.migrations.chains import engine_chain
 from queue_workflows.models import IngestJob, WorkerHeartbeat, WorkflowNodeJob, WorkflowRun
 from queue_workflows.repositories.sql.table import Table
-from queue_workflows.roles.worker import MIN_SCHEMA
+from queue_workflows.roles.worker.single import MIN_SCHEMA
 
 
 @pytest.mark.parametrize("model", [IngestJob, WorkflowNodeJob, WorkflowRun, WorkerHeartbeat])

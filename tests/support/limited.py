@@ -16,8 +16,8 @@ from queue_workflows.repositories import ClaimedJob, IngestJobRepository, LimitR
 from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
-from queue_workflows.roles.claim_terms import Terms
-from queue_workflows.roles.intake import Intake
+from queue_workflows.roles.worker.claims.session import Intake
+from queue_workflows.roles.worker.claims.terms import Terms
 
 CLEAR_LIMITS = "TRUNCATE concurrency_limits, limit_slots"
 FAMILIES: dict[str, Any] = {"node": NodeJobRepository, "ingest": IngestJobRepository}

@@ -66,10 +66,10 @@ def main(workers: Sequence[str]) -> int:
     from queue_workflows.cli.logs import log_to_stderr
     from queue_workflows.cli.supervisor import commands
     from queue_workflows.config import effective_settings
-    from queue_workflows.roles.bookkeeper import Pace
-    from queue_workflows.roles.restarts import Restarts
-    from queue_workflows.roles.slots import Spec, WorkerSpec
-    from queue_workflows.roles.supervisor_process import supervise
+    from queue_workflows.roles.supervisor.database_thread import Pace
+    from queue_workflows.roles.supervisor.process import supervise
+    from queue_workflows.roles.supervisor.restarts import Restarts
+    from queue_workflows.roles.supervisor.slots import Spec, WorkerSpec
 
     log_to_stderr()
     settings = effective_settings()

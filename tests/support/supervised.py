@@ -198,9 +198,9 @@ def main(workers: Sequence[str]) -> int:
     from queue_workflows.cli.logs import log_to_stderr
     from queue_workflows.config import effective_settings
     from queue_workflows.gpu.devices import find_devices
-    from queue_workflows.roles.bookkeeper import Pace
-    from queue_workflows.roles.slots import EachDevice, RoleSpec, Spec, WorkerSpec
-    from queue_workflows.roles.supervisor_process import supervise
+    from queue_workflows.roles.supervisor.database_thread import Pace
+    from queue_workflows.roles.supervisor.process import supervise
+    from queue_workflows.roles.supervisor.slots import EachDevice, RoleSpec, Spec, WorkerSpec
 
     log_to_stderr()
     specs: list[Spec] = []

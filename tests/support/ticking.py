@@ -13,7 +13,7 @@ from queue_workflows.engine.schedules.declared import task_options
 from queue_workflows.engine.schedules.publish import Declaring
 from queue_workflows.models import Schedule
 from queue_workflows.roles.loop import Halt, Waiter
-from queue_workflows.roles.scheduler import Scheduler
+from queue_workflows.roles.scheduler.scheduler import Scheduler
 from queue_workflows.settings import Settings
 
 

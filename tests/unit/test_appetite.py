@@ -6,8 +6,8 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from queue_workflows.roles.appetite import EVERY_S, PER_HAND, Appetite
-from queue_workflows.roles.putting_aside import CROWD, PuttingAside
+from queue_workflows.roles.worker.common.fetch_size import EVERY_S, PER_HAND, Appetite
+from queue_workflows.roles.worker.common.unknown_tasks import CROWD, PuttingAside
 
 
 def test_a_page_is_what_it_had_of_the_last_one_twice_over() -> None:

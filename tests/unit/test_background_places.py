@@ -7,8 +7,8 @@ from typing import Any
 
 from support.claimed_jobs import node_job
 
-from queue_workflows.roles.background import HookCrew
-from queue_workflows.roles.crew import Crew
+from queue_workflows.roles.worker.concurrent.background_hooks import HookCrew
+from queue_workflows.roles.worker.concurrent.worker import Crew
 
 
 def test_what_ended_in_the_background_frees_no_place() -> None:

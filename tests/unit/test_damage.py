@@ -15,10 +15,10 @@ from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.host import last_word
 from queue_workflows.host.deadman import DeadMan
 from queue_workflows.host.last_word import PIPE, Announcer, LastWord
-from queue_workflows.roles import damage as damage_module
-from queue_workflows.roles.damage import Damage
-from queue_workflows.roles.hearing import Hearing
-from queue_workflows.roles.holdings import Holdings
+from queue_workflows.roles.worker.guardian import process_damage as damage_module
+from queue_workflows.roles.worker.guardian.held_jobs import Holdings
+from queue_workflows.roles.worker.guardian.process_damage import Damage
+from queue_workflows.roles.worker.guardian.stop_signals import Hearing
 
 
 class _Left(BaseException):

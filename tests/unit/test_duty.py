@@ -13,8 +13,8 @@ import pytest
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.limits.offered_host_locks import LockOffers
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
-from queue_workflows.roles.duty import Duty, WorkerOptions
-from queue_workflows.roles.worker import Worker
+from queue_workflows.roles.worker.common.lifecycle import Duty, WorkerOptions
+from queue_workflows.roles.worker.single import Worker
 
 
 class Held:

@@ -10,7 +10,7 @@ import pytest
 from support.workers import until
 
 from queue_workflows.engine.execution.guards import Budget, HeldJob
-from queue_workflows.roles.hands import Hands
+from queue_workflows.roles.worker.concurrent.job_threads import Hands
 
 PATIENCE_S = 30.0
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from queue_workflows.roles.health import STARTING, Pulse, judge
+from queue_workflows.roles.probes.health import STARTING, Pulse, judge
 
 PULSE = Pulse(
     worker_id="here:fetch:1", state="idle", main_at=100, guardian_at=100, database_at=100, is_busy=False

@@ -7,7 +7,7 @@ from typing import Any
 
 from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.host.deadman import DeadMan
-from queue_workflows.roles.holdings import Holdings
+from queue_workflows.roles.worker.guardian.held_jobs import Holdings
 
 
 def attempt(number: int) -> HeldJob:

@@ -6,10 +6,10 @@ import pytest
 
 from queue_workflows.host.hardening import RETIRE
 from queue_workflows.host.launcher import Child
-from queue_workflows.roles import isolation
-from queue_workflows.roles.isolation import CALM_S, Isolation
-from queue_workflows.roles.slots import Life, Slot, WorkerSpec
-from queue_workflows.roles.vigil import Signs
+from queue_workflows.roles.supervisor import single_job_processes
+from queue_workflows.roles.supervisor.liveness import Signs
+from queue_workflows.roles.supervisor.single_job_processes import CALM_S, Isolation
+from queue_workflows.roles.supervisor.slots import Life, Slot, WorkerSpec
 
 CALM = {"fetch": False}
 
@@ -35,7 +35,9 @@ class Stage:
     ) -> None:
         self.clock, self.told = Clock(), list[tuple[int, int]]()
         told = self.told
-        monkeypatch.setattr(isolation, "tell", lambda child, _fd, number: told.append((child.pid, number)))
+        monkeypatch.setattr(
+            single_job_processes, "tell", lambda child, _fd, number: told.append((child.pid, number))
+        )
         self.isolation = Isolation(self.clock, lambda _spec: can_fork, most=most, workers=lambda: workers)
         self.whole = Slot("fetch/1", WorkerSpec("fetch", (), shared_by), None)
         self.parts = self.isolation.crashed(self.whole)

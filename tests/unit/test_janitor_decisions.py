@@ -14,8 +14,8 @@ from queue_workflows.host.janitor import Deed, Vain, candidates, judge
 from queue_workflows.host.locks import Absent, Free, Held, Probe, Unusable
 from queue_workflows.host.reaping import end
 from queue_workflows.host.resources import registered_kinds
-from queue_workflows.roles.attending import Attending
-from queue_workflows.roles.slots import JANITOR
+from queue_workflows.roles.supervisor.janitor_when_needed import Attending
+from queue_workflows.roles.supervisor.slots import JANITOR
 from queue_workflows.settings import load_settings
 
 FREE = Free(Path("x"), None, None)

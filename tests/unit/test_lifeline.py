@@ -10,8 +10,8 @@ from contextlib import suppress
 import pytest
 from support.workers import until
 
-from queue_workflows.roles import lifeline
-from queue_workflows.roles.lifeline import PIPE, Lifeline, told
+from queue_workflows.roles import heartbeat_pipe
+from queue_workflows.roles.heartbeat_pipe import PIPE, Lifeline, told
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_who_did_not_look_himself_has_heard_nothing(line: Lifeline) -> None:
 
 def test_it_is_told_while_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """And no more when it is not, or nothing watches any more; what fails beside it keeps nothing from it."""
-    monkeypatch.setattr(lifeline, "EVERY_S", 0.01)
+    monkeypatch.setattr(heartbeat_pipe, "EVERY_S", 0.01)
     pipe, end = os.pipe()
     environ = {PIPE: str(end)}
     is_fine, asked = threading.Event(), threading.Event()
@@ -84,7 +84,7 @@ def test_it_is_told_while_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_supervisor_it_only_looks_after_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifeline, "EVERY_S", 0.01)
+    monkeypatch.setattr(heartbeat_pipe, "EVERY_S", 0.01)
     seen: list[None] = []
     with told(lambda: True, lambda: seen.append(None), {}):
         until(lambda: len(seen) > 1)

@@ -11,7 +11,7 @@ from support.workers import until
 
 from queue_workflows.cli.terminal import stdout_terminal
 from queue_workflows.cli.up import Prefixed
-from queue_workflows.roles.outlet import LONGEST_LINE, OneLog
+from queue_workflows.roles.merged_log import LONGEST_LINE, OneLog
 
 
 class Page:

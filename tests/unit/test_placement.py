@@ -11,9 +11,9 @@ import pytest
 
 from queue_workflows.gpu.release import Bounds, Sight
 from queue_workflows.host.flock import try_lock
-from queue_workflows.roles.hardware_desk import HardwareDesk
-from queue_workflows.roles.placement import Placement
-from queue_workflows.roles.slots import EachDevice, Slot, WorkerSpec
+from queue_workflows.roles.supervisor.gpu_placement import Placement
+from queue_workflows.roles.supervisor.hardware_reports import HardwareDesk
+from queue_workflows.roles.supervisor.slots import EachDevice, Slot, WorkerSpec
 from queue_workflows.telemetry.hw.device import Device
 from queue_workflows.telemetry.hw.machine import Machine
 from queue_workflows.telemetry.hw.reading import Devices, Reading

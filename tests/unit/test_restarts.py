@@ -8,8 +8,8 @@ import pytest
 
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.hardening import ASKED, RETIRE
-from queue_workflows.roles.restarts import Next, Restarts, acted_on, crashed, describe
-from queue_workflows.roles.slots import WorkerSpec
+from queue_workflows.roles.supervisor.restarts import Next, Restarts, acted_on, crashed, describe
+from queue_workflows.roles.supervisor.slots import WorkerSpec
 
 
 def follows(status: int, *options: str, lived_s: float = 5, deaths: int = 0, chance: float = 1.0):

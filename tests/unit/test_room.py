@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from queue_workflows.roles.room import AHEAD_LEAST, AHEAD_MOST, GIVE_BACK_AFTER_S, Room
+from queue_workflows.roles.worker.concurrent.claim_ahead import (
+    AHEAD_LEAST,
+    AHEAD_MOST,
+    GIVE_BACK_AFTER_S,
+    Room,
+)
 
 
 def at_pace(room: Room, *, per_ms: int, seconds: float, rounds: int = 100) -> tuple[float, int]:

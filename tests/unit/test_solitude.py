@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queue_workflows.roles.solitude import Solitude
+from queue_workflows.roles.worker.concurrent.suspect_isolation import Solitude
 
 
 def test_it_looks_once_per_poll() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from queue_workflows.roles.turns import Turns
+from queue_workflows.roles.worker.guardian.claim_mutex import Turns
 
 
 def test_who_waits_has_the_next_turn() -> None:

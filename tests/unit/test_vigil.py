@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from queue_workflows.repositories.workers.heartbeats import Sign
-from queue_workflows.roles.vigil import Signs, Vigil
+from queue_workflows.roles.supervisor.liveness import Signs, Vigil
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 NEVER = float("-inf")

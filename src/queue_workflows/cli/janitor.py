@@ -18,7 +18,7 @@ from queue_workflows.cli.seconds import Seconds
 from queue_workflows.errors import ExitCode
 
 if TYPE_CHECKING:
-    from queue_workflows.roles.janitor_process import Outcome
+    from queue_workflows.roles.janitor.process import Outcome
 
 _STDOUT: Final = 1
 _STDERR: Final = 2
@@ -56,8 +56,8 @@ def janitor(
     from queue_workflows.cli.supervisor import before_the_command
     from queue_workflows.config import effective_settings
     from queue_workflows.host.launcher import own_command, run_as_child_if_pid1
-    from queue_workflows.roles.janitor import JanitorOptions
-    from queue_workflows.roles.janitor_process import ROLE, run_janitor, run_reaper
+    from queue_workflows.roles.janitor.janitor import JanitorOptions
+    from queue_workflows.roles.janitor.process import ROLE, run_janitor, run_reaper
 
     if as_json and not (once or dry_run):
         raise click.UsageError("--json goes with --once or --dry-run: who runs on has a log")

@@ -37,8 +37,8 @@ def schema_refusal(invocation: Invocation) -> str | None:
     """
     from queue_workflows.db.engine import Database
     from queue_workflows.errors import SchemaAhead
-    from queue_workflows.roles.schema import wait_for_schema
-    from queue_workflows.roles.worker import MIN_SCHEMA
+    from queue_workflows.roles.schema_check import wait_for_schema
+    from queue_workflows.roles.worker.single import MIN_SCHEMA
 
     try:
         with Database.open(invocation.db_url, role="cli", creates=False) as database:

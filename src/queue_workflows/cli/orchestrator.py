@@ -35,8 +35,8 @@ def orchestrator(
     from queue_workflows.config import effective_settings
     from queue_workflows.db.engine import Database
     from queue_workflows.host.launcher import run_as_child_if_pid1
-    from queue_workflows.roles.orchestrator import OrchestratorOptions
-    from queue_workflows.roles.orchestrator_process import ROLE, run_orchestrator
+    from queue_workflows.roles.orchestrator.orchestrator import OrchestratorOptions
+    from queue_workflows.roles.orchestrator.process import ROLE, run_orchestrator
 
     run_as_child_if_pid1()
     log_to_stderr(debug=invocation.debug)

@@ -33,10 +33,10 @@ from queue_workflows.host.launcher import run_as_child_if_pid1
 from queue_workflows.repositories.reports.drain_progress import LATER, RETRY, OutcomeRepository, Outcomes
 from queue_workflows.repositories.sql.families import NODE
 from queue_workflows.repositories.workers.control import WorkerControlRepository
-from queue_workflows.roles.duty import family_of
-from queue_workflows.roles.outlet import OneLog
-from queue_workflows.roles.restarts import BoundedRestarts, crashed
-from queue_workflows.roles.supervisor_process import supervise
+from queue_workflows.roles.merged_log import OneLog
+from queue_workflows.roles.supervisor.process import supervise
+from queue_workflows.roles.supervisor.restarts import BoundedRestarts, crashed
+from queue_workflows.roles.worker.common.lifecycle import family_of
 from queue_workflows.states import JobStatus
 
 _LOOK_EVERY_S: Final = 0.5

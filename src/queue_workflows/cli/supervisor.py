@@ -21,8 +21,9 @@ from queue_workflows.gpu.devices import find_devices
 from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.launcher import own_command, run_as_child_if_pid1
 from queue_workflows.host.lifetime import hide_memory
-from queue_workflows.roles.attending import Attending
-from queue_workflows.roles.slots import (
+from queue_workflows.roles.supervisor.janitor_when_needed import Attending
+from queue_workflows.roles.supervisor.process import supervise
+from queue_workflows.roles.supervisor.slots import (
     GPU,
     JANITOR,
     ORCHESTRATOR,
@@ -32,7 +33,6 @@ from queue_workflows.roles.slots import (
     Spec,
     WorkerSpec,
 )
-from queue_workflows.roles.supervisor_process import supervise
 from queue_workflows.settings import Settings, check_queue_name
 
 MOST_WORKERS: Final = 1000

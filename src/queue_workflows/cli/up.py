@@ -24,10 +24,10 @@ from queue_workflows.errors import ExitCode
 from queue_workflows.host.hardening import bound_to_launcher
 from queue_workflows.host.launcher import run_as_child_if_pid1
 from queue_workflows.host.lifetime import hide_memory
-from queue_workflows.roles.attending import Attending
-from queue_workflows.roles.outlet import OneLog
-from queue_workflows.roles.slots import ORCHESTRATOR, SCHEDULER, Spec, WorkerSpec, slots_of
-from queue_workflows.roles.supervisor_process import supervise
+from queue_workflows.roles.merged_log import OneLog
+from queue_workflows.roles.supervisor.janitor_when_needed import Attending
+from queue_workflows.roles.supervisor.process import supervise
+from queue_workflows.roles.supervisor.slots import ORCHESTRATOR, SCHEDULER, Spec, WorkerSpec, slots_of
 
 OURSELVES: Final = "up"
 _COLOURS: Final = (

@@ -29,7 +29,7 @@ from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import Obedience, Standing
 from queue_workflows.repositories.workers.quarantine import QuarantineRepository
-from queue_workflows.roles.obeying import Awaited, await_obedience
+from queue_workflows.roles.await_workers import Awaited, await_obedience
 from queue_workflows.settings.fields import HOST_LABEL, QUEUE_NAME
 from queue_workflows.states import DesiredState
 

@@ -1,0 +1,158 @@
+"""The figures of a deployment, read from its database seldom enough to be asked for often.
+
+Whoever asks gets what was read last if that is young enough; else the first one reads and the others wait
+for it. A database that does not answer is a figure too, and is asked again no sooner.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows.db.failures import DATABASE_FAILED
+from queue_workflows.db.line import Line
+from queue_workflows.db.looking import at_one_moment
+from queue_workflows.repositories.reports.metrics import FigureRepository
+from queue_workflows.repositories.reports.queue_statistics import COUNTED, Statistics, StatisticsRepository
+from queue_workflows.repositories.workers.hardware import HardwareRepository
+from queue_workflows.roles.probes.hardware_figures import of_hardware
+from queue_workflows.telemetry.exposition import Figures, Point, Points
+
+_log = logging.getLogger(__name__)
+
+WINDOW_S: Final = 300.0
+STATEMENT_S: Final = 5.0
+# Longer than one who reads may take while the server answers; shorter than Prometheus waits.
+PATIENCE_S: Final = 8.0
+AWAY: Final[Figures] = {"qwf.database.up": [((), 0.0)]}
+
+
+class FigureReader:
+    """Reads on a connection of its own, opened when it is first asked; from any thread."""
+
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection[Any]],
+        *,
+        stale_s: float,
+        every_s: float,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._line = Line(connect)
+        self._stale_s = stale_s
+        self._every_s = every_s
+        self._now = now
+        self._reading = threading.Lock()
+        self._figures: Figures = AWAY
+        self._read_at: float | None = None
+        self._is_closed = False
+
+    def figures(self) -> Figures:
+        """Those of now, or of a few seconds ago; none any more once it is closed."""
+        if self._is_closed:
+            return {}
+        if not self._reading.acquire(timeout=PATIENCE_S):
+            # Whoever reads gets no answer; so would we.
+            self._line.cut_if_stuck(PATIENCE_S)
+            return AWAY
+        try:
+            if self._read_at is None or self._now() - self._read_at >= self._every_s:
+                self._figures = self._read_or_away()
+                self._read_at = self._now()
+            return self._figures
+        finally:
+            self._reading.release()
+
+    def close(self) -> None:
+        """Let go of the connection, if whoever reads gives it back in time."""
+        self._is_closed = True
+        if self._reading.acquire(timeout=1.0):
+            self._line.let_go()
+
+    def _read_or_away(self) -> Figures:
+        was_up = self._figures is not AWAY
+        try:
+            begun = self._now()
+            with self._line.asking() as connection, _bounded(connection):
+                figures = read_figures(connection, stale_s=self._stale_s)
+        except DATABASE_FAILED as exc:
+            self._line.let_go()
+            if was_up or self._read_at is None:
+                _log.warning("no figures: %s", " ".join(str(exc).split()))
+            return AWAY
+        if not was_up and self._read_at is not None:
+            _log.info("the database answers again")
+        return {**figures, "qwf.figures.duration": [((), self._now() - begun)]}
+
+
+@contextmanager
+def _bounded(connection: psycopg.Connection[Any]) -> Iterator[None]:
+    """One snapshot for all that is read, and a limit to what each statement may take."""
+    with at_one_moment(connection):
+        connection.execute(f"SET LOCAL statement_timeout = {int(STATEMENT_S * 1000)}")
+        yield
+
+
+def read_figures(connection: psycopg.Connection[Any], *, stale_s: float, most: int = COUNTED) -> Figures:
+    """All that `telemetry.names.FIGURES` names; counts go up to `most`."""
+    seen = StatisticsRepository(connection).read(stale_s=stale_s, window_s=WINDOW_S, most=most)
+    more = FigureRepository(connection)
+    outbox, runs, schedules = more.outbox(most=most), more.runs(most=most), more.schedules()
+    return {
+        "qwf.database.up": [((), 1.0)],
+        **_of_queues(seen),
+        "qwf.outbox.events": [(("pending",), outbox.pending), (("poisoned",), outbox.poisoned)],
+        "qwf.outbox.lag": [((), outbox.lag_s)],
+        "qwf.runs": [(("queued",), runs.queued), (("running",), runs.running)],
+        "qwf.runs.poisoned": [((), outbox.poisoned_runs)],
+        "qwf.schedules": [
+            (("on",), schedules.on),
+            (("paused",), schedules.paused),
+            (("late",), schedules.late),
+        ],
+        "qwf.schedules.lag": [((), schedules.lag_s)],
+        "qwf.jobs.stored": [((family,), max(rows, 0)) for family, rows in seen.stored.items()],
+        **of_hardware(HardwareRepository(connection).readings(), stale_s=stale_s),
+    }
+
+
+def _of_queues(seen: Statistics) -> dict[str, Points]:
+    jobs: list[Point] = []
+    held: list[Point] = []
+    waits: list[Point] = []
+    ages: list[Point] = []
+    ended: list[Point] = []
+    rates: list[Point] = []
+    workers: list[Point] = []
+    for one in seen.queues:
+        at = (one.family, one.queue)
+        states = {
+            "queued": one.queued,
+            "scheduled": one.scheduled,
+            "held": one.held.total(),
+            "awaiting_input": one.awaiting_input,
+            "running": one.running,
+        }
+        jobs += [((*at, state), count) for state, count in states.items()]
+        held += [((*at, reason), count) for reason, count in sorted(one.held.items())]
+        waits.append((at, one.oldest_queued_s or 0.0))
+        ages.append((at, one.longest_running_s or 0.0))
+        ended += [((*at, outcome), count) for outcome, count in sorted(one.finished.items())]
+        rates.append((at, one.per_minute["1m"] / 60))
+        workers += [((one.queue, state), count) for state, count in sorted(one.workers.items())]
+        workers.append(((one.queue, "silent"), one.silent_workers))
+    return {
+        "qwf.queue.jobs": jobs,
+        "qwf.queue.held": held,
+        "qwf.queue.wait": waits,
+        "qwf.queue.running.age": ages,
+        "qwf.queue.ended": ended,
+        "qwf.queue.rate": rates,
+        "qwf.workers": workers,
+    }

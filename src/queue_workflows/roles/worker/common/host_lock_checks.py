@@ -1,0 +1,64 @@
+"""What waits for a lock of this machine that nobody has by now: a worker looks, and queues it again."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from queue_workflows.engine.limits.held_host_locks import LOOK_EVERY_S
+from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK, HostLockRepository
+from queue_workflows.repositories.sql.checks import ELSEWHERE
+from queue_workflows.roles.worker.claims.terms import Terms
+from queue_workflows.roles.worker.common.connection import Touch
+from queue_workflows.roles.worker.guardian.held_jobs import Holdings
+
+# How soon to look again for jobs that another host leaves to those where their lock is free.
+ELSEWHERE_EVERY_S: Final = 2.0
+
+
+class LockLook:
+    """Of one worker, in its main thread, between two jobs."""
+
+    def __init__(self, terms: Terms, holdings: Holdings, touch: Touch) -> None:
+        self._queue = terms.queue
+        self._host = terms.host
+        self._locks = terms.locks
+        self._offers = terms.offers
+        self._takes = terms.takes_offers
+        self._holdings = holdings
+        self._touch = touch
+        self._missed_at = self._elsewhere_at = -math.inf
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to `look`."""
+        return now >= self._elsewhere_at or (self._locks.missed and now >= self._missed_at)
+
+    def look(self, now: float) -> bool:
+        """At the locks that jobs missed here, and those that jobs on hold need, whichever host missed them.
+
+        Whether the next claim has some of the latter, which are the first in line for each lock.
+        """
+        keys: list[str] = []
+        if self._locks.missed and now >= self._missed_at:
+            self._missed_at = now + LOOK_EVERY_S
+            keys = self._locks.freed()
+        if now >= self._elsewhere_at:
+            is_first, self._elsewhere_at = math.isinf(self._elsewhere_at), now + ELSEWHERE_EVERY_S
+            with self._holdings.bounded():
+                held = self._touch.repository().held_keys(HOST_LOCK, queue=self._queue)
+            if is_first:
+                # A worker of this host that missed them may have ended since, and would have looked for them.
+                self._locks.miss(held)
+            free = [key for key in held if self._locks.is_free(key)]
+            if self._takes:
+                self._offers.waited_for(held)
+                self._offers.offer(free)
+            else:
+                keys += free
+        if self._takes:
+            self._offers.offer(key for key in keys if key.startswith(ELSEWHERE))
+            keys = [key for key in keys if not key.startswith(ELSEWHERE)]
+        if keys:
+            with self._holdings.bounded():
+                HostLockRepository(self._touch.connected()).promote(keys, host=self._host)
+        return bool(self._offers)

@@ -1,0 +1,158 @@
+"""What a worker of either kind works with, put together once."""
+
+from __future__ import annotations
+
+import logging
+import os
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Final, Self
+
+from queue_workflows.db.dsn import secrets_of
+from queue_workflows.db.engine import Database
+from queue_workflows.db.listen import Listener
+from queue_workflows.engine.execution.executor import Loop
+from queue_workflows.engine.execution.guards import Budget, budget_of
+from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.engine.limits.wait_loop import Errands
+from queue_workflows.engine.limits.windows import Windows
+from queue_workflows.engine.upkeep.run_files import RUNS
+from queue_workflows.errors import HookError
+from queue_workflows.host.directories import opened
+from queue_workflows.repositories.claims.claim import Marks
+from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.sql.families import INGEST, Family
+from queue_workflows.roles.worker.common.connection import Touch
+from queue_workflows.roles.worker.common.leftover_processes import Leftovers
+from queue_workflows.roles.worker.common.lifecycle import Duty, WorkerOptions, family_of
+from queue_workflows.roles.worker.common.run_job import Performer
+from queue_workflows.roles.worker.common.side_connection import Aside
+from queue_workflows.roles.worker.guardian.guardian import Guardian
+from queue_workflows.settings import Settings
+from queue_workflows.states import JobFamily
+
+if TYPE_CHECKING:
+    from queue_workflows.hooks.performing import HookRunner
+
+_log = logging.getLogger(__name__)
+
+# How long a hook may take to end once it is told to.
+_GRACE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outfit:
+    """Shared by the main loop and nobody else, but for the guardian and `aside`."""
+
+    settings: Settings
+    options: WorkerOptions
+    family: Family
+    budget: Budget
+    guardian: Guardian
+    listener: Listener
+    aside: Aside
+    windows: Windows
+    marks: Marks
+    rng: Random
+    redactor: Redactor
+    touch: Touch
+    performer: Performer
+    duty: Duty
+    hooks: HookRunner | None
+
+    @classmethod
+    def of(
+        cls,
+        database: Database,
+        settings: Settings,
+        options: WorkerOptions,
+        *,
+        guardian: Guardian,
+        listener: Listener,
+        loop: Loop,
+        aside: Aside,
+    ) -> Self:
+        """Everything for a worker of this queue; its async jobs run on `loop`."""
+        family, rng = family_of(options.queue), Random()  # noqa: S311
+        marks = Marks(settings.poll_s, passes_by=family is INGEST)
+        redactor = Redactor(secrets_of(database.params))
+        touch = Touch(
+            lambda: database.connect(autocommit=True, hot=True),
+            guardian=guardian,
+            listener=listener,
+            marks=marks,
+            rng=rng,
+        )
+        hooks = _hooks_of(database, settings, guardian, aside, redactor)
+        performer = Performer(
+            settings,
+            connected=touch.connected,
+            loop=loop,
+            limits=guardian.terms.limits,
+            redactor=redactor,
+            rng=rng,
+            models=guardian.terms.models,
+            hooks=hooks,
+            ask=None if hooks is None else aside.ask,
+        )
+        return cls(
+            settings=settings,
+            options=options,
+            family=family,
+            budget=budget_of(options.queue, JobFamily(family.name), settings),
+            guardian=guardian,
+            listener=listener,
+            aside=aside,
+            windows=Windows(
+                Errands(aside.ask, on_failure=guardian.damage.leave_if_at_fault),
+                guardian.terms.kept,
+                guardian.terms.locks,
+                lease_s=guardian.holdings.lease_s,
+            ),
+            marks=marks,
+            rng=rng,
+            redactor=redactor,
+            touch=touch,
+            performer=performer,
+            duty=Duty(options, guardian=guardian, listener=listener, performer=performer, touch=touch),
+            hooks=hooks,
+        )
+
+    def leftovers(self, *, is_crew: bool) -> Leftovers:
+        """What ends the processes that jobs leave."""
+        grace_s = self.settings.cancel_grace_s
+        return Leftovers(self.guardian.terms.locks, cancel_grace_s=grace_s, is_crew=is_crew)
+
+
+def _hooks_of(
+    database: Database, settings: Settings, guardian: Guardian, aside: Aside, redactor: Redactor
+) -> HookRunner | None:
+    """What runs the hooks of a worker of theirs; imported for it alone, as others start often."""
+    if guardian.identity.queue != HOOKS_QUEUE:
+        return None
+    from queue_workflows.hooks.attempting import HookTerms
+    from queue_workflows.hooks.discovery import plugins_in
+    from queue_workflows.hooks.performing import HookRunner
+
+    if not settings.hook_dirs:
+        _log.warning("no directories of hooks: set QWF_HOOK_DIRS, or every hook will wait for another worker")
+    dirs = tuple(path.expanduser().absolute() for path in settings.hook_dirs)
+    try:
+        plugins_in(dirs)
+    except HookError as unreadable:
+        _log.warning("QWF_HOOK_DIRS: %s; until it can be read, every hook waits", unreadable.message)
+    with opened(settings.data_dir.absolute(), RUNS):  # who cannot work there would fail every hook
+        pass
+    terms = HookTerms(
+        dirs=dirs,
+        data_dir=settings.data_dir,
+        host_label=guardian.identity.host_label,
+        environ=dict(os.environ),
+        # It is over before its job would be ended together with its worker.
+        grace_s=min(_GRACE_S, settings.cancel_grace_s / 2),
+        dsns=tuple(dsn for dsn in (database.dsn, database.direct_dsn) if dsn),
+        worker_id=guardian.identity.worker_id,
+        lease_s=guardian.holdings.lease_s,
+        limits=guardian.terms.limits,
+    )
+    return HookRunner(terms, aside.ask, redactor=redactor)

@@ -1,0 +1,409 @@
+"""A worker with many jobs at once: the main thread is at the database, threads are at the jobs.
+
+    main thread                                     hands (N threads, one event loop)
+    ───────────                                     ─────────────────────────────────
+    gather what has ended
+    end those and claim the next: one statement ──> meanwhile jobs run, and end
+    guard what came, hand it over ─────────────────> begin
+    gather what has ended meanwhile …
+
+                  ┌───────────── nothing ended, no room: wait for an end ──────────────┐
+                  v                                                                    │
+    gather ──> may claim? ──> room for more? ──> end and claim ──> hand over ──────────┤
+                  │ no             │ no, or the queue is empty                         │
+                  │                └──> end what has ended ──> idle: advertised, polls ┤
+                  v                                                                    │
+               wind down: what is not begun is given back, what runs may end ──────────┘
+                  └── hands are empty ──> stop, park, or start afresh (`duty`)
+
+There is never more than one statement on its way, so what ends meanwhile goes with the next one: a finished
+job waits for one round to the database at most, and batches are as large as the load makes them. While each
+thread has work and there is room for few, ends gather until half of what waits has been begun, or for 10 ms.
+A job counts as done when its end is confirmed. How far ahead is claimed is in `room`, when a suspect is given
+the worker for itself in `solitude`; what happens when the database goes away in `touch`, and who ends a job
+that does not end in `judging`.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import psycopg
+
+from queue_workflows import clock as time
+from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.engine.execution.context import JobContext
+from queue_workflows.engine.execution.guards import HeldJob, budget_for
+from queue_workflows.errors import ExitCode, LeaseLost, QwfError
+from queue_workflows.host import last_word
+from queue_workflows.repositories.claims.begins import Rules, begin
+from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob
+from queue_workflows.roles.worker.common.parts import Outfit
+from queue_workflows.roles.worker.common.run_job import Performed
+from queue_workflows.roles.worker.common.unknown_tasks import PuttingAside
+from queue_workflows.roles.worker.concurrent.claim_ahead import Room
+from queue_workflows.roles.worker.concurrent.end_and_claim import Exchange
+from queue_workflows.roles.worker.concurrent.job_threads import Hands
+from queue_workflows.roles.worker.concurrent.suspect_isolation import Solitude
+from queue_workflows.states import JobStatus, WorkerState
+
+_log = logging.getLogger(__name__)
+
+_FIRST_LOOK_S: Final = 0.005
+# How long ends may gather while there is work for each thread and no room for more.
+_GATHER_S: Final = 0.01
+_NEVER: Final = float("inf")
+# How long jobs may take to stop by themselves when their worker cannot go on.
+_FAILING_GRACE_S: Final = 1.0
+
+
+class Crew:
+    """The main thread's loop; what it shares with the guardian is in the guardian."""
+
+    def __init__(self, outfit: Outfit) -> None:
+        self._settings = outfit.settings
+        self._options = outfit.options
+        self._queue = outfit.options.queue
+        self._family = outfit.family
+        self._guardian = outfit.guardian
+        self._holdings = outfit.guardian.holdings
+        self._listener = outfit.listener
+        self._aside = outfit.aside
+        self._windows = outfit.windows
+        self._budget = outfit.budget
+        self._marks = outfit.marks
+        self._rng = outfit.rng
+        self._redactor = outfit.redactor
+        self._touch = outfit.touch
+        self._performer = outfit.performer
+        self._duty = outfit.duty
+        self.hands = Hands(
+            outfit.options.concurrency,
+            perform=self._perform,
+            ring=outfit.listener.interrupt,
+            begins=last_word.own.begins,
+        )
+        # Of hooks nothing is left.
+        self._left = outfit.leftovers(is_crew=True) if outfit.hooks is None else None
+        self._room = Room(outfit.options.concurrency)
+        self._solitude = Solitude(outfit.settings.poll_s, is_last=outfit.hooks is None, rng=outfit.rng)
+        self._unknown = PuttingAside(outfit.options.queue)
+        self._exchange = Exchange(outfit, self)
+        # What the last claims have shown: nothing for who has others beside it, nothing for who is alone.
+        self._is_empty = self._is_empty_alone = False
+        self._look_at = 0.0
+        self._pause = _FIRST_LOOK_S
+
+    def run(self) -> ExitCode:
+        """Claim and work until there is a reason to stop."""
+        self._touch.connected()
+        self._duty.fetch_what_waited_for_us()
+        self._guardian.is_claiming = True
+        # What is there by now stays: to look through it again and again would cost every job its share.
+        gc.freeze()
+        try:
+            while (status := self._turn()) is None:
+                pass
+        except (psycopg.Error, QwfError):
+            self._let_go_of_all()
+            raise
+        self.hands.close()
+        return status
+
+    def _turn(self) -> ExitCode | None:
+        """One round: at most one statement, or a wait."""
+        self._guardian.main_at = now = time.monotonic()
+        self._gather(now)
+        may_claim = self._duty.may_claim()
+        if self._exchange.must_read or not may_claim or self._has_another_question(now):
+            self._exchange.read()
+        if not may_claim:
+            return self._wind_down()
+        if not self._exchange.unread:
+            self._ask_else(now)
+        limit, alone = self._wanted(now)
+        if limit and self._room.is_little(limit, self.hands.waiting):
+            limit, alone = self._wanted_later()
+        if limit:
+            self._exchange.exchange(limit, alone)
+        elif self._exchange.unread:
+            self._exchange.read()
+        elif self._exchange.unwritten:
+            self._exchange.write()
+        elif self._options.drain and self._is_drained():
+            return None if self._fetches_more(now, at_last=True) else ExitCode.DONE
+        else:
+            self._wait(now)
+        return None
+
+    def _ask_else(self, now: float) -> None:
+        """What there is to ask beside ends and claims."""
+        if self._duty.fetch_again(now):
+            self.unsure()
+        if self._unknown.is_due:
+            self._unknown.put_aside(self._touch)
+        if self._is_empty:
+            self._fetches_more(now)
+
+    # What to do next.
+
+    @property
+    def is_for_a_suspect(self) -> bool:
+        """Whether the hands were emptied for a suspect, which then comes before what is not suspect."""
+        return self._solitude.is_wanted
+
+    def _is_drained(self) -> bool:
+        return self._is_empty_alone and not self._holdings.count()
+
+    def _in_hand(self) -> int:
+        """How many jobs are held that take a place."""
+        return self._holdings.count()
+
+    def _over(self) -> int:
+        """How many of these have ended, and are held until that is confirmed."""
+        return len(self._exchange.unwritten) + self._exchange.ending
+
+    def _has_another_question(self, now: float) -> bool:
+        """Whether the database is to be asked something else than to end and to claim."""
+        solitude = self._solitude
+        return (
+            self._unknown.is_due or solitude.is_wanted or solitude.must_look(now) or self._duty.must_ask(now)
+        )
+
+    def _gather(self, now: float) -> None:
+        """What has ended, and what has waited for too long."""
+        ended = self.hands.ended()
+        if ended:
+            self._room.ended(len(ended), sum([held.ended - held.started for held in ended]))
+            self._exchange.unwritten += ended
+        give_back_at = self._room.give_back_at(self.hands.waiting)
+        if give_back_at is not None and now >= give_back_at:
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """What no thread has begun goes back to its place, uncounted."""
+        back = self.hands.take_back()
+        self._room.taken_back(len(back))
+        for held in back:
+            held.ending, held.is_ending = Ending(held.job.fence, JobStatus.QUEUED), True
+        self._exchange.unwritten += back
+
+    def _wanted(self, now: float) -> tuple[int, bool]:
+        """How many jobs to claim now, and whether alone."""
+        in_hand, unread = self._in_hand(), self._exchange.unread
+        if not in_hand and (self._solitude.is_wanted or self._is_empty):
+            # Whatever there is beside this worker's own jobs has been looked at: the head, whoever it is.
+            return (0, False) if self._is_empty_alone and now < self._look_at else (1, True)
+        if self._is_being_alone(in_hand, now):
+            return 0, False
+        if self._is_empty and now < self._look_at:
+            return 0, False
+        waiting = self.hands.waiting
+        free = self._room.free(in_hand - waiting - self._over(), waiting, now, unread=unread)
+        return int(max(0, min(free, self._duty.left() - self._holdings.count() - unread))), False
+
+    def _wanted_later(self) -> tuple[int, bool]:
+        """The same when the threads have begun half of what they have, or soon."""
+        half = self.hands.waiting // 2
+        self.hands.gathered(lambda: self._listen(_GATHER_S), waiting=half)
+        now = time.monotonic()
+        self._gather(now)
+        return self._wanted(now)
+
+    def _is_being_alone(self, in_hand: int, now: float) -> bool:
+        """Whether a suspect is in hand, or the hands are being emptied for one."""
+        if in_hand == 1 and any(held.job.suspect for held in self._holdings.all()):
+            return True
+        if in_hand and self._solitude.must_look(now):
+            self._solitude.seen(self._suspect_waits(), now)
+            if self._solitude.is_wanted:
+                _log.info("it is a suspect's turn: claiming nothing until the jobs in hand have ended")
+                self._take_back()
+        return self._solitude.is_wanted and not self._solitude.lost_patience(now)
+
+    def _suspect_waits(self) -> bool:
+        try:
+            return self._touch.repository().has_suspect(self._queue)
+        except DATABASE_AWAY as exc:
+            self._exchange.lost(exc)
+            return False
+
+    def _wind_down(self) -> ExitCode | None:
+        """Nothing more is claimed; with empty hands this ends, parks, or starts the worker afresh."""
+        if self.hands.waiting:
+            self._take_back()
+        if self._exchange.unwritten:
+            self._exchange.write()
+        elif self._holdings.count():
+            self._await(self._settings.poll_s)
+        elif (status := self._duty.reason_to_stop()) is not None:
+            return status
+        elif self._guardian.wish is not None:
+            self._duty.park(self._guardian.wish)
+            self._is_empty = self._is_empty_alone = False
+        return None
+
+    def _let_go_of_all(self) -> None:
+        """What runs goes back before a failure ends the worker: no job is to blame for it."""
+        self._exchange.read()
+        self._guardian.release_all("its worker failed", time.monotonic() + _FAILING_GRACE_S)
+        while self._holdings.count():
+            self._guardian.main_at = now = time.monotonic()
+            self._gather(now)
+            self._take_back()
+            if self._exchange.unwritten:
+                self._exchange.write()
+            else:
+                self._await(self._settings.poll_s)
+
+    def _wait(self, now: float) -> None:
+        """Wait for the end of a job, or where a writer's NOTIFY finds us."""
+        timeout = self._settings.poll_s
+        if self._is_empty and self._look_at > now:
+            timeout = min(self._idle_for(now), self._duty.fetch_in(now))
+        else:
+            # There is no room, also for what may have come: whose end makes some rings.
+            self.unsure()
+            self._duty.leave_idle()
+        give_back_at = self._room.give_back_at(self.hands.waiting)
+        if give_back_at is not None:
+            timeout = min(timeout, give_back_at - now)
+        self._await(timeout)
+
+    def _idle_for(self, now: float) -> float:
+        """Until when to wait for a wake, advertised."""
+        if not self._holdings.count():
+            self._guardian.doing(WorkerState.IDLE)
+        if not self._listener.is_wanted(self._queue):
+            self._listener.advertise(self._queue)
+        if self._listener.must_look_again():
+            # Somebody who inserted before we advertised may commit without a wake.
+            self._look_at, self._pause = min(self._look_at, now + self._pause), self._pause * 2
+        return self._look_at - now
+
+    def _await(self, timeout: float) -> None:
+        self.hands.awaited(lambda: self._listen(max(0.0, timeout)))
+
+    def _listen(self, timeout: float) -> None:
+        if (wake := self._listener.wait(timeout)) is None:
+            self._guardian.cut_if_stuck()
+            self._aside.cut_if_stuck(self._settings.stale_heartbeat_s)
+        elif wake.reason != "interrupted":
+            self._pause = _FIRST_LOOK_S
+            self._is_empty = self._is_empty_alone = False
+
+    # What a claim brought.
+
+    def held(self, jobs: Sequence[ClaimedJob], reading: float) -> list[HeldJob]:
+        """Jobs that were claimed after this reading of the clock, as they are guarded."""
+        usual, until = self._budget, reading + self._holdings.lease_s
+        return [
+            HeldJob(
+                job,
+                self._context(job),
+                budget_for(job, usual) if job.timeout_s or job.stall_timeout_s else usual,
+                _NEVER,
+                until,
+            )
+            for job in jobs
+        ]
+
+    def taken(self, claimed: list[HeldJob], *, alone: bool) -> None:
+        """They are guarded, and may begin."""
+        self._learn(alone)
+        self._hand_over(claimed)
+
+    def unsure(self) -> None:
+        """There may be something to claim, whatever was seen before."""
+        self._is_empty = self._is_empty_alone = False
+
+    def _fetches_more(self, now: float, *, at_last: bool = False) -> bool:
+        """Whether there is something to claim after all, in an empty queue: what others do not know."""
+        if not self._duty.fetch_more(now, at_last=at_last):
+            return False
+        self._marks.unsure()
+        self.unsure()
+        return True
+
+    def _learn(self, alone: bool) -> None:
+        """Whether the queue is empty, and when to look again."""
+        if alone:
+            self._solitude.had()
+        if self._marks.full:
+            self._is_empty = self._is_empty_alone = False
+        elif self._marks.empty:
+            self._is_empty = True
+            self._is_empty_alone = alone
+            self._look_at = time.monotonic() + self._settings.poll_s * (0.75 + self._rng.random() / 2)
+        else:
+            # Short, but it has not looked at everything.
+            self._is_empty = self._is_empty_alone = False
+
+    def _hand_over(self, claimed: list[HeldJob]) -> None:
+        unknown = self._performer.unknown([held.job for held in claimed])
+        if unknown:
+            claimed = [held for held in claimed if not self._puts_aside(held, unknown)]
+        self._room.asked(self._exchange.took_s)
+        self._room.handed(len(claimed), time.monotonic())
+        self.hands.put(claimed, self._holdings.count())
+
+    def _puts_aside(self, held: HeldJob, unknown: Collection[str]) -> bool:
+        job = held.job
+        if not isinstance(job, ClaimedIngestJob) or job.task_name not in unknown:
+            return False
+        held.ending, held.is_ending = self._performer.aside(job), True
+        self._exchange.unwritten.append(held)
+        self._unknown.met(job.task_name, time.monotonic())
+        return True
+
+    def _context(self, job: ClaimedJob) -> JobContext:
+        return JobContext(
+            job,
+            family=self._family.title,
+            make_durable=self._make_durable,
+            windows=self._windows,
+        )
+
+    # In the threads of the jobs.
+
+    def _make_durable(self, job: ClaimedJob, rules: Rules | None = None, /) -> bool:
+        repository, lease_s = self._guardian.terms.repository, self._holdings.lease_s
+
+        def write(connection: psycopg.Connection[Any]) -> None:
+            if rules is not None:
+                begin(connection, job, rules, lease_s=lease_s)
+            else:
+                repository(connection).make_durable(job.fence, lease_s=lease_s)
+
+        try:
+            self._aside.ask(job, write)
+        except LeaseLost:
+            return False
+        return True
+
+    def _perform(self, held: HeldJob) -> None:
+        try:
+            performed = self._performed(held)
+        except DATABASE_AWAY as exc:
+            self._guardian.damage.leave_if_at_fault(exc)
+            held.ending = self._performer.unperformed(held.job, held.ctx)
+        except BaseException as exc:
+            self._guardian.damage.leave_if_at_fault(exc)
+            _log.error("job %d could not be run: %s", held.job.id, type(exc).__name__)
+            held.ending = self._performer.failed(exc, held.job, held.ctx)
+        else:
+            held.ending, held.counts = performed
+
+    def _performed(self, held: HeldJob) -> Performed:
+        if self._left is None:
+            return self._performer.perform(held.job, held.ctx)
+        began = self._left.before(held.job)
+        try:
+            return self._performer.perform(held.job, held.ctx)
+        finally:
+            self._guardian.damage.after_one_of_several()
+            self._left.after(held, began)

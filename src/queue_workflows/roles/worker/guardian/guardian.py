@@ -1,0 +1,450 @@
+"""The thread that keeps a worker's word: renews its leases, beats, watches, sweeps, and ends what overran.
+
+    main thread                            guardian
+    ───────────                            ────────
+    claim ────────────> hold() ──────────> renew at a third of the lease, on a connection of its own
+    run the job         │                  watch each second: cancelled? lost? what does the operator want?
+    (may hold the GIL)  │                  judge: wall clock, stall, the grace of a stop
+    end, claim next ──> let_go()           beat, sweep
+                                           └─ verdict ──> write the job's end, then end the process, or exec
+
+The job runs in the main thread, so a verdict cannot take it off there: the process goes, and with it the job.
+Ending a row and claiming the next are one statement of the main thread. Before the guardian ends a row it
+takes the lock under which that statement is sent; else the process could die with a claim that it never read.
+
+While the database is away nothing here waits for it but the next try to connect.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import psycopg
+
+from queue_workflows import clock as time
+from queue_workflows.db.failures import DATABASE_FAILED
+from queue_workflows.db.line import Line
+from queue_workflows.engine.execution.guards import HeldJob, next_verdict_at
+from queue_workflows.engine.limits.lane_upkeep import LaneWalk
+from queue_workflows.engine.outcomes import Stop
+from queue_workflows.engine.upkeep.tick import sweep
+from queue_workflows.errors import ExitCode, QwfError
+from queue_workflows.gpu.affinity import Affinity
+from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.host.deadman import DeadMan, boottime
+from queue_workflows.host.hardening import LEFT_ALONE, RETIRE
+from queue_workflows.host.lifetime import die_with_parent
+from queue_workflows.repositories.claims.hold_lease import Control
+from queue_workflows.repositories.claims.repository import ClaimableRepository
+from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
+from queue_workflows.roles.identity import Identity
+from queue_workflows.roles.probes.health import Pulse
+from queue_workflows.roles.process_exit import die_of, end_children, execute_anew
+from queue_workflows.roles.process_exit import leave as leave_process
+from queue_workflows.roles.worker.claims.session import Intake
+from queue_workflows.roles.worker.claims.terms import Terms
+from queue_workflows.roles.worker.guardian.claim_mutex import Turns
+from queue_workflows.roles.worker.guardian.heartbeat import Telling
+from queue_workflows.roles.worker.guardian.held_jobs import Holdings
+from queue_workflows.roles.worker.guardian.lost_leases import LostLeases
+from queue_workflows.roles.worker.guardian.outage import OutageWatch
+from queue_workflows.roles.worker.guardian.process_damage import Damage
+from queue_workflows.roles.worker.guardian.stop_requests import StopRequests
+from queue_workflows.roles.worker.guardian.stop_signals import Hearing
+from queue_workflows.roles.worker.guardian.verdicts import FLUSH_S, MAIN_PATIENCE_S, Judge
+from queue_workflows.settings import Settings
+from queue_workflows.states import DesiredState, WorkerState
+from queue_workflows.telemetry.provider import flush
+
+_log = logging.getLogger(__name__)
+
+_WATCH_EVERY_S: Final = 1.0
+_LONGEST_ROUND_S: Final = 1.0
+_SHORTEST_ROUND_S: Final = 0.005
+_ABSORB_AGAIN_S: Final = 0.02
+# Who began so lately need not be watched yet: a cancel is heard of by the next watch, within two seconds.
+_WATCHED_AFTER_S: Final = 0.25
+# So many workers sweep each second, each; more of them take turns, and how long one's turn may take to come.
+_SWEEPERS: Final = 4
+_SWEEPS_AFTER_S: Final = 1.0
+_LONGEST_TURN_S: Final = 5.0
+# What is due so soon is seen to in the same round: to be woken costs more than most duties.
+_TOGETHER_S: Final = 0.25
+_RECONNECT_EVERY_S: Final = 0.5
+# How long a job that an operator switches off may take to stop by itself: `off` is obeyed within two seconds.
+_OFF_GRACE_S: Final = 0.5
+# How long the end of the process waits for a statement of this thread that gets no answer.
+_LAST_ROUND_S: Final = 5.0
+
+
+def _nothing() -> None:
+    """What most ends do last."""
+
+
+@dataclass(slots=True)
+class _Due:
+    """When each duty is due next, on the monotonic clock."""
+
+    watch: float = 0.0
+    sweep: float = 0.0
+    connect: float = 0.0
+    absorb: float = 0.0
+
+
+class Guardian:
+    """Guards the jobs that its worker holds; started before the first claim, closed after the last."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: Settings,
+        *,
+        repository: type[ClaimableRepository[Any, Any]],
+        connect: Callable[[], psycopg.Connection[Any]],
+        deadman: DeadMan,
+        on_news: Callable[[], None],
+        absorb: Callable[[Callable[[], bool]], bool],
+        grace_s: float,
+        launcher_pid: int | None = None,
+        is_barred: Callable[[HeldJob], bool] | None = None,
+        models: ModelCache | None = None,
+        affinity: Affinity | None = None,
+    ) -> None:
+        """`on_news` is called, from this thread, when the main loop should look at `wish` and `stopping`.
+
+        `absorb` is called each second, with who knows whether the main thread is at a job for longer, and
+        again soon while it says that there was something: what notifies the worker meanwhile has to be
+        read by somebody.
+
+        `is_barred` is given where jobs share the process: it says whether one is kept from going on by
+        another, and one that overruns is asked to stop before the others are given back for it.
+        """
+        self.identity = identity
+        self.settings = settings
+        self.terms = Terms.of(identity, settings, repository, models, affinity)
+        self.holdings = Holdings(deadman, self.terms.lease_s)
+        self.claiming = Turns()
+        self.is_claiming = False
+        self.stopping: int | None = None
+        self.wish: Control | None = None
+        self.jobs_done = 0
+        self.main_at = self._round_at = self._database_at = time.monotonic()
+        self._repository = repository
+        self._line = Line(connect)
+        self._deadman = deadman
+        self._on_news = on_news
+        self._absorb = absorb
+        self._grace_s = grace_s
+        self._launcher_pid = launcher_pid
+        self._judge = Judge(self, is_barred)
+        self.outage = OutageWatch(self.holdings, deadman, self.terms.kept)
+        self.outage.cuts(self._line.cut_if_stuck)
+        self._renew_s = settings.renew_for(identity.queue)
+        self._round_s = min(_LONGEST_ROUND_S, self._renew_s / 2)
+        self._rng = random.Random()  # noqa: S311
+        self._telling = Telling(identity, settings, self.holdings, models)
+        self._connected_at = 0.0
+        self._was_away = False
+        # What may die of its first job leaves sweeping to those that live.
+        self._due = _Due(sweep=time.monotonic() + _SWEEPS_AFTER_S if identity.part else 0.0)
+        self._lanes = LaneWalk()
+        self.lost = LostLeases(self.holdings)
+        self._closing = False
+        self.stops = StopRequests(
+            self.holdings,
+            grace_s=grace_s,
+            asked_s=settings.cancel_grace_s,
+            has_hooks=identity.queue == HOOKS_QUEUE,
+            launcher_pid=launcher_pid,
+        )
+        self.hearing = Hearing(self._stop_is_asked)
+        self.damage = Damage(self.hearing, self.holdings)
+        self._thread = threading.Thread(target=self._run, name="qwf-guardian", daemon=True)
+
+    # What the main thread calls.
+
+    def start(self) -> None:
+        """Take the signals, say hello, learn what the operator wants; raises if the database is away."""
+        self.hearing.begin()
+        die_with_parent(self._launcher_pid, with_signal=LEFT_ALONE)
+        now = time.monotonic()
+        self._watch(now)
+        self._telling.tell(self.connected(), now)
+        if not self.identity.part:
+            # A drain would else find nothing, and leave what is taken back a moment later.
+            with suppress(*DATABASE_FAILED):
+                self._sweep(now)
+        self._thread.start()
+        self.outage.start()
+
+    def close(self) -> None:
+        """Stop guarding a worker that holds nothing, and take the heartbeat back; signals are heard on."""
+        self._closing = True
+        self.hearing.ring()
+        self._thread.join(_LAST_ROUND_S)
+        self.outage.close()
+        self._deadman.disarm()
+        if not self._thread.is_alive():
+            self._farewell()
+
+    def hold(self, held: HeldJob) -> None:
+        """Guard a job whose claim is confirmed; one that meets a stop on its way here is not begun."""
+        self.exchange([held], [])
+
+    def exchange(self, taken: Sequence[HeldJob], dropped: Sequence[HeldJob]) -> None:
+        """The same for a batch, beside one whose end is confirmed and which is guarded no more."""
+        self.holdings.exchange(taken, dropped)
+        if self.stopping is not None:
+            for held in taken:
+                held.tell(Stop.RELEASE, "its worker stops", time.monotonic() + self._grace_s)
+        elif self.wish is not None:
+            for held in taken:
+                held.tell(Stop.RELEASE, "its queue is not on", time.monotonic() + _OFF_GRACE_S)
+
+    def release_all(self, reason: str, end_at: float) -> None:
+        """Ask every job to stop, and end those that have not by then."""
+        self.holdings.tell_all(lambda held: held.tell(Stop.RELEASE, reason, end_at))
+
+    def doing(self, state: WorkerState, reason: str | None = None) -> None:
+        """What the next heartbeat says; a change is told at once."""
+        if self._telling.doing(state, reason):
+            self.hearing.ring()
+
+    def cut_if_stuck(self) -> None:
+        """Let the guarding thread connect anew if it gets no answer; with a job in hand the timer sees to it.
+
+        The operator's word comes by its connection: behind a network that acknowledges for ever a worker that
+        is parked would never hear it.
+        """
+        if not self.holdings.all():
+            self._line.cut_if_stuck(self.settings.stale_heartbeat_s)
+
+    def pulse(self) -> Pulse:
+        """How this worker gets on, for a probe; from any thread."""
+        wish = self.wish
+        obstacle = None
+        if self.stopping is not None:
+            obstacle = "it was told to stop"
+        elif wish is not None:
+            obstacle = f"the operator asked for {wish.desired}: {wish.reason or wish.actor}"
+        elif not self._line.is_up:
+            obstacle = "it has no database"
+        elif not self.is_claiming:
+            obstacle = "it is starting"
+        return Pulse(
+            worker_id=self.identity.worker_id,
+            state=self._telling.state,
+            main_at=self.main_at,
+            guardian_at=self._round_at,
+            database_at=self._database_at,
+            is_busy=bool(self.holdings.all()),
+            obstacle=obstacle,
+        )
+
+    def execute_anew(self, last: Callable[[], None] = _nothing) -> NoReturn:
+        """Start this worker afresh, under the same name, or end it if it was told to stop.
+
+        It must hold nothing but what it gives back by `last`, which is done at the very last moment.
+        """
+        end_children()
+        if not self.holdings.all():
+            flush(FLUSH_S)
+        if self.hearing.hand_over() or self.stopping is not None:
+            self.leave(ExitCode.DONE, last)
+        execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done, last)
+
+    def _stop_is_asked(self, number: int) -> None:
+        """In the main thread: an idle worker stops also while the guardian waits for an answer."""
+        if self.stopping is None:
+            self.stopping = number
+        self._on_news()
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                for number in self.hearing.wait(self._next_round(time.monotonic())):
+                    self._stop(number)
+                self._round()
+        except MemoryError:
+            _log.critical("there is no memory left to guard jobs with, so the worker ends")
+            self.leave(ExitCode.FAILED)
+        except BaseException as exc:
+            self.damage.leave_if_closed()
+            self.damage.leave_if_at_fault(exc)
+            # What it holds is taken back when the lease lapses. A job may have replaced what writes the log.
+            try:
+                _log.exception("the guardian failed, so the worker ends")
+            finally:
+                self.leave(ExitCode.FAILED)
+
+    def _next_round(self, now: float) -> float:
+        if self._line.is_up:
+            duty = min(self._telling.due_at, self._due.watch, self._due.sweep)
+        else:
+            duty = self._due.connect
+        verdict = min(map(next_verdict_at, self.holdings.all()), default=duty)
+        return max(_SHORTEST_ROUND_S, min(verdict, duty, self._due.absorb, now + self._round_s) - now)
+
+    def _stop(self, number: int) -> None:
+        if number == RETIRE:
+            # Those that it holds may take as long as they like; only no other is begun.
+            self.stopping = self.stopping or number
+        else:
+            self.stopping = number if self.stopping in (None, RETIRE) else self.stopping
+            self.stops.hear(number)
+        self.doing(WorkerState.STOPPING)
+        self._on_news()
+
+    def _round(self) -> None:
+        self.damage.leave_if_closed()
+        self._round_at = now = time.monotonic()
+        self._judge.judge(now)
+        if now + _TOGETHER_S >= self._due.absorb:
+            self._due.absorb = now + _WATCH_EVERY_S
+            self.terms.locks.follow()
+            with suppress(QwfError):
+                if self._absorb(lambda: self._telling.lasting_job(now) is not None):
+                    self._due.absorb = now + _ABSORB_AGAIN_S
+        self._deadman.recheck()
+        if not self._line.is_up and now < self._due.connect:
+            return
+        try:
+            self.connected()
+            with self._line.asking():
+                self._see_to_duties(now)
+        except DATABASE_FAILED as exc:
+            self._lost_touch(exc)
+
+    def _see_to_duties(self, now: float) -> None:
+        self._renew()
+        self.write_progress(now)
+        soon = now + _TOGETHER_S
+        if soon >= self._due.watch:
+            self._watch(now)
+            self._database_at = now
+        if soon >= self._telling.due_at or self._telling.is_due(now):
+            self._telling.tell(self.connected(), now)
+        if soon >= self._due.sweep:
+            self._sweep(now)
+        self.lost.clear(self.connected())
+
+    def connected(self) -> psycopg.Connection[Any]:
+        if self._line.is_up:
+            return self._line.connected()
+        connection = self._line.connected()
+        self._connected_at = time.monotonic()
+        if self._was_away:
+            _log.info("the database answers again")
+        return connection
+
+    def _lost_touch(self, exc: Exception) -> None:
+        self.damage.leave_if_closed()
+        self.damage.leave_if_at_fault(exc)
+        if self._line.let_go() or not self._was_away:
+            _log.warning("the guardian has no database: %s", " ".join(str(exc).split()))
+        self._was_away = True
+        self._due.connect = time.monotonic() + _RECONNECT_EVERY_S * (0.5 + self._rng.random())
+
+    # The duties, each of which may find the database gone.
+
+    def _renew(self) -> None:
+        reading = boottime()
+        due = self.holdings.due(reading, self._renew_s)
+        if not due:
+            return
+        alive = Intake(self.terms, self.connected()).renew(due)
+        self.holdings.renewed([held for held in due if held.job.id in alive], reading)
+        for held in due:
+            if alive.get(held.job.id) is not None:
+                self._cancel(held)
+        self._disown([held for held in due if held.job.id not in alive])
+
+    def _watch(self, now: float) -> None:
+        self._due.watch = now + _WATCH_EVERY_S
+        lasts = now - _WATCHED_AFTER_S
+        held = {one.job.id: one for one in self.holdings.all() if one.started <= lasts}
+        seen = self._repository(self.connected()).watch(
+            [one.job.fence for one in held.values()],
+            host_label=self.identity.host_label,
+            queue=self.identity.queue,
+        )
+        for job_id in seen.cancelled & held.keys():
+            self._cancel(held[job_id])
+        self._disown([held[job_id] for job_id in seen.lost & held.keys()])
+        self._heed(seen.control, seen.control_version)
+
+    def _cancel(self, held: HeldJob) -> None:
+        if held.ctx.stopping is None or held.ctx.stopping < Stop.CANCEL:
+            _log.info("job %d was cancelled", held.job.id)
+            held.tell(Stop.CANCEL, "", time.monotonic() + self.settings.cancel_grace_s)
+
+    def _disown(self, lost: list[HeldJob]) -> None:
+        """A fence that does not hold: unless the main thread has just ended the job, its lease is lost."""
+        if not lost or not self.claiming.acquire(timeout=MAIN_PATIENCE_S):
+            return
+        try:
+            for held in lost:
+                if self.holdings.holds(held.job) and not held.is_ending:
+                    self.lost.add(held.job)
+                    held.tell(Stop.LEASE_LOST, "", time.monotonic())
+        finally:
+            self.claiming.release()
+
+    def _heed(self, control: Control | None, version: int) -> None:
+        if version != self._telling.control_version:
+            # Whoever changed something waits for us to say that we know, also where it means nothing to us.
+            self._telling.control_version = version
+            self._telling.hurry()
+        if control is not None and control.desired is DesiredState.ON:
+            control = None
+        before, self.wish = self.wish, control
+        if (before and before.version) == (control and control.version):
+            return
+        self._telling.hurry()
+        if control is not None:
+            _log.info("operator: %s (%s)", control.desired, control.reason or control.actor)
+            if control.desired is DesiredState.OFF:
+                self.release_all(f"switched off by {control.actor}", time.monotonic() + _OFF_GRACE_S)
+        self._on_news()
+
+    def _sweep(self, now: float) -> None:
+        # Not from `now`, which was read before this round connected.
+        recovered_s = time.monotonic() - self._connected_at if self._was_away else None
+        swept = sweep(self.connected(), self.settings, recovered_s=recovered_s, lanes=self._lanes)
+        # Each look reads an entry of all that runs: where there are hundreds they would cost the server more
+        # than their jobs do.
+        turn_s = min(_LONGEST_TURN_S, max(1.0, (1 + self._telling.others) / _SWEEPERS) * swept.next_in_s)
+        self._due.sweep = now + turn_s * (0.75 + self._rng.random() / 2)
+
+    def write_progress(self, now: float, *, final: bool = False) -> None:
+        for one in self.holdings.all():
+            text = one.ctx.take_progress(now=now, final=final)
+            if text is not None:
+                # A lease that is lost is the watch's to find out, who knows whether the job has just ended.
+                self._repository(self.connected()).beat_many([(one.job.fence, text)])
+
+    # The end.
+
+    def leave(self, status: int, last: Callable[[], None] = _nothing) -> NoReturn:
+        """End the process; `last` is the last that it does."""
+        self._farewell(lets_go=last is _nothing)
+        leave_process(status, last)
+
+    def crash(self) -> NoReturn:
+        self.hearing.hand_over()
+        die_of(self.stopping or signal.SIGTERM)
+
+    def _farewell(self, *, lets_go: bool = True) -> None:
+        with suppress(*DATABASE_FAILED):
+            self._telling.farewell(self.connected())
+            if lets_go:
+                self._line.let_go()

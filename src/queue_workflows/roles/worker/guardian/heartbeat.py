@@ -1,0 +1,128 @@
+"""What a worker says of itself: the state of the moment, in heartbeats."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import Any, Final
+
+import psutil
+import psycopg
+
+from queue_workflows import clock as time
+from queue_workflows.engine.execution.guards import HeldJob
+from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
+from queue_workflows.roles.identity import Identity, versions
+from queue_workflows.roles.worker.guardian.held_jobs import Holdings
+from queue_workflows.settings import Settings
+from queue_workflows.states import WorkerState
+
+# A job that lasts so long is named in a heartbeat at once, and so is its end.
+_LASTING_S: Final = 1.0
+
+
+# Of so many jobs a heartbeat says what they wait for, the longest first.
+_WAITS_TOLD: Final = 50
+
+
+def waits_of(held: Sequence[HeldJob]) -> list[dict[str, Any]]:
+    """What the jobs in hand wait for inside their own code, and for how many seconds they have."""
+    now = time.monotonic()
+    waits = sorted(
+        [(began, one.job.id, what) for one in held for what, began in one.awaiting],
+        key=itemgetter(0),
+    )
+    return [
+        {"job": job_id, "for": what.what.value, "keys": list(what.keys), "s": round(now - began, 1)}
+        for began, job_id, what in waits[:_WAITS_TOLD]
+    ]
+
+
+class Telling:
+    """The heartbeats of one worker; told by the thread that guards, whose state any thread may change."""
+
+    def __init__(
+        self, identity: Identity, settings: Settings, holdings: Holdings, models: ModelCache | None = None
+    ) -> None:
+        self._identity = identity
+        self._holdings = holdings
+        self._models = models
+        self._told_models: tuple[str, ...] = ()
+        self._every_s = settings.beat_s
+        self._state = WorkerState.STARTING
+        self._reason: str | None = None
+        self._told_job: int | None = None
+        self._process = psutil.Process()
+        self.due_at = 0.0
+        self.control_version = 0
+        # How many other workers were about when this one beat last.
+        self.others = 0
+
+    @property
+    def state(self) -> WorkerState:
+        """What it is at; a job in its hands is work, whatever was said before."""
+        return self._state_with(bool(self._holdings.all()))
+
+    def doing(self, state: WorkerState, reason: str | None) -> bool:
+        """What the next heartbeat says; whether that is worth one of its own."""
+        if (state, reason) == (self._state, self._reason):
+            return False
+        # Between two jobs is not idle: only what lasts is worth a beat of its own.
+        lasts = WorkerState.BUSY not in (state, self._state)
+        self._state, self._reason = state, reason
+        if lasts:
+            self.hurry()
+        return lasts
+
+    def hurry(self) -> None:
+        """Tell it at the next chance."""
+        self.due_at = -math.inf
+
+    def is_due(self, now: float) -> bool:
+        """Whether there is something to tell."""
+        if self._models is not None and self._models.names != self._told_models:
+            return True
+        return now >= self.due_at or self._told_job != self.lasting_job(now)
+
+    def lasting_job(self, now: float) -> int | None:
+        """The job to name in a heartbeat of its own; short ones come and go with the regular beats."""
+        held = self._holdings.all()
+        return held[0].job.id if held and held[0].started <= now - _LASTING_S else None
+
+    def tell(self, connection: psycopg.Connection[Any], now: float) -> None:
+        """Beat."""
+        self.due_at = now + self._every_s
+        self._told_job = self.lasting_job(now)
+        held, models = self._holdings.all(), self._models
+        self._told_models = () if models is None else models.names
+        with self._process.oneshot():
+            load: dict[str, Any] = {
+                "rss_mb": self._process.memory_info().rss >> 20,
+                "threads": self._process.num_threads(),
+            }
+        if waits := waits_of(held):
+            load["waits"] = waits
+        self.others = HeartbeatRepository(connection).beat(
+            self._identity.worker_id,
+            host_label=self._identity.host_label,
+            queue=self._identity.queue,
+            pid=self._identity.pid,
+            state=self._state_with(bool(held)),
+            state_reason=self._reason,
+            current_job=(held[0].job.family, held[0].job.id) if held else None,
+            jobs_held=len(held),
+            current_model=None if models is None else models.current,
+            cached_models=self._told_models,
+            versions=versions(),
+            load=load if models is None else load | models.told,
+            control_version=self.control_version,
+        )
+
+    def farewell(self, connection: psycopg.Connection[Any]) -> None:
+        """Take it all back."""
+        HeartbeatRepository(connection).delete(self._identity.worker_id)
+
+    def _state_with(self, is_busy: bool) -> WorkerState:
+        return WorkerState.BUSY if is_busy and self._state is not WorkerState.STOPPING else self._state

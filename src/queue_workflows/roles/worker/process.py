@@ -1,0 +1,236 @@
+"""One worker process, put together: its identity, its schema, its guards, its place to wait, its loop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Final
+
+from queue_workflows import clock as time
+from queue_workflows import db
+from queue_workflows.config import GPU_QUEUE, current_config, keep_directory
+from queue_workflows.db.engine import Database
+from queue_workflows.db.listen import Listener
+from queue_workflows.engine.execution.executor import EventLoop, Loop
+from queue_workflows.engine.execution.guards import HeldJob
+from queue_workflows.errors import DatabaseUnreachable, ExitCode
+from queue_workflows.gpu.affinity import Affinity
+from queue_workflows.gpu.cache import ModelCache
+from queue_workflows.gpu.models import ModelRegistry
+from queue_workflows.host.deadman import DeadMan
+from queue_workflows.host.hardening import bound_to_launcher
+from queue_workflows.host.lifetime import hide_memory
+from queue_workflows.repositories.claims.repository import ClaimableRepository
+from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.jobs.ingest import IngestJobRepository
+from queue_workflows.repositories.jobs.nodes import NodeJobRepository
+from queue_workflows.repositories.sql.families import NODE
+from queue_workflows.roles import exec_inheritance
+from queue_workflows.roles.identity import Identity, versions
+from queue_workflows.roles.probes.health import HealthReport, judge
+from queue_workflows.roles.probes.serve import probed
+from queue_workflows.roles.process_exit import bear_mark, leaving_after
+from queue_workflows.roles.schema_check import is_as_shipped
+from queue_workflows.roles.worker.common.leftover_processes import end_all
+from queue_workflows.roles.worker.common.lifecycle import WorkerOptions, family_of
+from queue_workflows.roles.worker.common.parts import Outfit
+from queue_workflows.roles.worker.common.side_connection import Aside
+from queue_workflows.roles.worker.concurrent.background_hooks import HookCrew
+from queue_workflows.roles.worker.concurrent.event_loop import SharedLoop
+from queue_workflows.roles.worker.concurrent.worker import Crew
+from queue_workflows.roles.worker.guardian.guardian import Guardian
+from queue_workflows.roles.worker.single import MIN_SCHEMA, Worker
+from queue_workflows.settings import Settings
+from queue_workflows.telemetry.instruments import observe_in_flight
+from queue_workflows.telemetry.provider import settle
+
+_log = logging.getLogger(__name__)
+
+# How long what jobs left on the event loop may take to end, threads of theirs among it.
+_LOOP_ENDS_WITHIN_S: Final = 5.0
+# And the processes that they left running, before they are killed.
+_LEFT_END_WITHIN_S: Final = 2.0
+
+
+def run_worker(database: Database, settings: Settings, options: WorkerOptions) -> ExitCode:
+    """Work until told to stop, drained, or done; the status to end the process with."""
+    keep_directory()
+    exec_inheritance.own.take()
+    launcher_pid = bound_to_launcher()
+    bear_mark(is_launched=launcher_pid is not None)
+    # Processes that share a card hand each other its memory through descriptors that they may have to trace.
+    if settings.hook_dirs and options.queue != GPU_QUEUE:
+        hide_memory()
+    report = HealthReport()
+    identity = Identity.take(settings.host_label, options.queue)
+    if identity.part:
+        options = _one_of_several(options, identity.part)
+    with probed(report, options.health, options.health_file):
+        needed = f"{MIN_SCHEMA} {versions()['queue_workflows']} {database.redacted}"
+        # The worker that a part stands in for has looked, but the database may be away since.
+        _wait_for_schema(database, options, known=bool(identity.part) or identity.schema == needed)
+        identity = replace(identity, schema=needed)
+        return _work(database, settings, options, report, identity=identity, launcher_pid=launcher_pid)
+
+
+def _one_of_several(options: WorkerOptions, part: int) -> WorkerOptions:
+    """Of processes in the place of one with several jobs: each has one, and the first is at the address."""
+    if part == 1:
+        return replace(options, concurrency=1)
+    return replace(options, concurrency=1, health=None, health_file=None)
+
+
+def _wait_for_schema(database: Database, options: WorkerOptions, *, known: bool) -> None:
+    """Not in silence, and who only came to drain a queue comes back later rather than wait for a server.
+
+    A worker that executes itself anew knows the schema as well as if it had not, also one behind the head.
+    """
+    try:
+        connection = database.connect(autocommit=True)
+    except DatabaseUnreachable as exc:
+        if options.drain:
+            raise
+        _log.warning("%s; waiting for it for %g s", exc, options.schema_wait_s)
+    else:
+        with closing(connection):
+            if known or is_as_shipped(connection):
+                return
+    db.wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
+
+
+def _repository_for(queue: str, host_label: str) -> type[ClaimableRepository[Any, Any]]:
+    if queue == HOOKS_QUEUE:
+        return HookJobRepository.at(host_label)
+    return NodeJobRepository if family_of(queue) is NODE else IngestJobRepository
+
+
+def _models_of(queue: str, settings: Settings) -> ModelCache | None:
+    """What a worker of the queue `gpu` keeps loaded; the others load nothing."""
+    if queue != GPU_QUEUE:
+        return None
+    return ModelCache(
+        ModelRegistry(current_config().model_registrar),
+        queue=queue,
+        budget_mb=settings.model_vram_mb,
+        keep_s=settings.model_keep_s,
+        clock=time.monotonic,
+    )
+
+
+def _worker_of(outfit: Outfit, *, is_crew: bool) -> Crew | Worker:
+    if outfit.hooks is not None:
+        return HookCrew(outfit, outfit.hooks)
+    return Crew(outfit) if is_crew else Worker(outfit)
+
+
+def _affinity_of(models: ModelCache, settings: Settings, options: WorkerOptions) -> Affinity | None:
+    """What it prefers; nothing where no job may pass another."""
+    if settings.affinity_max_wait_s == 0:
+        return None
+    return Affinity(
+        models,
+        max_wait_s=settings.affinity_max_wait_s,
+        # Who drains a queue leaves nothing to anybody: what it leaves would be there when it ends.
+        yield_s=0.0 if options.drain else settings.affinity_yield_s,
+        fresh_s=settings.stale_heartbeat_s,
+        first="low" if settings.host_priority_first == "low" else "high",
+    )
+
+
+def _bar_of(loop: Loop, identity: Identity) -> Callable[[HeldJob], bool] | None:
+    """Whether another job keeps one from going on, where jobs are asked first when they overrun.
+
+    So are those of a part: it stands in for a worker of several, and its job is not to fare otherwise.
+    """
+    if isinstance(loop, SharedLoop):
+        return loop.is_barred
+    return (lambda _held: False) if identity.part else None
+
+
+def _work(
+    database: Database,
+    settings: Settings,
+    options: WorkerOptions,
+    report: HealthReport,
+    *,
+    identity: Identity,
+    launcher_pid: int | None,
+) -> ExitCode:
+    guardians: list[Guardian] = []
+
+    def at_fault(failure: BaseException) -> None:
+        # Before there is one, nothing is claimed, and a failure is raised where it happens.
+        for guardian in guardians:
+            guardian.damage.leave_if_at_fault(failure)
+
+    family, is_crew = family_of(options.queue), options.concurrency > 1 or options.queue == HOOKS_QUEUE
+    models = _models_of(options.queue, settings)
+    with (
+        DeadMan(enabled=settings.deadman) as deadman,
+        Listener.on(
+            database,
+            [family.channel],
+            payloads=[options.queue],
+            on_failure=at_fault,
+        ) as listener,
+    ):
+        if deadman.reason_off:
+            _log.warning("no dead man's timer: %s", deadman.reason_off)
+        loop = SharedLoop(at_fault) if is_crew else EventLoop()
+        guardian = Guardian(
+            identity,
+            settings,
+            repository=_repository_for(options.queue, identity.host_label),
+            connect=lambda: database.connect(autocommit=True, hot=True),
+            deadman=deadman,
+            on_news=listener.interrupt,
+            # The main thread of a crew is never at a job, and takes back itself what it advertised.
+            absorb=lambda is_lasting: listener.absorb(withdraw=lambda: not is_crew and is_lasting()),
+            grace_s=settings.grace_s if options.grace_s is None else options.grace_s,
+            launcher_pid=launcher_pid,
+            models=models,
+            affinity=None if models is None else _affinity_of(models, settings, options),
+            is_barred=_bar_of(loop, identity),
+        )
+        guardians.append(guardian)
+        aside = Aside(
+            lambda: database.connect(autocommit=True, hot=True),
+            guardian.holdings.holds,
+            on_failure=guardian.damage.leave_if_at_fault,
+        )
+        guardian.outage.cuts(aside.cut_if_stuck)
+        settle()
+        observe_in_flight(options.queue, family.name, lambda: len(guardian.holdings.all()))
+        guardian.damage.follow_threads()
+        guardian.start()
+        report.look = lambda: judge(
+            guardian.pulse(),
+            now=time.monotonic(),
+            patience_s=settings.stale_heartbeat_s,
+            poll_s=settings.poll_s,
+        )
+        outfit = Outfit.of(
+            database, settings, options, guardian=guardian, listener=listener, loop=loop, aside=aside
+        )
+        status = ExitCode.FAILED
+        try:
+            worker = _worker_of(outfit, is_crew=is_crew)
+            status = worker.run()
+        except Exception as exc:
+            guardian.damage.leave_if_at_fault(exc)
+            raise
+        finally:
+            guardian.damage.leave_if_closed()
+            if outfit.hooks is not None:
+                outfit.hooks.close()
+            # A stop that comes meanwhile must not keep us from ending what jobs left running.
+            with closing(guardian.hearing):
+                guardian.close()
+                aside.close()
+                with leaving_after(_LOOP_ENDS_WITHIN_S, status):
+                    loop.close()
+                end_all(min(_LEFT_END_WITHIN_S, settings.cancel_grace_s / 2))
+    return status
