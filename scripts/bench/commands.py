@@ -18,7 +18,7 @@ import psutil
 from bench.figures import Figure, interleaved, percentile, ratio
 from bench.measuring import Bench
 from queue_workflows.hooks.process import HookCommand, HookStop, run_hook
-from queue_workflows.host.spawner import Spawner
+from queue_workflows.host.commands.client import Spawner
 
 SCRIPTS: Final = {
     "a shell script": "#!/bin/sh\nexit 0\n",

@@ -99,7 +99,13 @@ MUTANTS: Final = (
         "timer",
         "no kernel timer, only the thread that needs the GIL",
         "tests/invariants/test_a_woken_worker_writes_nothing.py::test_the_kernel_ends_it_before_its_lease",
-        [Edit("host/deadman.py", "        if not enabled:\n", "        if enabled or not enabled:\n")],
+        [
+            Edit(
+                "host/processes/lease_timer.py",
+                "        if not enabled:\n",
+                "        if enabled or not enabled:\n",
+            )
+        ],
     ),
     Mutant(
         "marks",

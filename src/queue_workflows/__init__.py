@@ -72,10 +72,10 @@ if TYPE_CHECKING:
     from queue_workflows.hooks.discovery import Hook, discover_hooks, extract_step, is_background_hook
     from queue_workflows.hooks.record_types import RecordContext, register_record_type
     from queue_workflows.hooks.records import process_hook_records
-    from queue_workflows.host.hardening import Hardened, TornDown, harden
-    from queue_workflows.host.locks import HostLock
-    from queue_workflows.host.resources import ResourceKind, register_resource_kind
-    from queue_workflows.host.workspaces import Workspace, workspace
+    from queue_workflows.host.directories.workspaces import Workspace, workspace
+    from queue_workflows.host.janitor.resources import ResourceKind, register_resource_kind
+    from queue_workflows.host.locks.lock import HostLock
+    from queue_workflows.host.processes.harden import Hardened, TornDown, harden
     from queue_workflows.repositories import (
         BinaryRepository,
         DispatchEventRepository,
@@ -255,10 +255,10 @@ _HOMES: Final = {
     "hooks.discovery": ("Hook", "discover_hooks", "extract_step", "is_background_hook"),
     "hooks.record_types": ("RecordContext", "register_record_type"),
     "hooks.records": ("process_hook_records",),
-    "host.hardening": ("Hardened", "TornDown", "harden"),
-    "host.locks": ("HostLock",),
-    "host.resources": ("ResourceKind", "register_resource_kind"),
-    "host.workspaces": ("Workspace", "workspace"),
+    "host.processes.harden": ("Hardened", "TornDown", "harden"),
+    "host.locks.lock": ("HostLock",),
+    "host.janitor.resources": ("ResourceKind", "register_resource_kind"),
+    "host.directories.workspaces": ("Workspace", "workspace"),
     "engine.execution.context": ("JobContext",),
     "engine.limits.web_host_key": ("host_key",),
     "engine.outcomes": ("Cancelled", "Discard", "RetryAfter", "Skip"),

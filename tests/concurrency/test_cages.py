@@ -16,9 +16,9 @@ from support.commands_kept import DAEMON, bearing, shell
 from support.processes import Running, gone, linux_only, program
 from support.workers import until
 
-from queue_workflows.host import cages
-from queue_workflows.host.cages import Cages
-from queue_workflows.host.spawner import Spawner
+from queue_workflows.host.commands import cgroups
+from queue_workflows.host.commands.cgroups import Cages
+from queue_workflows.host.commands.client import Spawner
 
 pytestmark = linux_only
 
@@ -26,7 +26,7 @@ pytestmark = linux_only
 @pytest.fixture
 def home() -> Iterator[str]:
     """A cgroup of the test's own, with this process in it: no other test's spawner sweeps there."""
-    outer = cages._delegated() if Path("/proc/self/cgroup").exists() else None
+    outer = cgroups._delegated() if Path("/proc/self/cgroup").exists() else None
     if outer is None:
         pytest.skip("no cgroup is delegated here")
     own = os.path.join(outer, f"test-{secrets.token_hex(8)}")
@@ -57,8 +57,8 @@ def enter(cgroup: str) -> None:
 
 def is_removed(cgroup: str) -> bool:
     """Whoever is still dying in it holds it up."""
-    cages._sweep(cgroup)
-    cages._remove(cgroup)
+    cgroups._sweep(cgroup)
+    cgroups._remove(cgroup)
     return not os.path.exists(cgroup)
 
 
@@ -85,7 +85,7 @@ def test_what_nobody_lived_to_end_is_ended_by_the_next(home: str, tmp_path: Path
     text = f"""
 DAEMON = {DAEMON!r}
 from pathlib import Path
-from queue_workflows.host.spawner import Command, Spawner
+from queue_workflows.host.commands.client import Command, Spawner
 place = Path(sys.argv[1])
 argv = [sys.executable, "-S", "-c", DAEMON + "\\ntime.sleep(1000)", str(place / "d")]
 Spawner().run(Command(argv, {{"PATH": "/bin"}}, place, place / "out", place / "err"))

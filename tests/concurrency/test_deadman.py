@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from support.processes import Running, linux_only, pid_namespace, program, run
 
-from queue_workflows.host.deadman import DeadMan, boottime
+from queue_workflows.host.processes.lease_timer import DeadMan, boottime
 
 KILLED = -signal.SIGKILL
 

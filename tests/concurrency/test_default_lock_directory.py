@@ -13,8 +13,8 @@ from support.embedded_users import passable_directory
 from support.processes import linux_only
 
 from queue_workflows.errors import QwfError
-from queue_workflows.host import flock
-from queue_workflows.host.locks import HostLock
+from queue_workflows.host.locks import flock
+from queue_workflows.host.locks.lock import HostLock
 
 pytestmark = linux_only
 NOBODY = 54_321

@@ -22,11 +22,11 @@ from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import SpawnRefused
 from queue_workflows.hooks.pid_files import sweep_pid_files
 from queue_workflows.hooks.process import HookExit, run_hook
-from queue_workflows.host.beneath import Ground
-from queue_workflows.host.directories import hold
-from queue_workflows.host.flock import has_alone
-from queue_workflows.host.lifetime import MARK
-from queue_workflows.host.spawner import Spawner
+from queue_workflows.host.commands.client import Spawner
+from queue_workflows.host.directories.below import Ground
+from queue_workflows.host.directories.data import hold
+from queue_workflows.host.locks.flock import has_alone
+from queue_workflows.host.processes.tree_by_mark import MARK
 
 pytestmark = linux_only
 

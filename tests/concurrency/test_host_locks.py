@@ -21,18 +21,19 @@ from support.workers import until
 import queue_workflows
 from queue_workflows.db.doctor.findings import Status
 from queue_workflows.errors import ConfigurationError, ExitCode, LockHeld, LockUnusable
-from queue_workflows.host import flock, locks
-from queue_workflows.host.claims import MARK, Claim, read_claim, write_claim
-from queue_workflows.host.flock import lock_directory
-from queue_workflows.host.lock_checks import check_locks
-from queue_workflows.host.locks import Absent, Free, Held, HostLock, Unusable, lock_file_name, probe
+from queue_workflows.host.janitor.doctor_checks import check_locks
+from queue_workflows.host.locks import flock
+from queue_workflows.host.locks import lock as locks
+from queue_workflows.host.locks.flock import lock_directory
+from queue_workflows.host.locks.lock import Absent, Free, Held, HostLock, Unusable, lock_file_name, probe
+from queue_workflows.host.locks.owner_note import MARK, Claim, read_claim, write_claim
 from queue_workflows.host.mounts import network_file_system
 
 LIGHT = """
 import os, subprocess, sys, time
 from pathlib import Path
-from queue_workflows.host.claims import Claim
-from queue_workflows.host.locks import Absent, Free, HostLock, probe
+from queue_workflows.host.locks.owner_note import Claim
+from queue_workflows.host.locks.lock import Absent, Free, HostLock, probe
 directory = Path(sys.argv[1])
 def say(*words): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 """
@@ -453,7 +454,7 @@ def test_network_file_systems_are_known(tmp_path: Path, path: str, kind: str | N
 
 def test_a_network_file_system_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that forgets a lock would let two in: the message names the kind and the setting."""
-    monkeypatch.setattr("queue_workflows.host.flock.network_file_system", lambda path: "nfs4")
+    monkeypatch.setattr("queue_workflows.host.locks.flock.network_file_system", lambda path: "nfs4")
     with pytest.raises(ConfigurationError, match=r"network file system \(nfs4\), .* QWF_LOCK_DIR"):
         HostLock("camera", directory=tmp_path)
     with pytest.raises(ConfigurationError, match="network file system"):
@@ -497,7 +498,7 @@ def test_a_strangers_directory_of_locks_is_refused(
         pytest.skip("only root may give a directory away")
     shared = tmp_path / "shared"
     make(shared)
-    monkeypatch.setattr("queue_workflows.host.flock.SHARED", shared)
+    monkeypatch.setattr("queue_workflows.host.locks.flock.SHARED", shared)
     with pytest.raises(ConfigurationError, match=words):
         lock_directory(None)
     if not shared.is_symlink():
@@ -522,7 +523,7 @@ def test_a_lock_whose_file_goes_while_it_is_taken_is_taken_anew(
             gone.append(lock.path)
             lock.path.unlink()
 
-    monkeypatch.setattr("queue_workflows.host.locks.write_claim", late)
+    monkeypatch.setattr("queue_workflows.host.locks.lock.write_claim", late)
     with lock:
         assert (gone, lock.is_seen) == ([lock.path], True)
 

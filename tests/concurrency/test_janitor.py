@@ -20,11 +20,11 @@ from support.processes import Running, environment
 from support.workers import patiently, until
 
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.flock import lock_directory
-from queue_workflows.host.janitor import Deed, look_at, tidy
-from queue_workflows.host.lifetime import kill_trees
-from queue_workflows.host.locks import HostLock, lock_file_name
-from queue_workflows.host.resources import ResourceKind
+from queue_workflows.host.janitor.decisions import Deed, look_at, tidy
+from queue_workflows.host.janitor.resources import ResourceKind
+from queue_workflows.host.locks.flock import lock_directory
+from queue_workflows.host.locks.lock import HostLock, lock_file_name
+from queue_workflows.host.processes.tree_by_mark import kill_trees
 from queue_workflows.roles.janitor.janitor import MOST_AT_ONCE, Janitor, JanitorOptions
 from queue_workflows.roles.loop import Halt, Waiter
 
@@ -34,8 +34,8 @@ REAPER = """
 import os, sys
 from pathlib import Path
 from support.leftovers import Leftovers, PLACE
-from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
-from queue_workflows.host.reaping import reap_here
+from queue_workflows.host.processes.tree_by_mark import die_with_parent, take_launcher_pid
+from queue_workflows.host.janitor.teardown import reap_here
 die_with_parent(take_launcher_pid())
 _, kind, name, lock, report = sys.argv[1:]
 sys.exit(reap_here(Leftovers(Path(os.environ[PLACE])).kind(), name, int(lock), int(report)))

@@ -21,7 +21,7 @@ from support.runs import start
 from support.supervised import Supervised
 from support.workers import patiently, until
 
-from queue_workflows.host.locks import HostLock, lock_file_name
+from queue_workflows.host.locks.lock import HostLock, lock_file_name
 
 TESTS = Path(__file__).parents[1]
 QWF = [sys.executable, "-m", "queue_workflows"]

@@ -29,11 +29,11 @@ from support.processes import (
     program,
 )
 
-from queue_workflows.host import pid1
-from queue_workflows.host.launcher import Child, own_command, run_as_child_if_pid1, spawn, watch
+from queue_workflows.host.processes import pid1
+from queue_workflows.host.processes.launcher import Child, own_command, run_as_child_if_pid1, spawn, watch
 from queue_workflows.settings import unknown_variables
 
-AS_PID1 = "from queue_workflows.host.launcher import run_as_child_if_pid1; run_as_child_if_pid1()\n"
+AS_PID1 = "from queue_workflows.host.processes.launcher import run_as_child_if_pid1; run_as_child_if_pid1()\n"
 HANDLERS = """
 import select
 for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGWINCH"):
@@ -278,7 +278,7 @@ def test_foreign_commands_are_not_told_the_launcher() -> None:
 def test_marks_nest() -> None:
     """A job's process carries the mark of its worker, then its own."""
     child = spawned("""
-from queue_workflows.host.launcher import spawn
+from queue_workflows.host.processes.launcher import spawn
 inner = spawn([sys.executable, "-c", "import os; print(os.environ['_QWF_TREE'])"], stdout=subprocess.PIPE)
 say(inner.mark)
 say(inner.communicate()[0].decode().strip())

@@ -15,8 +15,8 @@ import pytest
 from support.processes import gone, linux_only
 from support.workers import patiently, running_worker
 
-from queue_workflows.host.lifetime import MARK, SHORTEST_MARK
-from queue_workflows.host.locks import HostLock
+from queue_workflows.host.locks.lock import HostLock
+from queue_workflows.host.processes.tree_by_mark import MARK, SHORTEST_MARK
 from queue_workflows.repositories import IngestJobRepository
 from queue_workflows.roles.process_exit import bear_mark
 

@@ -16,20 +16,20 @@ from support.embedded_users import alive, until
 from support.processes import PREAMBLE, UNSHARE, Running, environment, linux_only, pid_namespace, program, run
 
 from queue_workflows.errors import ExitCode, Orphaned
-from queue_workflows.host import lifetime
-from queue_workflows.host.launcher import Child, spawn
-from queue_workflows.host.lifetime import die_with_parent, kill_tree, take_launcher_pid
+from queue_workflows.host.processes import tree_by_mark
+from queue_workflows.host.processes.launcher import Child, spawn
+from queue_workflows.host.processes.tree_by_mark import die_with_parent, kill_tree, take_launcher_pid
 
 # A child that dies with its parent and says which signal it got.
 CHILD = """
-from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.host.processes.tree_by_mark import die_with_parent, take_launcher_pid
 def ended(number, frame):
     say("child got", signal.Signals(number).name)
     os._exit(0)
 for number in (signal.SIGTERM, signal.SIGUSR1): signal.signal(number, ended)
 """
 SPAWN = """
-from queue_workflows.host.launcher import spawn
+from queue_workflows.host.processes.launcher import spawn
 def start(text): return spawn([sys.executable, "-c", text], env=os.environ)
 """
 
@@ -97,9 +97,9 @@ def test_orphan_ends_as_if_it_had_got_the_signal() -> None:
 def test_parent_of_1_is_right_below_the_launcher() -> None:
     """In a container PID 1 is the launcher, and the child takes it for what it is."""
     text = """
-from queue_workflows.host.launcher import run_as_child_if_pid1
+from queue_workflows.host.processes.launcher import run_as_child_if_pid1
 run_as_child_if_pid1()
-from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.host.processes.tree_by_mark import die_with_parent, take_launcher_pid
 say(os.getppid(), die_with_parent(take_launcher_pid()))
 """
     with Running([*UNSHARE, *program(text)]) as running:
@@ -303,7 +303,7 @@ def test_daemon_is_found_by_its_mark(trees: Trees, grace_s: float) -> None:
 def test_daemon_of_a_job_is_found_by_the_workers_mark(trees: Trees) -> None:
     """Marks nest: a worker's tree has in it what its jobs' processes let go of."""
     root = trees.grow("""
-from queue_workflows.host.launcher import spawn
+from queue_workflows.host.processes.launcher import spawn
 spawn([sys.executable, "-c", DAEMONISE, *SLEEPER]).wait()
 rest()
 """)
@@ -332,8 +332,8 @@ def test_orphans_that_became_ours_are_waited_for(trees: Trees) -> None:
     """A supervisor that is PID 1 or a subreaper itself keeps no zombies of the trees it killed."""
     tree = f"{PREAMBLE}WORD = {trees.word!r}\n{GROW}forked_twice(True); forked_twice(False); rest()"
     status, said = run(f"""
-from queue_workflows.host.launcher import spawn
-from queue_workflows.host.lifetime import kill_tree
+from queue_workflows.host.processes.launcher import spawn
+from queue_workflows.host.processes.tree_by_mark import kill_tree
 import psutil
 PR_SET_CHILD_SUBREAPER = 36
 assert ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
@@ -410,7 +410,7 @@ def test_some_processes_are_not_killed(pid: int) -> None:
 def test_mark_that_fits_everybody_is_refused(mark: str) -> None:
     """An empty mark, perhaps of a variable that was not set, does not mean all processes of the machine."""
     text = f"""
-from queue_workflows.host.lifetime import kill_tree
+from queue_workflows.host.processes.tree_by_mark import kill_tree
 bystander = subprocess.Popen(["/bin/sleep", "60"], start_new_session=True)
 root = subprocess.Popen(["/bin/sleep", "60"], start_new_session=True)
 try: kill_tree(root.pid, grace_s=0, mark={mark!r})
@@ -426,10 +426,10 @@ say(bystander.poll(), root.poll())
 def test_mark_that_is_the_callers_own_spares_caller_and_those_above() -> None:
     """Given its own mark by mistake, a process does not end itself or who is above it."""
     text = """
-from queue_workflows.host.launcher import spawn
+from queue_workflows.host.processes.launcher import spawn
 inner = '''
 import os, subprocess
-from queue_workflows.host.lifetime import kill_tree
+from queue_workflows.host.processes.tree_by_mark import kill_tree
 root = subprocess.Popen(["/bin/sleep", "60"], start_new_session=True)
 left = kill_tree(root.pid, grace_s=0, mark=os.environ["_QWF_TREE"])
 print(left, root.wait(), os.getppid() != 1, flush=True)
@@ -463,7 +463,7 @@ def test_time_is_the_callers(trees: Trees) -> None:
 def test_who_cannot_be_killed_is_named(trees: Trees, monkeypatch: pytest.MonkeyPatch) -> None:
     """A survivor, such as one in uninterruptible sleep, is reported and not passed over."""
     root = trees.grow("rest()")
-    monkeypatch.setattr(lifetime, "_KILL_PATIENCE_S", 0.1)
+    monkeypatch.setattr(tree_by_mark, "_KILL_PATIENCE_S", 0.1)
     monkeypatch.setattr(psutil.Process, "send_signal", lambda *_: None)
     assert kill_tree(root.pid, grace_s=0) == [root.pid]
 

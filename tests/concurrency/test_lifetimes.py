@@ -20,9 +20,9 @@ from support.workers import running_worker, until
 
 from queue_workflows.cli.run_job import take_locks
 from queue_workflows.errors import ConfigurationError, ExitCode, LockHeld
-from queue_workflows.host.hardening import harden
-from queue_workflows.host.lifetime import MARK
-from queue_workflows.host.locks import Free, HostLock, probe
+from queue_workflows.host.locks.lock import Free, HostLock, probe
+from queue_workflows.host.processes.harden import harden
+from queue_workflows.host.processes.tree_by_mark import MARK
 from queue_workflows.repositories import IngestJobRepository
 
 pytestmark = linux_only
@@ -31,8 +31,8 @@ pytestmark = linux_only
 OWNER = """
 import logging
 from pathlib import Path
-from queue_workflows.host.locks import HostLock
-from queue_workflows.host.hardening import TornDown, harden
+from queue_workflows.host.locks.lock import HostLock
+from queue_workflows.host.processes.harden import TornDown, harden
 logging.basicConfig(format="%(message)s", stream=sys.stderr)
 
 def own(body=lambda: time.sleep(600), **options):
@@ -45,7 +45,7 @@ def own(body=lambda: time.sleep(600), **options):
         say("finally")
 """
 SPAWN = """
-from queue_workflows.host.launcher import spawn
+from queue_workflows.host.processes.launcher import spawn
 def start(text): return spawn([sys.executable, "-c", text], env=os.environ)
 """
 
@@ -124,7 +124,7 @@ def test_a_parent_of_1_is_right_where_that_launched_it(lock: HostLock) -> None:
     text = (
         OWNER
         + """
-from queue_workflows.host.launcher import run_as_child_if_pid1
+from queue_workflows.host.processes.launcher import run_as_child_if_pid1
 run_as_child_if_pid1()
 def body():
     say(os.getppid())

@@ -13,9 +13,9 @@ from support.leftovers import Leftovers
 from support.processes import Running
 
 from queue_workflows.db.doctor.findings import Check, Status
-from queue_workflows.host import flock
-from queue_workflows.host.lock_checks import check_locks
-from queue_workflows.host.locks import HostLock, lock_file_name
+from queue_workflows.host.janitor.doctor_checks import check_locks
+from queue_workflows.host.locks import flock
+from queue_workflows.host.locks.lock import HostLock, lock_file_name
 
 
 def found(directory: Path, *kinds: object) -> dict[str, tuple[Status, str]]:

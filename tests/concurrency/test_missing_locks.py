@@ -15,13 +15,13 @@ from support.processes import Running
 from queue_workflows.db.doctor.findings import Status
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.errors import LockHeld
-from queue_workflows.host import flock
-from queue_workflows.host.claims import MARK, holders_of_removed
-from queue_workflows.host.janitor import Deed, look_at
-from queue_workflows.host.lock_checks import check_locks
-from queue_workflows.host.locks import HostLock, lock_file_name
-from queue_workflows.host.missing_locks import open_directory
-from queue_workflows.host.resources import ResourceKind
+from queue_workflows.host.janitor.decisions import Deed, look_at
+from queue_workflows.host.janitor.doctor_checks import check_locks
+from queue_workflows.host.janitor.missing_lock_directory import open_directory
+from queue_workflows.host.janitor.resources import ResourceKind
+from queue_workflows.host.locks import flock
+from queue_workflows.host.locks.lock import HostLock, lock_file_name
+from queue_workflows.host.locks.owner_note import MARK, holders_of_removed
 from queue_workflows.repositories.sql.claimed_job import Fence
 
 
@@ -99,7 +99,7 @@ def test_who_has_a_removed_lock_file_is_known(tmp_path: Path, caplog: pytest.Log
 HOLDER = """
 import sys
 from pathlib import Path
-from queue_workflows.host.locks import HostLock
+from queue_workflows.host.locks.lock import HostLock
 lock = HostLock("mine", directory=Path(sys.argv[1]))
 lock.acquire()
 print("has it", flush=True)

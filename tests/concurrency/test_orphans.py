@@ -13,17 +13,17 @@ from support.commands_kept import shell
 from support.processes import Running, gone, linux_only
 from support.workers import until
 
-from queue_workflows.host import orphans
-from queue_workflows.host.lifetime import SHORTEST_MARK
-from queue_workflows.host.orphans import COMMAND, end_orphans
-from queue_workflows.host.spawner import Spawner
+from queue_workflows.host.commands import orphans
+from queue_workflows.host.commands.client import Spawner
+from queue_workflows.host.commands.orphans import COMMAND, end_orphans
+from queue_workflows.host.processes.tree_by_mark import SHORTEST_MARK
 
 pytestmark = linux_only
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from queue_workflows.host.spawner import Command, Spawner
+from queue_workflows.host.commands.client import Command, Spawner
 home = Path(sys.argv[1])
 Spawner().run(Command(
     ["/bin/sh", "-c", "echo $$ > new; mv new pid; exec sleep 1000"], {"PATH": "/usr/bin:/bin"},

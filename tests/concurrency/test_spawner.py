@@ -25,10 +25,10 @@ from support.processes import SOURCE, UNSHARE, Running, linux_only, pid_namespac
 from support.workers import until
 
 from queue_workflows.errors import ExitCode, ProcessLost, SpawnRefused
-from queue_workflows.host import launcher
-from queue_workflows.host import spawner as module
-from queue_workflows.host.keeper import _SOON_S, STOP
-from queue_workflows.host.spawner import Command, Ended, Spawner, Stop, _Waiting, read_report
+from queue_workflows.host.commands import client as module
+from queue_workflows.host.commands.client import Command, Ended, Spawner, Stop, _Waiting, read_report
+from queue_workflows.host.commands.keeper import _SOON_S, STOP
+from queue_workflows.host.processes import launcher
 
 pytestmark = linux_only
 
@@ -212,7 +212,7 @@ def test_output_costs_no_more_than_its_cap() -> None:
 import resource, tempfile
 from pathlib import Path
 from typing import Any
-from queue_workflows.host.spawner import Command, Spawner
+from queue_workflows.host.commands.client import Command, Spawner
 place = Path(tempfile.mkdtemp())
 script = "echo begin >&2; head -c 200000000 /dev/urandom | tee /dev/stderr; echo end >&2"
 with Spawner() as spawner:
@@ -498,7 +498,7 @@ def test_both_killed_at_once_leave_nothing_either(tmp_path: Path) -> None:
 HOST = """
 from pathlib import Path
 from typing import Any
-from queue_workflows.host.spawner import Command, Spawner
+from queue_workflows.host.commands.client import Command, Spawner
 place = Path(sys.argv[1])
 spawner = Spawner()
 def start(number):

@@ -27,8 +27,8 @@ from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.upkeep.run_files import RUNS, UNKNOWN_KEPT_S, clear_places, has_places
 from queue_workflows.engine.upkeep.run_files import clear as clear_by_settings
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.host.directories import last_change, opened, take_away
-from queue_workflows.host.workspaces import WORKSPACES, Workspace, workspace
+from queue_workflows.host.directories.data import last_change, opened, take_away
+from queue_workflows.host.directories.workspaces import WORKSPACES, Workspace, workspace
 from queue_workflows.repositories import IngestJobRepository
 
 DAY_S = 86_400.0
@@ -83,7 +83,7 @@ def test_two_workspaces_of_one_subject_at_once_are_both_right(tmp_path: Path, sh
     """Made and used by two processes at the same time, each sees its own files and the shared ones."""
     text = """
 from pathlib import Path
-from queue_workflows.host.workspaces import workspace
+from queue_workflows.host.directories.workspaces import workspace
 root, run, shared = map(Path, sys.argv[1:])
 made = workspace(run.name, share={"servers": shared}, root=root)
 say("made")
@@ -398,7 +398,7 @@ def test_a_held_workspace_is_never_removed(connection, tmp_path: Path) -> None:
     over(connection, run, 31)
     text = """
 from pathlib import Path
-from queue_workflows.host.workspaces import workspace
+from queue_workflows.host.directories.workspaces import workspace
 workspace(sys.argv[2], root=Path(sys.argv[1])).path
 say("held")
 time.sleep(600)
@@ -485,7 +485,7 @@ def test_what_is_mounted_in_it_is_left_alone(connection, tmp_path: Path) -> None
     (made.path / "yours" / "deeper").mkdir(parents=True)
     text = """
 from pathlib import Path
-from queue_workflows.host.directories import empty, opened, take_away
+from queue_workflows.host.directories.data import empty, opened, take_away
 data, run = Path(sys.argv[1]), sys.argv[2]
 bound = data / "workspaces" / run / "bound"
 subprocess.run(["mount", "--bind", data / "theirs", bound], check=True)

@@ -27,7 +27,7 @@ from queue_workflows.hooks.binaries import ensure
 from queue_workflows.hooks.installing import InstallationStopped, Workshop
 from queue_workflows.hooks.needs import Need, need_of, needs_of
 from queue_workflows.hooks.process import HookStop
-from queue_workflows.host.spawner import Spawner
+from queue_workflows.host.commands.client import Spawner
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.hooks.binaries import BinaryFence, BinaryRepository, Installed

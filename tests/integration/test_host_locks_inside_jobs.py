@@ -15,7 +15,7 @@ from support.workers import until
 from queue_workflows import Cancelled, HostLock, RetryAfter
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.outcomes import Stop
-from queue_workflows.host.locks import Free, Held, probe
+from queue_workflows.host.locks.lock import Free, Held, probe
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from support.processes import gone
 from support.supervised import Supervised, enqueue, holder, idle, supervisor_of
 from support.workers import until
 
-from queue_workflows.host.fork_server import ForkServerLine
-from queue_workflows.host.lifetime import marks
+from queue_workflows.host.processes.fork_server import ForkServerLine
+from queue_workflows.host.processes.tree_by_mark import marks
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 from queue_workflows.roles.identity import INCARNATION
 from queue_workflows.roles.supervisor.slots import ORCHESTRATOR, WorkerSpec, worth_a_spare

@@ -19,7 +19,7 @@ from psycopg import sql
 from support.embedded_users import processes_below, until
 from support.pytest_runs import run_pytest, start_pytest
 
-from queue_workflows.host.flock import try_lock
+from queue_workflows.host.locks.flock import try_lock
 from queue_workflows.testing import runs
 from queue_workflows.testing.choice import docker_host
 

@@ -20,7 +20,7 @@ from support.workers import running_worker, until
 from queue_workflows.db import bootstrap
 from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.engine.outcomes import Stop
-from queue_workflows.host.deadman import DeadMan, boottime
+from queue_workflows.host.processes.lease_timer import DeadMan, boottime
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
 from queue_workflows.repositories.claims.hold_lease import Control
 from queue_workflows.roles.identity import Identity

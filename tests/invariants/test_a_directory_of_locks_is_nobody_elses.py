@@ -22,11 +22,11 @@ from support.processes import environment, linux_only
 
 from queue_workflows.db.embedded.server import EmbeddedServer
 from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
-from queue_workflows.host.flock import lock_directory
-from queue_workflows.host.lock_checks import check_locks
-from queue_workflows.host.locks import HostLock
-from queue_workflows.host.missing_locks import open_directory
-from queue_workflows.host.workspaces import workspace
+from queue_workflows.host.directories.workspaces import workspace
+from queue_workflows.host.janitor.doctor_checks import check_locks
+from queue_workflows.host.janitor.missing_lock_directory import open_directory
+from queue_workflows.host.locks.flock import lock_directory
+from queue_workflows.host.locks.lock import HostLock
 
 THEM, GROUP = 54_321, 54_322
 TESTS = Path(__file__).parents[1]

@@ -22,7 +22,7 @@ from queue_workflows.engine.limits.held_host_locks import LOOK_EVERY_S
 from queue_workflows.engine.limits.held_slots import KeptSlots
 from queue_workflows.engine.limits.wait_loop import Errands
 from queue_workflows.engine.limits.windows import Windows
-from queue_workflows.host.locks import Held, HostLock, lock_file_name, probe
+from queue_workflows.host.locks.lock import Held, HostLock, lock_file_name, probe
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 from queue_workflows.repositories.claims.by_host_lock import HostLockRepository
 from queue_workflows.roles.worker.common.host_lock_checks import LockLook

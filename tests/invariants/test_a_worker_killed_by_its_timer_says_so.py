@@ -18,7 +18,7 @@ from support.statement_proxy import StatementProxy
 from support.supervised import supervisor_of
 from support.workers import running_worker, until
 
-from queue_workflows.host.pid1 import TIMER_IN_WORDS
+from queue_workflows.host.processes.pid1 import TIMER_IN_WORDS
 from queue_workflows.repositories import HeartbeatRepository
 
 WORDS = "this process is killed by its own timer at "

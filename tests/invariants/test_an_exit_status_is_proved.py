@@ -19,7 +19,7 @@ from support.runs import dispatcher, settle, start
 from support.supervised import HOST
 from support.workers import SHORT_LEASE, patiently, until, worker_command, worker_environment
 
-from queue_workflows.host.launcher import spawn
+from queue_workflows.host.processes.launcher import spawn
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.roles.supervisor.restarts import Next, Restarts, acted_on, crashed, describe
 from queue_workflows.roles.supervisor.slots import WorkerSpec

@@ -24,7 +24,7 @@ LOCKS: Final = "LEFTOVERS_LOCKS"
 OWNER: Final = """
 import os, sys
 from pathlib import Path
-from queue_workflows.host.locks import HostLock
+from queue_workflows.host.locks.lock import HostLock
 place, locks, name = sys.argv[1:]
 said = []
 lock = HostLock(name, directory=Path(locks), deadline_s=60)

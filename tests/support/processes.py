@@ -37,7 +37,7 @@ WITHOUT_OVERRIDE = (*WITHOUT_TRACING[:2], WITHOUT_TRACING[2].replace("(19, 21, 3
 # What the programs begin with. `stuck` is C code that never lets go of the GIL.
 PREAMBLE = """
 import ctypes, os, signal, subprocess, sys, threading, time
-from queue_workflows.host.deadman import DeadMan, boottime
+from queue_workflows.host.processes.lease_timer import DeadMan, boottime
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())

@@ -35,8 +35,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TextIO
 
-from queue_workflows.host.launcher import Child, spawn
-from queue_workflows.host.lifetime import kill_tree
+from queue_workflows.host.processes.launcher import Child, spawn
+from queue_workflows.host.processes.tree_by_mark import kill_tree
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w+-]*)\s*$")
 REMARK = re.compile(r"^\s*<!--\s*(?P<kind>not run|file|in the background):\s*(?P<text>.*?)\s*-->\s*$")

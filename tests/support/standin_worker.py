@@ -16,9 +16,9 @@ from contextlib import suppress
 
 import psycopg
 
-from queue_workflows.host import last_word
-from queue_workflows.host.hardening import ASKED
-from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.host.processes import last_word
+from queue_workflows.host.processes.harden import ASKED
+from queue_workflows.host.processes.tree_by_mark import die_with_parent, take_launcher_pid
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 from queue_workflows.roles.identity import Identity
 

@@ -26,7 +26,7 @@ TESTS = Path(__file__).parents[1]
 ORCHESTRATOR = """
 import os, signal, sys, threading
 from queue_workflows.host import last_word
-from queue_workflows.host.lifetime import die_with_parent, take_launcher_pid
+from queue_workflows.host.processes.tree_by_mark import die_with_parent, take_launcher_pid
 from queue_workflows.roles import lifeline
 lifeline.EVERY_S = 0.1
 asked = []

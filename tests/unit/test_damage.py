@@ -12,9 +12,9 @@ import pytest
 
 from queue_workflows.db.exhaustion import is_exhausted
 from queue_workflows.engine.execution.guards import Budget, HeldJob
-from queue_workflows.host import last_word
-from queue_workflows.host.deadman import DeadMan
-from queue_workflows.host.last_word import PIPE, Announcer, LastWord
+from queue_workflows.host.processes import last_word
+from queue_workflows.host.processes.last_word import PIPE, Announcer, LastWord
+from queue_workflows.host.processes.lease_timer import DeadMan
 from queue_workflows.roles.worker.guardian import process_damage as damage_module
 from queue_workflows.roles.worker.guardian.held_jobs import Holdings
 from queue_workflows.roles.worker.guardian.process_damage import Damage

@@ -15,7 +15,7 @@ from support.vendor_tools import VendorTools, card, uuid_of
 from queue_workflows.errors import ConfigurationError, ExitCode, NoDevices
 from queue_workflows.gpu.devices import environment_for, find_devices, usable
 from queue_workflows.gpu.release import LOOK_WITHIN_S, Bounds, Occupancy, Proof, Sight, prove
-from queue_workflows.host.flock import lock_directory, try_lock
+from queue_workflows.host.locks.flock import lock_directory, try_lock
 from queue_workflows.telemetry.hw.device import Device
 
 PATIENCE_S = 60.0
@@ -273,7 +273,7 @@ def test_nobody_locks_where_the_others_do_not_look(tmp_path: Path, monkeypatch: 
     """Two users would have two locks on one device: who cannot write at the meeting place is told so."""
     shared = tmp_path / "shared"
     shared.mkdir()
-    monkeypatch.setattr("queue_workflows.host.flock.SHARED", shared)
+    monkeypatch.setattr("queue_workflows.host.locks.flock.SHARED", shared)
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != shared)
     with pytest.raises(
         ConfigurationError, match=r"live in .*/shared, where this user cannot write — .*LOCK_DIR"
@@ -286,9 +286,9 @@ def test_where_locks_live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplo
     """Where the setting says; else where all of the machine meet, or the user's own where that is none."""
     assert lock_directory(tmp_path / "a" / "b") == tmp_path / "a" / "b"
     assert (tmp_path / "a" / "b").is_dir()
-    monkeypatch.setattr("queue_workflows.host.flock.SHARED", tmp_path / "shared")
+    monkeypatch.setattr("queue_workflows.host.locks.flock.SHARED", tmp_path / "shared")
     assert lock_directory(None, {}) == tmp_path / "shared"
-    monkeypatch.setattr("queue_workflows.host.flock.SHARED", tmp_path / "none" / "shared")
+    monkeypatch.setattr("queue_workflows.host.locks.flock.SHARED", tmp_path / "none" / "shared")
     assert lock_directory(None, {"XDG_RUNTIME_DIR": str(tmp_path / "run")}) == tmp_path / "run" / "qwf"
     assert f"locks live in {tmp_path / 'run' / 'qwf'}, as" in caplog.text
     (tmp_path / "file").write_text("")

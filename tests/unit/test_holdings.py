@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from queue_workflows.engine.execution.guards import Budget, HeldJob
-from queue_workflows.host.deadman import DeadMan
+from queue_workflows.host.processes.lease_timer import DeadMan
 from queue_workflows.roles.worker.guardian.held_jobs import Holdings
 
 

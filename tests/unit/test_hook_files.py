@@ -13,7 +13,7 @@ import pytest
 
 from queue_workflows.hooks import files as module
 from queue_workflows.hooks.files import USUAL_CAPS, Digests, FileCaps, digest_of, find_files
-from queue_workflows.host.beneath import directory_beneath
+from queue_workflows.host.directories.below import directory_beneath
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from support.processes import WITHOUT_OVERRIDE
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.discovery import Hook
 from queue_workflows.hooks.places import HookPlaces, places_of
-from queue_workflows.host.beneath import directory_beneath
-from queue_workflows.host.directories import take_away
+from queue_workflows.host.directories.below import directory_beneath
+from queue_workflows.host.directories.data import take_away
 
 HOOK = Hook("title", "Page", 1, 0, "on_Page__10_title.sh", Path("/title"), (), is_background=False)
 

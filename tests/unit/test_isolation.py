@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queue_workflows.host.hardening import RETIRE
-from queue_workflows.host.launcher import Child
+from queue_workflows.host.processes.harden import RETIRE
+from queue_workflows.host.processes.launcher import Child
 from queue_workflows.roles.supervisor import single_job_processes
 from queue_workflows.roles.supervisor.liveness import Signs
 from queue_workflows.roles.supervisor.single_job_processes import CALM_S, Isolation

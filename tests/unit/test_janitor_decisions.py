@@ -9,11 +9,11 @@ import pytest
 
 from queue_workflows import ConfigurationError, ResourceKind, register_resource_kind
 from queue_workflows.config import reset_config
-from queue_workflows.host.claims import Claim
-from queue_workflows.host.janitor import Deed, Vain, candidates, judge
-from queue_workflows.host.locks import Absent, Free, Held, Probe, Unusable
-from queue_workflows.host.reaping import end
-from queue_workflows.host.resources import registered_kinds
+from queue_workflows.host.janitor.decisions import Deed, Vain, candidates, judge
+from queue_workflows.host.janitor.resources import registered_kinds
+from queue_workflows.host.janitor.teardown import end
+from queue_workflows.host.locks.lock import Absent, Free, Held, Probe, Unusable
+from queue_workflows.host.locks.owner_note import Claim
 from queue_workflows.roles.supervisor.janitor_when_needed import Attending
 from queue_workflows.roles.supervisor.slots import JANITOR
 from queue_workflows.settings import load_settings

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_workflows.host.last_word import PIPE, Announcer, LastWord
+from queue_workflows.host.processes.last_word import PIPE, Announcer, LastWord
 
 ALL_STATUSES = range(256)
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.hardening import ENDING
+from queue_workflows.host.processes.harden import ENDING
 from queue_workflows.roles import loop
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
 

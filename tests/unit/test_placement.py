@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_workflows.gpu.release import Bounds, Sight
-from queue_workflows.host.flock import try_lock
+from queue_workflows.host.locks.flock import try_lock
 from queue_workflows.roles.supervisor.gpu_placement import Placement
 from queue_workflows.roles.supervisor.hardware_reports import HardwareDesk
 from queue_workflows.roles.supervisor.slots import EachDevice, Slot, WorkerSpec

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.hardening import ASKED, RETIRE
+from queue_workflows.host.processes.harden import ASKED, RETIRE
 from queue_workflows.roles.supervisor.restarts import Next, Restarts, acted_on, crashed, describe
 from queue_workflows.roles.supervisor.slots import WorkerSpec
 

@@ -88,7 +88,7 @@ def ensure_(
     from queue_workflows.db.dsn import secrets_of
     from queue_workflows.engine.execution.redaction import Redactor
     from queue_workflows.hooks.installing import Workshop
-    from queue_workflows.host.spawner import Spawner
+    from queue_workflows.host.commands.client import Spawner
     from queue_workflows.repositories.hooks.binaries import BinaryRepository
     from queue_workflows.repositories.workers.machines import MachineRepository
 

@@ -13,9 +13,9 @@ from queue_workflows.config import effective_settings
 from queue_workflows.db.doctor import examine
 from queue_workflows.db.doctor.findings import Check, Report, Status
 from queue_workflows.errors import ExitCode, QwfError
-from queue_workflows.host.flock import expected_directory
-from queue_workflows.host.lock_checks import check_locks
-from queue_workflows.host.resources import registered_kinds
+from queue_workflows.host.janitor.doctor_checks import check_locks
+from queue_workflows.host.janitor.resources import registered_kinds
+from queue_workflows.host.locks.flock import expected_directory
 
 COLOURS = {Status.OK: "green", Status.WARN: "yellow", Status.FAIL: "red", Status.SKIP: "blue"}
 

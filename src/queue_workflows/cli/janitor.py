@@ -55,7 +55,7 @@ def janitor(
     from queue_workflows.cli.logs import log_to_stderr
     from queue_workflows.cli.supervisor import before_the_command
     from queue_workflows.config import effective_settings
-    from queue_workflows.host.launcher import own_command, run_as_child_if_pid1
+    from queue_workflows.host.processes.launcher import own_command, run_as_child_if_pid1
     from queue_workflows.roles.janitor.janitor import JanitorOptions
     from queue_workflows.roles.janitor.process import ROLE, run_janitor, run_reaper
 
@@ -93,7 +93,7 @@ def _stdout_for_us() -> Iterator[None]:
 
 
 def _tell(outcome: Outcome, *, as_json: bool) -> None:
-    from queue_workflows.host.janitor import Deed
+    from queue_workflows.host.janitor.decisions import Deed
 
     if as_json:
         print_json(asdict(outcome))

@@ -18,7 +18,7 @@ from queue_workflows.cli.lazy import Entry, LazyGroup
 from queue_workflows.cli.notices import notices_on_stderr
 from queue_workflows.cli.stopping import Stops
 from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
-from queue_workflows.host import last_word
+from queue_workflows.host.processes import last_word
 
 COMPLETION_VARIABLE: Final = "_QWF_COMPLETE"
 _STDOUT: Final = 1

@@ -28,8 +28,8 @@ from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.looking import KeptConnection
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.hardening import bound_to_launcher
-from queue_workflows.host.launcher import run_as_child_if_pid1
+from queue_workflows.host.processes.harden import bound_to_launcher
+from queue_workflows.host.processes.launcher import run_as_child_if_pid1
 from queue_workflows.repositories.reports.drain_progress import LATER, RETRY, OutcomeRepository, Outcomes
 from queue_workflows.repositories.sql.families import NODE
 from queue_workflows.repositories.workers.control import WorkerControlRepository

@@ -13,8 +13,8 @@ import click
 from queue_workflows.cli.seconds import Duration
 from queue_workflows.errors import ConfigurationError, LockHeld
 from queue_workflows.host.kernel import IS_LINUX
-from queue_workflows.host.locks import FIRST_LOOK_S, HostLock
-from queue_workflows.host.trees import sees_us
+from queue_workflows.host.locks.lock import FIRST_LOOK_S, HostLock
+from queue_workflows.host.processes.tree_below import sees_us
 
 
 def shares_option(_ctx: click.Context, _param: click.Parameter, values: Sequence[str]) -> dict[str, Path]:
@@ -87,8 +87,8 @@ def run_job(
     either of them ends, nothing of what the command started is left, and the locks are free only then. No
     database is needed.
     """
-    from queue_workflows.host.hardening import bound_to_launcher
-    from queue_workflows.host.warden import Terms, become, clock
+    from queue_workflows.host.commands.run_job_warden import Terms, become, clock
+    from queue_workflows.host.processes.harden import bound_to_launcher
 
     if run is None and (shares or in_workspace):
         raise click.UsageError("--share and --in-workspace are for a --workspace")
@@ -152,7 +152,7 @@ def _said_once(lock: HostLock) -> Callable[[float], None]:
 
 def _in_workspace(run: str, shares: dict[str, Path], *, goes_there: bool) -> int:
     """The descriptor that holds it; the command finds it in its environment, and may start in it."""
-    from queue_workflows.host.workspaces import workspace
+    from queue_workflows.host.directories.workspaces import workspace
 
     made = workspace(run, share=shares)
     os.environ.update(made.export())

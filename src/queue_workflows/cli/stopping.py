@@ -8,7 +8,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from queue_workflows.cli.ending import Interrupted, Stopped, Terminated
-from queue_workflows.host.unwinding import Unwinding
+from queue_workflows.host.processes.unwind import Unwinding
 
 
 class Stops:

@@ -18,9 +18,9 @@ from queue_workflows.cli.worker import worker
 from queue_workflows.config import RESERVED_QUEUES, check_known_queue, effective_settings
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.gpu.devices import find_devices
-from queue_workflows.host.hardening import bound_to_launcher
-from queue_workflows.host.launcher import own_command, run_as_child_if_pid1
-from queue_workflows.host.lifetime import hide_memory
+from queue_workflows.host.processes.harden import bound_to_launcher
+from queue_workflows.host.processes.launcher import own_command, run_as_child_if_pid1
+from queue_workflows.host.processes.tree_by_mark import hide_memory
 from queue_workflows.roles.supervisor.janitor_when_needed import Attending
 from queue_workflows.roles.supervisor.process import supervise
 from queue_workflows.roles.supervisor.slots import (

@@ -21,9 +21,9 @@ from queue_workflows.config import check_known_queue, current_config, effective_
 from queue_workflows.db import bootstrap
 from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.hardening import bound_to_launcher
-from queue_workflows.host.launcher import run_as_child_if_pid1
-from queue_workflows.host.lifetime import hide_memory
+from queue_workflows.host.processes.harden import bound_to_launcher
+from queue_workflows.host.processes.launcher import run_as_child_if_pid1
+from queue_workflows.host.processes.tree_by_mark import hide_memory
 from queue_workflows.roles.merged_log import OneLog
 from queue_workflows.roles.supervisor.janitor_when_needed import Attending
 from queue_workflows.roles.supervisor.process import supervise

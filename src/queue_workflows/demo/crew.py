@@ -11,7 +11,7 @@ from typing import IO, Final
 
 from queue_workflows.demo.ticking import QUEUE
 from queue_workflows.errors import QwfError
-from queue_workflows.host.launcher import Child, own_command, spawn
+from queue_workflows.host.processes.launcher import Child, own_command, spawn
 
 WIRING: Final = "queue_workflows.demo.wiring"
 COMMAND: Final = f"supervisor --orchestrator --scheduler --worker cpu --worker gpu:2 --worker {QUEUE}"

@@ -39,9 +39,9 @@ from queue_workflows.hooks.records import Storing, keep_what_was_left
 from queue_workflows.hooks.reported import is_program
 from queue_workflows.hooks.sealing import NOTHING_LEFT, SEALED, AtSeal
 from queue_workflows.hooks.shelf import Shelf
-from queue_workflows.host.beneath import Beneath
-from queue_workflows.host.orphans import end_orphans
-from queue_workflows.host.spawner import Spawner
+from queue_workflows.host.commands.client import Spawner
+from queue_workflows.host.commands.orphans import end_orphans
+from queue_workflows.host.directories.below import Beneath
 from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from queue_workflows.host.beneath import DIRECTORY
+from queue_workflows.host.directories.below import DIRECTORY
 
 _BLOCK: Final = 1 << 20
 _MOMENT_NS: Final = 2_000_000_000

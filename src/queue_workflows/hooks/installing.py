@@ -28,7 +28,7 @@ from queue_workflows.hooks.output import HookOutput, read_output
 from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.process import HookCommand, HookExit, HookStop, run_hook
 from queue_workflows.hooks.reported import Checksums, installed_of, promote_waiting
-from queue_workflows.host.spawner import Spawner
+from queue_workflows.host.commands.client import Spawner
 from queue_workflows.path_ownership import DATA, check_directory
 from queue_workflows.repositories.hooks.binaries import BINARY, BinaryFence, BinaryRepository, Installed
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository

@@ -25,7 +25,7 @@ from queue_workflows.hooks.files import (
     find_files,
     open_regular,
 )
-from queue_workflows.host.beneath import Beneath, directory_beneath
+from queue_workflows.host.directories.below import Beneath, directory_beneath
 from queue_workflows.payload import check_payload
 from queue_workflows.repositories.sql.checks import NAME_BYTES, PayloadLimits
 

@@ -21,7 +21,7 @@ from queue_workflows.hooks.lifecycle import bring_to_its_end
 from queue_workflows.hooks.places import run_directory
 from queue_workflows.hooks.sealing import AtSeal
 from queue_workflows.hooks.shelf import Shelf
-from queue_workflows.host.spawner import Spawner
+from queue_workflows.host.commands.client import Spawner
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 from queue_workflows.repositories.workers.machines import MachineRepository

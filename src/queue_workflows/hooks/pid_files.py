@@ -18,8 +18,8 @@ from typing import Final
 
 import psutil
 
-from queue_workflows.host.beneath import Beneath, directory_beneath
-from queue_workflows.host.lifetime import MARK, kill_trees
+from queue_workflows.host.directories.below import Beneath, directory_beneath
+from queue_workflows.host.processes.tree_by_mark import MARK, kill_trees
 
 _SLACK_S: Final = 2.0  # a process's start is known to a hundredth, a file's time to a tick of the clock
 _MOST_FILES: Final = 100

@@ -17,8 +17,8 @@ from typing import Final
 
 from queue_workflows.errors import ConfigurationError, HookError
 from queue_workflows.hooks.discovery import Hook
-from queue_workflows.host.beneath import Ground
-from queue_workflows.host.directories import hold, make_usable, usable
+from queue_workflows.host.directories.below import Ground
+from queue_workflows.host.directories.data import hold, make_usable, usable
 
 _OUTPUT: Final = ".output"
 _ADVICE: Final = "see to it, then retry"

@@ -12,9 +12,9 @@ from typing import Final
 
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.hooks.pid_files import sweep_pid_files
-from queue_workflows.host.spawner import Command as HookCommand
-from queue_workflows.host.spawner import Ended, Spawner
-from queue_workflows.host.spawner import Stop as HookStop
+from queue_workflows.host.commands.client import Command as HookCommand
+from queue_workflows.host.commands.client import Ended, Spawner
+from queue_workflows.host.commands.client import Stop as HookStop
 
 __all__ = ["HookCommand", "HookExit", "HookStop", "run_hook"]
 

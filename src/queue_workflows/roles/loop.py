@@ -17,7 +17,7 @@ from typing import Self
 
 from queue_workflows.db.joining import INTERRUPT, Bell
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.hardening import ENDING, exit_code_of, hearable
+from queue_workflows.host.processes.harden import ENDING, exit_code_of, hearable
 
 
 def run(tick: Callable[[], float | None], wait: Callable[[float], object]) -> None:

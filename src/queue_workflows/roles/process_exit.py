@@ -18,9 +18,9 @@ import psutil
 from queue_workflows import clock as time
 from queue_workflows.db.exhaustion import has_room
 from queue_workflows.errors import ExitCode
-from queue_workflows.host import last_word
-from queue_workflows.host.lifetime import MARK, kill_trees
-from queue_workflows.host.pid1 import LAUNCHER_PID
+from queue_workflows.host.processes import last_word
+from queue_workflows.host.processes.pid1 import LAUNCHER_PID
+from queue_workflows.host.processes.tree_by_mark import MARK, kill_trees
 from queue_workflows.roles import exec_inheritance
 from queue_workflows.roles.identity import Identity
 from queue_workflows.telemetry.provider import flush

@@ -6,8 +6,8 @@ import logging
 import threading
 from collections.abc import Callable
 
-from queue_workflows.host.launcher import Started
-from queue_workflows.host.lifetime import kill_trees
+from queue_workflows.host.processes.launcher import Started
+from queue_workflows.host.processes.tree_by_mark import kill_trees
 
 _log = logging.getLogger(__name__)
 

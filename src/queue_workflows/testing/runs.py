@@ -20,7 +20,7 @@ from pathlib import Path
 from queue_workflows.db.embedded import keeper
 from queue_workflows.db.embedded.home import FALLBACK, settle
 from queue_workflows.errors import EmbeddedServerError
-from queue_workflows.host.flock import try_lock
+from queue_workflows.host.locks.flock import try_lock
 
 _PREFIX = "qwf-tests-"
 _STOP_TIMEOUT_S = 60.0

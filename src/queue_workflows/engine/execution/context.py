@@ -25,7 +25,7 @@ from queue_workflows.engine.limits.wait_loop import refuse_in_event_loop
 from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.engine.outcomes import Cancelled, Stop
 from queue_workflows.errors import LeaseLost, PayloadError
-from queue_workflows.host.workspaces import Workspace, workspace
+from queue_workflows.host.directories.workspaces import Workspace, workspace
 from queue_workflows.payload import check_payload
 from queue_workflows.repositories.claims.begins import Rules
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob

@@ -24,8 +24,8 @@ from typing import Final, TypeVar
 
 from queue_workflows.db.exhaustion import is_exhausted
 from queue_workflows.errors import ConfigurationError, LockUnusable
-from queue_workflows.host.flock import lock_directory
-from queue_workflows.host.locks import Absent, Free, HostLock, lock_file_name, probe
+from queue_workflows.host.locks.flock import lock_directory
+from queue_workflows.host.locks.lock import Absent, Free, HostLock, lock_file_name, probe
 from queue_workflows.repositories.claims.by_host_lock import lock_of
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob, Fence
 

@@ -28,7 +28,7 @@ from queue_workflows.engine.limits.wait_loop import (
     refuse_in_event_loop,
 )
 from queue_workflows.engine.outcomes import RetryAfter
-from queue_workflows.host.locks import FIRST_LOOK_S, LONGEST_LOOK_S, HostLock
+from queue_workflows.host.locks.lock import FIRST_LOOK_S, LONGEST_LOOK_S, HostLock
 from queue_workflows.repositories.claims.by_host_lock import HostLockRepository, keys_of, lock_of
 
 # How long a job is put back for that waited in vain.

@@ -31,8 +31,8 @@ import psycopg
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.workspace_name import ingest_job_of
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.host.directories import REMOVED, empty, last_change, opened, take_away
-from queue_workflows.host.workspaces import WORKSPACES
+from queue_workflows.host.directories.data import REMOVED, empty, last_change, opened, take_away
+from queue_workflows.host.directories.workspaces import WORKSPACES
 from queue_workflows.repositories.retention import PruningRepository
 from queue_workflows.settings import DAY_S, Settings
 

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import Final
 
 from queue_workflows.errors import ExitCode, QwfError
-from queue_workflows.host.claims import holders_of_removed, identity
-from queue_workflows.host.hardening import exit_code_of
-from queue_workflows.host.janitor import Deed, Vain, Verdict, candidates, look_at, tidy
-from queue_workflows.host.reaping import Reaping
-from queue_workflows.host.resources import ResourceKind
+from queue_workflows.host.janitor.decisions import Deed, Vain, Verdict, candidates, look_at, tidy
+from queue_workflows.host.janitor.resources import ResourceKind
+from queue_workflows.host.janitor.teardown import Reaping
+from queue_workflows.host.locks.owner_note import holders_of_removed, identity
+from queue_workflows.host.processes.harden import exit_code_of
 from queue_workflows.roles import loop
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
 from queue_workflows.roles.tree_end_thread import Sweep

@@ -17,12 +17,12 @@ import psycopg
 from queue_workflows.db.engine import Database
 from queue_workflows.engine.upkeep.run_files import clear, clear_places, has_places
 from queue_workflows.errors import ConfigurationError, EmbeddedSetupError, ExitCode, QwfError
-from queue_workflows.host.flock import usable
-from queue_workflows.host.hardening import bound_to_launcher, harden
-from queue_workflows.host.janitor import Verdict
-from queue_workflows.host.missing_locks import open_directory
-from queue_workflows.host.reaping import reap_here
-from queue_workflows.host.resources import registered_kinds
+from queue_workflows.host.janitor.decisions import Verdict
+from queue_workflows.host.janitor.missing_lock_directory import open_directory
+from queue_workflows.host.janitor.resources import registered_kinds
+from queue_workflows.host.janitor.teardown import reap_here
+from queue_workflows.host.locks.flock import usable
+from queue_workflows.host.processes.harden import bound_to_launcher, harden
 from queue_workflows.roles.heartbeat_pipe import told
 from queue_workflows.roles.janitor.janitor import Janitor, JanitorOptions
 from queue_workflows.roles.loop import Halt, Waiter

@@ -19,8 +19,8 @@ from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.runs.dispatcher import Dispatcher
 from queue_workflows.engine.runs.finished_hooks import deliver
 from queue_workflows.errors import AccessRefused, DatabaseUnreachable, ExitCode
-from queue_workflows.host.hardening import bound_to_launcher
-from queue_workflows.host.lifetime import hide_memory
+from queue_workflows.host.processes.harden import bound_to_launcher
+from queue_workflows.host.processes.tree_by_mark import hide_memory
 from queue_workflows.roles.heartbeat_pipe import told
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.loop import Halt

@@ -12,8 +12,8 @@ from queue_workflows.db.engine import Database
 from queue_workflows.engine.schedules.declared import task_options
 from queue_workflows.engine.schedules.publish import Declaring
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.hardening import bound_to_launcher
-from queue_workflows.host.lifetime import hide_memory
+from queue_workflows.host.processes.harden import bound_to_launcher
+from queue_workflows.host.processes.tree_by_mark import hide_memory
 from queue_workflows.roles.heartbeat_pipe import told
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.loop import Halt, Waiter

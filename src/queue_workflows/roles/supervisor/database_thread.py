@@ -28,7 +28,7 @@ from queue_workflows.db import sessions
 from queue_workflows.db.failures import DATABASE_FAILED, classify_failure
 from queue_workflows.db.line import Line
 from queue_workflows.engine.limits.lane_upkeep import free_left_by
-from queue_workflows.host.deadman import boottime
+from queue_workflows.host.processes.lease_timer import boottime
 from queue_workflows.repositories import (
     HeartbeatRepository,
     IngestJobRepository,

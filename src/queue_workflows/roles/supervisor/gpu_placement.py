@@ -30,7 +30,7 @@ import psycopg
 
 from queue_workflows.gpu.devices import environment_for, usable
 from queue_workflows.gpu.release import NO_BOUNDS, Bounds, Occupancy, Proof, Sight, prove
-from queue_workflows.host.flock import lock_directory, try_lock
+from queue_workflows.host.locks.flock import lock_directory, try_lock
 from queue_workflows.roles.supervisor.hardware_reports import HardwareDesk
 from queue_workflows.roles.supervisor.hardware_sampler import Sampler
 from queue_workflows.roles.supervisor.slots import GPU, EachDevice, Slot

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from queue_workflows.engine.upkeep.run_files import has_places
-from queue_workflows.host.resources import registered_kinds
+from queue_workflows.host.janitor.resources import registered_kinds
 from queue_workflows.roles.supervisor.slots import JANITOR, Spec
 from queue_workflows.settings import Settings
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.hardening import ASKED, ENDING, RETIRE
+from queue_workflows.host.processes.harden import ASKED, ENDING, RETIRE
 
 # Nothing gets better before somebody changes the command, the configuration or the schema.
 HOPELESS: Final = frozenset({ExitCode.USAGE, ExitCode.CONFIGURATION, ExitCode.SCHEMA})

@@ -22,8 +22,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from queue_workflows.host.hardening import RETIRE
-from queue_workflows.host.launcher import tell
+from queue_workflows.host.processes.harden import RETIRE
+from queue_workflows.host.processes.launcher import tell
 from queue_workflows.roles.supervisor.liveness import Signs
 from queue_workflows.roles.supervisor.slots import Slot, Spec
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.launcher import Started
+from queue_workflows.host.processes.launcher import Started
 from queue_workflows.roles.heartbeat_pipe import Lifeline
 from queue_workflows.roles.loop import Urgency
 from queue_workflows.roles.tree_end_thread import Sweep

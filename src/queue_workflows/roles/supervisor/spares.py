@@ -20,8 +20,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from queue_workflows.host.fork_server import MARK_ROOM, ForkServerLine, mark_below
-from queue_workflows.host.launcher import Child, Started, spawn, watch
+from queue_workflows.host.processes.fork_server import MARK_ROOM, ForkServerLine, mark_below
+from queue_workflows.host.processes.launcher import Child, Started, spawn, watch
 from queue_workflows.roles.loop import Waiter
 from queue_workflows.roles.supervisor.standby import SOCKET
 from queue_workflows.roles.tree_end_thread import Sweep

@@ -16,7 +16,7 @@ import socket
 from collections.abc import MutableMapping
 from typing import Final
 
-from queue_workflows.host.fork_server import serve
+from queue_workflows.host.processes.fork_server import serve
 from queue_workflows.roles.identity import versions
 
 SOCKET: Final = "_QWF_SPARE"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from queue_workflows.host.launcher import Child, spawn
+from queue_workflows.host.processes.launcher import Child, spawn
 from queue_workflows.roles.heartbeat_pipe import PIPE, Lifeline
 from queue_workflows.roles.supervisor.gpu_placement import Handover
 from queue_workflows.roles.supervisor.slots import RoleSpec, Spec

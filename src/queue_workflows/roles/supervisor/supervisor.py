@@ -32,9 +32,9 @@ from contextlib import nullcontext
 from typing import Final
 
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.hardening import ASKED, RETIRE
-from queue_workflows.host.launcher import Started, tell, watch
-from queue_workflows.host.pid1 import TIMER_IN_WORDS, has_announced_kill
+from queue_workflows.host.processes.harden import ASKED, RETIRE
+from queue_workflows.host.processes.launcher import Started, tell, watch
+from queue_workflows.host.processes.pid1 import TIMER_IN_WORDS, has_announced_kill
 from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles import loop
 from queue_workflows.roles.identity import given_to

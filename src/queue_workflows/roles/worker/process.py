@@ -19,9 +19,9 @@ from queue_workflows.errors import DatabaseUnreachable, ExitCode
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.gpu.models import ModelRegistry
-from queue_workflows.host.deadman import DeadMan
-from queue_workflows.host.hardening import bound_to_launcher
-from queue_workflows.host.lifetime import hide_memory
+from queue_workflows.host.processes.harden import bound_to_launcher
+from queue_workflows.host.processes.lease_timer import DeadMan
+from queue_workflows.host.processes.tree_by_mark import hide_memory
 from queue_workflows.repositories.claims.repository import ClaimableRepository
 from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.jobs.hooks import HookJobRepository

@@ -26,7 +26,7 @@ from queue_workflows.engine.execution.error_capture import captured
 from queue_workflows.engine.execution.guards import HeldJob, budget_for
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode, QwfError
-from queue_workflows.host.deadman import boottime
+from queue_workflows.host.processes.lease_timer import boottime
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.roles.worker.common.parts import Outfit

@@ -30,10 +30,10 @@ import psutil
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
-from queue_workflows.host.deadman import boottime
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, prctl
-from queue_workflows.host.lifetime import MARK, kill_trees
-from queue_workflows.host.trees import Member, everyone, seen, under
+from queue_workflows.host.processes.lease_timer import boottime
+from queue_workflows.host.processes.tree_below import Member, everyone, seen, under
+from queue_workflows.host.processes.tree_by_mark import MARK, kill_trees
 from queue_workflows.repositories.sql.checks import EXCLUSIVE
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 

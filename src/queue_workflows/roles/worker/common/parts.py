@@ -18,7 +18,7 @@ from queue_workflows.engine.limits.wait_loop import Errands
 from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.engine.upkeep.run_files import RUNS
 from queue_workflows.errors import HookError
-from queue_workflows.host.directories import opened
+from queue_workflows.host.directories.data import opened
 from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.sql.families import INGEST, Family

@@ -17,7 +17,7 @@ from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.errors import ExitCode
-from queue_workflows.host import last_word
+from queue_workflows.host.processes import last_word
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.roles.worker.common.parts import Outfit

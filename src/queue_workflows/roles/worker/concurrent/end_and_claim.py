@@ -25,7 +25,7 @@ from queue_workflows.engine.execution.ending import ending_instead
 from queue_workflows.engine.execution.error_capture import captured
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.errors import QwfError
-from queue_workflows.host.deadman import boottime
+from queue_workflows.host.processes.lease_timer import boottime
 from queue_workflows.repositories.claims.end import Ended, Ending
 from queue_workflows.repositories.claims.unusable_rows import Faults, faults_of
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob

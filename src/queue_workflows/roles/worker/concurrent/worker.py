@@ -38,7 +38,7 @@ from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.guards import HeldJob, budget_for
 from queue_workflows.errors import ExitCode, LeaseLost, QwfError
-from queue_workflows.host import last_word
+from queue_workflows.host.processes import last_word
 from queue_workflows.repositories.claims.begins import Rules, begin
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob

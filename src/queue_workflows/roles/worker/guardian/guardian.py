@@ -38,9 +38,9 @@ from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
-from queue_workflows.host.deadman import DeadMan, boottime
-from queue_workflows.host.hardening import LEFT_ALONE, RETIRE
-from queue_workflows.host.lifetime import die_with_parent
+from queue_workflows.host.processes.harden import LEFT_ALONE, RETIRE
+from queue_workflows.host.processes.lease_timer import DeadMan, boottime
+from queue_workflows.host.processes.tree_by_mark import die_with_parent
 from queue_workflows.repositories.claims.hold_lease import Control
 from queue_workflows.repositories.claims.repository import ClaimableRepository
 from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE

@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 
 from queue_workflows.engine.execution.guards import HeldJob
-from queue_workflows.host.deadman import DeadMan, boottime
+from queue_workflows.host.processes.lease_timer import DeadMan, boottime
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 
 

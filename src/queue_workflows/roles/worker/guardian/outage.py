@@ -28,7 +28,7 @@ from datetime import datetime, timedelta
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob, next_verdict_at
 from queue_workflows.engine.limits.held_slots import KeptSlots
-from queue_workflows.host.deadman import DeadMan, announce, boottime
+from queue_workflows.host.processes.lease_timer import DeadMan, announce, boottime
 from queue_workflows.repositories.sql.families import BY_NAME
 from queue_workflows.roles.worker.guardian.held_jobs import Holdings
 

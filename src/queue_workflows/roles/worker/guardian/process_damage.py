@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from queue_workflows.db.descriptors import MarkedSocket
 from queue_workflows.db.exhaustion import is_exhausted, is_of_this_process
 from queue_workflows.errors import ExitCode
-from queue_workflows.host import last_word
+from queue_workflows.host.processes import last_word
 from queue_workflows.roles.process_exit import leave
 from queue_workflows.roles.worker.guardian.held_jobs import Holdings
 from queue_workflows.roles.worker.guardian.stop_signals import Hearing

@@ -18,8 +18,8 @@ from typing import Final
 
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
-from queue_workflows.host import last_word
-from queue_workflows.host.hardening import ASKED, ENDING, LEFT_ALONE
+from queue_workflows.host.processes import last_word
+from queue_workflows.host.processes.harden import ASKED, ENDING, LEFT_ALONE
 from queue_workflows.roles.worker.guardian.held_jobs import Holdings
 
 _log = logging.getLogger(__name__)

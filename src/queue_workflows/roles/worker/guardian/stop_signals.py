@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from queue_workflows.db.exhaustion import has_room
 from queue_workflows.db.joining import Bell
-from queue_workflows.host.hardening import ASKED, LEFT_ALONE, RETIRE, hearable
+from queue_workflows.host.processes.harden import ASKED, LEFT_ALONE, RETIRE, hearable
 
 _NOTHING: Final = b"\0"
 _DEFAULTS: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler}

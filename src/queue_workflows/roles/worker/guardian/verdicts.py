@@ -21,7 +21,7 @@ from queue_workflows.engine.outcomes import Outcome, Released, Stop
 from queue_workflows.engine.registry.tasks import backoff_of
 from queue_workflows.engine.telemetry import count_ended, cut_short
 from queue_workflows.errors import ExitCode, PayloadError
-from queue_workflows.host.hardening import exit_code_of
+from queue_workflows.host.processes.harden import exit_code_of
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.roles.process_exit import end_children
 from queue_workflows.roles.worker.claims.session import Intake

@@ -24,7 +24,7 @@ from typing import Final, Self
 
 from queue_workflows.config import effective_settings
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.host.directories import hold
+from queue_workflows.host.directories.data import hold
 
 WORKSPACES: Final = "workspaces"
 VARIABLE: Final = "QWF_WORKSPACE"

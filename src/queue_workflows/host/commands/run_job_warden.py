@@ -34,10 +34,10 @@ from contextlib import suppress
 from errno import ENOEXEC
 from typing import Final, NamedTuple, NoReturn
 
-from queue_workflows.host import trees
-from queue_workflows.host.deadman import Wake
 from queue_workflows.host.kernel import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
-from queue_workflows.host.pid1 import held_signals, reap, shell_status
+from queue_workflows.host.processes import tree_below
+from queue_workflows.host.processes.lease_timer import Wake
+from queue_workflows.host.processes.pid1 import held_signals, reap, shell_status
 
 NOT_FOUND: Final = 127
 NOT_EXECUTABLE: Final = 126
@@ -52,7 +52,7 @@ _LOOK_EVERY_S: Final = 5.0
 _PATIENCE_S: Final = 5.0
 _PROGRAM: Final = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from queue_workflows.host.warden import main; main(sys.argv[2], sys.argv[3:])"
+    "from queue_workflows.host.commands.run_job_warden import main; main(sys.argv[2], sys.argv[3:])"
 )
 
 
@@ -200,8 +200,8 @@ class _Second:
 
     def _tell_to_end(self, number: signal.Signals) -> None:
         """Once to each; also to those that came into being while others were told."""
-        fresh = [member for member in trees.below(os.getpid()) if _key(member) not in self._told]
-        trees.send(number, fresh)
+        fresh = [member for member in tree_below.below(os.getpid()) if _key(member) not in self._told]
+        tree_below.send(number, fresh)
         self._told |= {_key(member) for member in fresh}
 
     def _reap(self) -> bool:
@@ -218,7 +218,7 @@ class _Second:
                 self._end(signal.SIGTERM)
 
 
-def _key(member: trees.Member) -> tuple[int, int]:
+def _key(member: tree_below.Member) -> tuple[int, int]:
     return member.pid, member.started
 
 
@@ -241,7 +241,9 @@ def _shown(program: str) -> str:
 def _end_all(reap: Callable[[], object]) -> None:
     """SIGKILL to all below; who is in uninterruptible sleep is waited for, as it may use what is locked."""
     is_said = False
-    while survivors := trees.kill_all(lambda: trees.below(os.getpid()), reap, patience_s=_PATIENCE_S):
+    while survivors := tree_below.kill_all(
+        lambda: tree_below.below(os.getpid()), reap, patience_s=_PATIENCE_S
+    ):
         if not is_said:
             _say(f"{', '.join(map(str, survivors))} do not die: waiting for the kernel to let go of them")
             is_said = True

@@ -19,9 +19,9 @@ from contextlib import suppress
 from typing import Final
 
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.launcher import Child, spawn, watch
-from queue_workflows.host.locks import HostLock
-from queue_workflows.host.resources import ResourceKind
+from queue_workflows.host.janitor.resources import ResourceKind
+from queue_workflows.host.locks.lock import HostLock
+from queue_workflows.host.processes.launcher import Child, spawn, watch
 
 _LONGEST_WORDS: Final = 2000
 _LONGEST_REPORT: Final = 65_536

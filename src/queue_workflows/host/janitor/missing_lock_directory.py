@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from queue_workflows.errors import QwfError
-from queue_workflows.host.directories import opened
-from queue_workflows.host.flock import expected_directory, lock_directory, usable
+from queue_workflows.host.directories.data import opened
+from queue_workflows.host.locks.flock import expected_directory, lock_directory, usable
 
 _log = logging.getLogger(__name__)
 

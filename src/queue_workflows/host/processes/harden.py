@@ -42,9 +42,9 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 from queue_workflows.errors import ConfigurationError, ExitCode
-from queue_workflows.host.deadman import Alarm, DeadMan, boottime
-from queue_workflows.host.lifetime import MARK, die_with_parent, take_launcher_pid
-from queue_workflows.host.unwinding import INSIST_EVERY_S, Unwinding
+from queue_workflows.host.processes.lease_timer import Alarm, DeadMan, boottime
+from queue_workflows.host.processes.tree_by_mark import MARK, die_with_parent, take_launcher_pid
+from queue_workflows.host.processes.unwind import INSIST_EVERY_S, Unwinding
 
 _log = logging.getLogger(__name__)
 

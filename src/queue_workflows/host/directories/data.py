@@ -25,8 +25,15 @@ from pathlib import Path
 from typing import Final
 
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.host.beneath import DIRECTORY, Beneath, Ground, Opening, directory_beneath, open_within
-from queue_workflows.host.flock import is_at
+from queue_workflows.host.directories.below import (
+    DIRECTORY,
+    Beneath,
+    Ground,
+    Opening,
+    directory_beneath,
+    open_within,
+)
+from queue_workflows.host.locks.flock import is_at
 from queue_workflows.host.mounts import mount_of
 from queue_workflows.path_ownership import DATA, open_directory
 

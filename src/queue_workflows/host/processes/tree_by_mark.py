@@ -36,7 +36,7 @@ import psutil
 from queue_workflows import clock as time
 from queue_workflows.errors import Orphaned
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
-from queue_workflows.host.pid1 import LAUNCHER_PID
+from queue_workflows.host.processes.pid1 import LAUNCHER_PID
 
 MARK: Final = "_QWF_TREE"
 _TICK_S: Final = 0.02

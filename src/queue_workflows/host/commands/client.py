@@ -29,18 +29,18 @@ from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from queue_workflows.errors import ProcessLost, SpawnRefused
-from queue_workflows.host import trees
-from queue_workflows.host.beneath import Ground, path_of
-from queue_workflows.host.keeper import LENGTH, STOP
+from queue_workflows.host.commands.keeper import LENGTH, STOP
+from queue_workflows.host.commands.orphans import COMMAND, end_orphans
+from queue_workflows.host.directories.below import Ground, path_of
 from queue_workflows.host.kernel import IS_LINUX
-from queue_workflows.host.launcher import Child, spawn
-from queue_workflows.host.lifetime import MARK, kill_tree, kill_trees
-from queue_workflows.host.orphans import COMMAND, end_orphans
+from queue_workflows.host.processes import tree_below
+from queue_workflows.host.processes.launcher import Child, spawn
+from queue_workflows.host.processes.tree_by_mark import MARK, kill_tree, kill_trees
 
 _ROOT: Final = str(Path(__file__).parents[2])
 _PROGRAM: Final = (
     "import sys; root, control, worker = sys.argv[1:]; sys.path.insert(0, root); "
-    "from queue_workflows.host.shim import main; main(int(control), int(worker))"
+    "from queue_workflows.host.commands.spawner import main; main(int(control), int(worker))"
 )
 _END_PATIENCE_S: Final = 15.0
 # The kernel queues no more for who does not take it.
@@ -203,9 +203,9 @@ class Spawner:
     def _resume(self) -> None:
         """Have the spawner go on, if a command has stopped it."""
         with self._lock:
-            seen = None if self._child is None else trees.seen(self._child.pid)
+            seen = None if self._child is None else tree_below.seen(self._child.pid)
             if seen is not None and seen.state == "T":
-                trees.send(signal.SIGCONT, [seen])
+                tree_below.send(signal.SIGCONT, [seen])
 
     def _at_work(self) -> tuple[Child, socket.socket]:
         if self._closed:

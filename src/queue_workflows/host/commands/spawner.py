@@ -32,10 +32,10 @@ import sys
 from contextlib import suppress
 from typing import Final, NoReturn
 
-from queue_workflows.host import trees
-from queue_workflows.host.cages import Cages
-from queue_workflows.host.keeper import NEWS, Keeper
+from queue_workflows.host.commands.cgroups import Cages
+from queue_workflows.host.commands.keeper import NEWS, Keeper
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from queue_workflows.host.processes import tree_below
 
 _PATIENCE_S: Final = 5.0
 _FORK_AGAIN_MS: Final = 1000
@@ -123,20 +123,20 @@ class Spawner:
         if lost:
             # A command may have woken it, of which no other one that sleeps will hear: a new one looks.
             self._owes_one = True
-            trees.kill_all(self._strays, _nobody, patience_s=_PATIENCE_S)
+            tree_below.kill_all(self._strays, _nobody, patience_s=_PATIENCE_S)
 
     def _end_stopped(self, pid: int) -> None:
         """A keeper that stands still heeds no timeout; only its own command has a reason to stop it."""
         if pid in self._keepers:
             os.kill(pid, signal.SIGKILL)  # not waited for, so the number is still its own
 
-    def _strays(self) -> list[trees.Member]:
-        return trees.below(os.getpid(), without=self._keepers)
+    def _strays(self) -> list[tree_below.Member]:
+        return tree_below.below(os.getpid(), without=self._keepers)
 
     def _end(self) -> None:
         """End what is below, keepers and all; they may be doing so themselves."""
         self._control.close()
-        trees.kill_all(lambda: trees.below(os.getpid()), _reap_all, patience_s=_PATIENCE_S)
+        tree_below.kill_all(lambda: tree_below.below(os.getpid()), _reap_all, patience_s=_PATIENCE_S)
         if self._cages:
             self._cages.close()
 

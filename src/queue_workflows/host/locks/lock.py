@@ -43,9 +43,24 @@ from typing import Final, Self
 
 from queue_workflows import clock as time
 from queue_workflows.errors import LockHeld, LockUnusable
-from queue_workflows.host.claims import SUFFIX, Claim, held_in_a_former, read_claim, told, write_claim
-from queue_workflows.host.flock import has_alone, is_at, lock_directory, remove, try_lock, unlock, usable
 from queue_workflows.host.kernel import IS_LINUX
+from queue_workflows.host.locks.flock import (
+    has_alone,
+    is_at,
+    lock_directory,
+    remove,
+    try_lock,
+    unlock,
+    usable,
+)
+from queue_workflows.host.locks.owner_note import (
+    SUFFIX,
+    Claim,
+    held_in_a_former,
+    read_claim,
+    told,
+    write_claim,
+)
 
 _log = logging.getLogger(__name__)
 

@@ -35,11 +35,11 @@ from collections.abc import Collection, Mapping, MutableMapping
 from contextlib import suppress
 from typing import Any, Final
 
-from queue_workflows.host import last_word
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, prctl
-from queue_workflows.host.last_word import LastWord
-from queue_workflows.host.lifetime import MARK
-from queue_workflows.host.pid1 import LAUNCHER_PID
+from queue_workflows.host.processes import last_word
+from queue_workflows.host.processes.last_word import LastWord
+from queue_workflows.host.processes.pid1 import LAUNCHER_PID
+from queue_workflows.host.processes.tree_by_mark import MARK
 
 # Room behind the fork server's mark, in which a forked process shows its own.
 MARK_ROOM: Final = "/" + "0" * 32

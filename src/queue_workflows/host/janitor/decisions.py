@@ -41,8 +41,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from queue_workflows.host.claims import SUFFIX, Claim
-from queue_workflows.host.locks import (
+from queue_workflows.host.janitor.resources import DEADLINE_S, ResourceKind
+from queue_workflows.host.locks.lock import (
     Absent,
     Free,
     Held,
@@ -52,7 +52,7 @@ from queue_workflows.host.locks import (
     lock_file_name,
     probe,
 )
-from queue_workflows.host.resources import DEADLINE_S, ResourceKind
+from queue_workflows.host.locks.owner_note import SUFFIX, Claim
 
 STALE_S: Final = 3600.0
 _FIRST_S: Final = 10.0

@@ -23,11 +23,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final
 
-from queue_workflows.host import trees
-from queue_workflows.host.beneath import Beneath, Ground, directory_beneath
-from queue_workflows.host.cages import Cage, Cages
+from queue_workflows.host.commands.cgroups import Cage, Cages
+from queue_workflows.host.commands.output_files import Capped, HeadAndTail, Sink
+from queue_workflows.host.directories.below import Beneath, Ground, directory_beneath
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
-from queue_workflows.host.sinks import Capped, HeadAndTail, Sink
+from queue_workflows.host.processes import tree_below
 
 LENGTH: Final = struct.Struct("!I")
 STOP: Final = struct.Struct("!d")  # how much grace is left
@@ -287,9 +287,11 @@ class Run:
     def _tell_to_end(self) -> None:
         """SIGTERM, once to each: also to those that came into being while others were told."""
         fresh = [
-            member for member in trees.below(os.getpid()) if (member.pid, member.started) not in self._told
+            member
+            for member in tree_below.below(os.getpid())
+            if (member.pid, member.started) not in self._told
         ]
-        trees.send(signal.SIGTERM, fresh)
+        tree_below.send(signal.SIGTERM, fresh)
         self._told |= {(member.pid, member.started) for member in fresh}
 
     def _kill(self) -> list[int]:
@@ -298,7 +300,9 @@ class Run:
             self._cage.kill()
         if not IS_LINUX:
             self._signal_group(signal.SIGKILL)
-        survivors = trees.kill_all(lambda: trees.below(os.getpid()), self._reap, patience_s=_PATIENCE_S)
+        survivors = tree_below.kill_all(
+            lambda: tree_below.below(os.getpid()), self._reap, patience_s=_PATIENCE_S
+        )
         if self._status is None and not survivors:
             with suppress(ChildProcessError):
                 self._note(os.waitpid(self._pid, 0)[1])

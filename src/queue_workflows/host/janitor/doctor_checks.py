@@ -11,10 +11,10 @@ from typing import Final
 
 from queue_workflows.db.doctor.findings import Check, Status, failed
 from queue_workflows.errors import ConfigurationError, ExitCode
-from queue_workflows.host.claims import holders_of_removed
-from queue_workflows.host.flock import usable
-from queue_workflows.host.janitor import Deed, Verdict, tidy
-from queue_workflows.host.resources import ResourceKind
+from queue_workflows.host.janitor.decisions import Deed, Verdict, tidy
+from queue_workflows.host.janitor.resources import ResourceKind
+from queue_workflows.host.locks.flock import usable
+from queue_workflows.host.locks.owner_note import holders_of_removed
 
 _NAMED: Final = 3
 

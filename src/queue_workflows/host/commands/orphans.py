@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from queue_workflows.host.lifetime import SHORTEST_MARK, kill_trees, marks
+from queue_workflows.host.processes.tree_by_mark import SHORTEST_MARK, kill_trees, marks
 
 COMMAND: Final = "/command-"
 

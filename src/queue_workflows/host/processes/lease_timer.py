@@ -47,7 +47,7 @@ from threading import Lock
 from types import TracebackType
 from typing import Any, Final, Self
 
-from queue_workflows.host.pid1 import KILLED_BY_TIMER
+from queue_workflows.host.processes.pid1 import KILLED_BY_TIMER
 
 _CLOCK_BOOTTIME: Final = 7
 _SIGEV_SIGNAL: Final = 0

@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Final, Protocol
 
-from queue_workflows.host import pid1
-from queue_workflows.host.last_word import PIPE, LastWord
-from queue_workflows.host.lifetime import MARK
-from queue_workflows.host.pid1 import LAUNCHER_PID
+from queue_workflows.host.processes import pid1
+from queue_workflows.host.processes.last_word import PIPE, LastWord
+from queue_workflows.host.processes.pid1 import LAUNCHER_PID
+from queue_workflows.host.processes.tree_by_mark import MARK
 
 _Stream = int | IO[bytes] | None
 _ISOLATED: Final = ("-I", "-S")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from queue_workflows.config import current_config, keep_resource_kind
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.host.locks import ELSEWHERE
+from queue_workflows.host.locks.lock import ELSEWHERE
 
 DEADLINE_S: Final = 3600.0
 TIMEOUT_S: Final = 60.0
