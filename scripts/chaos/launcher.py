@@ -244,7 +244,7 @@ def main() -> None:
         return
     line.detach()
     _become(asked)
-    from queue_workflows.cli.starting import main as qwf
+    from queue_workflows.cli.entry_points import main as qwf
 
     try:
         qwf()

@@ -26,7 +26,7 @@ HEAVY = {"sqlalchemy", "psycopg", "alembic", "pydantic", "psutil"}
 DRIVER = """
 import sys
 from queue_workflows.cli import main
-from queue_workflows.cli.lazy import Entry
+from queue_workflows.cli.shared.lazy_group import Entry
 main.ENTRIES["probe"] = Entry("probe:probe", "Do as told.")
 main.main()
 """

@@ -188,7 +188,7 @@ def test_a_watched_table_ends_with_the_time_in_utc(qwf_dsn, conn, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setenv("PGTZ", "Asia/Kathmandu")
-    monkeypatch.setattr("queue_workflows.cli.queue_stats.time", SimpleNamespace(sleep=interrupted))
+    monkeypatch.setattr("queue_workflows.cli.queues.stats.time", SimpleNamespace(sleep=interrupted))
     ((before,),) = conn.execute("SELECT date_trunc('second', clock_timestamp())")
     told = qwf_here("--db", qwf_dsn, "queue", "stats", "--watch", status=130).stdout.strip()
     late = datetime.fromisoformat(f"{before.astimezone(UTC):%Y-%m-%d}T{told}") - before

@@ -18,7 +18,7 @@ import pytest
 from support.embedded_users import ordinary_user, processes_below, unset_environment, until
 from support.revisions import HEAD
 
-from queue_workflows.cli.demo import ask
+from queue_workflows.cli.roles.demo import ask
 from queue_workflows.repositories import IngestJobRepository
 from queue_workflows.workflow.nodes import InputNode
 

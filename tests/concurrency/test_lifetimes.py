@@ -18,7 +18,7 @@ import pytest
 from support.processes import PREAMBLE, UNSHARE, Running, gone, linux_only, pid_namespace, program
 from support.workers import running_worker, until
 
-from queue_workflows.cli.run_job import take_locks
+from queue_workflows.cli.operations.run_job import take_locks
 from queue_workflows.errors import ConfigurationError, ExitCode, LockHeld
 from queue_workflows.host.locks.lock import Free, HostLock, probe
 from queue_workflows.host.processes.harden import harden

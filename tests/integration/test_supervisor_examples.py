@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_workflows.cli.supervisor import supervisor
+from queue_workflows.cli.roles.supervisor import supervisor
 from queue_workflows.roles.supervisor.supervisor import LONGEST_STOP_S
 from queue_workflows.settings import Settings
 

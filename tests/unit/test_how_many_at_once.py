@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from click import BadParameter
 
-from queue_workflows.cli.supervisor import parse_workers
-from queue_workflows.cli.worker import worker
+from queue_workflows.cli.roles.supervisor import parse_workers
+from queue_workflows.cli.roles.worker import worker
 
 
 def parsed(*arguments: str) -> int:

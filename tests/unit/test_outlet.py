@@ -9,8 +9,8 @@ import threading
 import pytest
 from support.workers import until
 
-from queue_workflows.cli.terminal import stdout_terminal
-from queue_workflows.cli.up import Prefixed
+from queue_workflows.cli.roles.up import Prefixed
+from queue_workflows.cli.shared.terminal import stdout_terminal
 from queue_workflows.roles.merged_log import LONGEST_LINE, OneLog
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from queue_workflows.cli.progress import Progress
+from queue_workflows.cli.shared.progress import Progress
 
 
 class Screen(io.StringIO):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_workflows.cli.drawing.folding import folded
+from queue_workflows.cli.drawing.fold import folded
 from queue_workflows.cli.drawing.rails import MARK, Rail, rails, reduced
 
 DOWN = set("│├┤┼╭╮┬")

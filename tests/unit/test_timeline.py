@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from queue_workflows.cli.drawing.timeline import Bar, draw_timeline
-from queue_workflows.cli.terminal import Terminal
+from queue_workflows.cli.shared.terminal import Terminal
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
-from queue_workflows.cli.ending import PROGRAM
 from queue_workflows.cli.main import ALIASES, COMPLETION_VARIABLE, cli
+from queue_workflows.cli.shared.error_exit import PROGRAM
 
 # The class itself rather than its `source()`, which would start bash only to look at its version.
 SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}

@@ -13,10 +13,10 @@ import click
 from click.shell_completion import shell_complete
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.ending import PROGRAM, in_one_line, report, wait_for_no_thread
-from queue_workflows.cli.lazy import Entry, LazyGroup
-from queue_workflows.cli.notices import notices_on_stderr
-from queue_workflows.cli.stopping import Stops
+from queue_workflows.cli.shared.error_exit import PROGRAM, in_one_line, report, wait_for_no_thread
+from queue_workflows.cli.shared.lazy_group import Entry, LazyGroup
+from queue_workflows.cli.shared.notices import notices_on_stderr
+from queue_workflows.cli.shared.signals import Stops
 from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
 from queue_workflows.host.processes import last_word
 
@@ -38,45 +38,52 @@ GC_THRESHOLDS: Final = (20_000, 20, 20)
 WITHOUT_APP: Final = ("completion", "run-job")
 
 ENTRIES: Final = {
-    "up": Entry("queue_workflows.cli.up:up", "Run everything in one terminal, for development."),
-    "demo": Entry("queue_workflows.cli.demo:demo", "Run the bundled example on an embedded Postgres."),
-    "db": Entry("queue_workflows.cli.db:db", "Migrate the database and look at its schema."),
+    "up": Entry("queue_workflows.cli.roles.up:up", "Run everything in one terminal, for development."),
+    "demo": Entry("queue_workflows.cli.roles.demo:demo", "Run the bundled example on an embedded Postgres."),
+    "db": Entry("queue_workflows.cli.database.migrations:db", "Migrate the database and look at its schema."),
     "doctor": Entry(
-        "queue_workflows.cli.doctor:doctor", "Check the database and this set-up, and say what to do."
+        "queue_workflows.cli.operations.doctor:doctor",
+        "Check the database and this set-up, and say what to do.",
     ),
-    "worker": Entry("queue_workflows.cli.worker:worker", "Claim jobs of a queue and run them."),
+    "worker": Entry("queue_workflows.cli.roles.worker:worker", "Claim jobs of a queue and run them."),
     "supervisor": Entry(
-        "queue_workflows.cli.supervisor:supervisor", "Run and watch the workers of this machine."
+        "queue_workflows.cli.roles.supervisor:supervisor", "Run and watch the workers of this machine."
     ),
     "janitor": Entry(
-        "queue_workflows.cli.janitor:janitor", "End what dead jobs left behind on this machine."
+        "queue_workflows.cli.roles.janitor:janitor", "End what dead jobs left behind on this machine."
     ),
     "queue": Entry(
-        "queue_workflows.cli.queue:queue", "Fill the queues, see how they move, work on one, pause it."
+        "queue_workflows.cli.queues.queue:queue", "Fill the queues, see how they move, work on one, pause it."
     ),
-    "job": Entry("queue_workflows.cli.job:job", "List, show, cancel and retry jobs; group what failed."),
-    "run": Entry("queue_workflows.cli.run:run", "Workflow documents and their runs."),
-    "explain": Entry("queue_workflows.cli.explain:explain", "Say why a job does not run, or how it ended."),
-    "hw": Entry("queue_workflows.cli.hw:hw", "Show what the machines and their GPUs are at."),
-    "workers": Entry("queue_workflows.cli.workers:workers", "See the workers; pause them, stop them, go on."),
+    "job": Entry("queue_workflows.cli.jobs.job:job", "List, show, cancel and retry jobs; group what failed."),
+    "run": Entry("queue_workflows.cli.runs.run:run", "Workflow documents and their runs."),
+    "explain": Entry(
+        "queue_workflows.cli.jobs.explain:explain", "Say why a job does not run, or how it ended."
+    ),
+    "hw": Entry("queue_workflows.cli.operations.hw:hw", "Show what the machines and their GPUs are at."),
+    "workers": Entry(
+        "queue_workflows.cli.operations.workers:workers", "See the workers; pause them, stop them, go on."
+    ),
     "limits": Entry(
-        "queue_workflows.cli.limits:limits", "Caps of limit keys: see who holds them, change them."
+        "queue_workflows.cli.operations.limits:limits", "Caps of limit keys: see who holds them, change them."
     ),
     "binaries": Entry(
-        "queue_workflows.cli.binaries:binaries", "Programs that plugins need: see them, have them here."
+        "queue_workflows.cli.hooks.binaries:binaries", "Programs that plugins need: see them, have them here."
     ),
     "orchestrator": Entry(
-        "queue_workflows.cli.orchestrator:orchestrator", "Advance workflow runs; any number at once."
+        "queue_workflows.cli.roles.orchestrator:orchestrator", "Advance workflow runs; any number at once."
     ),
     "scheduler": Entry(
-        "queue_workflows.cli.scheduler:scheduler",
+        "queue_workflows.cli.roles.scheduler:scheduler",
         "Enqueue jobs at the times of schedules; any number at once.",
     ),
-    "hooks": Entry("queue_workflows.cli.hooks:hooks", "See hook scripts, and run them as a workflow."),
-    "schedule": Entry("queue_workflows.cli.schedule:schedule", "See, preview, pause and trigger schedules."),
-    "metrics": Entry("queue_workflows.cli.metrics:metrics", "Serve figures for Prometheus."),
+    "hooks": Entry("queue_workflows.cli.hooks.hooks:hooks", "See hook scripts, and run them as a workflow."),
+    "schedule": Entry(
+        "queue_workflows.cli.operations.schedule:schedule", "See, preview, pause and trigger schedules."
+    ),
+    "metrics": Entry("queue_workflows.cli.operations.metrics:metrics", "Serve figures for Prometheus."),
     "run-job": Entry(
-        "queue_workflows.cli.run_job:run_job",
+        "queue_workflows.cli.operations.run_job:run_job",
         "Run a command with a deadline, locks, and nothing left behind.",
     ),
     "completion": Entry(

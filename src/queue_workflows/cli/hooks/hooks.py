@@ -1,0 +1,188 @@
+"""`qwf hooks`: the scripts of an event, runs of them, and what these have said."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.hooks.records import records
+from queue_workflows.cli.runs.watch import follow
+from queue_workflows.cli.shared.operator import json_option, print_json, print_table, say
+from queue_workflows.cli.shared.values import mapping_in, pairs
+from queue_workflows.config import effective_settings
+from queue_workflows.db.engine import Database
+from queue_workflows.engine.runs.verbs import start_run
+from queue_workflows.errors import ExitCode, PluginConfigError
+from queue_workflows.hooks.arguments import config_in, hook_arguments
+from queue_workflows.hooks.compiling import SEQUENTIAL_STEPS, compile_hooks, ended_at_once
+from queue_workflows.hooks.discovery import Hook, discover_hooks, overlooked, plugins_in
+from queue_workflows.hooks.plugin_config import load_plugin_config
+from queue_workflows.payload import check_payload
+
+_dir_option = click.option(
+    "--dir",
+    "dirs",
+    metavar="DIR",
+    multiple=True,
+    help="A directory of plugins; may be given several times. Else QWF_HOOK_DIRS.",
+)
+
+
+@click.group(no_args_is_help=True)
+def hooks() -> None:
+    """See the hook scripts of an event, run them as a workflow, and see what they have said."""
+
+
+@hooks.command("list")
+@click.argument("event")
+@_dir_option
+@json_option
+def list_(event: str, *, dirs: Sequence[str], as_json: bool) -> ExitCode:
+    """List the hooks of EVENT in the order of their steps, with those that run at its end."""
+    places = _places(dirs)
+    hooks_of_it = discover_hooks(event, places)
+    found = [*hooks_of_it, *discover_hooks(f"{event}End", places)]
+    _warn(found)
+    for said in (*ended_at_once(hooks_of_it), *overlooked(event, places)):
+        say(f"warning: {said}")
+    if as_json:
+        print_json([_as_data(hook) for hook in found])
+        return ExitCode.DONE
+    rows = [
+        [str(hook.step), hook.event, "background" if hook.is_background else "", hook.label, _state(hook)]
+        for hook in found
+    ]
+    print_table(["STEP", "EVENT", "", "HOOK", "STATE"], rows)
+    if not found:
+        say(f"no hooks of {event} below {', '.join(map(str, places))}")
+    return ExitCode.DONE
+
+
+@hooks.command("run")
+@click.argument("event")
+@_dir_option
+@click.option("--input", "-i", "given", metavar="K=TEXT|K:=JSON", multiple=True, help="An argument of each.")
+@click.option("--inputs", "file", metavar="FILE", help="All arguments, as JSON or YAML; - is standard input.")
+@click.option("--plugins", metavar="A,B", help="Only the hooks of these plugins.")
+@click.option(
+    "--sequential",
+    metavar="N,N",
+    default=",".join(map(str, sorted(SEQUENTIAL_STEPS))),
+    show_default=True,
+    help="The steps whose hooks run one after the other.",
+)
+@click.option("--dedupe-key", metavar="KEY", help="Start nothing if a run of it has this key already.")
+@click.option("--watch", is_flag=True, help="Follow the run, and end as it does; see `qwf run watch`.")
+@json_option
+@click.pass_obj
+def run(
+    invocation: Invocation,
+    event: str,
+    *,
+    dirs: Sequence[str],
+    given: Sequence[str],
+    file: str | None,
+    plugins: str | None,
+    sequential: str,
+    dedupe_key: str | None,
+    watch: bool,
+    as_json: bool,
+) -> ExitCode:
+    """Start a run of EVENT's hooks, and print its id.
+
+    Workers of the queue hooks look the scripts up below their own QWF_HOOK_DIRS.
+    """
+    places = _places(dirs)
+    wanted = _named(plugins, places)
+    document = compile_hooks(event, places, _steps(sequential), plugins=wanted)
+    inputs = mapping_in("--inputs", file) if file is not None else {}
+    inputs |= pairs("--input", given)
+    config_in(inputs)
+    check_payload(inputs)
+    # What no hook could be handed would fail in each of them.
+    hook_arguments({name: value for name, value in inputs.items() if name != "config"})
+    for of in (event, f"{event}End"):
+        _warn(discover_hooks(of, places, plugins=wanted))
+    with Database.open(invocation.db_url, role="cli", creates=False) as database:
+        connection = database.connect(autocommit=True)
+        try:
+            started = start_run(document, inputs, conn=connection, dedupe_key=dedupe_key)
+        finally:
+            connection.close()
+        if not started.created:
+            say(f"run {started.id} of {event} has this key already: nothing was started")
+        if watch:
+            return follow(database, started.id, as_json=as_json)
+    if as_json:
+        print_json({"run": started.id, "created": started.created, "hooks": len(document["nodes"])})
+    else:
+        click.echo(str(started.id))
+        say(f"`qwf run watch {started.id}` follows it")
+    return ExitCode.DONE
+
+
+hooks.add_command(records)
+
+
+def _places(dirs: Sequence[str]) -> list[Path]:
+    places = [Path(os.path.expanduser(one)) for one in dirs] or list(effective_settings().hook_dirs)
+    if not places:
+        raise click.UsageError("where are the plugins? Say --dir DIR, or set QWF_HOOK_DIRS")
+    return places
+
+
+def _named(plugins: str | None, places: Sequence[Path]) -> list[str] | None:
+    """The plugins of `--plugins`; one that is not there is misspelt."""
+    if plugins is None:
+        return None
+    wanted, there = [name.strip() for name in plugins.split(",") if name.strip()], plugins_in(places)
+    if not wanted:
+        raise click.UsageError("--plugins names none; without it there are all")
+    missing = [name for name in wanted if name not in there]
+    if missing:
+        known = ", ".join(sorted(there)) or "none"
+        raise click.UsageError(f"--plugins: there is no plugin {', '.join(missing)}; there are {known}")
+    return wanted
+
+
+def _steps(text: str) -> set[int]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(re.fullmatch("[0-9]", word) for word in words):
+        raise click.UsageError(f"--sequential {text!r}: steps are from 0 to 9, as in 5 or 2,5")
+    return {int(word) for word in words}
+
+
+def _warn(found: Sequence[Hook]) -> None:
+    for hook in found:
+        if hook.warning is not None:
+            say(f"warning: {hook.warning}")
+
+
+def _state(hook: Hook) -> str:
+    """Whether its plugin is on, as far as this machine's environment says."""
+    try:
+        values = load_plugin_config(hook.path.parent).resolve({}, os.environ)
+    except PluginConfigError as wrong:
+        return f"wrong: {wrong}"
+    return "on" if values.disabled_by is None else f"off: {values.disabled_by}"
+
+
+def _as_data(hook: Hook) -> dict[str, Any]:
+    return {
+        "event": hook.event,
+        "step": hook.step,
+        "order": hook.order,
+        "plugin": hook.plugin,
+        "name": hook.name,
+        "path": str(hook.path),
+        "interpreter": list(hook.interpreter),
+        "background": hook.is_background,
+        "state": _state(hook),
+        "warning": hook.warning,
+    }

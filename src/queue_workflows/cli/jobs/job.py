@@ -1,0 +1,400 @@
+"""`qwf job`: jobs of both families, one or many."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+import click
+import psycopg
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.durations import say_span, span
+from queue_workflows.cli.shared.names import job_named
+from queue_workflows.cli.shared.operator import (
+    confirm,
+    deciding_options,
+    json_option,
+    on_one_line,
+    operators_connection,
+    print_json,
+    print_table,
+    say,
+    say_moment,
+)
+from queue_workflows.engine.explain.job import title_of
+from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matching, decide_named
+from queue_workflows.errors import ExitCode, UnknownJob
+from queue_workflows.models import WorkflowNodeJob
+from queue_workflows.repositories.audit_log import AuditRepository
+from queue_workflows.repositories.jobs.nodes import NodeJobRepository
+from queue_workflows.repositories.reports.explain_job import ExplainingRepository, Job
+from queue_workflows.repositories.reports.job_listing import (
+    FAILURES_READ,
+    JobFilter,
+    JobLine,
+    SelectingRepository,
+)
+from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
+from queue_workflows.repositories.runs.runs import RunRepository
+from queue_workflows.repositories.sql.families import Family
+from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, JobStatus
+
+COUNTED: Final = 100_000
+LOOK_BACK_S: Final = 7 * 86_400.0
+_OPEN: Final = tuple(status.value for status in JobStatus if status not in JOB_TERMINAL)
+_DONE: Final = {Verb.CANCEL: "cancelled", Verb.RETRY: "retried"}
+_ONCE: Final = ", and begins again though it is at_most_once: see what its last attempt has done"
+_NO_RUN: Final = "would not go on with it"
+_BECAME: Final = {
+    "cancelled": "cancelled",
+    "running": "asked to stop",
+    "retried": "retried",
+    RUN_OVER: f"left alone; the run {_NO_RUN}: `qwf run retry` runs again what failed in a run",
+}
+
+
+@click.group(no_args_is_help=True)
+def job() -> None:
+    """List, show, cancel and retry jobs.
+
+    JOB is ingest:7, node:7, or 7 where only one of them exists.
+    """
+
+
+def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What jobs can be found by."""
+    statuses = click.Choice([status.value for status in JobStatus])
+    for option in (
+        click.option("--queue", metavar="QUEUE", help="On this queue."),
+        click.option("--status", type=statuses, multiple=True, help="In this status; may be repeated."),
+        click.option("--task", metavar="NAME", help="Ingest jobs of this task."),
+        click.option("--node", metavar="NAME", help="Node jobs of this node or module."),
+        click.option("--run", "run_id", type=click.UUID, metavar="RUN", help="Node jobs of this run."),
+        click.option("--error", metavar="TEXT", help="Whose last error has this in it, or is it."),
+        click.option("--worker", metavar="WORKER_ID", help="That this worker has, or had last."),
+        click.option("--older-than", type=span, metavar="SPAN", help="Enqueued at least so long ago."),
+        click.option("--newer-than", type=span, metavar="SPAN", help="Enqueued at most so long ago."),
+    ):
+        command = option(command)
+    return command
+
+
+def _filter(
+    *,
+    queue: str | None,
+    status: Sequence[str],
+    task: str | None,
+    node: str | None,
+    run_id: uuid.UUID | None,
+    error: str | None,
+    worker: str | None,
+    older_than: float | None,
+    newer_than: float | None,
+) -> JobFilter:
+    return JobFilter(
+        queue=queue,
+        status=tuple(status) or None,
+        task=task,
+        node=node,
+        run_id=run_id,
+        error=error,
+        worker=worker,
+        older_than_s=older_than,
+        newer_than_s=newer_than,
+    )
+
+
+@job.command("list")
+@filter_options
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many.")
+@json_option
+@click.pass_obj
+def list_(invocation: Invocation, /, *, limit: int, as_json: bool, **given: Any) -> None:
+    """Show the newest jobs that match."""
+    with operators_connection(invocation) as connection:
+        lines = SelectingRepository(connection).lines(_filter(**given), limit=limit)
+    if as_json:
+        print_json([{"job": line.name} | asdict(line) for line in lines])
+        return
+    _print_lines(lines)
+    if not lines:
+        say("no job matches")
+    elif len(lines) == limit:
+        say(f"the newest {limit}; --limit shows more")
+
+
+def _print_lines(lines: Sequence[JobLine]) -> None:
+    print_table(
+        ["JOB", "STATUS", "QUEUE", "WHAT", "ENQUEUED", "TRIES", "NOTE"], [_cells(one) for one in lines]
+    )
+
+
+def _cells(line: JobLine) -> list[str]:
+    note = line.error or ""
+    if line.hold_reason is not None:
+        note = f"held: {line.hold_reason}" + (f" {line.hold_key}" if line.hold_key else "")
+    elif line.status == JobStatus.RUNNING:
+        note = f"on {line.claimed_by}"
+    elif line.status == JobStatus.SCHEDULED:
+        note = f"until {say_moment(line.run_at)} {note}"
+    tries = f"{line.attempt}" + (f" ({line.failures}/{line.max_attempts} failed)" if line.failures else "")
+    enqueued = say_moment(line.created_at)
+    return [line.name, line.status, line.queue, line.title, enqueued, tries, note[:120]]
+
+
+@job.command()
+@click.argument("job_name", metavar="JOB")
+@json_option
+@click.pass_obj
+def show(invocation: Invocation, *, job_name: str, as_json: bool) -> None:
+    """Show everything that is stored of JOB; `qwf explain` says why."""
+    with operators_connection(invocation) as connection:
+        family, job_id = job_named(connection, job_name)
+        row = ExplainingRepository(connection).job(family, job_id)
+        done = AuditRepository(connection).of(family.title, str(job_id))
+    if row is None:
+        raise UnknownJob(f"{family.name}:{job_id}")
+    columns = {column: getattr(row, column) for column in row.__table__.columns.keys()}  # noqa: SIM118
+    audit = [
+        {"at": one.at, "actor": one.actor, "action": one.action, "reason": one.reason, "details": one.details}
+        for one in done
+    ]
+    if as_json:
+        print_json({"job": f"{family.name}:{job_id}", **columns, "audit": audit})
+    else:
+        _show(family, row, columns, audit)
+
+
+def _show(family: Family, row: Job, columns: dict[str, Any], audit: list[dict[str, Any]]) -> None:
+    click.echo(on_one_line(f"{family.name}:{row.id} {title_of(row)}"))
+    width = max(map(len, columns))
+    for column, value in columns.items():
+        if value not in (None, [], {}) and column not in ("id", "errors"):
+            click.echo(f"  {column:<{width}}  {on_one_line(str(value))}")
+    for entry in row.errors:
+        click.echo(f"  error of attempt {entry.get('attempt')}:")
+        for name, value in entry.items():
+            for line in str(value).splitlines() or [""]:
+                click.echo(f"    {name}: {on_one_line(line, squeeze=False)}")
+    for one in audit:
+        why = f": {one['reason']}" if one["reason"] else ""
+        click.echo(on_one_line(f"  {one['action']} by {one['actor']} at {say_moment(one['at'])}{why}"))
+
+
+@job.command()
+@deciding_options(filter_options, "[JOB]...")
+@click.pass_obj
+def cancel(invocation: Invocation, /, **given: Any) -> ExitCode:
+    """Cancel JOBs, or all that match: who waits is over, who runs is asked to stop."""
+    return _decide(invocation, Verb.CANCEL, _OPEN, **given)
+
+
+@job.command()
+@deciding_options(filter_options, "[JOB]...")
+@click.pass_obj
+def retry(invocation: Invocation, /, **given: Any) -> ExitCode:
+    """Run JOBs again that are over, or all failed ones that match: a new generation, with no failures yet."""
+    return _decide(invocation, Verb.RETRY, (JobStatus.FAILED.value,), **given)
+
+
+def _decide(
+    invocation: Invocation,
+    verb: Verb,
+    usually: tuple[str, ...],
+    *,
+    names: Sequence[str],
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+    actor: str,
+    reason: str | None,
+    **given: Any,
+) -> ExitCode:
+    wanted = _filter(**{**given, "status": given["status"] or usually})
+    if bool(names) == (not wanted.is_empty or bool(given["status"])):
+        raise click.UsageError("name jobs, or say by --queue, --task and the like which are meant; not both")
+    for status in given["status"]:
+        if not _applies(verb, status):
+            raise click.UsageError(f"no job that is {status} can be {_DONE[verb]}")
+    by = {"actor": actor, "reason": reason}
+    with operators_connection(invocation) as connection:
+        if names:
+            jobs = [job_named(connection, name) for name in names]
+            return _decide_named(connection, verb, jobs, by, dry_run=dry_run, as_json=as_json)
+        return decide_on_all(connection, verb, wanted, by, dry_run=dry_run, yes=yes, as_json=as_json)
+
+
+def decide_on_all(
+    connection: psycopg.Connection[Any],
+    verb: Verb,
+    wanted: JobFilter,
+    by: dict[str, Any],
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> ExitCode:
+    """Show how many match and the newest of them, ask, and decide on them all."""
+    matched = _preview(connection, wanted, quiet=as_json)
+    meant = matched
+    if verb is Verb.RETRY and matched < COUNTED:
+        meant = SelectingRepository(connection).count(replace(wanted, goes_on=True), at_most=COUNTED)
+    left = max(matched - meant, 0)
+    if dry_run or not matched:
+        if as_json:
+            print_json({"matched": matched, "dry_run": dry_run, "left_alone": left})
+        else:
+            say(f"{_many(meant)} {'would be ' + _DONE[verb] if matched else 'match'}")
+            if left:
+                say(f"{_many(left)} would be {_BECAME[RUN_OVER]}")
+        return ExitCode.DONE
+    besides = f" ({left:,} would be left alone)" if left else ""
+    if not confirm(f"{verb.capitalize()} {_many(meant)}{besides}?", yes=yes):
+        say("nothing done")
+        return ExitCode.FAILED
+    return _decide_matching(connection, verb, wanted, by, as_json=as_json)
+
+
+def _decide_named(
+    connection: psycopg.Connection[Any],
+    verb: Verb,
+    jobs: Sequence[tuple[Family, int]],
+    by: dict[str, Any],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> ExitCode:
+    """One that is not there makes it a mistake, and none is touched; one that is over or not yet is told."""
+    known = ExplainingRepository(connection)
+    rows = {(family.name, job_id): known.job(family, job_id) for family, job_id in jobs}
+    for (family_name, job_id), row in rows.items():
+        if row is None:
+            raise UnknownJob(f"{family_name}:{job_id}")
+    became = {} if dry_run else decide_named(connection, verb, jobs, **by)
+    answers = {
+        f"{name[0]}:{name[1]}": _said(
+            became.get(name), row, verb, dry_run=dry_run, left=_run_of_left(connection, verb, row)
+        )
+        for name, row in rows.items()
+    }
+    if as_json:
+        print_json(answers)
+    else:
+        for name, answer in answers.items():
+            click.echo(f"{name}: {answer}")
+    return ExitCode.DONE if dry_run or len(became) == len(rows) else ExitCode.FAILED
+
+
+def _run_of_left(connection: psycopg.Connection[Any], verb: Verb, row: Job | None) -> str | None:
+    """Why a node's run would not go on with it, if that is so."""
+    if verb is not Verb.RETRY or not isinstance(row, WorkflowNodeJob):
+        return None
+    run = RunRepository(connection).fetch(row.run_id)
+    if run is None:
+        return None
+    if run.status in RUN_TERMINAL:
+        what, when = f"its run {run.id} is {run.status}", ""
+    elif run.cancel_requested_at is not None:
+        what, when = f"its run {run.id} is being cancelled", ", once it is over"
+    elif NodeJobRepository(connection).counted([row.id]):
+        what, when = f"its run {run.id} has counted its end", ", once it is over"
+    else:
+        return None
+    how = f"`qwf run retry {run.id}`" if run.mode == ENGINE_MODE else "retry the run, or start it again"
+    return f"{what} and {_NO_RUN}: {how}{when}"
+
+
+def _said(became: str | None, row: Job | None, verb: Verb, *, dry_run: bool, left: str | None) -> str:
+    if became is not None:
+        return _BECAME[became] + (_ONCE if verb is Verb.RETRY and _had_begun(row) else "")
+    if left is not None:
+        return f"not {_DONE[verb]}, {left}"
+    status = row.status if row else "gone"
+    if dry_run and _applies(verb, status):
+        return f"would be {_DONE[verb]}" + (_ONCE if verb is Verb.RETRY and _had_begun(row) else "")
+    return f"not {_DONE[verb]}, it is {status}"
+
+
+def _had_begun(row: Job | None) -> bool:
+    """Whether it begins at most once and has begun, so that only a retry lets it begin again."""
+    return row is not None and row.begun_generation == row.generation
+
+
+def _applies(verb: Verb, status: str) -> bool:
+    return (status in JOB_TERMINAL) == (verb is Verb.RETRY)
+
+
+def _preview(connection: psycopg.Connection[Any], wanted: JobFilter, *, quiet: bool) -> int:
+    """How many match, with the newest of them to look at."""
+    selecting = SelectingRepository(connection)
+    matched = selecting.count(wanted, at_most=COUNTED)
+    if not quiet:
+        _print_lines(selecting.lines(wanted, limit=5))
+    return matched
+
+
+def _many(count: int) -> str:
+    if count >= COUNTED:
+        return f"{COUNTED:,} or more jobs"
+    return "1 job" if count == 1 else f"{count:,} jobs" if count else "no jobs"
+
+
+def _decide_matching(
+    connection: psycopg.Connection[Any], verb: Verb, wanted: JobFilter, by: dict[str, Any], *, as_json: bool
+) -> ExitCode:
+    became: Counter[str] = Counter()
+    try:
+        for number, page in enumerate(decide_matching(connection, verb, wanted, **by)):
+            became += page
+            if number and number % 10 == 0:
+                say(f"{became.total():,} so far")
+    except KeyboardInterrupt:
+        say(f"{became.total():,} {_DONE[verb]} before the interruption")
+        raise
+    if as_json:
+        print_json(dict(became))
+    else:
+        for word, count in became.items():
+            click.echo(f"{_many(count)} {_BECAME[word]}")
+    return ExitCode.DONE
+
+
+@job.command()
+@click.option(
+    "--since", type=span, metavar="SPAN", default=86_400.0 * 7, show_default="7d", help="Looked back."
+)
+@click.option("--queue", metavar="QUEUE", help="On this queue.")
+@json_option
+@click.pass_obj
+def failures(invocation: Invocation, *, since: float, queue: str | None, as_json: bool) -> None:
+    """Group failed jobs by queue, task and last error; ids and numbers in errors count as equal.
+
+    `qwf job retry --error TEXT` takes a group's text as it is shown.
+    """
+    with operators_connection(invocation) as connection:
+        groups = SelectingRepository(connection).failures(since_s=since, queue=queue)
+    if as_json:
+        print_json([asdict(group) for group in groups])
+        return
+    print_table(
+        ["COUNT", "QUEUE", "WHAT", "LAST", "LATEST", "ERROR"],
+        [
+            [
+                str(group.count),
+                group.queue,
+                group.title,
+                say_moment(group.last_at),
+                f"{group.family}:{group.latest[0]}",
+                group.error[:160],
+            ]
+            for group in groups
+        ],
+    )
+    if not groups:
+        say(f"nothing failed in the last {say_span(since)}")
+    if sum(group.count for group in groups) >= FAILURES_READ:
+        say(f"only the latest {FAILURES_READ:,} of a family were looked at; a shorter --since shows them all")

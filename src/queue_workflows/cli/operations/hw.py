@@ -1,0 +1,92 @@
+"""`qwf hw`: what the machines and their GPUs are at."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import Any
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.drawing.hardware import drawn
+from queue_workflows.cli.shared.durations import span
+from queue_workflows.cli.shared.operator import json_option, operators_connection, plain, print_json, say
+from queue_workflows.cli.shared.terminal import stdout_terminal
+from queue_workflows.config import effective_settings
+from queue_workflows.db.looking import at_one_moment
+from queue_workflows.repositories.workers.hardware import HardwareRepository, HostReading
+from queue_workflows.repositories.workers.quarantine import QuarantineRepository
+
+# A machine that nobody has looked at for longer is history.
+FORGOTTEN_S = 86_400.0
+
+
+@click.command()
+@click.option("--host", default="*", metavar="HOST", help="Only this host.")
+@click.option("--all", "everyone", is_flag=True, help="Also hosts that were not heard of for a day.")
+@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option(
+    "--every", type=span, metavar="SPAN", default=2.0, show_default="2s", help="How often to --watch."
+)
+@click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters alone.")
+@json_option
+@click.pass_obj
+def hw(
+    invocation: Invocation,
+    *,
+    host: str,
+    everyone: bool,
+    watch: bool,
+    every: float,
+    ascii_only: bool,
+    as_json: bool,
+) -> None:
+    """Show processors, memory and GPUs of each host, as its supervisor saw them last.
+
+    A host whose supervisor says nothing more is marked stale: its figures are those of then.
+    """
+    stale_s = effective_settings().stale_heartbeat_s
+    with operators_connection(invocation) as connection:
+        while True:
+            with at_one_moment(connection):
+                seen = HardwareRepository(connection).readings(host)
+                put_aside = QuarantineRepository(connection).of(host)
+            hosts = [one for one in seen if everyone or one.age_s <= FORGOTTEN_S]
+            reasons = {(one.host_label, one.device): one.reason for one in put_aside}
+            told = [_plain(one, stale_s, reasons) for one in hosts]
+            if watch and not as_json and sys.stdout.isatty():
+                click.clear()
+            if as_json and watch:
+                click.echo(json.dumps({"hosts": told}, default=plain))
+            elif as_json:
+                print_json({"hosts": told})
+            else:
+                _draw(told, ascii_only=ascii_only)
+            if not watch:
+                return
+            time.sleep(every)
+
+
+def _draw(hosts: list[dict[str, Any]], *, ascii_only: bool) -> None:
+    for line in drawn(hosts, stdout_terminal(ascii_only=ascii_only)):
+        click.echo(line)
+    if not hosts:
+        say("no supervisor has told of its machine; `qwf supervisor` does so while it runs")
+
+
+def _plain(one: HostReading, stale_s: float, reasons: dict[tuple[str, str], str]) -> dict[str, Any]:
+    devices = [
+        device | ({"quarantined": why} if (why := reasons.get((one.host_label, device["id"]))) else {})
+        for device in one.reading["devices"]
+    ]
+    return {
+        "host_label": one.host_label,
+        "sampled_at": one.sampled_at,
+        "sampled_s_ago": round(one.age_s, 3),
+        "every_s": one.every_s,
+        "stale": one.is_stale(stale_s),
+        **one.reading,
+        "devices": devices,
+    }

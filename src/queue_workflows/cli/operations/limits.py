@@ -1,0 +1,156 @@
+"""`qwf limits`: how many jobs may hold a key at once, who holds it, and changing that while all runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.operations.rates import RateType, clear_rate, list_rates, say_rate, set_rate
+from queue_workflows.cli.shared.operator import (
+    audit_options,
+    json_option,
+    on_one_line,
+    operators_connection,
+    print_json,
+    print_table,
+    say,
+)
+from queue_workflows.engine.limits.lane_upkeep import admit_matching
+from queue_workflows.errors import ExitCode
+from queue_workflows.repositories.limits.caps import LimitRepository
+from queue_workflows.repositories.limits.overview import COUNTED, LimitLine, LimitLineRepository
+
+_HOLDERS_SHOWN = 3
+
+
+@click.group(no_args_is_help=True)
+def limits() -> None:
+    """Caps and rates of limit keys, across all workers.
+
+    KEY is a key as jobs carry it, such as `host:example.org`, or a beginning with a star, such as `'host:*'`
+    (in quotes, against the shell): the cap of each key that has none of its own.
+    """
+
+
+@limits.command("list")
+@click.argument("keys", metavar="[KEY]...", nargs=-1)
+@click.option(
+    "--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="At most this many."
+)
+@click.option("--after", default="", metavar="KEY", help="Go on after this key.")
+@click.option("--rates", is_flag=True, help="Show rates and what is in their buckets, instead of caps.")
+@json_option
+@click.pass_obj
+def list_(
+    invocation: Invocation, *, keys: tuple[str, ...], limit: int, after: str, rates: bool, as_json: bool
+) -> None:
+    """Show keys and patterns: the cap, who holds slots, how many wait."""
+    with operators_connection(invocation) as connection:
+        if rates:
+            list_rates(connection, keys, limit=limit, after=after, as_json=as_json)
+            return
+        lines = LimitLineRepository(connection)
+        found = [lines.of(key) for key in keys] if keys else lines.page(limit=limit, after=after)
+    if as_json:
+        print_json([asdict(line) for line in found])
+        return
+    print_table(["KEY", "CAP", "TAKEN", "WAITING", "HELD BY", "SET BY", "WHY"], list(map(_line, found)))
+    if not found:
+        say("no key has a limit, a holder or a lane")
+    elif not keys and len(found) == limit:
+        say(f"there may be more: --after '{on_one_line(found[-1].key)}'")
+
+
+@limits.command("set")
+@click.argument("key", metavar="KEY")
+@click.argument("most", metavar="[CAP]", type=click.IntRange(0, 2_147_483_647), required=False)
+@click.option("--rate", "per_s", type=RateType(), help="Let KEY be used so often: 5/s, 100/min, 1000/h.")
+@click.option("--burst", type=float, help="With --rate: how often at once; else what comes in a second.")
+@audit_options
+@json_option
+@click.pass_obj
+def set_(
+    invocation: Invocation,
+    *,
+    key: str,
+    most: int | None,
+    per_s: float | None,
+    burst: float | None,
+    actor: str,
+    reason: str | None,
+    as_json: bool,
+) -> None:
+    """Let at most CAP jobs hold KEY at once, 0 closes it; or, with --rate, say how fast it may be used.
+
+    Who holds a slot keeps it, also where the cap is lowered; what a higher cap has room for starts at once.
+    """
+    if (most is None) == (per_s is None):
+        raise click.UsageError("give a CAP or a --rate, one of them at a time")
+    if burst is not None and per_s is None:
+        raise click.UsageError("--burst goes with --rate")
+    if most is None:
+        assert per_s is not None  # noqa: S101 - one of them is given
+        with operators_connection(invocation) as connection:
+            rate = set_rate(connection, key, per_s, burst, actor=actor, reason=reason)
+        print_json(rate) if as_json else say_rate(rate)
+        return
+    with operators_connection(invocation) as connection:
+        limit_repository = LimitRepository(connection)
+        before = limit_repository.fetch(key)
+        limit_repository.set(key, most, actor=actor, reason=reason)
+        admitted = admit_matching(connection, key)
+    was = None if before is None else before.max_slots
+    if as_json:
+        print_json({"key": key, "max_slots": most, "was": was, "let_out": admitted})
+        return
+    told = "no limit of its own" if was is None else str(was)
+    click.echo(f"{on_one_line(key)}: at most {most} at once, was {told}{_let_out(admitted)}")
+
+
+@limits.command()
+@click.argument("key", metavar="KEY")
+@click.option("--rate", is_flag=True, help="Take its rate back, and not its cap.")
+@audit_options
+@json_option
+@click.pass_obj
+def clear(
+    invocation: Invocation, *, key: str, rate: bool, actor: str, reason: str | None, as_json: bool
+) -> ExitCode:
+    """Take the limit of KEY back, so that the longest pattern holds that it matches, or none."""
+    with operators_connection(invocation) as connection:
+        if rate:
+            return clear_rate(connection, key, actor=actor, reason=reason, as_json=as_json)
+        gone = LimitRepository(connection).clear(key, actor=actor, reason=reason)
+        admitted = 0 if gone is None else admit_matching(connection, key)
+        cap = LimitLineRepository(connection).of(key).max_slots
+    if as_json:
+        was = None if gone is None else gone.max_slots
+        print_json({"key": key, "max_slots": cap, "was": was, "let_out": admitted})
+    elif gone is None:
+        say(f"nobody has set a limit for {on_one_line(key)}: `qwf limits list` shows what is set")
+    else:
+        holds = "no limit" if cap is None else f"at most {cap}, by a pattern"
+        click.echo(f"{on_one_line(key)}: {holds}{_let_out(admitted)}")
+    return ExitCode.FAILED if gone is None else ExitCode.DONE
+
+
+def _line(line: LimitLine) -> list[str]:
+    cap = "-" if line.max_slots is None else str(line.max_slots)
+    more = line.taken - _HOLDERS_SHOWN
+    held_by = " ".join(line.holders[:_HOLDERS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    is_pattern = line.key.endswith("*")
+    return [
+        line.key,
+        cap if line.is_own or line.max_slots is None else f"{cap} (pattern)",
+        "-" if is_pattern else str(line.taken),
+        "-" if is_pattern else (f"{COUNTED}+" if line.waiting > COUNTED else str(line.waiting)),
+        held_by or "-",
+        line.updated_by or "-",
+        line.reason or "-",
+    ]
+
+
+def _let_out(admitted: int) -> str:
+    return "" if admitted == 0 else f"; {admitted} waiting {'job goes' if admitted == 1 else 'jobs go'} on"

@@ -1,0 +1,325 @@
+"""`qwf workers`: who works, and telling them to pause, to go off, to go on."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.durations import say_span, span
+from queue_workflows.cli.shared.operator import (
+    audit_options,
+    json_option,
+    on_one_line,
+    operators_connection,
+    print_json,
+    print_table,
+    say,
+    say_moment,
+)
+from queue_workflows.config import effective_settings, is_known_queue
+from queue_workflows.errors import ExitCode
+from queue_workflows.models import WorkerControl
+from queue_workflows.repositories.claims.hold_lease import Control
+from queue_workflows.repositories.workers.control import WorkerControlRepository
+from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
+from queue_workflows.repositories.workers.obedience import Obedience, Standing
+from queue_workflows.repositories.workers.quarantine import QuarantineRepository
+from queue_workflows.roles.await_workers import Awaited, await_obedience
+from queue_workflows.settings.fields import HOST_LABEL, QUEUE_NAME
+from queue_workflows.states import DesiredState
+
+# A worker that was killed leaves its heartbeat behind; after this long it is history.
+FORGOTTEN_S = 3600.0
+_WORDS = {DesiredState.PAUSE: "paused", DesiredState.OFF: "off"}
+_AHEAD = {Obedience.PENDING: " (not heard yet)", Obedience.HEARD: " (finishing)", Obedience.OBEYED: ""}
+
+
+class _Verb(click.Command):
+    """A command that knows the likeliest slip: a star that the shell has made into names of files."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as refused:
+            if "extra argument" not in refused.message:
+                raise
+            raise click.UsageError(f"{refused.message} A star needs quotes: '*'.", ctx) from None
+
+
+@click.group(no_args_is_help=True)
+def workers() -> None:
+    """See the workers, and tell them what to do.
+
+    HOST is a host label as the list shows it, QUEUE a queue; '*' (in quotes, against the shell) is any. The
+    strictest wish that matches a worker holds. Wishes are rows: they outlive workers, machines and restarts.
+    """
+
+
+@workers.command("list")
+@click.option("--host", default="*", metavar="HOST", help="Only of this host.")
+@click.option("--queue", default="*", metavar="QUEUE", help="Only of this queue.")
+@click.option("--all", "everyone", is_flag=True, help="Also those that were not heard of for an hour.")
+@json_option
+@click.pass_obj
+def list_(invocation: Invocation, *, host: str, queue: str, everyone: bool, as_json: bool) -> None:
+    """Show every worker: what it does, when it was seen, and what was asked of it."""
+    stale_s = effective_settings().stale_heartbeat_s
+    with operators_connection(invocation) as connection:
+        found = HeartbeatRepository(connection).standing(host, queue)
+        wishes = WorkerControlRepository(connection).blocking(host, queue)
+    shown = [one for one in found if everyone or one.is_quarantined or one.age_s <= FORGOTTEN_S]
+    if as_json:
+        print_json({"workers": [_plain(one, stale_s) for one in shown], "control": list(map(_wish, wishes))})
+        return
+    print_table(
+        ["HOST", "QUEUE", "PID", "STATE", "JOB", "UP", "SEEN", "MB", "VERSION", "ASKED"],
+        [_line(one, stale_s) for one in shown],
+    )
+    for one in shown:
+        if one.cached_models:
+            click.echo(f"{one.worker_id} has loaded: {', '.join(map(str, one.cached_models))}")
+    if not shown:
+        say(
+            "no worker was heard of"
+            if everyone
+            else "no worker was heard of for an hour; --all shows older ones"
+        )
+    for wish in wishes:
+        click.echo(told_of(wish))
+    for one in shown:
+        if one.is_quarantined:
+            click.echo(on_one_line(_put_aside(one)))
+
+
+def _put_aside(one: Standing) -> str:
+    """What keeps workers from a device, and how that ends."""
+    how = f"`qwf workers on {one.host_label} {one.queue}` has it tried again"
+    return f"{one.load.get('device')} of {one.host_label} is quarantined: {one.state_reason} — {how}"
+
+
+def _line(one: Standing, stale_s: float) -> list[str]:
+    silent = one.age_s > stale_s
+    return [
+        one.host_label,
+        one.queue,
+        str(one.pid),
+        f"silent, was {one.state}" if silent else one.state,
+        one.current_job or "-",
+        say_span((one.last_seen - one.started_at).total_seconds() + one.age_s),
+        f"{say_span(one.age_s)} ago",
+        str(one.load.get("rss_mb", "-")),
+        str(one.versions.get("queue_workflows", "-")),
+        _wanted(one),
+    ]
+
+
+def _wanted(one: Standing) -> str:
+    if one.is_quarantined:
+        return "-"
+    if one.control is None:
+        return "on" if one.obedience() is Obedience.OBEYED else "on (not back yet)"
+    return _asked(one.control) + _AHEAD[one.obedience()]
+
+
+def told_of(wish: WorkerControl) -> str:
+    """Of whom what is asked, by whom, until when and why; in a sentence."""
+    return f"{_scope(wish.host_label, wish.queue)} is {_asked(wish)}"
+
+
+def _asked(wish: Control | WorkerControl) -> str:
+    until = f" until {say_moment(wish.expires_at)}" if wish.expires_at else ""
+    why = f": {wish.reason}" if wish.reason else ""
+    return f"{_WORDS.get(DesiredState(wish.desired), 'on')} by {wish.actor}{until}{why}"
+
+
+def _scope(host_label: str, queue: str) -> str:
+    return f"({host_label}, {queue})"
+
+
+def _plain(one: Standing, stale_s: float) -> dict[str, Any]:
+    return {
+        "worker_id": one.worker_id,
+        "host_label": one.host_label,
+        "queue": one.queue,
+        "pid": one.pid,
+        "state": one.state,
+        "state_reason": one.state_reason,
+        "silent": one.age_s > stale_s,
+        "flagged_dead": one.flagged_dead,
+        "current_job": one.current_job,
+        "jobs_held": one.jobs_held,
+        "current_model": one.current_model,
+        "cached_models": one.cached_models,
+        "load": one.load,
+        "versions": one.versions,
+        "started_at": one.started_at,
+        "last_seen": one.last_seen,
+        "seen_s_ago": round(one.age_s, 3),
+        "control_version": one.control_version,
+        "control": None if one.control is None else _wish(one.control),
+        "obedience": one.obedience(),
+    }
+
+
+def _wish(wish: Control | WorkerControl) -> dict[str, Any]:
+    names = ("host_label", "queue", "desired", "version", "reason", "actor", "expires_at")
+    return {name: getattr(wish, name) for name in names}
+
+
+def _host(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    return _matching(HOST_LABEL, value, "host label")
+
+
+def _queue(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    return _matching(QUEUE_NAME, value, "queue name")
+
+
+def _matching(pattern: str, value: str, what: str) -> str:
+    if value != "*" and not re.fullmatch(pattern, value):
+        raise click.BadParameter(f"{value!r} is no {what}; '*', in quotes, is any")
+    return value
+
+
+def queue_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A queue, or any."""
+    return click.argument("queue", callback=_queue)(command)
+
+
+def wish_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What every verb that asks something of workers takes."""
+    for decorate in (
+        audit_options,
+        click.option(
+            "--timeout",
+            type=span,
+            metavar="SPAN",
+            default=300.0,
+            show_default="5m",
+            help="How long to --wait.",
+        ),
+        click.option("--wait", is_flag=True, help="Return when every worker that is heard of does so."),
+    ):
+        command = decorate(command)
+    return command
+
+
+def _wishing(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.argument("host", callback=_host)(queue_argument(wish_options(command)))
+
+
+def for_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A wish that ends by itself."""
+    return click.option(
+        "--for", "lasting", type=span, metavar="SPAN", help="Only for so long: 90s, 15m, 2h, 1d."
+    )(command)
+
+
+@workers.command(cls=_Verb)
+@_wishing
+@for_option
+@click.pass_obj
+def pause(invocation: Invocation, /, **asked: Any) -> ExitCode:
+    """Finish the current job, claim nothing more."""
+    return ask(invocation, DesiredState.PAUSE, **asked)
+
+
+@workers.command(cls=_Verb)
+@_wishing
+@for_option
+@click.pass_obj
+def off(invocation: Invocation, /, **asked: Any) -> ExitCode:
+    """Stop at once: jobs are given back uncounted, nothing stays loaded."""
+    return ask(invocation, DesiredState.OFF, **asked)
+
+
+@workers.command(cls=_Verb)
+@_wishing
+@click.pass_obj
+def on(invocation: Invocation, /, **asked: Any) -> ExitCode:
+    """Take back what was asked of HOST and QUEUE, and say what still keeps workers there from working.
+
+    Devices that are quarantined there are tried again.
+    """
+    return ask(invocation, DesiredState.ON, lasting=None, **asked)
+
+
+def ask(
+    invocation: Invocation,
+    desired: DesiredState,
+    *,
+    host: str,
+    queue: str,
+    lasting: float | None,
+    actor: str,
+    reason: str | None,
+    wait: bool,
+    timeout: float,
+) -> ExitCode:
+    """Ask workers for something, say what became of it, and wait for it if that was said too."""
+    stale_s, place = effective_settings().stale_heartbeat_s, _scope(host, queue)
+    with operators_connection(invocation) as connection:
+        control, beats = WorkerControlRepository(connection), HeartbeatRepository(connection)
+        if desired is DesiredState.ON:
+            cleared = control.clear(host, queue, actor=actor, reason=reason)
+            version = cleared.version if cleared else control.version()
+            retried = QuarantineRepository(connection).clear(host, queue, actor=actor, reason=reason)
+            if cleared or not retried:
+                click.echo(f"{place} is on" if cleared else f"{place}: nothing was asked of it")
+            for one in retried:
+                click.echo(
+                    on_one_line(f"{one.device} of {one.host_label} is tried again; it was: {one.reason}")
+                )
+        else:
+            changed = control.set(host, queue, desired, actor=actor, reason=reason, expires_in=lasting)
+            version = changed.version
+            click.echo(told_of(changed))
+        _name_others(control, host, queue, desired)
+        if not is_known_queue(queue) and not beats.standing("*", queue):
+            say(f"there is no queue {queue!r} that this configuration or any worker knows: is it spelled so?")
+        if not any(one.age_s <= stale_s for one in beats.standing(host, queue)):
+            later = "" if desired is DesiredState.ON else "; it holds for those that start"
+            say(f"no worker is heard of there now{later}")
+        elif wait:
+            return _wait(lambda: beats.standing(host, queue), version, stale_s, timeout)
+    return ExitCode.DONE
+
+
+def _name_others(control: WorkerControlRepository, host: str, queue: str, desired: DesiredState) -> None:
+    """What else holds there: after `on` it still blocks, else it is stricter or lasts longer."""
+    for other in control.blocking(host, queue):
+        if (other.host_label, other.queue) != (host, queue):
+            still = "still blocks" if desired is DesiredState.ON else "holds as well"
+            click.echo(f"{_scope(other.host_label, other.queue)} {still}: {_asked(other)}")
+
+
+def _wait(look: Callable[[], Sequence[Standing]], version: int, stale_s: float, timeout_s: float) -> ExitCode:
+    awaited = await_obedience(
+        look,
+        version=version,
+        stale_s=stale_s,
+        timeout_s=timeout_s,
+        now=time.monotonic,
+        sleep=time.sleep,
+        tell=_tell,
+    )
+    if awaited.silent:
+        say(f"not waited for, as nothing is heard of them: {_names(awaited.silent)}")
+    if awaited.behind:
+        say(f"after {say_span(timeout_s)} not there yet: {_names(awaited.behind)}")
+        return ExitCode.DEADLINE
+    click.echo("done by every worker that is heard of")
+    return ExitCode.DONE
+
+
+def _tell(awaited: Awaited) -> None:
+    say(f"waiting for {_names(awaited.behind)}")
+
+
+def _names(workers: Sequence[Standing]) -> str:
+    shown = [f"{one.worker_id} ({one.current_job or one.state})" for one in workers[:5]]
+    return ", ".join(shown) + (f" and {len(workers) - 5} more" if len(workers) > 5 else "")

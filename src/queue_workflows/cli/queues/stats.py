@@ -1,0 +1,126 @@
+"""`qwf queue stats`: how full the queues are, and how fast they move."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.operations.workers import told_of
+from queue_workflows.cli.shared.durations import say_span, span
+from queue_workflows.cli.shared.operator import (
+    json_option,
+    on_one_line,
+    operators_connection,
+    plain,
+    print_json,
+    print_table,
+    say,
+    say_moment,
+)
+from queue_workflows.config import effective_settings
+from queue_workflows.db.looking import at_one_moment
+from queue_workflows.repositories.reports.queue_statistics import QueueStats, Statistics, StatisticsRepository
+from queue_workflows.states import JobStatus, WorkerState
+
+
+@click.command()
+@click.option("--queue", "name", metavar="QUEUE", help="Only this queue.")
+@click.option(
+    "--since", type=span, metavar="SPAN", default=3600.0, show_default="1h", help="Count what ended in it."
+)
+@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option(
+    "--every", type=span, metavar="SPAN", default=2.0, show_default="2s", help="How often to --watch."
+)
+@json_option
+@click.pass_obj
+def stats(
+    invocation: Invocation, *, name: str | None, since: float, watch: bool, every: float, as_json: bool
+) -> None:
+    """Show what waits, runs and ended on each queue, how fast, and who works there.
+
+    Counts stop at 100,000, shown with a +, so that looking is cheap however much is stored.
+    """
+    stale_s = effective_settings().stale_heartbeat_s
+    with operators_connection(invocation) as connection:
+        while True:
+            with at_one_moment(connection):
+                seen = StatisticsRepository(connection).read(stale_s=stale_s, window_s=since, queue=name)
+            if watch and not as_json and sys.stdout.isatty():
+                click.clear()
+            _print(seen, as_json=as_json, on_a_line=watch)
+            if not watch:
+                return
+            time.sleep(every)
+
+
+def _print(seen: Statistics, *, as_json: bool, on_a_line: bool) -> None:
+    if as_json:
+        told = {
+            "at": seen.at,
+            "window_s": seen.window_s,
+            "stored_estimated": seen.stored,
+            "queues": [_plain(one) for one in seen.queues],
+        }
+        if on_a_line:
+            click.echo(json.dumps(told, default=plain))
+        else:
+            print_json(told)
+        return
+    ended = f"ENDED {say_span(seen.window_s)}"
+    print_table(
+        ["QUEUE", "JOBS", "QUEUED", "OLDEST", "LATER", "HELD", "RUNNING", ended, "FAILED", "/MIN", "WORKERS"],
+        [_cells(one) for one in seen.queues],
+    )
+    if not seen.queues:
+        say("nothing waits, runs or ended lately, and no worker is heard of")
+    for line in dict.fromkeys(told_of(wish) for one in seen.queues for wish in one.wishes):
+        click.echo(on_one_line(line))
+    if on_a_line:
+        click.echo(say_moment(seen.at, now=seen.at))
+
+
+def _cells(one: QueueStats) -> list[str]:
+    held = ", ".join(f"{count:,} {reason}" for reason, count in one.held.most_common())
+    later = _count(one, "scheduled", one.scheduled)
+    if one.awaiting_input:
+        later += f", {one.awaiting_input:,} asked"
+    longest = "" if one.longest_running_s is None else f" ({say_span(one.longest_running_s)})"
+    return [
+        one.queue,
+        one.family,
+        _count(one, "queued", one.queued),
+        "-" if one.oldest_queued_s is None else say_span(one.oldest_queued_s),
+        later,
+        held or "-",
+        f"{one.running:,}{longest}",
+        _count(one, "finished", one.finished.total()),
+        _count(one, "finished", one.finished[JobStatus.FAILED]),
+        f"{one.per_minute['1m']:,.0f}" if one.finished else "-",
+        _workers(one),
+    ]
+
+
+def _count(one: QueueStats, name: str, count: int) -> str:
+    return f"{count:,}" + ("+" if name in one.at_least else "")
+
+
+def _workers(one: QueueStats) -> str:
+    """Who lives, by what they do; silence last."""
+    parts = [f"{one.workers[state]} {state}" for state in WorkerState if one.workers[state]]
+    if one.silent_workers:
+        parts.append(f"{one.silent_workers} silent")
+    return ", ".join(parts) or "none"
+
+
+def _plain(one: QueueStats) -> dict[str, Any]:
+    names = ("host_label", "queue", "desired", "actor", "reason", "expires_at")
+    wishes = [{name: getattr(wish, name) for name in names} for wish in one.wishes]
+    values = {each.name: getattr(one, each.name) for each in fields(one)}
+    return values | {"wishes": wishes, "at_least": sorted(one.at_least)}

@@ -1,0 +1,155 @@
+"""`qwf demo`: the bundled example, told line by line, and drawn when it is over."""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.drawing.changes import changes
+from queue_workflows.cli.drawing.run import draw
+from queue_workflows.cli.drawing.timeline import Bar, draw_timeline
+from queue_workflows.cli.runs.watch import in_words
+from queue_workflows.cli.shared.operator import plain
+from queue_workflows.cli.shared.terminal import Terminal, stdout_terminal
+from queue_workflows.demo import Outcome, Row, Stage, run_demo
+from queue_workflows.engine.watch.run_view import RunOverview
+from queue_workflows.errors import ExitCode
+from queue_workflows.states import JobStatus
+from queue_workflows.workflow.nodes import InputNode
+
+NEXT = """\
+Try next:
+  qwf demo                   again: another film in the same database
+  qwf run show {run}
+                             the picture above, whenever you like; `qwf run list` has all runs
+  qwf queue stats            what waits on each queue
+  qwf doctor                 what the database is like, and what to do about it
+  docs/tutorial.md, to build such an application from nothing"""
+_NOBODY: Final = (
+    "          nobody is there to be asked, so the answer is yes; --yes gives it without this remark"
+)
+_PER_LINE: Final = 3
+_GAP: Final = "   "
+
+
+@click.command()
+@click.option("--yes", "-y", is_flag=True, help="Answer the film's question by yes, without asking.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON; the story goes to stderr.")
+@click.pass_obj
+def demo(invocation: Invocation, yes: bool, as_json: bool) -> ExitCode:
+    """Run the bundled example: a workflow that makes a film.
+
+    Migrates the database and starts the film in one transaction with a row of its own; a supervisor with an
+    orchestrator, a scheduler and workers makes it, asks you whether to publish it, and stops. Then the run is
+    drawn, and who did what when. Without a database it starts an embedded Postgres in .qwf/. May be run as
+    often as you like; it refuses a database in which others work.
+    """
+    terminal = stdout_terminal()
+    say: Callable[[str], None] = lambda line: click.echo(line, err=as_json)  # noqa: E731
+    stage = Stage(say, _Shown(say, terminal), _always_yes if yes else ask)
+    outcome = run_demo(invocation.db_url, stage)
+    if as_json:
+        click.echo(json.dumps(asdict(outcome), indent=2, default=plain))
+    else:
+        for line in _drawn(outcome, terminal):
+            click.echo(line)
+    return ExitCode.DONE if outcome.complete else ExitCode.FAILED
+
+
+class _Shown:
+    """What changed since the last look, a line each."""
+
+    def __init__(self, say: Callable[[str], None], terminal: Terminal) -> None:
+        self._say = say
+        self._terminal = terminal
+        self._before: RunOverview | None = None
+
+    def __call__(self, seen: RunOverview) -> None:
+        for change in changes(self._before, seen):
+            self._say(f"          {in_words(change, self._terminal)}")
+        self._before = seen
+
+
+# Being asked.
+
+
+def _always_yes(_node: InputNode, _within_s: float) -> Mapping[str, Any]:
+    return {"ok": True}
+
+
+def ask(node: InputNode, within_s: float) -> Mapping[str, Any] | None:
+    """Ask in the terminal, for no longer than anybody waits for the answer."""
+    if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
+        click.echo(_NOBODY, err=True)
+        return {"ok": True}
+    until = time.monotonic() + within_s
+    while (left := until - time.monotonic()) > 0:
+        click.echo(f"\n{node.prompt} [Y/n] ({left:.0f} s) ", nl=False, err=True)
+        if not select.select([sys.stdin], [], [], left)[0]:
+            break
+        line = sys.stdin.readline()
+        said = line.strip().lower()
+        if said in ("", "y", "yes", "n", "no"):
+            return {"ok": line != "" and said in ("", "y", "yes")}
+        click.echo("please say yes or no", err=True)
+    click.echo(err=True)
+    return None
+
+
+# Drawing.
+
+
+def _drawn(outcome: Outcome, terminal: Terminal) -> Iterator[str]:
+    yield ""
+    yield from draw(outcome.run, terminal)
+    yield ""
+    yield from draw_timeline([_bar(row) for row in outcome.jobs], terminal)
+    yield ""
+    yield from _film(outcome)
+    yield _where(outcome)
+    yield ""
+    yield NEXT.format(run=outcome.run.id)
+
+
+def _bar(row: Row) -> Bar:
+    """A parked job is at it from the beginning: nobody has to come for it."""
+    is_parked = row.worker is None and row.status != JobStatus.SKIPPED
+    started = row.created_at if is_parked else row.started_at
+    who = row.worker or ("nobody: parked" if is_parked else row.status)
+    return Bar(row.name, row.status, who, row.created_at, started, row.finished_at, is_parked)
+
+
+def _film(outcome: Outcome) -> Iterator[str]:
+    """The pictures side by side, and which of them had to wait for the model."""
+    drawn = [row for row in outcome.jobs if isinstance(row.result, dict) and "picture" in row.result]
+    drawn.sort(key=lambda row: row.name)
+    for start in range(0, len(drawn), _PER_LINE):
+        rows = drawn[start : start + _PER_LINE]
+        titles = [f"{row.name}: {_model(row.result)}" for row in rows]
+        pictures = [row.result["picture"] for row in rows]
+        width = max(len(line) for picture in pictures for line in picture)
+        for cells in [titles, *zip(*pictures, strict=True)]:
+            yield _GAP.join(cell.ljust(width) for cell in cells).rstrip()
+        yield ""
+
+
+def _model(result: Mapping[str, Any]) -> str:
+    return "warm model" if result["warm"] else f"loaded in {result['load_s']:.1f}s"
+
+
+def _where(outcome: Outcome) -> str:
+    """Where the data lies, and how to be rid of it."""
+    if outcome.data_directory:
+        return f"The data stays in {outcome.data_directory}; the server stops with its last user."
+    return (
+        f"The data stays in {outcome.database}: the engine's tables, and the schema qwf_demo,\n"
+        "which `DROP SCHEMA qwf_demo CASCADE` removes."
+    )

@@ -1,0 +1,151 @@
+"""`qwf up`: the schema and every role that an application needs, in one terminal with one log; to develop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from typing import Final
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.roles.supervisor import Workers, commands, workers_option
+from queue_workflows.cli.shared.logs import log_to_stderr
+from queue_workflows.cli.shared.operator import say
+from queue_workflows.cli.shared.terminal import Terminal, padded, stdout_terminal
+from queue_workflows.config import check_known_queue, current_config, effective_settings
+from queue_workflows.db import bootstrap
+from queue_workflows.db.engine import Database
+from queue_workflows.errors import ExitCode
+from queue_workflows.host.processes.harden import bound_to_launcher
+from queue_workflows.host.processes.launcher import run_as_child_if_pid1
+from queue_workflows.host.processes.tree_by_mark import hide_memory
+from queue_workflows.roles.merged_log import OneLog
+from queue_workflows.roles.supervisor.janitor_when_needed import Attending
+from queue_workflows.roles.supervisor.process import supervise
+from queue_workflows.roles.supervisor.slots import ORCHESTRATOR, SCHEDULER, Spec, WorkerSpec, slots_of
+
+OURSELVES: Final = "up"
+_COLOURS: Final = (
+    "cyan",
+    "yellow",
+    "green",
+    "magenta",
+    "blue",
+    "bright_cyan",
+    "bright_yellow",
+    "bright_green",
+)
+
+
+@click.command()
+@click.option(
+    "--worker",
+    "workers",
+    callback=workers_option,
+    metavar="QUEUE[:N]",
+    multiple=True,
+    help="Workers as for `qwf supervisor`; else one each for cpu, gpu and the app's ingest queues.",
+)
+@click.pass_obj
+def up(invocation: Invocation, *, workers: Workers) -> ExitCode:
+    """Migrate the database, then run an orchestrator, a scheduler and workers until Ctrl-C; for development.
+
+    Without a database of yours an embedded one is started in .qwf/. The log of all goes to stdout, each line
+    with who says it. The first Ctrl-C lets running jobs finish within the grace, the second does not.
+    """
+    run_as_child_if_pid1()
+    bound_to_launcher()
+    settings = effective_settings()
+    if settings.hook_dirs:
+        hide_memory()
+    if workers.each is not None:
+        raise click.UsageError("gpu:each is for `qwf supervisor`; here --worker gpu:N")
+    asked = workers.specs or _usual_workers()
+    for spec in asked:
+        check_known_queue(spec.queue)
+    attending = Attending(settings)
+    specs: list[Spec] = [ORCHESTRATOR, SCHEDULER, *asked, *attending.first()]
+    names = [slot.name for slot in slots_of(specs, 0.0)]
+    with Database.open(invocation.db_url, role="up", settings=settings) as database:
+        applied = bootstrap(invocation.db_url)
+        say(f"{database.redacted}: {_revisions(len(applied))}")
+        say(f"running {', '.join(names)}; Ctrl-C stops them all")
+        say(_next(invocation))
+        prefixed = Prefixed([OURSELVES, *names], stdout_terminal())
+        log_to_stderr(debug=invocation.debug, handler=_Handler(prefixed))
+        with OneLog(prefixed.write, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as log:
+            return supervise(
+                specs,
+                command_for=commands(invocation, settings),
+                settings=settings,
+                db_url=invocation.db_url,
+                late=attending.late,
+                outlet=log.outlet,
+            )
+
+
+def _usual_workers() -> list[WorkerSpec]:
+    """One for each queue that may have jobs."""
+    return [WorkerSpec(queue) for queue in ("cpu", "gpu", *sorted(current_config().ingest_queues))]
+
+
+def _revisions(count: int) -> str:
+    return f"migrated, {count} {'revision' if count == 1 else 'revisions'}" if count else "schema up to date"
+
+
+def _next(invocation: Invocation) -> str:
+    """What to type elsewhere; there, too, an app that was named here has to be named."""
+    qwf = f"qwf --app {invocation.app}" if invocation.app else "qwf"
+    return f"""in another terminal:
+  {qwf} run start film.yaml --watch   a workflow, from a file or by name, drawn while it runs
+  {qwf} run list                      the runs, and what became of them
+  {qwf} queue stats                   what waits on each queue, and who works there
+  {qwf} workers list                  the workers; pause one, or switch it off"""
+
+
+class Prefixed:
+    """Lines on stdout, each with a name in front that is as wide as the widest.
+
+    Others than the `names` may come later, as a janitor does.
+    """
+
+    def __init__(self, names: list[str], terminal: Terminal) -> None:
+        self._width = max(map(len, names))
+        self._terminal = terminal
+        self._prefixes: dict[str, str] = {}
+        self._guard = threading.Lock()
+        for name in names:
+            self._prefix(name)
+
+    def write(self, name: str, line: str) -> None:
+        """One line, whole; it raises when nobody reads."""
+        encoding = sys.stdout.encoding or "utf-8"
+        with self._guard:
+            text = f"{self._prefix(name)} {line}\n".encode(encoding, "replace").decode(encoding)
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+    def _prefix(self, name: str) -> str:
+        if name not in self._prefixes:
+            colour = _COLOURS[len(self._prefixes) % len(_COLOURS)]
+            self._prefixes[name] = self._terminal.paint(f"{padded(name, self._width)} |", fg=colour)
+        return self._prefixes[name]
+
+
+class _Handler(logging.Handler):
+    """Our own log among that of the others."""
+
+    def __init__(self, prefixed: Prefixed) -> None:
+        super().__init__()
+        self._prefixed = prefixed
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A line of the log; that nobody reads is noticed with what the children say."""
+        with suppress(OSError, ValueError):
+            for line in self.format(record).splitlines():
+                self._prefixed.write(OURSELVES, line)

@@ -1,0 +1,95 @@
+"""`qwf run submit-input`: the answer to a node that waits for one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+import psycopg
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.operator import json_option, operators_connection, print_json, say, whoever
+from queue_workflows.cli.shared.run_names import run_named
+from queue_workflows.cli.shared.values import mapping_in, mapping_of
+from queue_workflows.engine.runs.verbs import asked_node, submit_input
+from queue_workflows.workflow.nodes import InputNode
+
+
+@click.command("submit-input")
+@click.argument("run_name", metavar="RUN")
+@click.argument("node")
+@click.argument("answer", metavar="[JSON]", required=False)
+@click.option("--file", metavar="FILE", help="The answer, as JSON or YAML; - is standard input.")
+@click.option("--by", default=whoever, metavar="NAME", help="Who answers.  [default: USER@HOST]")
+@json_option
+@click.pass_obj
+def submit(
+    invocation: Invocation,
+    *,
+    run_name: str,
+    node: str,
+    answer: str | None,
+    file: str | None,
+    by: str,
+    as_json: bool,
+) -> None:
+    """Answer NODE of RUN, which waits for input.
+
+    The answer is an object, as in '{"ok": true}'; in a terminal it is asked for if none is given. One that
+    the node's schema does not allow is refused, and the node goes on waiting.
+    """
+    if answer is not None and file is not None:
+        raise click.UsageError("give the answer itself, or a --file of it; not both")
+    with operators_connection(invocation) as connection:
+        run_id = run_named(connection, run_name)
+        if answer is not None:
+            payload = mapping_of("the answer", answer)
+        elif file is not None:
+            payload = mapping_in("--file", file)
+        else:
+            payload = _from_terminal(connection, run_id, node)
+        submission = submit_input(run_id, node, payload, conn=connection, submitted_by=by)
+    if as_json:
+        print_json({"submission": submission, "run": run_id, "node": node})
+    else:
+        say(f"answer {submission} to {node} is stored; an orchestrator takes it up")
+
+
+def _from_terminal(connection: psycopg.Connection[Any], run_id: Any, node: str) -> dict[str, Any]:
+    if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
+        raise click.UsageError("there is no answer: give it as JSON, or with --file")
+    return ask(asked_node(run_id, node, conn=connection))
+
+
+def ask(node: InputNode) -> dict[str, Any]:
+    """Put the node's question to whoever sits at the terminal, property by property."""
+    if node.prompt:
+        click.echo(node.prompt, err=True)
+    if node.answer_schema is None:
+        return mapping_of("the answer", click.prompt("answer (JSON)", default="{}", err=True))
+    return {
+        name: _asked(name, schema if isinstance(schema, dict) else {})
+        for name, schema in node.answer_schema.items()
+    }
+
+
+def _asked(name: str, schema: dict[str, Any]) -> Any:
+    """One property, by its type: yes or no, one of a few, a number, a text, and else JSON."""
+    label = f"{name} ({schema['description']})" if schema.get("description") else name
+    default = schema.get("default")
+    if schema.get("type") == "boolean":
+        return click.confirm(label, default=default, err=True)
+    choices = schema.get("enum")
+    if choices and all(isinstance(choice, str) for choice in choices):
+        return click.prompt(label, type=click.Choice(choices), default=default, err=True)
+    kinds = {"integer": int, "number": float, "string": str}
+    if schema.get("type") in kinds:
+        return click.prompt(label, type=kinds[schema["type"]], default=default, err=True)
+    shown = None if default is None else json.dumps(default)
+    while True:
+        try:
+            return json.loads(click.prompt(f"{label} (JSON)", default=shown, err=True))
+        except ValueError as wrong:
+            say(f"that is no JSON: {wrong}")

@@ -1,0 +1,143 @@
+"""`qwf run list` and `qwf run show`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.drawing.run import MOST_ROWS, draw, say_time
+from queue_workflows.cli.shared.durations import span
+from queue_workflows.cli.shared.operator import (
+    json_option,
+    on_one_line,
+    operators_connection,
+    print_json,
+    print_table,
+    say,
+    say_moment,
+)
+from queue_workflows.cli.shared.run_names import run_named
+from queue_workflows.cli.shared.terminal import stdout_terminal
+from queue_workflows.cli.shared.values import pairs, say_labels
+from queue_workflows.db.looking import at_one_moment
+from queue_workflows.engine.watch.run_reader import Overlook
+from queue_workflows.repositories.audit_log import AuditRepository
+from queue_workflows.repositories.runs.listing import RunFilter, RunLine, RunLinesRepository
+from queue_workflows.states import RunStatus
+
+
+def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """What runs can be found by."""
+    statuses = click.Choice([status.value for status in RunStatus])
+    for option in (
+        click.option("--workflow", metavar="NAME", help="Of this workflow."),
+        click.option(
+            "--label", multiple=True, metavar="K=TEXT|K:=JSON", help="With this label; may be repeated."
+        ),
+        click.option("--status", type=statuses, multiple=True, help="In this status; may be repeated."),
+        click.option("--poisoned", is_flag=True, help="With events that were given up."),
+        click.option("--older-than", type=span, metavar="SPAN", help="Started at least so long ago."),
+        click.option("--newer-than", type=span, metavar="SPAN", help="Started at most so long ago."),
+    ):
+        command = option(command)
+    return command
+
+
+def filter_of(
+    *,
+    workflow: str | None,
+    label: Sequence[str],
+    status: Sequence[str],
+    poisoned: bool,
+    older_than: float | None,
+    newer_than: float | None,
+) -> RunFilter:
+    """The filter that these options ask for."""
+    return RunFilter(
+        workflow=workflow,
+        labels=pairs("--label", label) or None,
+        status=tuple(status) or None,
+        poisoned=poisoned or None,
+        older_than_s=older_than,
+        newer_than_s=newer_than,
+    )
+
+
+@click.command("list")
+@filter_options
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True, help="How many.")
+@json_option
+@click.pass_obj
+def list_(invocation: Invocation, /, *, limit: int, as_json: bool, **given: Any) -> None:
+    """Show the newest runs that match."""
+    with operators_connection(invocation) as connection:
+        lines = RunLinesRepository(connection).lines(filter_of(**given), limit=limit)
+    if as_json:
+        print_json([asdict(line) for line in lines])
+        return
+    print_lines(lines)
+    if not lines:
+        say("no run matches")
+    elif len(lines) == limit:
+        say(f"the newest {limit}; --limit shows more")
+
+
+def print_lines(lines: Sequence[RunLine]) -> None:
+    """A table, a run a line."""
+    print_table(
+        ["RUN", "WORKFLOW", "STATUS", "LEFT", "FAILED", "STARTED", "TOOK", "NOTE"],
+        [_cells(one) for one in lines],
+    )
+
+
+def _cells(line: RunLine) -> list[str]:
+    is_over = line.finished_at is not None
+    left = "-" if is_over or line.started_at is None else f"{line.nodes_left:,}"
+    took = say_time((line.finished_at or line.at) - (line.started_at or line.created_at))
+    failed = f"{line.nodes_failed:,}" if line.nodes_failed else "-"
+    started = say_moment(line.created_at, now=line.at)
+    return [str(line.id), line.workflow, line.status, left, failed, started, took, _note(line)[:120]]
+
+
+def _note(line: RunLine) -> str:
+    parts = []
+    if line.poisoned:
+        parts.append("poisoned")
+    if line.error is not None:
+        parts.append(str(line.error.get("message") or line.error.get("kind") or ""))
+    elif line.cancel_requested_at is not None:
+        parts.append(f"cancel asked for{f': {line.cancel_reason}' if line.cancel_reason else ''}")
+    parts += say_labels(line.labels)
+    return " ".join(part for part in parts if part)
+
+
+@click.command()
+@click.argument("run_name", metavar="RUN")
+@click.option("--all", "every", is_flag=True, help="Each node in a row of its own, however many there are.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="Draw with plain characters.")
+@json_option
+@click.pass_obj
+def show(invocation: Invocation, *, run_name: str, every: bool, ascii_only: bool, as_json: bool) -> None:
+    """Draw RUN: its nodes with their states, attempts, times, and who runs what.
+
+    RUN is an id, or its first eight digits or more. Of more than 60 nodes, those that are alike share a row.
+    """
+    with operators_connection(invocation) as connection, at_one_moment(connection):
+        run_id = run_named(connection, run_name)
+        seen = Overlook(run_id).look(connection)
+        done = AuditRepository(connection).of("run", str(run_id))
+    if as_json:
+        names = ("at", "actor", "action", "reason", "details")
+        audit = [{name: getattr(one, name) for name in names} for one in done]
+        print_json(asdict(seen) | {"audit": audit})
+        return
+    for line in draw(seen, stdout_terminal(ascii_only=ascii_only), most_rows=None if every else MOST_ROWS):
+        click.echo(line)
+    for one in done:
+        why = f": {one.reason}" if one.reason else ""
+        when = say_moment(one.at, now=seen.at)
+        click.echo(on_one_line(f"{one.action} by {one.actor} at {when}{why}"))
