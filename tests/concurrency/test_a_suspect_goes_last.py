@@ -16,8 +16,8 @@ from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.repositories import NodeJobRepository
 from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.sql.checks import PayloadLimits
-from queue_workflows.roles.worker.claims.session_by_model import WarmIntake
-from queue_workflows.roles.worker.claims.terms import Terms
+from queue_workflows.roles.worker.claims.session_by_model import ModelClaimSession
+from queue_workflows.roles.worker.claims.terms import ClaimTerms
 
 LOCK = "SELECT FROM workflow_node_jobs WHERE id = {} FOR UPDATE"
 
@@ -30,16 +30,16 @@ def jobs(qwf_dsn: str) -> Iterator[Jobs]:
 
 
 @pytest.fixture
-def intake(jobs: Jobs) -> WarmIntake:
+def intake(jobs: Jobs) -> ModelClaimSession:
     """Of a worker that has loaded nothing yet."""
     clock = count(0.0).__next__
     cache = ModelCache(ModelRegistry(list), queue="gpu", budget_mb=None, keep_s=1e9, clock=clock)
     affinity = Affinity(cache, max_wait_s=60.0, yield_s=0, fresh_s=30, first="high")
-    terms = Terms(NodeJobRepository, "gpu", "host:gpu:1", 60.0, PayloadLimits(), affinity=affinity)
-    return WarmIntake(terms, affinity, jobs.connection)
+    terms = ClaimTerms(NodeJobRepository, "gpu", "host:gpu:1", 60.0, PayloadLimits(), affinity=affinity)
+    return ModelClaimSession(terms, affinity, jobs.connection)
 
 
-def test_what_another_claim_looks_at_comes_first(qwf_dsn: str, jobs: Jobs, intake: WarmIntake) -> None:
+def test_what_another_claim_looks_at_comes_first(qwf_dsn: str, jobs: Jobs, intake: ModelClaimSession) -> None:
     """The worker asks again; in their turn suspects come first, and after the others one by one."""
     suspects = jobs.enqueue(3, queue="gpu")
     jobs.connection.execute("UPDATE workflow_node_jobs SET suspect = true")

@@ -23,7 +23,7 @@ from queue_workflows.errors import SpawnRefused
 from queue_workflows.hooks.pid_files import sweep_pid_files
 from queue_workflows.hooks.process import HookExit, run_hook
 from queue_workflows.host.commands.client import Spawner
-from queue_workflows.host.directories.below import Ground
+from queue_workflows.host.directories.below import OpenDirectory
 from queue_workflows.host.directories.data import hold
 from queue_workflows.host.locks.flock import has_alone
 from queue_workflows.host.processes.tree_by_mark import MARK
@@ -272,7 +272,7 @@ def test_a_run_that_is_held_is_found_wherever_it_was_moved(spawner: Spawner, tmp
         cwd=runs / "1" / "work",
         stdout_path=runs / "1" / "out",
         stderr_path=runs / "1" / "err",
-        beneath=Ground(str(runs / "1"), held),
+        beneath=OpenDirectory(str(runs / "1"), held),
     )
     with ThreadPoolExecutor(1) as pool:
         ended = pool.submit(run_hook, asked, spawner=spawner)

@@ -20,7 +20,7 @@ from support.processes import Running, environment
 from support.workers import patiently, until
 
 from queue_workflows.errors import ExitCode
-from queue_workflows.host.janitor.decisions import Deed, look_at, tidy
+from queue_workflows.host.janitor.decisions import Action, look_at, tidy
 from queue_workflows.host.janitor.resources import ResourceKind
 from queue_workflows.host.locks.flock import lock_directory
 from queue_workflows.host.locks.lock import HostLock, lock_file_name
@@ -72,7 +72,7 @@ class Bench:
             grace_s=30.0,
         )
 
-    def once(self, *kinds: ResourceKind, **options: bool) -> tuple[ExitCode, dict[str, Deed]]:
+    def once(self, *kinds: ResourceKind, **options: bool) -> tuple[ExitCode, dict[str, Action]]:
         """One round: the status, and what became of each name."""
         with Waiter() as waiter:
             janitor = self.janitor(waiter, *kinds, **options)
@@ -94,7 +94,7 @@ def test_an_orphan_is_reaped_once_and_its_lock_file_is_gone(bench: Bench) -> Non
         owner.process.kill()
         owner.status()
     assert bench.file("lost-1").exists()
-    assert bench.once() == (ExitCode.DONE, {"lost-1": Deed.REAPED})
+    assert bench.once() == (ExitCode.DONE, {"lost-1": Action.REAPED})
     assert (bench.leftovers.left(), bench.leftovers.torn_down()) == ([], ["lost-1"])
     assert list(bench.locks.glob("*.hostlock")) == []
     assert bench.once() == (ExitCode.DONE, {})
@@ -106,19 +106,19 @@ def test_what_lives_is_never_reaped(bench: Bench) -> None:
     with bench.owner("live-1") as owner:
         assert owner.line() == "has it"
         for _ in range(20):
-            assert bench.once() == (ExitCode.DONE, {"live-1": Deed.LEAVE})
-        assert bench.once(dry=True) == (ExitCode.DONE, {"live-1": Deed.LEAVE})
+            assert bench.once() == (ExitCode.DONE, {"live-1": Action.LEAVE})
+        assert bench.once(dry=True) == (ExitCode.DONE, {"live-1": Action.LEAVE})
         assert bench.leftovers.torn_down() == []
         owner.process.kill()
         owner.status()
-    assert bench.once() == (ExitCode.DONE, {"live-1": Deed.REAPED})
+    assert bench.once() == (ExitCode.DONE, {"live-1": Action.REAPED})
 
 
 def test_without_a_lock_file_a_thing_is_an_orphan_at_once(bench: Bench) -> None:
     """As all are after a reboot, when the directory of the locks is empty."""
     bench.leftovers.make(*OLD)
     status, deeds = bench.once()
-    assert (status, set(deeds.values())) == (ExitCode.DONE, {Deed.REAPED})
+    assert (status, set(deeds.values())) == (ExitCode.DONE, {Action.REAPED})
     assert sorted(bench.leftovers.torn_down()) == OLD
     assert list(bench.locks.glob("*.hostlock")) == []
 
@@ -138,11 +138,11 @@ def test_a_new_run_of_a_name_waits_until_its_reaping_is_complete(bench: Bench) -
             until(lambda: bench.leftovers.torn_down() == ["gated-1"])
             with bench.owner("gated-1") as new:
                 assert new.line() == "waits"
-                assert bench.once() == (ExitCode.DONE, {"gated-1": Deed.LEAVE})
+                assert bench.once() == (ExitCode.DONE, {"gated-1": Action.LEAVE})
                 assert bench.leftovers.left() == ["gated-1"]
                 bench.leftovers.gate.unlink()
                 assert new.line() == "has it"
-                assert bench.once() == (ExitCode.DONE, {"gated-1": Deed.LEAVE})
+                assert bench.once() == (ExitCode.DONE, {"gated-1": Action.LEAVE})
         finally:
             bench.leftovers.gate.unlink(missing_ok=True)
             thread.join()
@@ -185,7 +185,7 @@ def test_of_two_janitors_one_reaps(bench: Bench) -> None:
         thread.start()
         try:
             assert seen.wait(60)
-            assert bench.once() == (ExitCode.DONE, {"lost-1": Deed.REAPED})
+            assert bench.once() == (ExitCode.DONE, {"lost-1": Action.REAPED})
         finally:
             reaped.set()
             thread.join()
@@ -206,7 +206,7 @@ def test_of_two_janitors_that_both_saw_no_lock_one_takes_it(bench: Bench) -> Non
     with ThreadPoolExecutor(2) as pool:
         looks = [pool.submit(look_at, bench.leftovers.kind(), "lost-1", bench.locks, met) for _ in range(2)]
         found = [look.result() for look in looks]
-    assert sorted(one.verdict.deed for one in found) == [Deed.LEAVE, Deed.REAP]
+    assert sorted(one.verdict.deed for one in found) == [Action.LEAVE, Action.REAP]
     (lock,) = [one.lock for one in found if one.lock is not None]
     assert lock.held
     lock.release()
@@ -220,8 +220,8 @@ def test_what_is_held_for_long_is_pointed_out_and_not_reaped(
         assert owner.line() == "has it"
         taken_at = time.time() - 1000
         os.utime(bench.file("slow-1"), (taken_at, taken_at))
-        assert bench.once(bench.leftovers.kind(deadline_s=600.0))[1] == {"slow-1": Deed.LEAVE}
-        assert bench.once(bench.leftovers.kind(deadline_s=400.0))[1] == {"slow-1": Deed.FLAG}
+        assert bench.once(bench.leftovers.kind(deadline_s=600.0))[1] == {"slow-1": Action.LEAVE}
+        assert bench.once(bench.leftovers.kind(deadline_s=400.0))[1] == {"slow-1": Action.FLAG}
         assert bench.leftovers.torn_down() == []
         assert f"deadline is 400 s by process {owner.pid}; left alone" in caplog.text
 
@@ -265,8 +265,8 @@ def test_a_lock_file_that_cannot_be_judged_is_skipped(bench: Bench, caplog: pyte
     before = set(bench.locks.glob("*.hostlock"))
     status, deeds = bench.once()
     assert status is ExitCode.DONE
-    assert {name: deeds[name] for name in SPOILT} == dict.fromkeys(SPOILT, Deed.SKIP)
-    assert (deeds["lost-1"], bench.leftovers.left()) == (Deed.REAPED, list(SPOILT))
+    assert {name: deeds[name] for name in SPOILT} == dict.fromkeys(SPOILT, Action.SKIP)
+    assert (deeds["lost-1"], bench.leftovers.left()) == (Action.REAPED, list(SPOILT))
     assert all(f"thing {name}: skipped: " in caplog.text for name in SPOILT)
     assert set(bench.locks.glob("*.hostlock")) == before
 
@@ -278,16 +278,16 @@ def test_without_its_directory_of_locks_everything_is_skipped(
     bench.leftovers.make("lost-1")
     bench.locks.rmdir()
     bench.locks.touch()
-    assert bench.once()[1] == {"lost-1": Deed.SKIP}
+    assert bench.once()[1] == {"lost-1": Action.SKIP}
     assert bench.leftovers.torn_down() == []
     bench.locks.unlink()
     for dry in (True, False):
         with Waiter() as waiter:
             gone = bench.janitor(waiter, locks=lambda: bench.locks, dry=dry)
             gone.run()
-            assert [one.deed for one in gone.verdicts.values()] == [Deed.SKIP]
+            assert [one.deed for one in gone.verdicts.values()] == [Action.SKIP]
     assert "No such file" in caplog.text
-    assert bench.once() == (ExitCode.DONE, {"lost-1": Deed.REAPED})
+    assert bench.once() == (ExitCode.DONE, {"lost-1": Action.REAPED})
 
 
 def test_an_owner_whose_lock_file_was_removed_is_seen(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -299,12 +299,12 @@ def test_an_owner_whose_lock_file_was_removed_is_seen(bench: Bench, caplog: pyte
         bench.locks.mkdir()
         for dry in (True, False):
             deeds = bench.once(dry=dry)[1]
-            assert deeds == {"live-1": Deed.FLAG, "lost-1": Deed.REAP if dry else Deed.REAPED}
+            assert deeds == {"live-1": Action.FLAG, "lost-1": Action.REAP if dry else Action.REAPED}
         why = "live, though its lock file is not there any more; held by process"
         assert f"thing live-1: {why} {owner.pid}; left alone" in caplog.text
         owner.process.kill()
         owner.status()
-    assert bench.once()[1] == {"live-1": Deed.REAPED}
+    assert bench.once()[1] == {"live-1": Action.REAPED}
 
 
 def test_what_was_known_of_a_directory_is_dropped_with_it(
@@ -324,7 +324,7 @@ def test_what_was_known_of_a_directory_is_dropped_with_it(
     second = replace(bench.leftovers.kind("live-."), name="other", discover=replaced)
     with bench.owner("live-1") as owner:
         assert owner.line() == "has it"
-        assert bench.once(first, second)[1] == {"lost-1": Deed.REAPED, "live-1": Deed.FLAG}
+        assert bench.once(first, second)[1] == {"lost-1": Action.REAPED, "live-1": Action.FLAG}
     assert bench.leftovers.torn_down() == ["lost-1"]
 
 
@@ -403,7 +403,7 @@ def test_a_teardown_that_fails_takes_no_other_along(bench: Bench, caplog: pytest
     hanging = replace(bench.leftovers.kind("hanging-.", timeout_s=1.0), name="hanging")
     assert bench.once(hanging, bench.leftovers.kind("(?!hanging).*")) == (
         ExitCode.FAILED,
-        {**dict.fromkeys(bad, Deed.FAILED), "lost-1": Deed.REAPED},
+        {**dict.fromkeys(bad, Action.FAILED), "lost-1": Action.REAPED},
     )
     assert bench.leftovers.left() == bad
     assert "hanging hanging-1: it could not be reaped: its teardown took longer than 1 s" in caplog.text
@@ -426,7 +426,11 @@ def test_a_lock_file_without_a_thing_is_removed_when_it_is_old(bench: Bench) -> 
     os.utime(bench.file("held-1"), (then, then))
     try:
         for dry in (True, False):
-            assert bench.once(dry=dry)[1] == {"old-1": Deed.TIDY, "young-1": Deed.LEAVE, "held-1": Deed.LEAVE}
+            assert bench.once(dry=dry)[1] == {
+                "old-1": Action.TIDY,
+                "young-1": Action.LEAVE,
+                "held-1": Action.LEAVE,
+            }
             assert bench.file("old-1").exists() is dry
         assert {bench.file("young-1"), bench.file("held-1")} == set(bench.locks.glob("*.hostlock"))
     finally:
@@ -455,13 +459,13 @@ def test_a_free_lock_is_not_its_owners_who_has_a_removed_one(tmp_path: Path) -> 
     with HostLock("a-1", directory=tmp_path) as lock:
         file = lock.path.name
     found = look_at(kind, "a-1", tmp_path, lambda: {file: 4711})
-    assert (found.verdict.deed, found.verdict.pid, found.lock) == (Deed.FLAG, 4711, None)
+    assert (found.verdict.deed, found.verdict.pid, found.lock) == (Action.FLAG, 4711, None)
 
 
 def test_a_dry_run_changes_nothing(bench: Bench) -> None:
     """It says what would be done."""
     bench.leftovers.make("lost-1")
-    assert bench.once(dry=True) == (ExitCode.DONE, {"lost-1": Deed.REAP})
+    assert bench.once(dry=True) == (ExitCode.DONE, {"lost-1": Action.REAP})
     assert (bench.leftovers.left(), list(bench.locks.glob("*.hostlock"))) == (["lost-1"], [])
 
 
@@ -481,7 +485,7 @@ def test_a_kind_that_cannot_be_discovered_keeps_no_other(
         ResourceKind("slow", ".*", hang, print, timeout_s=0.05),
         bench.leftovers.kind(),
     ]
-    assert bench.once(*kinds) == (ExitCode.FAILED, {"lost-1": Deed.REAPED})
+    assert bench.once(*kinds) == (ExitCode.FAILED, {"lost-1": Action.REAPED})
     never.set()
     assert "bad: it cannot be discovered: ZeroDivisionError: division by zero" in caplog.text
     assert "slow: its discovery takes longer than 0.05 s" in caplog.text

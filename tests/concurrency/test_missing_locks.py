@@ -15,7 +15,7 @@ from support.processes import Running
 from queue_workflows.db.doctor.findings import Status
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.errors import LockHeld
-from queue_workflows.host.janitor.decisions import Deed, look_at
+from queue_workflows.host.janitor.decisions import Action, look_at
 from queue_workflows.host.janitor.doctor_checks import check_locks
 from queue_workflows.host.janitor.missing_lock_directory import open_directory
 from queue_workflows.host.janitor.resources import ResourceKind
@@ -133,7 +133,7 @@ def test_who_holds_a_lock_in_a_directory_that_was_replaced_is_waited_for(
         assert (locks / lock_file_name("mine")).exists()
         kind = ResourceKind("thing", "mine", lambda: ["mine"], print)
         found = look_at(kind, "mine", locks, lambda: holders_of_removed(locks))
-        assert found.verdict.deed is Deed.FLAG
+        assert found.verdict.deed is Action.FLAG
         assert found.verdict.pid == holder.pid
         held = next(check for check in check_locks(locks, []) if check.name == "held")
         assert (held.status, held.found) == (

@@ -11,7 +11,7 @@ from support.claimed_jobs import ingest_job
 from support.workers import until
 
 from queue_workflows.errors import LeaseLost
-from queue_workflows.roles.worker.common.side_connection import Aside
+from queue_workflows.roles.worker.common.side_connection import SideConnection
 
 SELF = "SELECT pg_backend_pid()"
 
@@ -27,7 +27,7 @@ def connecting(dsn: str, opened: list[psycopg.Connection]):
 def test_all_threads_share_one_connection_that_is_opened_for_the_first(qwf_dsn):
     """Who asks nothing costs nothing."""
     opened: list[psycopg.Connection] = []
-    aside, job = Aside(connecting(qwf_dsn, opened), lambda _: True), ingest_job()
+    aside, job = SideConnection(connecting(qwf_dsn, opened), lambda _: True), ingest_job()
     together = threading.Barrier(4)
 
     def ask() -> int:
@@ -46,7 +46,10 @@ def test_a_database_that_is_away_is_waited_for(qwf_dsn):
     """It is not the job's failure: the question is asked again, on a connection of its own."""
     opened: list[psycopg.Connection] = []
     pauses: list[float] = []
-    aside, job = Aside(connecting(qwf_dsn, opened), lambda _: True, sleep=pauses.append), ingest_job()
+    aside, job = (
+        SideConnection(connecting(qwf_dsn, opened), lambda _: True, sleep=pauses.append),
+        ingest_job(),
+    )
     aside.ask(job, lambda connection: connection.execute(SELF))
     opened[0].close()
     assert aside.ask(job, lambda connection: connection.execute("SELECT 1").fetchone()) == (1,)
@@ -57,14 +60,16 @@ def test_a_database_that_is_away_is_waited_for(qwf_dsn):
 def test_who_holds_the_job_no_longer_has_nothing_to_ask(qwf_dsn):
     """Also in the middle of an outage."""
     held = iter([True, False])
-    aside = Aside(connecting("host=/nowhere dbname=none", []), lambda _: next(held), sleep=lambda _: None)
+    aside = SideConnection(
+        connecting("host=/nowhere dbname=none", []), lambda _: next(held), sleep=lambda _: None
+    )
     with pytest.raises(LeaseLost):
         aside.ask(ingest_job(), lambda connection: connection.execute(SELF))
 
 
 def test_what_a_question_raises_is_the_askers(qwf_dsn):
     """A statement that the server refuses is not asked again, and the next thread's is answered."""
-    aside, job = Aside(connecting(qwf_dsn, []), lambda _: True), ingest_job()
+    aside, job = SideConnection(connecting(qwf_dsn, []), lambda _: True), ingest_job()
     with pytest.raises(psycopg.errors.DivisionByZero):
         aside.ask(job, lambda connection: connection.execute("SELECT 1/0"))
     assert aside.ask(job, lambda connection: connection.execute("SELECT 1").fetchone()) == (1,)
@@ -73,7 +78,7 @@ def test_what_a_question_raises_is_the_askers(qwf_dsn):
 
 def test_who_asks_again_and_again_stands_behind_who_waits(qwf_dsn):
     """A hook with ten thousand records keeps no other from its one question."""
-    aside, job = Aside(connecting(qwf_dsn, []), lambda _: True), ingest_job()
+    aside, job = SideConnection(connecting(qwf_dsn, []), lambda _: True), ingest_job()
     asked: list[str] = []
 
     def first(_connection) -> None:

@@ -24,7 +24,7 @@ from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import LeaseLost, PluginConfigError
 from queue_workflows.hooks import installing
 from queue_workflows.hooks.binaries import ensure
-from queue_workflows.hooks.installing import InstallationStopped, Workshop
+from queue_workflows.hooks.installing import InstallationStopped, Installer
 from queue_workflows.hooks.needs import Need, need_of, needs_of
 from queue_workflows.hooks.process import HookStop
 from queue_workflows.host.commands.client import Spawner
@@ -32,7 +32,7 @@ from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepos
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.hooks.binaries import BinaryFence, BinaryRepository, Installed
 from queue_workflows.repositories.workers.machines import MachineRepository
-from queue_workflows.roles.worker.common.side_connection import Aside
+from queue_workflows.roles.worker.common.side_connection import SideConnection
 from queue_workflows.states import BinaryStatus, JobStatus, check_move
 
 
@@ -53,10 +53,10 @@ def spawner() -> Iterator[Spawner]:
 
 
 @pytest.fixture
-def shop(conn: psycopg.Connection, qwf_dsn: str, spawner: Spawner, tmp_path: Path) -> Workshop:
+def shop(conn: psycopg.Connection, qwf_dsn: str, spawner: Spawner, tmp_path: Path) -> Installer:
     """A machine called `here`, whose providers are below `hooks`."""
     (tmp_path / "hooks").mkdir()
-    return Workshop(
+    return Installer(
         ask=asking(qwf_dsn),
         host_label="here",
         machine_id=MachineRepository(conn).seen("here"),
@@ -80,7 +80,7 @@ def asking(dsn: str) -> Any:
     return ask
 
 
-def provider(shop: Workshop, name: str, script: str) -> None:
+def provider(shop: Installer, name: str, script: str) -> None:
     """A provider of the user's own."""
     place = shop.hook_dirs[0] / name
     place.mkdir(exist_ok=True)
@@ -89,7 +89,7 @@ def provider(shop: Workshop, name: str, script: str) -> None:
     hook.chmod(0o755)
 
 
-def making(shop: Workshop, log: Path) -> str:
+def making(shop: Installer, log: Path) -> str:
     """A script that makes the program `tool` in its directory, and writes that it was called."""
     return f"""echo "$@" >> {log}
 printf '#!/bin/sh\\n' > tool; chmod +x tool
@@ -107,7 +107,7 @@ TOOL = Need("tool", ("first", "second"), {"second": {"x": 1}})
 
 
 def test_the_first_provider_that_succeeds_wins(
-    conn: psycopg.Connection, shop: Workshop, tmp_path: Path
+    conn: psycopg.Connection, shop: Installer, tmp_path: Path
 ) -> None:
     """Each is asked in order, with its arguments; what was found once is not looked for again."""
     log = tmp_path / "log"
@@ -130,7 +130,7 @@ def test_the_first_provider_that_succeeds_wins(
 
 
 def test_a_program_that_is_gone_is_installed_again(
-    conn: psycopg.Connection, shop: Workshop, tmp_path: Path
+    conn: psycopg.Connection, shop: Installer, tmp_path: Path
 ) -> None:
     """The row is believed as long as the file is there and can be run."""
     log = tmp_path / "log"
@@ -141,7 +141,7 @@ def test_a_program_that_is_gone_is_installed_again(
     assert len(log.read_text().splitlines()) == 2
 
 
-def test_what_was_installed_meanwhile_is_not_gone(conn: psycopg.Connection, shop: Workshop) -> None:
+def test_what_was_installed_meanwhile_is_not_gone(conn: psycopg.Connection, shop: Installer) -> None:
     """Whoever found the one before missing says nothing of the one that is there now."""
     binaries = BinaryRepository(conn)
     binaries.report(shop.machine_id, Installed("tool", "/nowhere/tool", None, None, "own"))
@@ -152,7 +152,7 @@ def test_what_was_installed_meanwhile_is_not_gone(conn: psycopg.Connection, shop
 
 
 def test_a_provider_is_kept_from_the_workers_secrets(
-    conn: psycopg.Connection, shop: Workshop, qwf_dsn: str, tmp_path: Path
+    conn: psycopg.Connection, shop: Installer, qwf_dsn: str, tmp_path: Path
 ) -> None:
     """As any hook is: no variable that holds the DSN, and no secret among the words that are stored."""
     provider(shop, "first", f"env > {tmp_path / 'seen'}; echo 'refused with hunter2' >&2; exit 1")
@@ -167,7 +167,7 @@ def test_a_provider_is_kept_from_the_workers_secrets(
     assert "holds the engine's database URL" in error
 
 
-def test_a_provider_is_believed_when_the_file_is_there(conn: psycopg.Connection, shop: Workshop) -> None:
+def test_a_provider_is_believed_when_the_file_is_there(conn: psycopg.Connection, shop: Installer) -> None:
     """Who prints a path that is no program, or another name, or nothing, has not succeeded; all say why."""
     provider(shop, "first", """echo '{"type": "Binary", "name": "tool", "abspath": "/nowhere/tool"}'""")
     provider(shop, "second", "true")
@@ -190,7 +190,7 @@ def test_a_provider_is_believed_when_the_file_is_there(conn: psycopg.Connection,
 
 
 def test_nobody_is_skipped_while_the_program_is_being_installed(
-    conn: psycopg.Connection, shop: Workshop
+    conn: psycopg.Connection, shop: Installer
 ) -> None:
     """It may be there in a moment: until it has failed, who would be skipped without it waits."""
     provider(shop, "first", "exit 1")
@@ -208,7 +208,7 @@ def test_nobody_is_skipped_while_the_program_is_being_installed(
     assert failed.skip.startswith("tool is missing on here: first: exit 1")
 
 
-def test_each_provider_says_in_its_last_words_how_it_ended(conn: psycopg.Connection, shop: Workshop) -> None:
+def test_each_provider_says_in_its_last_words_how_it_ended(conn: psycopg.Connection, shop: Installer) -> None:
     """Whoever reads why a program is missing reads them all."""
     provider(shop, "first", "echo 'looks for it' >&2; echo 'has no such package' >&2; exit 3")
     provider(shop, "second", "kill -9 $$")
@@ -225,7 +225,7 @@ for second in 1 2 3 4 5; do sleep 1; done"""
 
 @pytest.mark.parametrize("whose", ["the plugin's", "everybody's"])
 def test_an_installation_that_takes_too_long_is_ended(
-    conn: psycopg.Connection, shop: Workshop, monkeypatch: pytest.MonkeyPatch, whose: str
+    conn: psycopg.Connection, shop: Installer, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
     """By its plugin's own timeout, else by the usual one; what it says at its end is not believed."""
     provider(shop, "first", ALL_IS_WELL)
@@ -237,7 +237,7 @@ def test_an_installation_that_takes_too_long_is_ended(
     assert re.search(r"ended after \d+ s, its timeout", str(rows(conn)[0][5]))
 
 
-def test_an_installation_that_is_told_to_stop_begins_anew(conn: psycopg.Connection, shop: Workshop) -> None:
+def test_an_installation_that_is_told_to_stop_begins_anew(conn: psycopg.Connection, shop: Installer) -> None:
     """Whatever it says at its end: it may have got half way."""
     provider(shop, "first", ALL_IS_WELL)
     stop = HookStop()
@@ -251,7 +251,7 @@ def test_an_installation_that_is_told_to_stop_begins_anew(conn: psycopg.Connecti
 
 
 def test_what_could_not_be_installed_is_tried_later_each_time(
-    conn: psycopg.Connection, shop: Workshop
+    conn: psycopg.Connection, shop: Installer
 ) -> None:
     """After a minute, then after twice as long, at most after an hour; once it was there it begins anew."""
     binaries = BinaryRepository(conn)
@@ -290,7 +290,7 @@ def writing_end(fifo: Path) -> int | None:
 
 
 def test_two_workers_of_a_machine_install_once(
-    conn: psycopg.Connection, shop: Workshop, tmp_path: Path
+    conn: psycopg.Connection, shop: Installer, tmp_path: Path
 ) -> None:
     """While one installs, the other waits on hold, and goes on when it is there; its own machine each."""
     fifo, log = tmp_path / "fifo", tmp_path / "log"
@@ -321,7 +321,7 @@ def test_two_workers_of_a_machine_install_once(
     assert ensure([TOOL], shop).is_ready
 
 
-def test_who_dies_while_installing_leaves_it_to_the_next(conn: psycopg.Connection, shop: Workshop) -> None:
+def test_who_dies_while_installing_leaves_it_to_the_next(conn: psycopg.Connection, shop: Installer) -> None:
     """A claim lapses; one that is told to stop queues the program again."""
     binaries = BinaryRepository(conn)
     binaries.want(shop.machine_id, "tool", bin_providers="second", overrides={})
@@ -353,7 +353,7 @@ def test_a_plugins_needs_are_read_from_its_file(tmp_path: Path) -> None:
 
 
 def test_the_providers_that_come_along_say_what_they_lack(
-    conn: psycopg.Connection, shop: Workshop, tmp_path: Path
+    conn: psycopg.Connection, shop: Installer, tmp_path: Path
 ) -> None:
     """`env` finds what is on PATH; the others say that their tool is absent."""
     tools = tmp_path / "bin"
@@ -371,7 +371,7 @@ def test_the_providers_that_come_along_say_what_they_lack(
         assert said in error
 
 
-def need_file(shop: Workshop, plugin: str, **need: Any) -> Path:
+def need_file(shop: Installer, plugin: str, **need: Any) -> Path:
     """A plugin that needs a program."""
     place = shop.hook_dirs[0] / plugin
     place.mkdir(exist_ok=True)
@@ -379,7 +379,7 @@ def need_file(shop: Workshop, plugin: str, **need: Any) -> Path:
     return place
 
 
-def test_what_is_there_costs_one_question(conn: psycopg.Connection, shop: Workshop, tmp_path: Path) -> None:
+def test_what_is_there_costs_one_question(conn: psycopg.Connection, shop: Installer, tmp_path: Path) -> None:
     """For all programs of a plugin, whose hooks may be many."""
     provider(shop, "second", making(shop, tmp_path / "log"))
     other = Need("other", ("env",), {"env": {"abspath": sys.executable}})
@@ -395,7 +395,7 @@ def test_what_is_there_costs_one_question(conn: psycopg.Connection, shop: Worksh
 
 
 def test_two_plugins_may_want_a_program_from_different_providers(
-    conn: psycopg.Connection, shop: Workshop, tmp_path: Path
+    conn: psycopg.Connection, shop: Installer, tmp_path: Path
 ) -> None:
     """It is installed by whoever can, for both; who comes with another provider waits for no backoff."""
     log = tmp_path / "log"
@@ -414,7 +414,7 @@ def test_two_plugins_may_want_a_program_from_different_providers(
     assert asked == ("first,second", "installed")
 
 
-def test_who_loses_an_installation_waits_for_it(conn: psycopg.Connection, shop: Workshop) -> None:
+def test_who_loses_an_installation_waits_for_it(conn: psycopg.Connection, shop: Installer) -> None:
     """A program's lost lease is no failure of the hook that it was installed for."""
     provider(shop, "second", "sleep 600")
     answers: list[Any] = []
@@ -432,7 +432,7 @@ def test_who_loses_an_installation_waits_for_it(conn: psycopg.Connection, shop: 
 
 
 def test_an_operator_waits_for_who_installs_it(
-    conn: psycopg.Connection, shop: Workshop, tmp_path: Path
+    conn: psycopg.Connection, shop: Installer, tmp_path: Path
 ) -> None:
     """Rather than be told that it is missing; what that one could not do is not tried again at once."""
     log, fifo = tmp_path / "log", tmp_path / "fifo"
@@ -456,7 +456,7 @@ def test_an_operator_waits_for_who_installs_it(
     assert len(log.read_text().splitlines()) == 1
 
 
-def test_a_program_moves_only_as_the_table_says(conn: psycopg.Connection, shop: Workshop) -> None:
+def test_a_program_moves_only_as_the_table_says(conn: psycopg.Connection, shop: Installer) -> None:
     """Whatever is done to it in whichever status, with a fence that holds or one that does not."""
     binaries = BinaryRepository(conn)
     found = Installed("tool", "/bin/sh", None, None, "env")
@@ -488,7 +488,7 @@ def test_a_program_moves_only_as_the_table_says(conn: psycopg.Connection, shop: 
 
 
 def test_a_database_that_is_away_is_asked_again(
-    conn: psycopg.Connection, shop: Workshop, qwf_dsn: str, tmp_path: Path
+    conn: psycopg.Connection, shop: Installer, qwf_dsn: str, tmp_path: Path
 ) -> None:
     """In the midst of an installation too: it costs the hook no attempt."""
     provider(shop, "second", f"echo x >> {tmp_path / 'log'}\n{making(shop, tmp_path / 'log')}")
@@ -503,7 +503,7 @@ def test_a_database_that_is_away_is_asked_again(
         tried.append(len(tried) % 2 == 1)
         return psycopg.connect(qwf_dsn if tried[-1] else "host=127.0.0.1 port=1", autocommit=True)
 
-    aside = Aside(connect, lambda _job: True, sleep=lambda _s: None)
+    aside = SideConnection(connect, lambda _job: True, sleep=lambda _s: None)
 
     def ask(question: Any) -> Any:
         answer = aside.ask(job, question)

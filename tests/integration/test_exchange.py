@@ -21,12 +21,12 @@ from queue_workflows.repositories.claims.unusable_rows import Faults, faults_of
 from queue_workflows.repositories.limits.slots import SlotRepository, Want
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.roles.worker.claims import session
-from queue_workflows.roles.worker.claims.session import Intake
-from queue_workflows.roles.worker.claims.terms import Terms
-from queue_workflows.roles.worker.common.parts import Outfit
+from queue_workflows.roles.worker.claims.session import ClaimSession
+from queue_workflows.roles.worker.claims.terms import ClaimTerms
+from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.concurrent import end_and_claim
-from queue_workflows.roles.worker.concurrent.end_and_claim import Exchange
-from queue_workflows.roles.worker.guardian.claim_mutex import Turns
+from queue_workflows.roles.worker.concurrent.end_and_claim import EndAndClaim
+from queue_workflows.roles.worker.guardian.claim_mutex import FairMutex
 
 KEY = "host:example.org"
 # Few enough for a test, and as many as an exchange asks ahead for.
@@ -37,16 +37,16 @@ class MainThread:
     """A crew's main thread on a real connection, without its guardian, its threads and its process."""
 
     def __init__(self, connection: AskingConnection) -> None:
-        self.terms = Terms(IngestJobRepository, "fetch", "host:fetch:1", 60.0, PayloadLimits())
+        self.terms = ClaimTerms(IngestJobRepository, "fetch", "host:fetch:1", 60.0, PayloadLimits())
         self.connection = connection
-        self.intake = Intake(self.terms, connection)
+        self.intake = ClaimSession(self.terms, connection)
         self.begun: list[HeldJob] = []
-        self.claiming, self.jobs_done = Turns(), 0
+        self.claiming, self.jobs_done = FairMutex(), 0
         self.holdings, self.stopping = None, None
         self.damage = SimpleNamespace(leave_if_used_up=lambda: None)
         touch = SimpleNamespace(intake=lambda: self.intake, meanwhile=self._meanwhile)
         outfit = SimpleNamespace(guardian=self, marks=Marks(0.0), redactor=None, touch=touch)
-        self.exchanging = Exchange(cast(Outfit, outfit), self)
+        self.exchanging = EndAndClaim(cast(WorkerParts, outfit), self)
 
     def _meanwhile(self, do: Any) -> None:
         self.connection.meanwhile = do

@@ -12,7 +12,7 @@ import pytest
 from support.jobs import CLEAR
 from support.plans import explain
 
-from queue_workflows.engine.watch.run_reader import MOST_TELLING, Overlook
+from queue_workflows.engine.watch.run_reader import MOST_TELLING, RunReader
 from queue_workflows.engine.watch.run_view import Activity, Elements, NodeOverview, RunOverview
 from queue_workflows.errors import UnknownRun
 from queue_workflows.repositories import DispatchEventRepository, NewNodeJob, NodeJobRepository, RunRepository
@@ -61,7 +61,7 @@ def touched(conn: psycopg.Connection, run: uuid.UUID, node: str, state: str, **c
 
 
 def look(conn: psycopg.Connection, run: uuid.UUID, **more: int) -> RunOverview:
-    return Overlook(run, **more).look(conn)
+    return RunReader(run, **more).look(conn)
 
 
 def states(seen: RunOverview) -> dict[str, str]:

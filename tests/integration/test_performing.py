@@ -16,11 +16,11 @@ from queue_workflows import set_invoke_context
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
-from queue_workflows.roles.worker.common.run_job import Performer
+from queue_workflows.roles.worker.common.run_job import JobRunner
 from queue_workflows.settings import Settings
 
 
-class Interrupted(Performer):
+class Interrupted(JobRunner):
     """Another thread performs a job of another run whenever this one has read its own."""
 
     others: WorkflowRun | None = None

@@ -24,7 +24,7 @@ from queue_workflows.db import bootstrap
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 from queue_workflows.roles.loop import Halt, Waiter
-from queue_workflows.roles.supervisor.database_thread import Bookkeeper
+from queue_workflows.roles.supervisor.database_thread import DatabaseThread
 from queue_workflows.roles.supervisor.slots import WorkerSpec
 from queue_workflows.roles.supervisor.spares import Spares
 from queue_workflows.roles.supervisor.supervisor import Supervisor
@@ -397,7 +397,7 @@ def test_a_supervisor_whose_bookkeeper_died_stops_its_workers_and_fails(caplog):
 
     settings = Settings(host_label=HOST, grace_s=300)
     with Waiter() as waiter:
-        bookkeeper = Bookkeeper(unforeseen, host_label=HOST, max_crashes=3, tell=waiter.ring)
+        bookkeeper = DatabaseThread(unforeseen, host_label=HOST, max_crashes=3, tell=waiter.ring)
         supervisor = Supervisor(
             [WorkerSpec("fetch")],
             command_for=lambda _: ["sleep", "3600"],

@@ -11,7 +11,7 @@ from support.statement_proxy import Moment, StatementProxy
 from support.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
-from queue_workflows.roles.supervisor.database_thread import Bookkeeper, Burial
+from queue_workflows.roles.supervisor.database_thread import DatabaseThread, DeadWorker
 
 MOMENTS = pytest.mark.parametrize(
     "moment", [Moment.UNSENT, Moment.UNCOMMITTED], ids=lambda moment: moment.value
@@ -58,10 +58,10 @@ def test_nor_when_its_worker_is_dead(floor: Floor, proxy: StatementProxy, moment
 
 def bury(dsn: str, worker_id: str) -> None:
     """What a supervisor does for a worker that was killed."""
-    bookkeeper = Bookkeeper(
+    bookkeeper = DatabaseThread(
         lambda: psycopg.connect(dsn, autocommit=True), host_label="here", max_crashes=3, tell=lambda: None
     )
     bookkeeper.start()
-    bookkeeper.bury(Burial(worker_id, time.monotonic(), 30.0, crashed=True))
+    bookkeeper.bury(DeadWorker(worker_id, time.monotonic(), 30.0, crashed=True))
     bookkeeper.close(within_s=60)
     assert not bookkeeper.is_alive()

@@ -16,7 +16,7 @@ from support.workers import until
 from queue_workflows.engine.outcomes import Stop
 from queue_workflows.repositories.limits.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository
 from queue_workflows.repositories.limits.slots import SlotRepository, Want
-from queue_workflows.roles.worker.claims.session import Intake
+from queue_workflows.roles.worker.claims.session import ClaimSession
 from queue_workflows.states import JobFamily
 
 KEY = "host:example.org"
@@ -191,7 +191,7 @@ def test_a_slot_that_is_given_back_during_a_renewal_is_not_taken_again(jobs: Job
         forget = worker.terms.kept.forget
         worker.terms.kept.forget = lambda fences: None  # type: ignore[method-assign]
         worker.end()
-        assert Intake(worker.terms, jobs.connection).renew(held) == {}  # type: ignore[arg-type]
+        assert ClaimSession(worker.terms, jobs.connection).renew(held) == {}  # type: ignore[arg-type]
         assert holders(jobs.connection, KEY) == []
         forget([one.job.fence for one in held])
         assert not worker.terms.kept
@@ -208,7 +208,7 @@ def test_a_slot_that_the_server_forgot_is_taken_again(jobs: Jobs, qwf_dsn: str, 
         jobs.connection.execute("UPDATE limit_slots SET lease_expires_at = '-infinity'")
         if is_taken:
             assert len(other.claim()) == 1
-        assert list(Intake(worker.terms, jobs.connection).renew(held)) == [held[0].job.id]  # type: ignore[arg-type]
+        assert list(ClaimSession(worker.terms, jobs.connection).renew(held)) == [held[0].job.id]  # type: ignore[arg-type]
         assert holders(jobs.connection, KEY) == [(other if is_taken else worker).held[0].id]
         assert told == ([Stop.RELEASE] if is_taken else [])
         worker.end()

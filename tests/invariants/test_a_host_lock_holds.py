@@ -20,12 +20,12 @@ from support.workers import patiently, running_worker
 
 from queue_workflows.engine.limits.held_host_locks import LOOK_EVERY_S
 from queue_workflows.engine.limits.held_slots import KeptSlots
-from queue_workflows.engine.limits.wait_loop import Errands
+from queue_workflows.engine.limits.wait_loop import DatabaseCalls
 from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.host.locks.lock import Held, HostLock, lock_file_name, probe
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 from queue_workflows.repositories.claims.by_host_lock import HostLockRepository
-from queue_workflows.roles.worker.common.host_lock_checks import LockLook
+from queue_workflows.roles.worker.common.host_lock_checks import HostLockChecks
 
 TASKS = {"QWF_APP": "support.limited_tasks", "QWF_MAX_CRASHES": "1000"}
 HELD = ("scheduled", "host_lock")
@@ -75,7 +75,7 @@ def looks(hand: Hand) -> bool:
     """What a worker does each two seconds between two jobs."""
     holdings: Any = SimpleNamespace(bounded=nullcontext)
     touch: Any = SimpleNamespace(repository=lambda: hand.intake.repository, connected=lambda: hand.connection)
-    return LockLook(hand.terms, holdings, touch).look(0.0)
+    return HostLockChecks(hand.terms, holdings, touch).look(0.0)
 
 
 def test_one_job_at_a_time_has_a_lock_and_nobody_waits_behind_the_others(
@@ -131,7 +131,7 @@ def test_what_a_function_left_held_promotes_as_its_jobs_own_lock_does(
     (job,) = two[0].claim(1)
     assert job.id == first
     windows = Windows(
-        Errands(lambda job, ask: ask(jobs.connection)), KeptSlots(), two[0].terms.locks, lease_s=60
+        DatabaseCalls(lambda job, ask: ask(jobs.connection)), KeptSlots(), two[0].terms.locks, lease_s=60
     )
     copy_context().run(context(job, windows=windows).host_lock("camera").__enter__)
     assert two[1].claim(1) == []
@@ -603,7 +603,7 @@ def test_what_a_killed_worker_missed_is_looked_for_by_the_next(
         touch: Any = SimpleNamespace(
             repository=lambda: other.intake.repository, connected=lambda: other.connection
         )
-        look = LockLook(other.terms, holdings, touch)
+        look = HostLockChecks(other.terms, holdings, touch)
         look.look(0.0)
         assert state(jobs, waits) == HELD
     assert look.is_due(LOOK_EVERY_S)

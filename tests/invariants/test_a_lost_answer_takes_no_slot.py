@@ -11,10 +11,10 @@ import pytest
 from support.limited import cap
 from support.limited_jobs import LimitedJobs, limited_jobs
 
-from queue_workflows.engine.limits.wait_loop import Errands
+from queue_workflows.engine.limits.wait_loop import DatabaseCalls
 from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.repositories.limits.slots import SlotRepository
-from queue_workflows.roles.worker.common.side_connection import Aside
+from queue_workflows.roles.worker.common.side_connection import SideConnection
 
 KEY = "host:example.org"
 
@@ -23,10 +23,10 @@ KEY = "host:example.org"
 def jobs(qwf_dsn: str) -> Iterator[LimitedJobs]:
     """Jobs that ask as those of a worker do."""
     with limited_jobs(qwf_dsn) as made:
-        aside = Aside(
+        aside = SideConnection(
             lambda: psycopg.connect(qwf_dsn, autocommit=True), lambda job: True, sleep=lambda seconds: None
         )
-        made.windows = Windows(Errands(aside.ask), made.kept, made.windows.locks, lease_s=600)
+        made.windows = Windows(DatabaseCalls(aside.ask), made.kept, made.windows.locks, lease_s=600)
         yield made
         made.windows.errands.close()
         aside.close()

@@ -13,10 +13,10 @@ from support.jobs import Jobs, jobs_of
 from support.limited import CLEAR_LIMITS, Hand, cap, hand, holders
 
 from queue_workflows.engine.execution.context import JobContext
-from queue_workflows.engine.limits.wait_loop import Errands
+from queue_workflows.engine.limits.wait_loop import DatabaseCalls
 from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.engine.outcomes import Stop
-from queue_workflows.roles.worker.claims.session import Intake
+from queue_workflows.roles.worker.claims.session import ClaimSession
 
 KEY = "host:example.org"
 Told = list[tuple[int, Stop]]
@@ -34,10 +34,10 @@ class Windowed:
 
     def __init__(self, jobs: Jobs, worker: Hand) -> None:
         self.worker = worker
-        self.guardian = Intake(worker.terms, jobs.connection)
+        self.guardian = ClaimSession(worker.terms, jobs.connection)
         self.told: Told = []
         self._connection = jobs.connection
-        errands = Errands(lambda job, question: question(worker.connection))
+        errands = DatabaseCalls(lambda job, question: question(worker.connection))
         self.windows = Windows(errands, worker.terms.kept, worker.terms.locks, lease_s=60)
 
     def ctx(self) -> JobContext:

@@ -9,7 +9,7 @@ from support.schemas import as_user, blocked, catalog, holding, leftovers, query
 
 from queue_workflows.db import bootstrap, migrations, wait_for_schema
 from queue_workflows.db.migrations.chains import engine_chain
-from queue_workflows.db.migrations.session import Terms
+from queue_workflows.db.migrations.session import SessionTerms
 from queue_workflows.errors import (
     AccessRefused,
     MigrationBlocked,
@@ -184,7 +184,7 @@ def test_an_older_migrator_at_work_is_waited_for_and_then_named(empty: str) -> N
     by_hand(empty, 8)
     with holding(empty, "INSERT INTO queue_schema_version VALUES (9, 'late')") as holder:
         with pytest.raises(MigrationBlocked, match=f"pid {holder.info.backend_pid}"):
-            migrations.adopt(empty, terms=Terms(lock_timeout_s=0.3))
+            migrations.adopt(empty, terms=SessionTerms(lock_timeout_s=0.3))
         assert blocked(empty, holder.info.backend_pid) == []
     assert migrations.adopt(empty).revision == "0008"
 

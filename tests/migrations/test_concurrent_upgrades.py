@@ -15,7 +15,7 @@ from support.schemas import as_user, blocked, catalog, holding, query, sa_engine
 
 from queue_workflows.db import bootstrap, migrations
 from queue_workflows.db.migrations.chains import engine_chain
-from queue_workflows.db.migrations.session import LOCK_CLASS, LOCK_KEY, Terms, migration_session
+from queue_workflows.db.migrations.session import LOCK_CLASS, LOCK_KEY, SessionTerms, migration_session
 from queue_workflows.errors import (
     ConfigurationError,
     DatabaseUnreachable,
@@ -110,7 +110,7 @@ def test_a_blocked_revision_names_who_blocks_it(empty: str) -> None:
     with holding(empty, LOCK_NODE_JOBS) as holder:
         pid = holder.info.backend_pid
         with pytest.raises(MigrationBlocked, match=rf"0006 .*held by pid {pid} \(the-holder\)"):
-            migrations.upgrade(empty, chains=ENGINE, terms=Terms(lock_timeout_s=0.4))
+            migrations.upgrade(empty, chains=ENGINE, terms=SessionTerms(lock_timeout_s=0.4))
     assert at(empty) == "0005"
     assert bootstrap(empty)[0].revision == "0006"
 
@@ -186,7 +186,7 @@ def test_a_lost_connection_is_said_so(empty: str) -> None:
 
     def upgrade() -> None:
         with pytest.raises(DatabaseUnreachable, match="0006") as caught:
-            migrations.upgrade(empty, chains=ENGINE, terms=Terms(lock_timeout_s=60))
+            migrations.upgrade(empty, chains=ENGINE, terms=SessionTerms(lock_timeout_s=60))
         failure.append(caught.value)
 
     with holding(empty, LOCK_NODE_JOBS) as holder:
@@ -275,6 +275,6 @@ def test_the_watch_needs_no_second_connection(empty: str, limited_role: str) -> 
     migrations.upgrade(dsn, chains=ENGINE, revision="0003")
     until(lambda: connected(empty) == 0, "its connection is gone")
     with holding(empty, LOCK_NODE_JOBS), pytest.raises(MigrationBlocked, match="another session"):
-        migrations.upgrade(dsn, chains=ENGINE, terms=Terms(lock_timeout_s=0.3))
+        migrations.upgrade(dsn, chains=ENGINE, terms=SessionTerms(lock_timeout_s=0.3))
     until(lambda: connected(empty) == 0, "its connection is gone")
     assert bootstrap(dsn)

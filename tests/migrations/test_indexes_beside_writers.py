@@ -18,11 +18,11 @@ from queue_workflows.db import bootstrap, migrations
 from queue_workflows.db.doctor import examine
 from queue_workflows.db.doctor.findings import Status
 from queue_workflows.db.migrations.chains import engine_chain
-from queue_workflows.db.migrations.session import Terms
+from queue_workflows.db.migrations.session import SessionTerms
 from queue_workflows.errors import MigrationBlocked
 
 ENGINE = [engine_chain()]
-PATIENT = Terms(lock_timeout_s=120)
+PATIENT = SessionTerms(lock_timeout_s=120)
 forth = partial(migrations.upgrade, chains=ENGINE)
 back = partial(migrations.downgrade_chain, chain=ENGINE[0], host=None)
 # Before the revisions that build them, and the indexes of each hot table that are invalid.
@@ -112,7 +112,7 @@ def test_what_was_interrupted_is_begun_anew(empty: str, second: str) -> None:
     with holding(empty, AN_INGEST_JOB):
         for _ in range(2):
             with pytest.raises(MigrationBlocked, match="waited"):
-                migrations.upgrade(empty, chains=ENGINE, terms=Terms(lock_timeout_s=0.5))
+                migrations.upgrade(empty, chains=ENGINE, terms=SessionTerms(lock_timeout_s=0.5))
             assert query(empty, INVALID) != []
     assert len(migrations.upgrade(empty, chains=ENGINE)) == int(HEAD) - int(BEFORE)
     assert query(empty, INVALID) == []
@@ -126,7 +126,7 @@ def test_what_is_left_of_it_is_said(empty: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("QWF_DB_URL", empty)
     told = []
     with holding(empty, AN_INGEST_JOB), pytest.raises(MigrationBlocked) as caught:
-        migrations.upgrade(empty, chains=ENGINE, terms=Terms(lock_timeout_s=0.5), report=told.append)
+        migrations.upgrade(empty, chains=ENGINE, terms=SessionTerms(lock_timeout_s=0.5), report=told.append)
     assert told[-1].fate == "broken off, and begun anew by the next run"
     assert "; it was broken off" in caught.value.message
     assert "run it again" in str(caught.value.advice)

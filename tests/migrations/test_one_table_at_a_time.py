@@ -16,14 +16,14 @@ from support.schemas import blocked, catalog, holding, query, until
 
 from queue_workflows.db import migrations
 from queue_workflows.db.migrations.chains import engine_chain
-from queue_workflows.db.migrations.session import Terms
+from queue_workflows.db.migrations.session import SessionTerms
 from queue_workflows.errors import MigrationBlocked
 
 ENGINE = engine_chain()
 # Before the revisions that are as short as is said here.
 BEFORE = "0031"
-PATIENT = Terms(lock_timeout_s=120)
-HASTY = Terms(lock_timeout_s=0.3)
+PATIENT = SessionTerms(lock_timeout_s=120)
+HASTY = SessionTerms(lock_timeout_s=0.3)
 RUN = """
 INSERT INTO workflow_runs (id, workflow_name, spec, spec_hash) VALUES (gen_random_uuid(), 'w', '{}', 'h')
 """
@@ -56,11 +56,11 @@ AWAITED = "SELECT relation::regclass::text FROM pg_locks WHERE pid = ANY (%s) AN
 Step = Callable[..., object]
 
 
-def forth(dsn: str, terms: Terms = PATIENT) -> None:
+def forth(dsn: str, terms: SessionTerms = PATIENT) -> None:
     migrations.upgrade(dsn, chains=[ENGINE], revision=HEAD, terms=terms)
 
 
-def back(dsn: str, terms: Terms = PATIENT) -> None:
+def back(dsn: str, terms: SessionTerms = PATIENT) -> None:
     migrations.downgrade_chain(dsn, chain=ENGINE, host=None, revision=BEFORE, terms=terms)
 
 

@@ -16,8 +16,8 @@ from queue_workflows.repositories import ClaimedJob, IngestJobRepository, LimitR
 from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
-from queue_workflows.roles.worker.claims.session import Intake
-from queue_workflows.roles.worker.claims.terms import Terms
+from queue_workflows.roles.worker.claims.session import ClaimSession
+from queue_workflows.roles.worker.claims.terms import ClaimTerms
 
 CLEAR_LIMITS = "TRUNCATE concurrency_limits, limit_slots"
 FAMILIES: dict[str, Any] = {"node": NodeJobRepository, "ingest": IngestJobRepository}
@@ -36,7 +36,7 @@ class Hand:
     ) -> None:
         self.connection = connection
         hooks = HookJobRepository.at(worker_id.partition(":")[0])
-        self.terms = Terms(
+        self.terms = ClaimTerms(
             hooks if queue == "hooks" else FAMILIES[family],
             queue,
             worker_id,
@@ -44,7 +44,7 @@ class Hand:
             PayloadLimits(),
             locks=KeptLocks(lock_dir),
         )
-        self.intake = Intake(self.terms, connection)
+        self.intake = ClaimSession(self.terms, connection)
         self.marks = Marks(0.0)
         self.held: list[ClaimedJob] = []
 

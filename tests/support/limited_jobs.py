@@ -14,7 +14,7 @@ from support.claimed_jobs import context, ingest_job
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.limits.held_slots import KeptSlots
-from queue_workflows.engine.limits.wait_loop import Errands, Question
+from queue_workflows.engine.limits.wait_loop import DatabaseCalls, Question
 from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 
@@ -30,7 +30,7 @@ class LimitedJobs:
         self.kept = KeptSlots()
         self.held_up: Callable[[], None] = lambda: None
         self.asked = 0
-        self.windows = Windows(Errands(self._ask), self.kept, KeptLocks(lock_dir), lease_s=600)
+        self.windows = Windows(DatabaseCalls(self._ask), self.kept, KeptLocks(lock_dir), lease_s=600)
         self._in_line = threading.Lock()
         self._last = 0
 

@@ -6,13 +6,13 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
-from queue_workflows.roles.worker.common.fetch_size import EVERY_S, PER_HAND, Appetite
-from queue_workflows.roles.worker.common.unknown_tasks import CROWD, PuttingAside
+from queue_workflows.roles.worker.common.fetch_size import EVERY_S, PER_HAND, FetchSize
+from queue_workflows.roles.worker.common.unknown_tasks import CROWD, UnknownTasks
 
 
 def test_a_page_is_what_it_had_of_the_last_one_twice_over() -> None:
     """And what it can do in some seconds; who had nothing of it asks for few."""
-    it = Appetite(2)
+    it = FetchSize(2)
     assert it.is_due(0, 100.0)
     assert it.page(0, 100.0) == 2 * PER_HAND
     it.fetched(20, 0, 100.0, 0.001)
@@ -24,7 +24,7 @@ def test_a_page_is_what_it_had_of_the_last_one_twice_over() -> None:
 
 def test_the_next_page_is_fetched_as_soon_as_it_runs_dry() -> None:
     """Unless others took all of it: then a little later each time, up to a second."""
-    it = Appetite(1)
+    it = FetchSize(1)
     it.fetched(10, 0, 100.0, 0.001)
     assert it.is_due(1, 100.0)
     assert not it.is_due(0, 100.0)
@@ -38,7 +38,7 @@ def test_the_next_page_is_fetched_as_soon_as_it_runs_dry() -> None:
 
 def test_who_finds_nothing_looks_about_once_a_second() -> None:
     """Whatever it does meanwhile, and less often where the look itself takes long."""
-    it = Appetite(1)
+    it = FetchSize(1)
     it.fetched(0, 0, 100.0, 0.001)
     assert not it.is_due(5, 100.9)
     assert it.is_due(0, 101.0)
@@ -53,7 +53,7 @@ def test_who_put_a_crowd_aside_leaves_the_rest_to_those_who_know_it() -> None:
     left = [CROWD, CROWD, 7]
     repository = SimpleNamespace(put_aside=lambda *_args, **_options: left.pop(0))
     touch: Any = SimpleNamespace(repository=lambda: repository)
-    it = PuttingAside("fetch")
+    it = UnknownTasks("fetch")
     it.met("note", 0.0)
     while it.is_due:
         it.put_aside(touch)

@@ -16,9 +16,9 @@ from queue_workflows.host.processes import last_word
 from queue_workflows.host.processes.last_word import PIPE, Announcer, LastWord
 from queue_workflows.host.processes.lease_timer import DeadMan
 from queue_workflows.roles.worker.guardian import process_damage as damage_module
-from queue_workflows.roles.worker.guardian.held_jobs import Holdings
-from queue_workflows.roles.worker.guardian.process_damage import Damage
-from queue_workflows.roles.worker.guardian.stop_signals import Hearing
+from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
+from queue_workflows.roles.worker.guardian.process_damage import ProcessDamage
+from queue_workflows.roles.worker.guardian.stop_signals import StopSignals
 
 
 class _Left(BaseException):
@@ -41,13 +41,15 @@ def test_what_had_begun_is_told_although_its_thread_is_at_another_job(
     word = LastWord()
     monkeypatch.setattr(last_word, "own", Announcer({PIPE: str(word.fd)}))
     monkeypatch.setattr(damage_module, "leave", leave)
-    holdings = Holdings(DeadMan(enabled=False), 30.0)
+    holdings = HeldJobs(DeadMan(enabled=False), 30.0)
     holdings.exchange([_held(5, 0.0), _held(6, 0.0), _held(7, math.inf)], [])
     # The thread that had run 5 is at 6.
     last_word.own.begins(0, 5)
     last_word.own.begins(0, 6)
     with caplog.at_level(logging.CRITICAL), pytest.raises(_Left):
-        Damage(Hearing(lambda _: None), holdings).leave_if_at_fault(OSError(errno.EMFILE, "too many"))
+        ProcessDamage(StopSignals(lambda _: None), holdings).leave_if_at_fault(
+            OSError(errno.EMFILE, "too many")
+        )
     assert word.begun() == {5, 6}
     (record,) = caplog.records
     assert record.exc_info is None

@@ -13,7 +13,7 @@ import pytest
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.limits.offered_host_locks import LockOffers
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
-from queue_workflows.roles.worker.common.lifecycle import Duty, WorkerOptions
+from queue_workflows.roles.worker.common.lifecycle import WorkerLifecycle, WorkerOptions
 from queue_workflows.roles.worker.single import Worker
 
 
@@ -42,7 +42,7 @@ class Held:
         self.promoted = True
 
 
-def duty(held: Held, models: list[str] | None, queue: str = "gpu", *, drain: bool = False) -> Duty:
+def duty(held: Held, models: list[str] | None, queue: str = "gpu", *, drain: bool = False) -> WorkerLifecycle:
     """That of a worker that can load these."""
     stand_in: Any = SimpleNamespace(
         terms=SimpleNamespace(
@@ -63,7 +63,7 @@ def duty(held: Held, models: list[str] | None, queue: str = "gpu", *, drain: boo
         stopping=None,
         knows_module=lambda label: label == "p/m",
     )
-    return Duty(
+    return WorkerLifecycle(
         WorkerOptions(queue, drain=drain),
         guardian=stand_in,
         listener=stand_in,

@@ -10,7 +10,7 @@ import pytest
 from support.workers import until
 
 from queue_workflows.engine.execution.guards import Budget, HeldJob
-from queue_workflows.roles.worker.concurrent.job_threads import Hands
+from queue_workflows.roles.worker.concurrent.job_threads import JobThreads
 
 PATIENCE_S = 30.0
 
@@ -22,7 +22,7 @@ class Bench:
         self.rung = threading.Event()
         self._gate = threading.Semaphore(0)
         self._over = 0
-        self.hands = Hands(1, perform=self._perform, ring=self.rung.set)
+        self.hands = JobThreads(1, perform=self._perform, ring=self.rung.set)
         jobs = [self._held(job_id) for job_id in range(1, 6)]
         self.hands.put(jobs, len(jobs))
         until(lambda: self.hands.waiting == 4)

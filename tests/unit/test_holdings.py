@@ -7,7 +7,7 @@ from typing import Any
 
 from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.host.processes.lease_timer import DeadMan
-from queue_workflows.roles.worker.guardian.held_jobs import Holdings
+from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
 
 
 def attempt(number: int) -> HeldJob:
@@ -18,7 +18,7 @@ def attempt(number: int) -> HeldJob:
 
 def test_a_job_that_is_claimed_again_as_it_is_given_back_stays_guarded() -> None:
     """The end of one attempt takes away that attempt, not the next one."""
-    holdings = Holdings(DeadMan(enabled=False), 30.0)
+    holdings = HeldJobs(DeadMan(enabled=False), 30.0)
     first, second = attempt(1), attempt(2)
     holdings.take(first)
     holdings.exchange([second], [first])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queue_workflows.hooks import shelf as module
-from queue_workflows.hooks.shelf import Shelf
+from queue_workflows.hooks.shelf import PluginCache
 
 HOOK = "on_Page__10_a.sh"
 
@@ -51,7 +51,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counts
 
 
-def look(shelf: Shelf, plugin: Path) -> tuple[Any, ...]:
+def look(shelf: PluginCache, plugin: Path) -> tuple[Any, ...]:
     hook = shelf.find("a", HOOK)
     assert hook is not None
     return hook.interpreter, shelf.config(plugin).max_attempts, [need.name for need in shelf.needs(plugin)]
@@ -59,7 +59,7 @@ def look(shelf: Shelf, plugin: Path) -> tuple[Any, ...]:
 
 def test_what_has_not_changed_is_read_once(plugin: Path, read: Counter[str]) -> None:
     """However many hooks there are to run."""
-    shelf = Shelf([plugin.parent], now_ns=a_minute_later)
+    shelf = PluginCache([plugin.parent], now_ns=a_minute_later)
     for _ in range(3):
         assert look(shelf, plugin) == ((), 2, ["sh"])
     assert set(read.values()) == {1}
@@ -68,7 +68,7 @@ def test_what_has_not_changed_is_read_once(plugin: Path, read: Counter[str]) -> 
 
 def test_what_has_changed_is_read_again(plugin: Path) -> None:
     """The script, its rights, the config, what the plugin needs, and what its directory holds."""
-    shelf = Shelf([plugin.parent], now_ns=a_minute_later)
+    shelf = PluginCache([plugin.parent], now_ns=a_minute_later)
     look(shelf, plugin)
     (plugin / HOOK).chmod(0o644)
     (plugin / "config.json").write_text('{"x-max-attempts": 5}')
@@ -85,7 +85,7 @@ def test_what_has_changed_is_read_again(plugin: Path) -> None:
 
 def test_what_has_just_been_written_is_not_kept(plugin: Path, read: Counter[str]) -> None:
     """It may be written again within the same tick of the file system's clock."""
-    shelf = Shelf([plugin.parent], now_ns=lambda: (plugin / HOOK).stat().st_mtime_ns)
+    shelf = PluginCache([plugin.parent], now_ns=lambda: (plugin / HOOK).stat().st_mtime_ns)
     for _ in range(2):
         look(shelf, plugin)
     assert set(read.values()) == {2}
@@ -94,7 +94,7 @@ def test_what_has_just_been_written_is_not_kept(plugin: Path, read: Counter[str]
 def test_a_directory_that_cannot_be_read_has_no_hook_yet(plugin: Path) -> None:
     """Nor have those behind it, whose plugins it may replace."""
     missing = plugin.parent.with_name("mounted-later")
-    shelf = Shelf([missing, plugin.parent], now_ns=a_minute_later)
+    shelf = PluginCache([missing, plugin.parent], now_ns=a_minute_later)
     assert shelf.find("a", HOOK) is None
     missing.mkdir()
     assert shelf.find("a", HOOK) is not None
@@ -103,7 +103,7 @@ def test_a_directory_that_cannot_be_read_has_no_hook_yet(plugin: Path) -> None:
 @pytest.mark.parametrize("name", ["../a/on_Page__10_a.sh", "on_Page__12_b.sh", ""])
 def test_no_word_of_a_row_becomes_a_path(plugin: Path, name: str) -> None:
     """What is not listed is not there."""
-    shelf = Shelf([plugin.parent], now_ns=a_minute_later)
+    shelf = PluginCache([plugin.parent], now_ns=a_minute_later)
     assert shelf.find("a", name) is None
     assert shelf.find("../plugins/a", HOOK) is None
 
@@ -114,7 +114,7 @@ def test_a_plugin_that_comes_behind_a_link_is_found(plugin: Path) -> None:
     away = place.parent / "away"
     plugin.rename(away)
     plugin.symlink_to(place.parent / "later")
-    shelf = Shelf([place], now_ns=a_minute_later)
+    shelf = PluginCache([place], now_ns=a_minute_later)
     assert shelf.find("a", HOOK) is None
     away.rename(place.parent / "later")
     found = shelf.find("a", HOOK)

@@ -9,7 +9,7 @@ import pytest
 
 from queue_workflows import ConfigurationError, ResourceKind, register_resource_kind
 from queue_workflows.config import reset_config
-from queue_workflows.host.janitor.decisions import Deed, Vain, candidates, judge
+from queue_workflows.host.janitor.decisions import Action, FailedTries, candidates, judge
 from queue_workflows.host.janitor.resources import registered_kinds
 from queue_workflows.host.janitor.teardown import end
 from queue_workflows.host.locks.lock import Absent, Free, Held, Probe, Unusable
@@ -25,21 +25,21 @@ CLAIM = Claim("x", 4711)
 @pytest.mark.parametrize(
     ("thing", "lock", "idle_s", "deed"),
     [
-        (True, Absent(), 0, Deed.REAP),
-        (True, FREE, 0, Deed.REAP),
-        (True, Held(0, CLAIM), 0, Deed.LEAVE),
-        (True, Held(200, None), 0, Deed.LEAVE),
-        (True, Held(201, CLAIM), 0, Deed.FLAG),
-        (True, Unusable("garbled"), 0, Deed.SKIP),
-        (False, FREE, 3601, Deed.TIDY),
-        (False, FREE, 3600, Deed.LEAVE),
-        (False, Held(200, CLAIM), 9999, Deed.LEAVE),
-        (False, Held(201, CLAIM), 0, Deed.FLAG),
-        (False, Unusable("garbled"), 9999, Deed.SKIP),
-        (False, Absent(), 9999, Deed.LEAVE),
+        (True, Absent(), 0, Action.REAP),
+        (True, FREE, 0, Action.REAP),
+        (True, Held(0, CLAIM), 0, Action.LEAVE),
+        (True, Held(200, None), 0, Action.LEAVE),
+        (True, Held(201, CLAIM), 0, Action.FLAG),
+        (True, Unusable("garbled"), 0, Action.SKIP),
+        (False, FREE, 3601, Action.TIDY),
+        (False, FREE, 3600, Action.LEAVE),
+        (False, Held(200, CLAIM), 9999, Action.LEAVE),
+        (False, Held(201, CLAIM), 0, Action.FLAG),
+        (False, Unusable("garbled"), 9999, Action.SKIP),
+        (False, Absent(), 9999, Action.LEAVE),
     ],
 )
-def test_the_table(thing: bool, lock: Probe, idle_s: float, deed: Deed) -> None:
+def test_the_table(thing: bool, lock: Probe, idle_s: float, deed: Action) -> None:
     """A deadline of 100 s."""
     assert judge(thing, lock, deadline_s=100.0, idle_s=idle_s)[0] is deed
 
@@ -95,7 +95,7 @@ def test_of_two_kinds_with_one_name_the_latest_counts() -> None:
 
 def test_what_is_reaped_in_vain_is_tried_later_each_time() -> None:
     """From ten seconds to ten minutes."""
-    vain, delays = Vain(), []
+    vain, delays = FailedTries(), []
     for _ in range(8):
         vain = vain.again(100.0)
         delays.append(vain.due_at - 100.0)

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from queue_workflows.db.joining import ARRIVED, Attempt, Bell
+from queue_workflows.db.joining import ARRIVED, Attempt, Wakeup
 from queue_workflows.db.wire import Wire
 
 
@@ -19,7 +19,7 @@ def test_a_process_at_fault_is_told_of(failure: Exception, caplog: pytest.LogCap
         raise failure
 
     told: list[Exception] = []
-    bell = Bell()
+    bell = Wakeup()
     attempt = Attempt(join, bell, told.append)
     with caplog.at_level(logging.DEBUG):
         attempt.start()

@@ -11,17 +11,17 @@ import pytest
 from support.workers import until
 
 from queue_workflows.roles import heartbeat_pipe
-from queue_workflows.roles.heartbeat_pipe import PIPE, Lifeline, told
+from queue_workflows.roles.heartbeat_pipe import PIPE, HeartbeatPipe, told
 
 
 @pytest.fixture
-def line() -> Iterator[Lifeline]:
-    line = Lifeline(0, stale_s=30, first_s=300)
+def line() -> Iterator[HeartbeatPipe]:
+    line = HeartbeatPipe(0, stale_s=30, first_s=300)
     yield line
     line.close()
 
 
-def test_silence_is_judged_by_when_it_was_last_heard(line: Lifeline) -> None:
+def test_silence_is_judged_by_when_it_was_last_heard(line: HeartbeatPipe) -> None:
     """However much it said before, and at once again when it says something."""
     os.write(line.fd, b"...")
     assert [line.judge(at) for at in (10, 20, 30, 40)] == [None] * 4
@@ -31,14 +31,14 @@ def test_silence_is_judged_by_when_it_was_last_heard(line: Lifeline) -> None:
     line.handed_over()
 
 
-def test_its_first_word_may_take_longer(line: Lifeline) -> None:
+def test_its_first_word_may_take_longer(line: HeartbeatPipe) -> None:
     """It has to import the host app first; one that ends meanwhile is nothing that silence says."""
     line.handed_over()
     assert {line.judge(at) for at in range(10, 301, 10)} == {None}
     assert line.judge(301) == "no sign of life within 300 s"
 
 
-def test_who_did_not_look_himself_has_heard_nothing(line: Lifeline) -> None:
+def test_who_did_not_look_himself_has_heard_nothing(line: HeartbeatPipe) -> None:
     """A machine or a supervisor that stood still for an hour judges nobody by it."""
     os.write(line.fd, b".")
     assert [line.judge(at) for at in (10, 3610, 3620, 3630)] == [None] * 4

@@ -11,7 +11,7 @@ from support.workers import until
 
 from queue_workflows.cli.roles.up import Prefixed
 from queue_workflows.cli.shared.terminal import stdout_terminal
-from queue_workflows.roles.merged_log import LONGEST_LINE, OneLog
+from queue_workflows.roles.merged_log import LONGEST_LINE, MergedLog
 
 
 class Page:
@@ -31,7 +31,7 @@ def unread() -> None:
     raise AssertionError("somebody reads")
 
 
-def shell(log: OneLog, name: str, script: str) -> subprocess.Popen[bytes]:
+def shell(log: MergedLog, name: str, script: str) -> subprocess.Popen[bytes]:
     with log.outlet(name) as stream:
         return subprocess.Popen(["sh", "-c", script], stdout=stream, stderr=stream)
 
@@ -39,7 +39,7 @@ def shell(log: OneLog, name: str, script: str) -> subprocess.Popen[bytes]:
 def test_whole_lines_of_all_to_the_last():
     """Both streams, and what has no end of line."""
     page = Page()
-    with OneLog(page.write, unread) as log:
+    with MergedLog(page.write, unread) as log:
         children = [
             shell(log, "a", "echo one; echo two >&2; printf half; printf ' of it'"),
             shell(log, "b", "printf 'x\\r\\n\\n\\377\\n'"),
@@ -53,7 +53,7 @@ def test_whole_lines_of_all_to_the_last():
 def test_a_line_without_end_is_broken():
     """Rather than kept until memory is full."""
     page = Page()
-    with OneLog(page.write, unread) as log:
+    with MergedLog(page.write, unread) as log:
         child = shell(log, "a", f"head -c {3 * LONGEST_LINE} /dev/zero | tr '\\0' x")
         assert child.wait() == 0
     until(lambda: sum(map(len, page.of("a"))) == 3 * LONGEST_LINE)
@@ -68,7 +68,7 @@ def test_when_nobody_reads_the_children_are_not_held_up():
     def write(_name: str, _line: str) -> None:
         raise BrokenPipeError
 
-    with OneLog(write, told.release) as log:
+    with MergedLog(write, told.release) as log:
         child = shell(log, "a", "yes | head -c 1000000")
         assert child.wait(60) == 0
         assert told.acquire(timeout=60)
@@ -77,7 +77,7 @@ def test_when_nobody_reads_the_children_are_not_held_up():
 
 def test_who_comes_later_is_named_as_well(capsys: pytest.CaptureFixture[str]) -> None:
     """As a janitor, of which nobody knows when the others start; what all say goes on."""
-    with OneLog(Prefixed(["fetch/1", "up"], stdout_terminal()).write, unread) as log:
+    with MergedLog(Prefixed(["fetch/1", "up"], stdout_terminal()).write, unread) as log:
         assert shell(log, "janitor/1", "echo swept").wait() == 0
         assert shell(log, "up", "echo done").wait() == 0
     assert sorted(capsys.readouterr().out.splitlines()) == ["janitor/1 | swept", "up      | done"]
@@ -87,14 +87,14 @@ def test_a_child_that_cannot_be_started_leaves_no_descriptor():
     """Nor one that was started and has ended."""
     page = Page()
 
-    def fails(log: OneLog) -> None:
+    def fails(log: MergedLog) -> None:
         try:
             with log.outlet("a"):
                 raise OSError
         except OSError:
             pass
 
-    with OneLog(page.write, unread) as log:
+    with MergedLog(page.write, unread) as log:
         before = open_files()
         fails(log)
         shell(log, "b", "echo there").wait()
@@ -107,7 +107,7 @@ def test_a_leftover_that_holds_its_pipe_does_not_hold_us():
     page = Page()
     reader, writer = os.pipe()
     try:
-        with OneLog(page.write, unread) as log:
+        with MergedLog(page.write, unread) as log:
             with log.outlet("a") as stream:
                 child = subprocess.Popen(["cat"], stdin=reader, stdout=stream)
             os.close(reader)

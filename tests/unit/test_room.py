@@ -8,11 +8,11 @@ from queue_workflows.roles.worker.concurrent.claim_ahead import (
     AHEAD_LEAST,
     AHEAD_MOST,
     GIVE_BACK_AFTER_S,
-    Room,
+    ClaimAhead,
 )
 
 
-def at_pace(room: Room, *, per_ms: int, seconds: float, rounds: int = 100) -> tuple[float, int]:
+def at_pace(room: ClaimAhead, *, per_ms: int, seconds: float, rounds: int = 100) -> tuple[float, int]:
     """So many jobs a millisecond claimed, begun and ended, each taking so long, by threads that are busy."""
     now = 10.0
     for _ in range(rounds):
@@ -25,7 +25,7 @@ def at_pace(room: Room, *, per_ms: int, seconds: float, rounds: int = 100) -> tu
 
 def test_nobody_claims_ahead_who_has_begun_nothing() -> None:
     """The first claim is for the free threads."""
-    room = Room(8)
+    room = ClaimAhead(8)
     assert room.free(0, 0, 1.0) == 8
     assert room.free(5, 0, 1.1) == 3
     assert room.free(5, 3, 1.2) == 0
@@ -33,7 +33,7 @@ def test_nobody_claims_ahead_who_has_begun_nothing() -> None:
 
 def test_slow_jobs_are_not_claimed_ahead() -> None:
     """However many begin at one moment: what takes half a second leaves no time for another in 20 ms."""
-    room = Room(8)
+    room = ClaimAhead(8)
     now = 1.0
     for _ in range(20):
         room.handed(8, now)
@@ -46,7 +46,7 @@ def test_slow_jobs_are_not_claimed_ahead() -> None:
 @pytest.mark.parametrize(("per_ms", "most"), [(2, AHEAD_LEAST), (100, AHEAD_MOST)])
 def test_quick_jobs_are_claimed_ahead_by_twenty_milliseconds(per_ms: int, most: int) -> None:
     """As many as were begun in that time, and never more than the cap."""
-    room = Room(8)
+    room = ClaimAhead(8)
     _, free = at_pace(room, per_ms=per_ms, seconds=0.00001)
     assert 8 < free <= most
 
@@ -54,7 +54,7 @@ def test_quick_jobs_are_claimed_ahead_by_twenty_milliseconds(per_ms: int, most: 
 @pytest.mark.parametrize(("round_s", "ahead"), [(0.001, 60), (0.04, 120), (10.0, 150)])
 def test_a_slow_round_lets_one_claim_further_ahead(round_s: float, ahead: int) -> None:
     """What is begun while it takes, in 20 ms at least, and no more than in 50 ms."""
-    room = Room(8)
+    room = ClaimAhead(8)
     room.asked(round_s)
     _, free = at_pace(room, per_ms=3, seconds=0.00001)
     assert ahead - 4 <= free <= ahead + 4
@@ -62,7 +62,7 @@ def test_a_slow_round_lets_one_claim_further_ahead(round_s: float, ahead: int) -
 
 def test_who_gets_little_of_the_machine_claims_no_tiny_batches() -> None:
     """As long as its jobs are short and most of its threads are free; else what it began is what counts."""
-    room = Room(8)
+    room = ClaimAhead(8)
     room.ended(10_000, 10_000 * 0.00001)
     now = 1.0
     assert room.free(4, 0, now + 1) == 4 + AHEAD_LEAST
@@ -73,7 +73,7 @@ def test_who_gets_little_of_the_machine_claims_no_tiny_batches() -> None:
 
 def test_who_runs_dry_soon_claims_large_batches() -> None:
     """Each batch was begun before the next one came, so that one is twice as large, up to the cap."""
-    room = Room(8)
+    room = ClaimAhead(8)
     now, claims = 1.0, list[int]()
     for _ in range(6):
         claims.append(room.free(0, 0, now))
@@ -85,7 +85,7 @@ def test_who_runs_dry_soon_claims_large_batches() -> None:
 
 def test_who_has_jobs_waiting_claims_no_more_than_it_begins() -> None:
     """A thread that is about to take one has not run dry."""
-    room = Room(8)
+    room = ClaimAhead(8)
     room.ended(32, 32 * 0.0001)
     assert room.free(0, 0, 1.0) == 8 + AHEAD_LEAST
     room.handed(100, 1.0)
@@ -94,7 +94,7 @@ def test_who_has_jobs_waiting_claims_no_more_than_it_begins() -> None:
 
 def test_the_first_that_end_say_how_long_jobs_take() -> None:
     """Quick jobs are claimed ahead from the second claim on, and slow ones are not, however many came."""
-    room = Room(8)
+    room = ClaimAhead(8)
     assert room.free(0, 0, 1.0) == 8
     room.handed(8, 1.0)
     room.ended(8, 8 * 0.0001)
@@ -105,7 +105,7 @@ def test_the_first_that_end_say_how_long_jobs_take() -> None:
 
 def test_who_may_have_all_claims_half_of_it_at_a_time() -> None:
     """The other half is there to be run meanwhile: together they are no more than the cap."""
-    room = Room(8)
+    room = ClaimAhead(8)
     now, free = at_pace(room, per_ms=100, seconds=0.00001)
     assert free == (8 + AHEAD_MOST) // 2
     assert room.free(0, 0, now, unread=free) == free
@@ -114,7 +114,7 @@ def test_who_may_have_all_claims_half_of_it_at_a_time() -> None:
 
 def test_a_worker_that_gets_stuck_claims_nothing_ahead() -> None:
     """What it did before says nothing once it begins nothing any more."""
-    room = Room(8)
+    room = ClaimAhead(8)
     now, free = at_pace(room, per_ms=10, seconds=0.0001)
     assert free > 8
     assert room.free(8, 20, now + 0.1) == 0
@@ -122,7 +122,7 @@ def test_a_worker_that_gets_stuck_claims_nothing_ahead() -> None:
 
 def test_what_waits_too_long_is_given_back() -> None:
     """By the time of the claim that brought the first of those that wait."""
-    room = Room(2)
+    room = ClaimAhead(2)
     room.handed(10, 1.0)
     room.handed(5, 1.05)
     assert room.give_back_at(15) == 1.0 + GIVE_BACK_AFTER_S
@@ -135,7 +135,7 @@ def test_what_waits_too_long_is_given_back() -> None:
 
 def test_who_pauses_between_rounds_claims_as_much_again() -> None:
     """What it began since the last claim but one counts, however long ago that was, up to 100 ms."""
-    room = Room(8)
+    room = ClaimAhead(8)
     room.ended(10_000, 10_000 * 0.00001)
     now = 1.0
     for _ in range(3):
@@ -148,13 +148,13 @@ def test_who_pauses_between_rounds_claims_as_much_again() -> None:
 
 def test_what_has_ended_unseen_takes_no_place() -> None:
     """Jobs in hand beyond the threads are over by now."""
-    room = Room(8)
+    room = ClaimAhead(8)
     assert room.free(200, 0, 1.0) == room.free(8, 0, 1.0)
 
 
 def test_few_places_are_worth_no_claim_while_all_threads_have_work() -> None:
     """But any are as soon as some thread might get none."""
-    room = Room(8)
+    room = ClaimAhead(8)
     assert room.is_little(8, 204)
     assert not room.is_little(102, 204)
     assert not room.is_little(1, 7)

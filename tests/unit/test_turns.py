@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from queue_workflows.roles.worker.guardian.claim_mutex import Turns
+from queue_workflows.roles.worker.guardian.claim_mutex import FairMutex
 
 
 def test_who_waits_has_the_next_turn() -> None:
     """However soon the main thread wants another, and though it was there first so far."""
-    turns, seen, over = Turns(), [], threading.Event()
+    turns, seen, over = FairMutex(), [], threading.Event()
 
     def wait() -> None:
         assert turns.acquire(timeout=60)
@@ -32,7 +32,7 @@ def test_who_waits_has_the_next_turn() -> None:
 
 def test_a_turn_that_lasts_is_waited_for_no_longer_than_said() -> None:
     """And is not wanted any more then."""
-    turns = Turns()
+    turns = FairMutex()
     with turns:
         assert not turns.acquire(timeout=0.01)
         assert not turns.is_wanted

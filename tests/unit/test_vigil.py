@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from queue_workflows.repositories.workers.heartbeats import Sign
-from queue_workflows.roles.supervisor.liveness import Signs, Vigil
+from queue_workflows.roles.supervisor.liveness import Liveness, Signs
 
 MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
 NEVER = float("-inf")
 
 
-def begun(now: float = 100.0) -> Vigil:
-    vigil = Vigil(stale_s=30, first_s=300)
+def begun(now: float = 100.0) -> Liveness:
+    vigil = Liveness(stale_s=30, first_s=300)
     vigil.begin("w", now)
     return vigil
 

@@ -22,7 +22,7 @@ INTERRUPT: Final = b"i"
 ARRIVED: Final = b"a"
 
 
-class Bell:
+class Wakeup:
     """A pipe to end a poll with: a byte is all that a signal handler may safely write, so it says it all.
 
     It closes when nobody refers to it any more: before, somebody could still ring, by then on a descriptor
@@ -75,7 +75,7 @@ class Attempt(threading.Thread):
     def __init__(
         self,
         join: Callable[[], Wire],
-        bell: Bell,
+        bell: Wakeup,
         on_failure: Callable[[Exception], None] = lambda _exc: None,
     ) -> None:
         """`on_failure` ends the process where not the server, but the process is at fault."""

@@ -46,7 +46,7 @@ import psycopg
 from queue_workflows import clock as time
 from queue_workflows.db.engine import Database
 from queue_workflows.db.failures import PROXY_ADVICE, classify_failure
-from queue_workflows.db.joining import INTERRUPT, Attempt, Bell
+from queue_workflows.db.joining import INTERRUPT, Attempt, Wakeup
 from queue_workflows.db.proxies import is_announced
 from queue_workflows.db.wire import Note, Wire, WireLost
 from queue_workflows.errors import DatabaseError
@@ -136,7 +136,7 @@ class Listener:
         self._advertised: set[str] = set()
         self._mark: int | None = None
         self.trouble: str | None = None
-        self._bell = Bell()
+        self._bell = Wakeup()
         # Kept, as the way from a wake to the claim is as long as what is done on it for the first time.
         self._ready = select.poll()
         self._ready.register(self._bell, select.POLLIN)

@@ -28,7 +28,7 @@ from queue_workflows.hooks.binaries import ensure
 from queue_workflows.hooks.discovery import Hook
 from queue_workflows.hooks.environment import hook_environment
 from queue_workflows.hooks.files import Digests
-from queue_workflows.hooks.installing import InstallationStopped, Workshop
+from queue_workflows.hooks.installing import InstallationStopped, Installer
 from queue_workflows.hooks.outcomes import result_of
 from queue_workflows.hooks.output import USUAL, HookOutput, read_output
 from queue_workflows.hooks.pid_files import sweep_what_was_left, told_to_the_next
@@ -38,7 +38,7 @@ from queue_workflows.hooks.process import HookCommand, HookStop, run_hook
 from queue_workflows.hooks.records import Storing, keep_what_was_left
 from queue_workflows.hooks.reported import is_program
 from queue_workflows.hooks.sealing import NOTHING_LEFT, SEALED, AtSeal
-from queue_workflows.hooks.shelf import Shelf
+from queue_workflows.hooks.shelf import PluginCache
 from queue_workflows.host.commands.client import Spawner
 from queue_workflows.host.commands.orphans import end_orphans
 from queue_workflows.host.directories.below import Beneath
@@ -83,12 +83,12 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class AttemptTools:
     """What the attempts of one worker share; `ask` puts a question for a job as long as that is held."""
 
     terms: HookTerms
     ask: Callable[[ClaimedNodeJob, Callable[[psycopg.Connection[Any]], Any]], Any]
-    shelf: Shelf
+    shelf: PluginCache
     spawner: Spawner
     redactor: Redactor
     at_seal: AtSeal
@@ -100,7 +100,7 @@ class HookAttempt:
     """A claimed hook; the `job` as it is held, and with its inputs `resolved`."""
 
     def __init__(
-        self, hook: Hook, job: ClaimedNodeJob, resolved: ClaimedNodeJob, ctx: JobContext, bench: Bench
+        self, hook: Hook, job: ClaimedNodeJob, resolved: ClaimedNodeJob, ctx: JobContext, bench: AttemptTools
     ) -> None:
         self._hook, self._job, self._ctx, self._bench = hook, job, ctx, bench
         self._terms = bench.terms
@@ -281,9 +281,9 @@ class HookAttempt:
             )
         return os.path.abspath(found)
 
-    def _shop(self) -> Workshop:
+    def _shop(self) -> Installer:
         terms, bench = self._terms, self._bench
-        return Workshop(
+        return Installer(
             ask=self._ask,
             host_label=terms.host_label,
             machine_id=bench.machine_id(self._job),

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import psycopg
 
-from queue_workflows.hooks.installing import Installation, InstallationLost, Workshop
+from queue_workflows.hooks.installing import Installation, InstallationLost, Installer
 from queue_workflows.hooks.lifecycle import bring_to_its_end
 from queue_workflows.hooks.needs import Need, needs_below
 from queue_workflows.hooks.process import HookStop
@@ -57,7 +57,7 @@ class Prepared:
 
 def ensure(
     needs: Iterable[Need],
-    workshop: Workshop,
+    workshop: Installer,
     *,
     chosen: Chosen | None = None,
     stop: HookStop | None = None,
@@ -90,7 +90,7 @@ def ensure(
     return Prepared(env)
 
 
-def _known(needs: Sequence[Need], workshop: Workshop) -> list[Binary | None]:
+def _known(needs: Sequence[Need], workshop: Installer) -> list[Binary | None]:
     """What is known of them on this machine, in one question: mostly they are all there."""
     if not needs:
         return []
@@ -108,7 +108,7 @@ def _in_place(known: Binary | None) -> str | None:
 
 def _have(
     need: Need,
-    workshop: Workshop,
+    workshop: Installer,
     stop: HookStop,
     known: Binary | None,
     *,
@@ -136,7 +136,7 @@ def _have(
 
 def _claim(
     need: Need,
-    workshop: Workshop,
+    workshop: Installer,
     known: Binary | None,
     at_once: bool,
     conn: psycopg.Connection[Any],
@@ -159,7 +159,7 @@ def _claim(
 
 
 def _wait(
-    need: Need, workshop: Workshop, known: Binary, on_wait: OnWait
+    need: Need, workshop: Installer, known: Binary, on_wait: OnWait
 ) -> tuple[Binary, BinaryFence | None]:
     """Until who installs it has ended, or has died: then it may be ours."""
     fence = None

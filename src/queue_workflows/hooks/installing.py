@@ -51,7 +51,7 @@ class Asking(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class Installer:
     """What installing takes: the database (autocommit), this machine, directories, and who starts programs.
 
     `claimed_by` is who claims, `lease_s` for how long without a renewal. As any
@@ -82,7 +82,7 @@ class InstallationLost(QwfError):
 class Installation:
     """A claimed program; see `lifecycle`."""
 
-    def __init__(self, need: Need, fence: BinaryFence, workshop: Workshop, stop: HookStop) -> None:
+    def __init__(self, need: Need, fence: BinaryFence, workshop: Installer, stop: HookStop) -> None:
         self._need = need
         self._fence = fence
         self._shop = workshop

@@ -15,12 +15,12 @@ from queue_workflows.engine.execution.callable import Work
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import HookError, QwfError
-from queue_workflows.hooks.attempting import VERDICTS, Bench, HookAttempt, HookTerms
+from queue_workflows.hooks.attempting import VERDICTS, AttemptTools, HookAttempt, HookTerms
 from queue_workflows.hooks.discovery import Hook
 from queue_workflows.hooks.lifecycle import bring_to_its_end
 from queue_workflows.hooks.places import run_directory
 from queue_workflows.hooks.sealing import AtSeal
-from queue_workflows.hooks.shelf import Shelf
+from queue_workflows.hooks.shelf import PluginCache
 from queue_workflows.host.commands.client import Spawner
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
@@ -38,8 +38,8 @@ class HookRunner:
         self._ask = ask
         self._spawner = Spawner()
         self._machine: int | None = None
-        self._shelf = Shelf(terms.dirs)
-        self._bench = Bench(
+        self._shelf = PluginCache(terms.dirs)
+        self._bench = AttemptTools(
             terms,
             ask,
             shelf=self._shelf,

@@ -17,7 +17,7 @@ from typing import Final
 
 from queue_workflows.errors import ConfigurationError, HookError
 from queue_workflows.hooks.discovery import Hook
-from queue_workflows.host.directories.below import Ground
+from queue_workflows.host.directories.below import OpenDirectory
 from queue_workflows.host.directories.data import hold, make_usable, usable
 
 _OUTPUT: Final = ".output"
@@ -43,13 +43,13 @@ class HookPlaces:
         """The file that is there from its beginning until somebody has looked for its daemons."""
         return self.stderr.with_suffix(".began")
 
-    def hold(self) -> Ground:
+    def hold(self) -> OpenDirectory:
         """The run's directory, held until it is closed, so that nobody takes it for forgotten.
 
         Creates what is missing, also rights that a hook took away; `HookError` where that cannot be.
         """
         try:
-            run = Ground(str(self.run), hold(self.beneath, self.run.name, opening=usable))
+            run = OpenDirectory(str(self.run), hold(self.beneath, self.run.name, opening=usable))
         except ConfigurationError as wrong:
             raise HookError(wrong.message, advice=_ADVICE) from None
         try:

@@ -25,7 +25,7 @@ _Stamp: TypeAlias = tuple[int, int, int, int, int, int] | None
 _MOMENT_NS: Final = 2_000_000_000
 
 
-class Shelf:
+class PluginCache:
     """Hooks, configs and needs of the plugins below `dirs`; from any thread."""
 
     def __init__(self, dirs: Sequence[Path], *, now_ns: Callable[[], int] = time.time_ns) -> None:

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5
 
 
-class Reach:
+class RoleConnection:
     """One connection; after an outage whoever asks for it next gets another."""
 
     def __init__(

@@ -14,7 +14,7 @@ _LIMITS: Final = sorted(
 )
 
 
-class Inheritance:
+class ExecInheritance:
     """The working directory, the file mode mask and the limits of resources, as they were when taken last."""
 
     def __init__(self) -> None:
@@ -45,4 +45,4 @@ class Inheritance:
 
 
 # A worker takes it again as it begins.
-own: Final = Inheritance()
+own: Final = ExecInheritance()

@@ -20,7 +20,7 @@ EVERY_S: Final = 1.0
 _MANY: Final = 65_536
 
 
-class Lifeline:
+class HeartbeatPipe:
     """The supervisor's end; `fd` is the other one, the child's to inherit."""
 
     def __init__(self, now: float, *, stale_s: float, first_s: float) -> None:

@@ -15,7 +15,7 @@ from enum import IntEnum
 from types import FrameType, TracebackType
 from typing import Self
 
-from queue_workflows.db.joining import INTERRUPT, Bell
+from queue_workflows.db.joining import INTERRUPT, Wakeup
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes.harden import ENDING, exit_code_of, hearable
 
@@ -74,7 +74,7 @@ class Waiter:
     """A wait that ends when somebody rings, or when one of the descriptors that it watches is readable."""
 
     def __init__(self) -> None:
-        self._bell = Bell()
+        self._bell = Wakeup()
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._bell.fileno(), selectors.EVENT_READ, None)
 

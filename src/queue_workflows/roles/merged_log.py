@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from queue_workflows.db.joining import INTERRUPT, Bell
+from queue_workflows.db.joining import INTERRUPT, Wakeup
 
 _CHUNK: Final = 65_536
 # Longer lines are broken, so that nobody fills our memory who never ends one.
@@ -26,7 +26,7 @@ class _Source:
     begun: bytearray = field(default_factory=bytearray)
 
 
-class OneLog:
+class MergedLog:
     """Hands out pipes, and writes what comes out of them by `write(name, line)`, from a thread of its own.
 
     `lost` is called when writing fails: nobody reads any more, and the children had better stop.
@@ -36,7 +36,7 @@ class OneLog:
         self._write = write
         self._lost = lost
         self._selector = selectors.DefaultSelector()
-        self._bell = Bell()
+        self._bell = Wakeup()
         self._selector.register(self._bell.fileno(), selectors.EVENT_READ, None)
         self._new: list[tuple[int, _Source]] = []
         self._guard = threading.Lock()

@@ -19,7 +19,7 @@ from queue_workflows.db import migrations
 from queue_workflows.db.dsn import redact_dsn
 from queue_workflows.db.engine import Database
 from queue_workflows.db.migrations.chains import host_chain, select_chains
-from queue_workflows.db.migrations.session import Terms
+from queue_workflows.db.migrations.session import SessionTerms
 from queue_workflows.errors import ExitCode
 
 STATUS_WORDS = {
@@ -56,7 +56,7 @@ def terms_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(command)
     def with_terms(*args: Any, lock_timeout: float | None, wait: float | None, **kwargs: Any) -> Any:
-        return command(*args, terms=Terms(lock_timeout, wait, say), **kwargs)
+        return command(*args, terms=SessionTerms(lock_timeout, wait, say), **kwargs)
 
     with_lock_timeout = click.option(
         "--lock-timeout",
@@ -96,7 +96,7 @@ def say_step(progress: migrations.Progress) -> None:
 @click.option("--sql", is_flag=True, help="Print the SQL instead; FROM:TO begins elsewhere than at base.")
 @terms_options
 @click.pass_obj
-def upgrade(invocation: Invocation, *, revision: str, chain: str, sql: bool, terms: Terms) -> None:
+def upgrade(invocation: Invocation, *, revision: str, chain: str, sql: bool, terms: SessionTerms) -> None:
     """Bring the schema to REVISION (default: head), the engine's chain first."""
     chains = select_chains(chain, host_chain())
     if len(chains) > 1 and revision not in ("head", "heads"):
@@ -124,7 +124,7 @@ def upgrade(invocation: Invocation, *, revision: str, chain: str, sql: bool, ter
 @terms_options
 @click.pass_obj
 def downgrade(
-    invocation: Invocation, *, revision: str, chain: str, sql: bool, yes: bool, terms: Terms
+    invocation: Invocation, *, revision: str, chain: str, sql: bool, yes: bool, terms: SessionTerms
 ) -> ExitCode:
     """Take one chain back to REVISION, or `base`: what its later revisions made is dropped, data and all."""
     host = host_chain()
@@ -238,7 +238,7 @@ db.add_command(serve)
 @click.option("--dry-run", is_flag=True, help="Compare and say what would be done.")
 @terms_options
 @click.pass_obj
-def adopt(invocation: Invocation, *, dry_run: bool, terms: Terms) -> None:
+def adopt(invocation: Invocation, *, dry_run: bool, terms: SessionTerms) -> None:
     """Take over tables that no version table of ours accounts for, if they are what a revision makes.
 
     Those of the older SQL chain, whose ledger gives way to ours if it tells the truth, and those whose

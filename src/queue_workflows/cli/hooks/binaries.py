@@ -25,7 +25,7 @@ from queue_workflows.errors import ExitCode
 from queue_workflows.models import Binary
 
 if TYPE_CHECKING:
-    from queue_workflows.hooks.installing import Asking, Workshop
+    from queue_workflows.hooks.installing import Asking, Installer
     from queue_workflows.hooks.needs import Need
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ def ensure_(
     from queue_workflows.config import effective_settings
     from queue_workflows.db.dsn import secrets_of
     from queue_workflows.engine.execution.redaction import Redactor
-    from queue_workflows.hooks.installing import Workshop
+    from queue_workflows.hooks.installing import Installer
     from queue_workflows.host.commands.client import Spawner
     from queue_workflows.repositories.hooks.binaries import BinaryRepository
     from queue_workflows.repositories.workers.machines import MachineRepository
@@ -102,7 +102,7 @@ def ensure_(
         closing(database.connect(autocommit=True)) as connection,
         Spawner() as spawner,
     ):
-        workshop = Workshop(
+        workshop = Installer(
             ask=_one_at_a_time(connection),
             host_label=settings.host_label,
             machine_id=MachineRepository(connection).seen(settings.host_label),
@@ -145,7 +145,7 @@ def _needs(names: tuple[str, ...], dirs: tuple[Path, ...], providers: str | None
         raise click.UsageError(str(wrong)) from None
 
 
-def _is_had(need: Need, workshop: Workshop) -> bool:
+def _is_had(need: Need, workshop: Installer) -> bool:
     from queue_workflows.hooks.binaries import ensure
 
     return ensure([need], workshop, at_once=True, on_wait=say).is_ready

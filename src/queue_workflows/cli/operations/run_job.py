@@ -87,7 +87,7 @@ def run_job(
     either of them ends, nothing of what the command started is left, and the locks are free only then. No
     database is needed.
     """
-    from queue_workflows.host.commands.run_job_warden import Terms, become, clock
+    from queue_workflows.host.commands.run_job_warden import RunTerms, become, clock
     from queue_workflows.host.processes.harden import bound_to_launcher
 
     if run is None and (shares or in_workspace):
@@ -104,7 +104,7 @@ def run_job(
     if run is not None:
         held.append(_in_workspace(run, shares, goes_there=in_workspace))
     words = f"{deadline:g} s" if deadline is not None else ""
-    become(Terms(None if deadline is None else clock() + deadline, words, grace, held), list(command))
+    become(RunTerms(None if deadline is None else clock() + deadline, words, grace, held), list(command))
 
 
 def take_locks(

@@ -33,7 +33,7 @@ from queue_workflows.host.processes.launcher import run_as_child_if_pid1
 from queue_workflows.repositories.reports.drain_progress import LATER, RETRY, OutcomeRepository, Outcomes
 from queue_workflows.repositories.sql.families import NODE
 from queue_workflows.repositories.workers.control import WorkerControlRepository
-from queue_workflows.roles.merged_log import OneLog
+from queue_workflows.roles.merged_log import MergedLog
 from queue_workflows.roles.supervisor.process import supervise
 from queue_workflows.roles.supervisor.restarts import BoundedRestarts, crashed
 from queue_workflows.roles.worker.common.lifecycle import family_of
@@ -127,14 +127,14 @@ def _read(database: Database, queue: str, since: datetime) -> Outcomes:
 
 
 @contextmanager
-def _shown(database: Database, queue: str, since: datetime, *, debug: bool) -> Iterator[OneLog]:
+def _shown(database: Database, queue: str, since: datetime, *, debug: bool) -> Iterator[MergedLog]:
     """What the worker says goes to stderr, above a line of how far it is."""
     progress = _Shared()
     log_to_stderr(debug=debug, handler=_Handler(progress))
     if not debug:
         logging.getLogger("queue_workflows").setLevel(logging.WARNING)
     watcher = _Watcher(database, queue, since, progress)
-    with OneLog(
+    with MergedLog(
         lambda _name, line: progress.say(line), lost=lambda: os.kill(os.getpid(), signal.SIGTERM)
     ) as log:
         watcher.start()

@@ -93,13 +93,13 @@ def _stdout_for_us() -> Iterator[None]:
 
 
 def _tell(outcome: Outcome, *, as_json: bool) -> None:
-    from queue_workflows.host.janitor.decisions import Deed
+    from queue_workflows.host.janitor.decisions import Action
 
     if as_json:
         print_json(asdict(outcome))
         return
     # A lock that is free and has no thing is what every owner leaves that ends in order.
-    verdicts = [one for one in outcome.verdicts if one.kind or one.deed is not Deed.LEAVE or one.pid]
+    verdicts = [one for one in outcome.verdicts if one.kind or one.deed is not Action.LEAVE or one.pid]
     print_table(
         ("KIND", "NAME", "DEED", "WHY"), [(one.kind or "-", one.name, one.deed, one.why) for one in verdicts]
     )

@@ -24,7 +24,7 @@ from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes.harden import bound_to_launcher
 from queue_workflows.host.processes.launcher import run_as_child_if_pid1
 from queue_workflows.host.processes.tree_by_mark import hide_memory
-from queue_workflows.roles.merged_log import OneLog
+from queue_workflows.roles.merged_log import MergedLog
 from queue_workflows.roles.supervisor.janitor_when_needed import Attending
 from queue_workflows.roles.supervisor.process import supervise
 from queue_workflows.roles.supervisor.slots import ORCHESTRATOR, SCHEDULER, Spec, WorkerSpec, slots_of
@@ -78,7 +78,7 @@ def up(invocation: Invocation, *, workers: Workers) -> ExitCode:
         say(_next(invocation))
         prefixed = Prefixed([OURSELVES, *names], stdout_terminal())
         log_to_stderr(debug=invocation.debug, handler=_Handler(prefixed))
-        with OneLog(prefixed.write, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as log:
+        with MergedLog(prefixed.write, lost=lambda: os.kill(os.getpid(), signal.SIGTERM)) as log:
             return supervise(
                 specs,
                 command_for=commands(invocation, settings),

@@ -24,7 +24,7 @@ from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.cli.shared.terminal import stdout_terminal
 from queue_workflows.cli.shared.values import pairs, say_labels
 from queue_workflows.db.looking import at_one_moment
-from queue_workflows.engine.watch.run_reader import Overlook
+from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.runs.listing import RunFilter, RunLine, RunLinesRepository
 from queue_workflows.states import RunStatus
@@ -128,7 +128,7 @@ def show(invocation: Invocation, *, run_name: str, every: bool, ascii_only: bool
     """
     with operators_connection(invocation) as connection, at_one_moment(connection):
         run_id = run_named(connection, run_name)
-        seen = Overlook(run_id).look(connection)
+        seen = RunReader(run_id).look(connection)
         done = AuditRepository(connection).of("run", str(run_id))
     if as_json:
         names = ("at", "actor", "action", "reason", "details")

@@ -94,7 +94,7 @@ DURABILITY: Final = ("fsync", "full_page_writes", "synchronous_commit")
 
 
 @dataclass(frozen=True)
-class Patient:
+class Target:
     """What a check may look at."""
 
     database: Database
@@ -111,7 +111,7 @@ class Patient:
         return self.rows(query)[0]
 
 
-def made(name: str, check: Callable[[Patient], Check], patient: Patient) -> Check:
+def made(name: str, check: Callable[[Target], Check], patient: Target) -> Check:
     """Make one check; what it stumbles over is a finding too."""
     try:
         return check(patient)
@@ -126,7 +126,7 @@ def made(name: str, check: Callable[[Patient], Check], patient: Patient) -> Chec
         return failed(name, classify_failure(exc, patient.database.params))
 
 
-def _check_server(patient: Patient) -> Check:
+def _check_server(patient: Target) -> Check:
     version = patient.connection.info.parameter_status("server_version") or ""
     encoding = patient.row("SELECT current_setting('server_encoding') AS encoding")["encoding"]
     data = {"version": version, "encoding": encoding}
@@ -146,7 +146,7 @@ def _check_server(patient: Patient) -> Check:
     return Check("server", Status.OK, f"PostgreSQL {version}", data=data)
 
 
-def _check_schema(patient: Patient) -> Check:
+def _check_schema(patient: Target) -> Check:
     with patient.database.engine.connect() as connection:
         # Out of the pool, so that it is closed afterwards: a small proxy may have few to give.
         connection.detach()
@@ -184,7 +184,7 @@ def _schema_trouble(connection: sa.Connection, chain: Chain, state: ChainState) 
     return None
 
 
-def _check_indexes(patient: Patient) -> Check:
+def _check_indexes(patient: Target) -> Check:
     found = patient.rows(INVALID_INDEXES, sorted(engine_tables()))
     data = {"invalid": found}
     invalid = [one for one in found if one["built_by"] is None]
@@ -205,7 +205,7 @@ def _check_indexes(patient: Patient) -> Check:
     )
 
 
-def _check_pooling(patient: Patient) -> Check:
+def _check_pooling(patient: Target) -> Check:
     """What every role finds by itself at its connections, so that there is nothing to be told."""
     database, proxy = patient.database, patient.connection.between
     data = {"pooling": proxy.pooling, "product": proxy.product, "listen": not database.forgoes_sessions}
@@ -220,7 +220,7 @@ def _check_pooling(patient: Patient) -> Check:
     return Check("pooling", Status.WARN, f"{proxy.describe()}; workers poll", PROXY_ADVICE, data=data)
 
 
-def _check_listen(patient: Patient) -> Check:
+def _check_listen(patient: Target) -> Check:
     database = patient.database
     if not database.can_listen:
         return Check("listen", Status.OK, "off (QWF_LISTEN): workers poll", data={"listen": False})
@@ -247,7 +247,7 @@ def _check_listen(patient: Patient) -> Check:
     )
 
 
-def _check_clock(patient: Patient) -> Check:
+def _check_clock(patient: Target) -> Check:
     samples = []
     for _ in range(3):
         before = patient.clock()
@@ -268,7 +268,7 @@ def _check_clock(patient: Patient) -> Check:
     )
 
 
-def _check_transactions(patient: Patient) -> Check:
+def _check_transactions(patient: Target) -> Check:
     oldest = next(iter(patient.rows(OLDEST_TRANSACTION)), None)
     limit = "" if patient.row(SEES_OTHERS)["all_of_them"] else " (only this role's sessions can be seen)"
     if oldest is None:
@@ -288,7 +288,7 @@ def _check_transactions(patient: Patient) -> Check:
     )
 
 
-def _check_holders(patient: Patient) -> Check:
+def _check_holders(patient: Target) -> Check:
     prepared = patient.rows(PREPARED)
     slots = patient.rows(IDLE_SLOTS)
     data = {"prepared": prepared, "idle_slots": slots}
@@ -304,7 +304,7 @@ def _check_holders(patient: Patient) -> Check:
     return Check("holders", Status.WARN, "; ".join(troubles), advice, data=data)
 
 
-def _check_notify_queue(patient: Patient) -> Check:
+def _check_notify_queue(patient: Target) -> Check:
     usage = patient.row(NOTIFY_QUEUE)["usage"]
     status = Status.FAIL if usage >= NOTIFY_FAIL else Status.WARN if usage >= NOTIFY_WARN else Status.OK
     advice = "a session that LISTENs sits in a long transaction: end it, for a full queue fails every enqueue"
@@ -317,7 +317,7 @@ def _check_notify_queue(patient: Patient) -> Check:
     )
 
 
-def _check_connections(patient: Patient) -> Check:
+def _check_connections(patient: Target) -> Check:
     room = patient.row(CONNECTIONS)
     bounds = {
         "the server": (room["used"], room["usable"]),
@@ -335,7 +335,7 @@ def _check_connections(patient: Patient) -> Check:
     return Check("connections", Status.WARN, found, advice, data=room)
 
 
-def _check_session(patient: Patient) -> Check:
+def _check_session(patient: Target) -> Check:
     held = {
         row["name"]: row
         for row in patient.rows(SETTINGS, list(SESSION_SETTINGS))
@@ -355,7 +355,7 @@ def _check_session(patient: Patient) -> Check:
     return Check("session", Status.WARN, found, advice, data=held)
 
 
-def _check_durability(patient: Patient) -> Check:
+def _check_durability(patient: Target) -> Check:
     rows = patient.rows(SETTINGS, list(DURABILITY))
     held = {row["name"]: row for row in rows if row["name"] in DURABILITY}
     off = [f"{name} is off ({row['source']})" for name, row in held.items() if row["value"] == "off"]
@@ -367,7 +367,7 @@ def _check_durability(patient: Patient) -> Check:
     return Check("durability", Status.WARN, ", ".join(off), advice, data=held)
 
 
-def _check_pending(patient: Patient) -> Check:
+def _check_pending(patient: Target) -> Check:
     names = [row["name"] for row in patient.rows(SETTINGS, []) if row["pending_restart"]]
     if not names:
         return Check("pending restart", Status.OK, "nothing waits for a restart", data={"names": []})
@@ -377,7 +377,7 @@ def _check_pending(patient: Patient) -> Check:
     )
 
 
-def _check_devices(patient: Patient) -> Check:
+def _check_devices(patient: Target) -> Check:
     if patient.row("SELECT to_regclass('worker_heartbeats') IS NULL AS is_missing")["is_missing"]:
         return Check("devices", Status.SKIP, "needs the schema")
     found = patient.rows(QUARANTINED)
@@ -394,7 +394,7 @@ def _check_devices(patient: Patient) -> Check:
     )
 
 
-CHECKS: Final[Mapping[str, Callable[[Patient], Check]]] = {
+CHECKS: Final[Mapping[str, Callable[[Target], Check]]] = {
     "server": _check_server,
     "schema": _check_schema,
     "indexes": _check_indexes,

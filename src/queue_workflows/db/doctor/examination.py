@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from queue_workflows.config import current_config, effective_settings, resolve_dsn
-from queue_workflows.db.doctor.checkup import CHECKS, Patient, made
+from queue_workflows.db.doctor.checkup import CHECKS, Target, made
 from queue_workflows.db.doctor.findings import Check, Report, Status, failed
 from queue_workflows.db.dsn import foreign_driver, redact_dsn
 from queue_workflows.db.engine import Database
@@ -33,7 +33,7 @@ def examine(dsn: str | None = None, *, clock: Callable[[], float] = time.time) -
         except QwfError as exc:
             return Report((*where, failed("connection", exc), *_skipped()))
         with connection:
-            patient = Patient(database, connection, clock)
+            patient = Target(database, connection, clock)
             return Report((*where, *(made(name, check, patient) for name, check in CHECKS.items())))
 
 

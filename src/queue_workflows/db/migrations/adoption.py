@@ -26,8 +26,8 @@ from queue_workflows.db.migrations.revisions import load_script
 from queue_workflows.db.migrations.session import (
     DEFAULT_TERMS,
     MigrationSession,
+    SessionTerms,
     Target,
-    Terms,
     migration_session,
 )
 from queue_workflows.db.migrations.state import read_state
@@ -59,7 +59,7 @@ class Adoption:
     ledger: str | None = LEGACY_LEDGER
 
 
-def adopt(target: Target = None, *, dry_run: bool = False, terms: Terms = DEFAULT_TERMS) -> Adoption:
+def adopt(target: Target = None, *, dry_run: bool = False, terms: SessionTerms = DEFAULT_TERMS) -> Adoption:
     """Replace a hand-made ledger by Alembic's version table, if the revision it claims is really there.
 
     Where the version table lost its row, the revision that the tables are at is found and recorded.

@@ -282,7 +282,7 @@ def silent(_thing: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Terms:
+class SessionTerms:
     """How long to wait for a table lock and for another migration (None: as set), and whom to tell."""
 
     lock_timeout_s: float | None = None
@@ -305,7 +305,7 @@ class Terms:
         return waits
 
 
-DEFAULT_TERMS: Final = Terms()
+DEFAULT_TERMS: Final = SessionTerms()
 
 
 @dataclass(frozen=True)
@@ -318,7 +318,9 @@ class MigrationSession:
 
 
 @contextmanager
-def migration_session(target: Target = None, terms: Terms = DEFAULT_TERMS) -> Iterator[MigrationSession]:
+def migration_session(
+    target: Target = None, terms: SessionTerms = DEFAULT_TERMS
+) -> Iterator[MigrationSession]:
     """The only migration of a database: alone under the lock, patient with work, impatient with tables."""
     lock_timeout_s, wait_s = terms.settled()
     timeouts = {"lock_timeout": f"{max(1, round(lock_timeout_s * 1000))}ms", "statement_timeout": "0"}

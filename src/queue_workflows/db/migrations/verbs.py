@@ -22,8 +22,8 @@ from queue_workflows.db.migrations.session import (
     DEFAULT_TERMS,
     MigrationSession,
     Notify,
+    SessionTerms,
     Target,
-    Terms,
     migration_session,
     one_target,
     silent,
@@ -67,7 +67,7 @@ def bootstrap(
     return upgrade(
         one_target(dsn, engine, conn),
         chains=select_chains("all", host),
-        terms=Terms(lock_timeout_s, wait_s, notify),
+        terms=SessionTerms(lock_timeout_s, wait_s, notify),
         report=report,
     )
 
@@ -94,7 +94,7 @@ def downgrade(
         chain=selected,
         revision=revision,
         host=host,
-        terms=Terms(lock_timeout_s, wait_s, notify),
+        terms=SessionTerms(lock_timeout_s, wait_s, notify),
         report=report,
     )
 
@@ -104,7 +104,7 @@ def upgrade(
     *,
     chains: Iterable[Chain],
     revision: str = "head",
-    terms: Terms = DEFAULT_TERMS,
+    terms: SessionTerms = DEFAULT_TERMS,
     report: Report = silent,
 ) -> list[Progress]:
     """Upgrade each chain in the order given, all under one hold of the migration lock."""
@@ -136,7 +136,7 @@ def downgrade_chain(
     chain: Chain,
     revision: str,
     host: Chain | None,
-    terms: Terms = DEFAULT_TERMS,
+    terms: SessionTerms = DEFAULT_TERMS,
     report: Report = silent,
 ) -> list[Progress]:
     """Downgrade one chain; `host` is the host chain that may stand above the engine's."""

@@ -20,7 +20,7 @@ from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.limits.wait_loop import (
     Ask,
     Awaited,
-    Errands,
+    DatabaseCalls,
     Pause,
     Procedure,
     Wait,
@@ -43,7 +43,7 @@ class Locked:
     def __init__(
         self,
         waiter: Waiter,
-        errands: Errands,
+        errands: DatabaseCalls,
         locks: KeptLocks,
         name: str,
         *,

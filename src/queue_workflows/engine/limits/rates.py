@@ -18,7 +18,7 @@ import psycopg
 
 from queue_workflows.engine.limits.wait_loop import (
     Ask,
-    Errands,
+    DatabaseCalls,
     Pause,
     Procedure,
     Waiter,
@@ -102,7 +102,7 @@ def penalizing(key: str, seconds: float, rule: Rule | None) -> Procedure[None]:
 class Grant:
     """What `ctx.rate` took, to give back what was not used after all."""
 
-    def __init__(self, wished: Wish, taken: Taken, waiter: Waiter, errands: Errands) -> None:
+    def __init__(self, wished: Wish, taken: Taken, waiter: Waiter, errands: DatabaseCalls) -> None:
         self.key = wished.key
         self.cost = wished.cost
         self._epoch = taken.epoch

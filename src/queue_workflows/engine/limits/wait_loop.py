@@ -24,7 +24,7 @@ T = TypeVar("T")
 Question: TypeAlias = Callable[[psycopg.Connection[Any]], Any]
 
 
-class Bell:
+class Wakeup:
     """Ends a pause before its time; rung from any thread, any number of times."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Pause(NamedTuple):
     """So long, or until the bell rings; also the place where an attempt that has to stop does so."""
 
     seconds: float
-    bell: Bell | None = None
+    bell: Wakeup | None = None
 
 
 Procedure: TypeAlias = Generator[Ask | Pause, Any, T]
@@ -100,7 +100,7 @@ class Waiter(Protocol):
     def waiting(self, what: Awaited | None) -> AbstractContextManager[Callable[[], None]]: ...
 
 
-class Errands:
+class DatabaseCalls:
     """One for all jobs of a worker: what asks in the name of a job, and a thread that async code asks on."""
 
     def __init__(
@@ -187,7 +187,7 @@ class Errands:
 def _pause(waiter: Waiter, pause: Pause, begins: Callable[[], None]) -> None:
     if pause.seconds > 0:
         begins()
-        bell = pause.bell or Bell()
+        bell = pause.bell or Wakeup()
         with waiter.interrupted_by(bell.ring):
             bell.wait(pause.seconds)
     waiter.raise_if_cancelled()
@@ -196,7 +196,7 @@ def _pause(waiter: Waiter, pause: Pause, begins: Callable[[], None]) -> None:
 async def _pause_async(waiter: Waiter, pause: Pause, begins: Callable[[], None]) -> None:
     if pause.seconds > 0:
         begins()
-        bell = pause.bell or Bell()
+        bell = pause.bell or Wakeup()
         with waiter.interrupted_by(bell.ring):
             await bell.wait_async(pause.seconds)
     waiter.raise_if_cancelled()

@@ -33,12 +33,12 @@ from queue_workflows.engine.limits.held_slots import KeptSlots
 from queue_workflows.engine.limits.wait_loop import (
     Ask,
     Awaited,
-    Bell,
-    Errands,
+    DatabaseCalls,
     Pause,
     Procedure,
     Wait,
     Waiter,
+    Wakeup,
     refuse_in_event_loop,
 )
 from queue_workflows.engine.outcomes import RetryAfter
@@ -64,7 +64,7 @@ class Windows:
 
     def __init__(
         self,
-        errands: Errands,
+        errands: DatabaseCalls,
         kept: KeptSlots,
         locks: KeptLocks,
         *,
@@ -181,7 +181,7 @@ class Place:
         self.number = number
         self.wants = wants
         self.keys = {key for key, _ in wants}
-        self.bell = Bell()
+        self.bell = Wakeup()
         self._line = line
 
     @property
@@ -189,9 +189,9 @@ class Place:
         """Whether it is worth looking."""
         return self._line.is_first(self)
 
-    def hang_bell(self) -> Bell:
+    def hang_bell(self) -> Wakeup:
         """What ends the next pause; hung up before a look, so that nothing after that goes unheard."""
-        self.bell = Bell()
+        self.bell = Wakeup()
         return self.bell
 
     def leave(self) -> None:

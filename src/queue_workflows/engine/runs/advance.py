@@ -28,7 +28,7 @@ from queue_workflows.engine.runs.open_nodes import (
     new_jobs,
 )
 from queue_workflows.engine.runs.parked_inputs import Parking
-from queue_workflows.engine.runs.repositories import Desk
+from queue_workflows.engine.runs.repositories import DispatchTools
 from queue_workflows.errors import PayloadError, RefError
 from queue_workflows.repositories.jobs.nodes import NewNodeJob
 from queue_workflows.repositories.runs.outbox import (
@@ -74,7 +74,9 @@ class Advancing:
     `known` are nodes as they are stored.
     """
 
-    def __init__(self, desk: Desk, run: LockedRun, document: Document, graph: Graph, known: Known) -> None:
+    def __init__(
+        self, desk: DispatchTools, run: LockedRun, document: Document, graph: Graph, known: Known
+    ) -> None:
         self._desk = desk
         self._run = run
         self._document = document

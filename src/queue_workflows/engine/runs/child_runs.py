@@ -12,7 +12,7 @@ import psycopg
 
 from queue_workflows.engine.node_inputs.references import load_scope
 from queue_workflows.engine.runs.open_nodes import Opening
-from queue_workflows.engine.runs.repositories import Desk
+from queue_workflows.engine.runs.repositories import DispatchTools
 from queue_workflows.engine.runs.retry import go_on_with
 from queue_workflows.errors import PayloadError, QwfError
 from queue_workflows.repositories.runs.operator_verbs import ChildRun, SteeringRepository
@@ -26,7 +26,7 @@ DEEPEST: Final = 16
 class ChildRuns:
     """Starts the children of one locked run."""
 
-    def __init__(self, desk: Desk, run: LockedRun) -> None:
+    def __init__(self, desk: DispatchTools, run: LockedRun) -> None:
         self._desk = desk
         self._run = run
 

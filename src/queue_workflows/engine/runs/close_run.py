@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from queue_workflows.engine.node_inputs.references import load_scope
-from queue_workflows.engine.runs.repositories import Desk
+from queue_workflows.engine.runs.repositories import DispatchTools
 from queue_workflows.errors import QwfError
 from queue_workflows.repositories.runs.outbox import RUN_FINISHED, LockedRun, RunEnd
 from queue_workflows.states import RunStatus
@@ -18,14 +18,14 @@ from queue_workflows.workflow.spec import Document
 OUTPUTS: Final = "outputs"
 
 
-def end_of(desk: Desk, run: LockedRun, over: RunStatus, document: Document) -> RunEnd:
+def end_of(desk: DispatchTools, run: LockedRun, over: RunStatus, document: Document) -> RunEnd:
     """How a locked run ended, whose nodes are written."""
     if over is RunStatus.COMPLETED:
         return _completed(desk, run, document)
     return RunEnd(over, error=_failure(desk, run) if over is RunStatus.FAILED else None)
 
 
-def _completed(desk: Desk, run: LockedRun, document: Document) -> RunEnd:
+def _completed(desk: DispatchTools, run: LockedRun, document: Document) -> RunEnd:
     """Completed with its outputs, or failed if they cannot be had."""
     try:
         paths = paths_in(document.outputs)
@@ -37,7 +37,7 @@ def _completed(desk: Desk, run: LockedRun, document: Document) -> RunEnd:
         return RunEnd(RunStatus.FAILED, error=json.dumps(error))
 
 
-def _failure(desk: Desk, run: LockedRun) -> str:
+def _failure(desk: DispatchTools, run: LockedRun) -> str:
     found = desk.nodes.first_failure(run.id)
     if found is None:
         return json.dumps({"kind": "failed", "message": "a node failed"})
@@ -45,7 +45,7 @@ def _failure(desk: Desk, run: LockedRun) -> str:
     return json.dumps({"kind": "failed", "message": "failed", **(error or {}), "node": node_id})
 
 
-def tell_parent(desk: Desk, run: LockedRun, end: RunEnd) -> None:
+def tell_parent(desk: DispatchTools, run: LockedRun, end: RunEnd) -> None:
     """End the node that a child run was started for, unless it is over already or has a newer child."""
     job_id = run.parent_node_job_id
     if job_id is None or desk.events.is_succeeded(run):
@@ -60,7 +60,7 @@ def tell_parent(desk: Desk, run: LockedRun, end: RunEnd) -> None:
         desk.jobs.cancel(job_id)
 
 
-def give_up(desk: Desk, run: LockedRun, *, reason: str | None) -> None:
+def give_up(desk: DispatchTools, run: LockedRun, *, reason: str | None) -> None:
     """Cancel a locked run whose document cannot be read, so that nobody can say what its nodes are."""
     desk.events.stop(run.id, desk.nodes.active(run.id), reason or "its document cannot be read")
     end = RunEnd(RunStatus.CANCELLED)

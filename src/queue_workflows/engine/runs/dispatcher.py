@@ -28,7 +28,7 @@ from queue_workflows.engine.runs.close_run import give_up
 from queue_workflows.engine.runs.node_cache import KeptNodes
 from queue_workflows.engine.runs.open_nodes import Host
 from queue_workflows.engine.runs.parked_inputs import Parking
-from queue_workflows.engine.runs.repositories import Desk
+from queue_workflows.engine.runs.repositories import DispatchTools
 from queue_workflows.errors import DocumentError
 from queue_workflows.repositories.runs.outbox import (
     BEGIN,
@@ -76,7 +76,7 @@ class Dispatcher:
         self._settings = settings
         self._redactor = redactor or Redactor([])
         asked = None if host is None else partial(self._asked, host)
-        self._desk = Desk.at(connection, settings, host=asked, find_document=find_document)
+        self._desk = DispatchTools.at(connection, settings, host=asked, find_document=find_document)
         self._repository = self._desk.events
         self._kept = KeptNodes()
         self._after = NO_RUN

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
-from queue_workflows.engine.runs.repositories import Desk
+from queue_workflows.engine.runs.repositories import DispatchTools
 from queue_workflows.errors import PayloadError
 from queue_workflows.models import WorkflowInputSubmission
 from queue_workflows.repositories.runs.outbox import LockedRun
@@ -55,7 +55,7 @@ RETURNING id
 class Parking:
     """The answers to nodes of one locked run; without a document the run is over."""
 
-    def __init__(self, desk: Desk, run: LockedRun, document: Document | None) -> None:
+    def __init__(self, desk: DispatchTools, run: LockedRun, document: Document | None) -> None:
         self._sql = Statements(desk.connection, WorkflowInputSubmission)
         self._jobs = desk.jobs
         self._run = run

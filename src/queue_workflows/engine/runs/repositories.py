@@ -19,7 +19,7 @@ from queue_workflows.workflow.spec import Document
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class DispatchTools:
     """The repositories, and what the host app answers."""
 
     connection: psycopg.Connection[Any]

@@ -15,7 +15,7 @@ from queue_workflows.db.engine import Database
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.db.listen import Listener
 from queue_workflows.db.looking import KeptConnection, at_one_moment
-from queue_workflows.engine.watch.run_reader import Overlook
+from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
 
 CHANNEL: Final = "run_changed"
@@ -38,7 +38,7 @@ def watch_run(
 
     The first look, which finds out whether the database and the run are there, raises.
     """
-    overlook = Overlook(run_id)
+    overlook = RunReader(run_id)
     with (
         KeptConnection(database) as kept,
         Listener.on(database, [CHANNEL], payloads=[str(run_id)]) as listener,
@@ -58,13 +58,13 @@ def watch_run(
             seen = _look_again(kept, overlook)
 
 
-def _look(kept: KeptConnection, overlook: Overlook) -> RunOverview:
+def _look(kept: KeptConnection, overlook: RunReader) -> RunOverview:
     connection = kept.connection()
     with at_one_moment(connection):
         return overlook.look(connection)
 
 
-def _look_again(kept: KeptConnection, overlook: Overlook) -> RunOverview | None:
+def _look_again(kept: KeptConnection, overlook: RunReader) -> RunOverview | None:
     try:
         return _look(kept, overlook)
     except DATABASE_AWAY:

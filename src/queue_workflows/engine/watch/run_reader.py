@@ -28,7 +28,7 @@ MOST_TELLING: Final = 50
 _TELLING: Final = [NodeState.ACTIVE.value, NodeState.FAILED.value]
 
 
-class Overlook:
+class RunReader:
     """Looks at one run again and again; what of it never changes is read once."""
 
     def __init__(self, run_id: uuid.UUID, *, most_nodes: int = MOST_NODES) -> None:

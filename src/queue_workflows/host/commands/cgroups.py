@@ -53,12 +53,12 @@ class Cages:
         except OSError:
             return None
 
-    def cage(self, name: str) -> Cage | None:
+    def cage(self, name: str) -> CommandCgroup | None:
         """A cgroup below ours."""
         path = os.path.join(self._own, name)
         with suppress(OSError):
             os.mkdir(path)
-            return Cage(path, self._home)
+            return CommandCgroup(path, self._home)
         return None
 
     def forget(self, name: str) -> None:
@@ -71,7 +71,7 @@ class Cages:
         _remove(self._own)
 
 
-class Cage:
+class CommandCgroup:
     """The cgroup of one keeper's commands, one after the other; what moves it is kept open."""
 
     def __init__(self, path: str, home: str) -> None:

@@ -31,7 +31,7 @@ from typing import Any, Final, Self, cast
 from queue_workflows.errors import ProcessLost, SpawnRefused
 from queue_workflows.host.commands.keeper import LENGTH, STOP
 from queue_workflows.host.commands.orphans import COMMAND, end_orphans
-from queue_workflows.host.directories.below import Ground, path_of
+from queue_workflows.host.directories.below import OpenDirectory, path_of
 from queue_workflows.host.kernel import IS_LINUX
 from queue_workflows.host.processes import tree_below
 from queue_workflows.host.processes.launcher import Child, spawn
@@ -72,7 +72,7 @@ class Command:
     grace_s: float = 10.0
     stdout_cap: int = 16 * 1024 * 1024
     stderr_cap: int = 1024 * 1024
-    beneath: Path | Ground | None = None
+    beneath: Path | OpenDirectory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +176,15 @@ class Spawner:
     ) -> None:
         self.close()
 
-    def _hand_over(self, theirs: socket.socket, beneath: Path | Ground | None, stop: Stop) -> str:
+    def _hand_over(self, theirs: socket.socket, beneath: Path | OpenDirectory | None, stop: Stop) -> str:
         """Give a keeper its end of the socket; returns the mark that its command is to bear.
 
         Where no further keeper can be started for a while, as many commands wait as the kernel queues for
         them, and further ones here, where a stop or `close` ends their wait.
         """
-        given = [theirs.fileno(), beneath.descriptor] if isinstance(beneath, Ground) else [theirs.fileno()]
+        given = (
+            [theirs.fileno(), beneath.descriptor] if isinstance(beneath, OpenDirectory) else [theirs.fileno()]
+        )
         gone = 0
         while gone < 2:
             with self._lock:

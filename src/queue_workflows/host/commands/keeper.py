@@ -23,9 +23,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final
 
-from queue_workflows.host.commands.cgroups import Cage, Cages
+from queue_workflows.host.commands.cgroups import Cages, CommandCgroup
 from queue_workflows.host.commands.output_files import Capped, HeadAndTail, Sink
-from queue_workflows.host.directories.below import Beneath, Ground, directory_beneath
+from queue_workflows.host.directories.below import Beneath, OpenDirectory, directory_beneath
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from queue_workflows.host.processes import tree_below
 
@@ -125,7 +125,7 @@ class Keeper:
             if command is None:
                 return None
             if held:
-                command["beneath"] = Ground(command["beneath"], held[0])
+                command["beneath"] = OpenDirectory(command["beneath"], held[0])
             return Run(worker, command, self._woken, self._is_orphaned, self._cage)
         except OSError as wrong:
             return {"refused": [wrong.errno, str(wrong.filename or "")]}
@@ -181,7 +181,7 @@ class Run:
         command: dict[str, Any],
         woken: int,
         is_orphaned: Callable[[], bool],
-        cage: Cage | None,
+        cage: CommandCgroup | None,
     ) -> None:
         self._worker, self._woken, self._is_orphaned, self._cage = worker, woken, is_orphaned, cage
         self._grace_s = float(command["grace_s"])

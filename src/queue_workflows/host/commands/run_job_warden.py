@@ -56,7 +56,7 @@ _PROGRAM: Final = (
 )
 
 
-class Terms(NamedTuple):
+class RunTerms(NamedTuple):
     """How long a command may take, in words too, and to end; the descriptors that are held for it."""
 
     deadline: float | None
@@ -70,7 +70,7 @@ def clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def become(terms: Terms, command: list[str]) -> NoReturn:
+def become(terms: RunTerms, command: list[str]) -> NoReturn:
     """Turn this process into the warden of a command; raises OSError if that cannot be."""
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     for descriptor in terms.held:
@@ -88,7 +88,7 @@ def become(terms: Terms, command: list[str]) -> NoReturn:
 
 def main(terms: str, command: list[str]) -> NoReturn:
     """The warden, from what `become` gave it."""
-    given = Terms(*json.loads(terms))
+    given = RunTerms(*json.loads(terms))
     for descriptor in given.held:
         os.set_inheritable(descriptor, False)
     signal.pthread_sigmask(signal.SIG_BLOCK, held_signals())
@@ -131,7 +131,7 @@ def _warden(second: int) -> int:
 class _Second:
     """Has the command for its child, and all that it let go of."""
 
-    def __init__(self, terms: Terms, command: list[str]) -> None:
+    def __init__(self, terms: RunTerms, command: list[str]) -> None:
         self._terms, self._command = terms, command
         self._pid = 0
         self._status: int | None = None

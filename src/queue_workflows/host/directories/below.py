@@ -18,19 +18,19 @@ DIRECTORY: Final = _FOLLOWED | os.O_NOFOLLOW
 Opening: TypeAlias = Callable[[int, str], int]
 
 
-class Ground(NamedTuple):
+class OpenDirectory(NamedTuple):
     """A directory that somebody holds open, at its path: what is below it is reached from there."""
 
     path: str
     descriptor: int
 
 
-Beneath: TypeAlias = str | os.PathLike[str] | Ground
+Beneath: TypeAlias = str | os.PathLike[str] | OpenDirectory
 
 
 def path_of(beneath: Beneath) -> str:
     """Where it is."""
-    return beneath.path if isinstance(beneath, Ground) else os.fspath(beneath)
+    return beneath.path if isinstance(beneath, OpenDirectory) else os.fspath(beneath)
 
 
 @contextmanager
@@ -55,8 +55,8 @@ def directory_beneath(
 
 def _opened(directory: str, beneath: Beneath, make: bool, opening: Opening) -> int:
     parts = _parts(directory, path_of(beneath))
-    opened = beneath.descriptor if isinstance(beneath, Ground) else _ground(os.fspath(beneath), make)
-    is_ours = not isinstance(beneath, Ground)
+    opened = beneath.descriptor if isinstance(beneath, OpenDirectory) else _ground(os.fspath(beneath), make)
+    is_ours = not isinstance(beneath, OpenDirectory)
     try:
         for part in parts:
             inner = opening(opened, part)

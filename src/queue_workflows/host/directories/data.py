@@ -28,7 +28,7 @@ from queue_workflows.errors import ConfigurationError
 from queue_workflows.host.directories.below import (
     DIRECTORY,
     Beneath,
-    Ground,
+    OpenDirectory,
     Opening,
     directory_beneath,
     open_within,
@@ -53,7 +53,7 @@ def opened(base: Path, *names: str, makes: bool = True) -> Iterator[int]:
             ground = open_directory(base, DATA, make=makes)
             stack.callback(os.close, ground)
             held = directory_beneath(
-                path, beneath=Ground(str(base), ground), opening=_ours if makes else None
+                path, beneath=OpenDirectory(str(base), ground), opening=_ours if makes else None
             )
             descriptor = stack.enter_context(held)
         yield descriptor

@@ -59,7 +59,7 @@ _FIRST_S: Final = 10.0
 _MOST_S: Final = 600.0
 
 
-class Deed(StrEnum):
+class Action(StrEnum):
     """What a look at a thing and its lock comes to; the last two are what became of `REAP`."""
 
     REAP = "reap"
@@ -85,31 +85,33 @@ class Verdict:
 
     kind: str
     name: str
-    deed: Deed
+    deed: Action
     why: str
     pid: int | None = None
     age_s: float | None = None
 
 
-def judge(thing: bool, lock: Probe | Removed, *, deadline_s: float, idle_s: float = 0.0) -> tuple[Deed, str]:
+def judge(
+    thing: bool, lock: Probe | Removed, *, deadline_s: float, idle_s: float = 0.0
+) -> tuple[Action, str]:
     """The table; `idle_s` is how long ago a lock that is free was taken."""
     if isinstance(lock, Unusable):
-        return Deed.SKIP, lock.why
+        return Action.SKIP, lock.why
     if isinstance(lock, Held | Removed):
         return _judge_live(lock, deadline_s)
     if thing:
-        return Deed.REAP, "it has no lock" if isinstance(lock, Absent) else "nobody holds its lock"
+        return Action.REAP, "it has no lock" if isinstance(lock, Absent) else "nobody holds its lock"
     if isinstance(lock, Free) and idle_s > STALE_S:
-        return Deed.TIDY, "nobody holds it"
-    return Deed.LEAVE, "nobody holds it, for a short while"
+        return Action.TIDY, "nobody holds it"
+    return Action.LEAVE, "nobody holds it, for a short while"
 
 
-def _judge_live(lock: Held | Removed, deadline_s: float) -> tuple[Deed, str]:
+def _judge_live(lock: Held | Removed, deadline_s: float) -> tuple[Action, str]:
     if isinstance(lock, Removed):
-        return Deed.FLAG, "live, though its lock file is not there any more; held"
+        return Action.FLAG, "live, though its lock file is not there any more; held"
     if lock.age_s > 2 * deadline_s:
-        return Deed.FLAG, f"held for {lock.age_s:.0f} s, and its deadline is {deadline_s:g} s"
-    return Deed.LEAVE, f"live: held for {lock.age_s:.0f} s"
+        return Action.FLAG, f"held for {lock.age_s:.0f} s, and its deadline is {deadline_s:g} s"
+    return Action.LEAVE, f"live: held for {lock.age_s:.0f} s"
 
 
 def candidates(kind: ResourceKind, found: Iterable[object]) -> tuple[list[str], int]:
@@ -120,15 +122,15 @@ def candidates(kind: ResourceKind, found: Iterable[object]) -> tuple[list[str], 
 
 
 @dataclass(frozen=True)
-class Vain:
+class FailedTries:
     """How often one was reaped in vain, and when it is tried again."""
 
     times: int = 0
     due_at: float = 0.0
 
-    def again(self, now: float) -> Vain:
+    def again(self, now: float) -> FailedTries:
         """After one more: the delay doubles."""
-        return Vain(self.times + 1, now + min(_MOST_S, _FIRST_S * 2.0 ** min(self.times, 30)))
+        return FailedTries(self.times + 1, now + min(_MOST_S, _FIRST_S * 2.0 ** min(self.times, 30)))
 
 
 @dataclass(frozen=True)
@@ -160,12 +162,12 @@ def look_at(
         lock = Removed(pid)
     deed, why = judge(True, lock, deadline_s=kind.deadline_s)
     verdict = _verdict(kind.name, name, deed, why, lock)
-    if dry or deed is not Deed.REAP:
+    if dry or deed is not Action.REAP:
         return Found(verdict)
     # What was free is taken as any owner takes it, so that whoever waits for it reads who has it.
     ours = HostLock(name, directory=directory, deadline_s=kind.timeout_s, note="a janitor, reaping")
     if not ours.try_acquire():
-        return Found(replace(verdict, deed=Deed.LEAVE, why="live: somebody has just taken its lock"))
+        return Found(replace(verdict, deed=Action.LEAVE, why="live: somebody has just taken its lock"))
     return Found(verdict, ours)
 
 
@@ -207,7 +209,7 @@ def _look_at_file(
     claim = None if isinstance(lock, Unusable) else lock.claim
     deed, why = judge(False, lock, deadline_s=_deadline(claim, kinds), idle_s=idle_s)
     if isinstance(lock, Free):
-        if deed is Deed.TIDY and not dry:
+        if deed is Action.TIDY and not dry:
             lock.unlink_and_release()
         else:
             lock.release()
@@ -221,7 +223,7 @@ def _deadline(claim: Claim | None, kinds: Sequence[ResourceKind]) -> float:
     return next(iter(told), DEADLINE_S)
 
 
-def _verdict(kind: str, name: str, deed: Deed, why: str, lock: Probe | Removed) -> Verdict:
+def _verdict(kind: str, name: str, deed: Action, why: str, lock: Probe | Removed) -> Verdict:
     if isinstance(lock, Removed):
         return Verdict(kind, name, deed, why, lock.pid)
     if not isinstance(lock, Held):

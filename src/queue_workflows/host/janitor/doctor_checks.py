@@ -11,7 +11,7 @@ from typing import Final
 
 from queue_workflows.db.doctor.findings import Check, Status, failed
 from queue_workflows.errors import ConfigurationError, ExitCode
-from queue_workflows.host.janitor.decisions import Deed, Verdict, tidy
+from queue_workflows.host.janitor.decisions import Action, Verdict, tidy
 from queue_workflows.host.janitor.resources import ResourceKind
 from queue_workflows.host.locks.flock import usable
 from queue_workflows.host.locks.owner_note import holders_of_removed
@@ -48,7 +48,7 @@ def _check_directory(directory: Path) -> Check:
 
 def _check_held(verdicts: Sequence[Verdict], removed: Mapping[str, int]) -> Check:
     held = [one for one in verdicts if one.age_s is not None]
-    long = [one for one in held if one.deed is Deed.FLAG]
+    long = [one for one in held if one.deed is Action.FLAG]
     data = {"held": [asdict(one) for one in held], "removed": dict(removed)}
     if removed:
         advice = (
@@ -67,8 +67,8 @@ def _check_held(verdicts: Sequence[Verdict], removed: Mapping[str, int]) -> Chec
 
 
 def _check_stale(verdicts: Sequence[Verdict]) -> Check:
-    stale = [one for one in verdicts if one.deed is Deed.TIDY]
-    odd = [one for one in verdicts if one.deed is Deed.SKIP]
+    stale = [one for one in verdicts if one.deed is Action.TIDY]
+    odd = [one for one in verdicts if one.deed is Action.SKIP]
     data = {"stale": [asdict(one) for one in stale], "unusable": [asdict(one) for one in odd]}
     if odd:
         advice = "see who put it there; nothing is ended or removed in doubt"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from queue_workflows.errors import ExitCode, QwfError
-from queue_workflows.host.janitor.decisions import Deed, Vain, Verdict, candidates, look_at, tidy
+from queue_workflows.host.janitor.decisions import Action, FailedTries, Verdict, candidates, look_at, tidy
 from queue_workflows.host.janitor.resources import ResourceKind
 from queue_workflows.host.janitor.teardown import Reaping
 from queue_workflows.host.locks.owner_note import holders_of_removed, identity
@@ -110,7 +110,7 @@ class Janitor:
         self._looking: dict[str, Discovery] = {}
         self._waiting: deque[tuple[ResourceKind, str]] = deque()
         self._places: list[_Place] = []
-        self._vain: dict[tuple[str, str], Vain] = {}
+        self._vain: dict[tuple[str, str], FailedTries] = {}
         self._said: dict[tuple[str, str], object] = {}
         self._names: dict[str, list[str]] = {}
         self._round_at = -1.0
@@ -128,7 +128,7 @@ class Janitor:
             return exit_code_of(self.halt.by)  # what was broken off may have seen to nothing
         if self.halt.urgency or not self._is_single:
             return self.halt.exit_code
-        is_bad = self.failures or any(one.deed is Deed.FAILED for one in self.verdicts.values())
+        is_bad = self.failures or any(one.deed is Action.FAILED for one in self.verdicts.values())
         return ExitCode.FAILED if is_bad else ExitCode.DONE
 
     @property
@@ -213,10 +213,10 @@ class Janitor:
         busy |= {(each.name, name) for each, name in self._waiting}
         for name in names:
             key = (kind.name, name)
-            vain = self._vain.get(key, Vain())
+            vain = self._vain.get(key, FailedTries())
             if vain.due_at > now:
                 why = f"reaped {vain.times} times in vain; again in {vain.due_at - now:.0f} s"
-                self.verdicts[key] = Verdict(kind.name, name, Deed.WAIT, why)
+                self.verdicts[key] = Verdict(kind.name, name, Action.WAIT, why)
             elif key not in busy:
                 self._waiting.append((kind, name))
 
@@ -250,7 +250,7 @@ class Janitor:
         try:
             found = look_at(kind, name, self.lock_directory(), self._held_removed, dry=self.options.dry)
         except (OSError, QwfError) as exc:
-            self._judge(Verdict(kind.name, name, Deed.SKIP, str(exc)))
+            self._judge(Verdict(kind.name, name, Action.SKIP, str(exc)))
             return
         self._judge(found.verdict)
         if found.lock is None:
@@ -300,7 +300,7 @@ class Janitor:
         if place.again_at is None:
             verdict, pids = place.verdict, ", ".join(map(str, sorted(left)))
             why = f"process {pids} of its teardown cannot be ended"
-            self.verdicts[verdict.kind, verdict.name] = replace(verdict, deed=Deed.FAILED, why=why)
+            self.verdicts[verdict.kind, verdict.name] = replace(verdict, deed=Action.FAILED, why=why)
             _log.error("%s %s: %s; its lock stays held until then", verdict.kind, verdict.name, why)
             place.again_at = now + _LEFT_AGAIN_S
         elif now >= place.again_at:
@@ -311,7 +311,7 @@ class Janitor:
     def _close(self, place: _Place, now: float) -> None:
         kind, name = place.reaping.kind, place.reaping.name
         is_gone, words = place.reaping.finish(place.cut)
-        verdict = replace(place.verdict, deed=Deed.REAPED)
+        verdict = replace(place.verdict, deed=Action.REAPED)
         if not is_gone:
             self._in_vain(verdict, words)
             return
@@ -324,8 +324,8 @@ class Janitor:
 
     def _in_vain(self, verdict: Verdict, why: str) -> None:
         key = (verdict.kind, verdict.name)
-        self._vain[key] = vain = self._vain.get(key, Vain()).again(self.now())
-        self.verdicts[key] = replace(verdict, deed=Deed.FAILED, why=why)
+        self._vain[key] = vain = self._vain.get(key, FailedTries()).again(self.now())
+        self.verdicts[key] = replace(verdict, deed=Action.FAILED, why=why)
         again = "" if self._is_single else f"; again in {vain.due_at - self.now():.0f} s"
         _log.error("%s %s: it could not be reaped: %s%s", *key, why, again)
 
@@ -335,14 +335,14 @@ class Janitor:
         key = (verdict.kind, verdict.name)
         self.verdicts[key] = verdict
         thing = f"{verdict.kind or 'lock'} {verdict.name}"
-        if verdict.deed is Deed.FLAG:
+        if verdict.deed is Action.FLAG:
             holder = f" by process {verdict.pid}" if verdict.pid else ""
             self._say(logging.WARNING, key, verdict.deed, f"{thing}: {verdict.why}{holder}; left alone")
-        elif verdict.deed is Deed.SKIP:
+        elif verdict.deed is Action.SKIP:
             self._say(logging.WARNING, key, verdict.why, f"{thing}: skipped: {verdict.why}")
         else:
             self._said.pop(key, None)
-        if verdict.deed is Deed.TIDY and not self.options.dry:
+        if verdict.deed is Action.TIDY and not self.options.dry:
             _log.info("%s: its file is removed: %s", thing, verdict.why)
 
     def _say(self, level: int, key: tuple[str, str], what: object, words: str) -> None:

@@ -16,7 +16,7 @@ from queue_workflows.db.line import Line
 _log = logging.getLogger(__name__)
 
 
-class Herald:
+class FinishedRunHooks:
     """Delivers when it is rung, and in any case after each `poll_s`."""
 
     def __init__(

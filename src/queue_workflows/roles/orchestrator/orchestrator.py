@@ -28,7 +28,7 @@ from queue_workflows.engine.upkeep.retention import Pruning
 from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.runs.parked import ParkedJobRepository
-from queue_workflows.roles.connection import Reach
+from queue_workflows.roles.connection import RoleConnection
 from queue_workflows.roles.loop import Halt
 from queue_workflows.roles.probes.health import Pulse
 from queue_workflows.settings import Settings
@@ -79,7 +79,7 @@ class Orchestrator:
         self._on_news = on_news
         self._pruning = Pruning(settings)
         self._rng = rng or Random()  # noqa: S311
-        self._reach = Reach(connect, role="orchestrator", wait=listener.wait, rng=self._rng)
+        self._reach = RoleConnection(connect, role="orchestrator", wait=listener.wait, rng=self._rng)
         self._dispatcher: Dispatcher | None = None
         self._main_at = time.monotonic()
         self._upkeep_at = self._prune_at = 0.0

@@ -24,7 +24,7 @@ from queue_workflows.host.processes.tree_by_mark import hide_memory
 from queue_workflows.roles.heartbeat_pipe import told
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.loop import Halt
-from queue_workflows.roles.orchestrator.finished_run_hooks import Herald
+from queue_workflows.roles.orchestrator.finished_run_hooks import FinishedRunHooks
 from queue_workflows.roles.orchestrator.orchestrator import (
     CHANNEL,
     STALE_TIMES,
@@ -118,11 +118,11 @@ def _prepare_schema(database: Database, options: OrchestratorOptions) -> None:
     db.wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
 
 
-def _herald(database: Database, settings: Settings, redactor: Redactor) -> Herald:
+def _herald(database: Database, settings: Settings, redactor: Redactor) -> FinishedRunHooks:
     def told(connection: psycopg.Connection[Any]) -> int:
         return deliver(connection, current_config().run_finished_hooks, settings, redactor)
 
-    return Herald(
+    return FinishedRunHooks(
         lambda: database.connect(autocommit=True),
         told,
         poll_s=settings.poll_s,

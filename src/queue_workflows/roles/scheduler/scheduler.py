@@ -30,7 +30,7 @@ from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ExitCode
 from queue_workflows.models import Schedule
 from queue_workflows.repositories.schedules.ticks import Planned, Tick, TickRepository
-from queue_workflows.roles.connection import Reach
+from queue_workflows.roles.connection import RoleConnection
 from queue_workflows.roles.loop import Halt, Waiter
 from queue_workflows.roles.probes.health import Pulse
 from queue_workflows.settings import Settings
@@ -80,7 +80,7 @@ class Scheduler:
         self._declaring = declaring
         self._task_options = task_options
         self._rng = rng or Random()  # noqa: S311
-        self._reach = Reach(connect, role="scheduler", wait=waiter.wait, rng=self._rng)
+        self._reach = RoleConnection(connect, role="scheduler", wait=waiter.wait, rng=self._rng)
         # Until when a schedule is left alone that could not be planned or inserted.
         self._aside: dict[str, float] = {}
         self._main_at = time.monotonic()

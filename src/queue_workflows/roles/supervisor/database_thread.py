@@ -57,7 +57,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Burial:
+class DeadWorker:
     """A worker that has ended; `crashed` if its job may have caused it, `how` in words.
 
     Of its jobs only those that it had `begun` can have; empty where that is not known.
@@ -86,7 +86,7 @@ class Pace:
         return min(self.retry_most, self.retry_first * 2.0 ** min(failures - 1, 30))
 
 
-class Bookkeeper(threading.Thread):
+class DatabaseThread(threading.Thread):
     """Buries and looks; `connect` gives an autocommit connection, `tell` is called after each round.
 
     `errand` is what somebody else has to do at the database in each of them.
@@ -113,7 +113,7 @@ class Bookkeeper(threading.Thread):
         self._now = now
         self._wake = threading.Event()
         self._guard = threading.Lock()
-        self._burials: list[Burial] = []
+        self._burials: list[DeadWorker] = []
         # Of those that have yet to be buried, also if that failed half-way.
         self._held_jobs: set[str] = set()
         self._verdicts: dict[str, bool] = {}
@@ -125,7 +125,7 @@ class Bookkeeper(threading.Thread):
         self.wanted = Wanted()
         self.signs = Signs()
 
-    def bury(self, burial: Burial) -> None:
+    def bury(self, burial: DeadWorker) -> None:
         """Take back what this worker held, soon."""
         with self._guard:
             self._burials.append(burial)
@@ -194,7 +194,7 @@ class Bookkeeper(threading.Thread):
                 left = True
         return left
 
-    def _buried(self, burial: Burial) -> bool:
+    def _buried(self, burial: DeadWorker) -> bool:
         """Take back what can be had; a session that the dead worker left may still hold a row's lock."""
         crashed = burial.crashed and burial.ended_at - self._steady_since >= burial.lease_s
         with self._line.asking() as connection:
@@ -224,7 +224,7 @@ class Bookkeeper(threading.Thread):
         self._held_jobs.discard(burial.worker_id)
         return True
 
-    def _judge(self, burial: Burial, *, died_of_jobs: bool, is_over: bool) -> None:
+    def _judge(self, burial: DeadWorker, *, died_of_jobs: bool, is_over: bool) -> None:
         """Say once whether a worker died of its jobs: that it did as soon as it is known, else at the end."""
         if died_of_jobs or is_over:
             with self._guard:

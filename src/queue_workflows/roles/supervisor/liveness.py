@@ -36,7 +36,7 @@ class _Life:
     seen: datetime | None = None
 
 
-class Vigil:
+class Liveness:
     """Remembers when each worker was last heard of; told the time by what it is given."""
 
     def __init__(self, *, stale_s: float, first_s: float) -> None:

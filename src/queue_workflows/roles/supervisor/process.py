@@ -8,7 +8,7 @@ from queue_workflows.db.engine import Database
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles.loop import Halt, Waiter
-from queue_workflows.roles.supervisor.database_thread import Bookkeeper, Pace
+from queue_workflows.roles.supervisor.database_thread import DatabaseThread, Pace
 from queue_workflows.roles.supervisor.gpu_placement import Placement
 from queue_workflows.roles.supervisor.restarts import Restarts
 from queue_workflows.roles.supervisor.slots import EachDevice, Spec, worth_a_spare
@@ -40,7 +40,7 @@ def supervise(
     with Waiter() as waiter, Database.open(db_url, role="supervisor", settings=settings) as database:
         halt = Halt(waiter.ring)
         placement = Placement.of(settings, each, waiter.ring)
-        bookkeeper = Bookkeeper(
+        bookkeeper = DatabaseThread(
             lambda: database.connect(autocommit=True),
             host_label=settings.host_label,
             max_crashes=settings.max_crashes,

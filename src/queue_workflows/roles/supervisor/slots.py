@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes.launcher import Started
-from queue_workflows.roles.heartbeat_pipe import Lifeline
+from queue_workflows.roles.heartbeat_pipe import HeartbeatPipe
 from queue_workflows.roles.loop import Urgency
 from queue_workflows.roles.tree_end_thread import Sweep
 from queue_workflows.telemetry.hw.device import Device
@@ -91,7 +91,7 @@ class Life:
     ended_at: float = 0.0
     asked: Urgency = Urgency.NONE
     sweep: Sweep | None = None
-    lifeline: Lifeline | None = None
+    lifeline: HeartbeatPipe | None = None
     killed: bool = False
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from queue_workflows.host.processes.launcher import Child, spawn
-from queue_workflows.roles.heartbeat_pipe import PIPE, Lifeline
+from queue_workflows.roles.heartbeat_pipe import PIPE, HeartbeatPipe
 from queue_workflows.roles.supervisor.gpu_placement import Handover
 from queue_workflows.roles.supervisor.slots import RoleSpec, Spec
 from queue_workflows.settings import Settings
@@ -24,7 +24,7 @@ def started(
     given: Handover,
     settings: Settings,
     now: float,
-) -> tuple[Child, Lifeline | None]:
+) -> tuple[Child, HeartbeatPipe | None]:
     """The child, in its environment what it is `told`; and the lifeline of one that sends no heartbeat."""
     env = {**given.environ, **told}
     with output as stream:
@@ -32,7 +32,7 @@ def started(
             held = given.descriptors
             child = spawn(command, env=env, stdout=stream, stderr=stream, pass_fds=held, with_last_word=True)
             return child, None
-        lifeline = Lifeline(now, stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
+        lifeline = HeartbeatPipe(now, stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
         env[PIPE] = str(lifeline.fd)
         try:
             own = [lifeline.fd]

@@ -39,9 +39,9 @@ from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles import loop
 from queue_workflows.roles.identity import given_to
 from queue_workflows.roles.loop import Halt, Urgency, Waiter
-from queue_workflows.roles.supervisor.database_thread import Bookkeeper, Burial, Wanted
+from queue_workflows.roles.supervisor.database_thread import DatabaseThread, DeadWorker, Wanted
 from queue_workflows.roles.supervisor.gpu_placement import Placement
-from queue_workflows.roles.supervisor.liveness import Signs, Vigil
+from queue_workflows.roles.supervisor.liveness import Liveness, Signs
 from queue_workflows.roles.supervisor.restarts import Next, Restarts, acted_on, crashed, describe
 from queue_workflows.roles.supervisor.single_job_processes import Isolation
 from queue_workflows.roles.supervisor.slots import Life, Slot, Spec, slots_of
@@ -78,7 +78,7 @@ class Supervisor:
         *,
         command_for: Callable[[Spec], Sequence[str]],
         settings: Settings,
-        bookkeeper: Bookkeeper,
+        bookkeeper: DatabaseThread,
         waiter: Waiter,
         halt: Halt,
         spares: Spares[Spec],
@@ -103,7 +103,7 @@ class Supervisor:
         self._late = late
         self._now = now
         self._chance = chance
-        self._vigil = Vigil(stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
+        self._vigil = Liveness(stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
         self._isolation = Isolation(
             now,
             spares.can_fork,
@@ -274,7 +274,7 @@ class Supervisor:
             blamed = crashed(status) and self._kill_at is None
             lease_s = self._settings.lease_for(slot.spec.queue)
             begun = life.child.begun()
-            self._bookkeeper.bury(Burial(life.worker_id, life.ended_at, lease_s, blamed, how, begun))
+            self._bookkeeper.bury(DeadWorker(life.worker_id, life.ended_at, lease_s, blamed, how, begun))
             slot.unexplained = {*slot.unexplained, life.worker_id} if blamed else set()
         lived_s = life.ended_at - life.started_at
         say = _log.info if status == ExitCode.DONE or self._obeyed else _log.warning

@@ -36,11 +36,11 @@ from queue_workflows.roles.process_exit import bear_mark, leaving_after
 from queue_workflows.roles.schema_check import is_as_shipped
 from queue_workflows.roles.worker.common.leftover_processes import end_all
 from queue_workflows.roles.worker.common.lifecycle import WorkerOptions, family_of
-from queue_workflows.roles.worker.common.parts import Outfit
-from queue_workflows.roles.worker.common.side_connection import Aside
-from queue_workflows.roles.worker.concurrent.background_hooks import HookCrew
+from queue_workflows.roles.worker.common.parts import WorkerParts
+from queue_workflows.roles.worker.common.side_connection import SideConnection
+from queue_workflows.roles.worker.concurrent.background_hooks import HookWorker
 from queue_workflows.roles.worker.concurrent.event_loop import SharedLoop
-from queue_workflows.roles.worker.concurrent.worker import Crew
+from queue_workflows.roles.worker.concurrent.worker import ConcurrentWorker
 from queue_workflows.roles.worker.guardian.guardian import Guardian
 from queue_workflows.roles.worker.single import MIN_SCHEMA, Worker
 from queue_workflows.settings import Settings
@@ -120,10 +120,10 @@ def _models_of(queue: str, settings: Settings) -> ModelCache | None:
     )
 
 
-def _worker_of(outfit: Outfit, *, is_crew: bool) -> Crew | Worker:
+def _worker_of(outfit: WorkerParts, *, is_crew: bool) -> ConcurrentWorker | Worker:
     if outfit.hooks is not None:
-        return HookCrew(outfit, outfit.hooks)
-    return Crew(outfit) if is_crew else Worker(outfit)
+        return HookWorker(outfit, outfit.hooks)
+    return ConcurrentWorker(outfit) if is_crew else Worker(outfit)
 
 
 def _affinity_of(models: ModelCache, settings: Settings, options: WorkerOptions) -> Affinity | None:
@@ -196,7 +196,7 @@ def _work(
             is_barred=_bar_of(loop, identity),
         )
         guardians.append(guardian)
-        aside = Aside(
+        aside = SideConnection(
             lambda: database.connect(autocommit=True, hot=True),
             guardian.holdings.holds,
             on_failure=guardian.damage.leave_if_at_fault,
@@ -212,7 +212,7 @@ def _work(
             patience_s=settings.stale_heartbeat_s,
             poll_s=settings.poll_s,
         )
-        outfit = Outfit.of(
+        outfit = WorkerParts.of(
             database, settings, options, guardian=guardian, listener=listener, loop=loop, aside=aside
         )
         status = ExitCode.FAILED

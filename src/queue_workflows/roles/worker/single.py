@@ -29,9 +29,9 @@ from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.host.processes.lease_timer import boottime
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
-from queue_workflows.roles.worker.common.parts import Outfit
+from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.common.run_job import Performed
-from queue_workflows.roles.worker.common.unknown_tasks import PuttingAside
+from queue_workflows.roles.worker.common.unknown_tasks import UnknownTasks
 from queue_workflows.roles.worker.concurrent.suspect_isolation import SuspectsTurn
 from queue_workflows.states import WorkerState
 
@@ -45,7 +45,7 @@ _FIRST_LOOK_S: Final = 0.005
 class Worker:
     """The main thread's loop; what it shares with the guardian is in the guardian."""
 
-    def __init__(self, outfit: Outfit) -> None:
+    def __init__(self, outfit: WorkerParts) -> None:
         self._settings = outfit.settings
         self._options = outfit.options
         self._guardian = outfit.guardian
@@ -63,7 +63,7 @@ class Worker:
         self._duty = outfit.duty
         self._left = outfit.leftovers(is_crew=False)
         self._suspects_turn = SuspectsTurn(outfit.rng)
-        self._unknown = PuttingAside(outfit.options.queue)
+        self._unknown = UnknownTasks(outfit.options.queue)
 
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""

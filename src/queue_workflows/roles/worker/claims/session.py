@@ -38,7 +38,7 @@ from queue_workflows.repositories.limits.lanes import LANE_DELAY_S, LIMIT_FULL, 
 from queue_workflows.repositories.limits.slots import Slot, SlotRepository, Want
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob, Fence
 from queue_workflows.repositories.sql.pipeline_commits import in_one_round_trip
-from queue_workflows.roles.worker.claims.terms import Terms
+from queue_workflows.roles.worker.claims.terms import ClaimTerms
 from queue_workflows.states import JobStatus
 
 _log = logging.getLogger(__name__)
@@ -67,10 +67,10 @@ class Asked(NamedTuple):
     is_full: bool = False
 
 
-class Intake:
+class ClaimSession:
     """Claims and ends on one connection, by one thread; lives as long as the connection."""
 
-    def __init__(self, terms: Terms, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, terms: ClaimTerms, connection: psycopg.Connection[Any]) -> None:
         self._terms = terms
         self._kept = terms.kept
         self._locks = terms.locks

@@ -15,21 +15,21 @@ from queue_workflows.repositories.claims.end import Ended, Ending
 from queue_workflows.repositories.claims.unread_claims import UNREADABLE
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.repositories.sql.pipeline_commits import in_one_round_trip
-from queue_workflows.roles.worker.claims.session import Intake
-from queue_workflows.roles.worker.claims.terms import Terms
+from queue_workflows.roles.worker.claims.session import ClaimSession
+from queue_workflows.roles.worker.claims.terms import ClaimTerms
 
 
-def intake_on(terms: Terms, connection: psycopg.Connection[Any]) -> Intake:
+def intake_on(terms: ClaimTerms, connection: psycopg.Connection[Any]) -> ClaimSession:
     """The intake that a worker on these terms has."""
     if terms.affinity is None:
-        return Intake(terms, connection)
-    return WarmIntake(terms, terms.affinity, connection)
+        return ClaimSession(terms, connection)
+    return ModelClaimSession(terms, terms.affinity, connection)
 
 
-class WarmIntake(Intake):
+class ModelClaimSession(ClaimSession):
     """Ends and claims are two statements in one round trip, so that there is one claim and not four."""
 
-    def __init__(self, terms: Terms, affinity: Affinity, connection: psycopg.Connection[Any]) -> None:
+    def __init__(self, terms: ClaimTerms, affinity: Affinity, connection: psycopg.Connection[Any]) -> None:
         super().__init__(terms, connection)
         self._preferred = affinity
         self._warm = AffinityRepository(connection)

@@ -18,7 +18,7 @@ from queue_workflows.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ClaimTerms:
     """What a worker claims, as which worker, and for how long at a time."""
 
     repository: type[ClaimableRepository[Any, Any]]

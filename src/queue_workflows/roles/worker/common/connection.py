@@ -24,7 +24,7 @@ from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.claims.repository import ClaimableRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
-from queue_workflows.roles.worker.claims.session import Intake
+from queue_workflows.roles.worker.claims.session import ClaimSession
 from queue_workflows.roles.worker.claims.session_by_model import intake_on
 from queue_workflows.roles.worker.guardian.guardian import Guardian
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 _RETRY_S: Final = 0.5
 
 
-class Touch:
+class WorkerConnection:
     """The main thread's connection, and what to do when it is lost."""
 
     def __init__(
@@ -54,13 +54,13 @@ class Touch:
         self._listener = listener
         self._marks = marks
         self._rng = rng
-        self._intake: Intake | None = None
+        self._intake: ClaimSession | None = None
 
     def connected(self) -> AskingConnection:
         """For what else the main thread asks."""
         return self._line.connected()
 
-    def intake(self) -> Intake:
+    def intake(self) -> ClaimSession:
         """The jobs of this worker's queue, on the connection of the moment."""
         if self._intake is None:
             self._intake = intake_on(self._guardian.terms, self._line.connected())

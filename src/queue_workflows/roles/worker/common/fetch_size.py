@@ -21,7 +21,7 @@ _FIRST_PAUSE_S: Final = 0.02
 _PART: Final = 100
 
 
-class Appetite:
+class FetchSize:
     """Of one worker; `had` is how many jobs it has taken so far, `now` the monotonic clock."""
 
     def __init__(self, concurrency: int) -> None:

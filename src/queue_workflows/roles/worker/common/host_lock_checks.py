@@ -8,18 +8,18 @@ from typing import Final
 from queue_workflows.engine.limits.held_host_locks import LOOK_EVERY_S
 from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK, HostLockRepository
 from queue_workflows.repositories.sql.checks import ELSEWHERE
-from queue_workflows.roles.worker.claims.terms import Terms
-from queue_workflows.roles.worker.common.connection import Touch
-from queue_workflows.roles.worker.guardian.held_jobs import Holdings
+from queue_workflows.roles.worker.claims.terms import ClaimTerms
+from queue_workflows.roles.worker.common.connection import WorkerConnection
+from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
 
 # How soon to look again for jobs that another host leaves to those where their lock is free.
 ELSEWHERE_EVERY_S: Final = 2.0
 
 
-class LockLook:
+class HostLockChecks:
     """Of one worker, in its main thread, between two jobs."""
 
-    def __init__(self, terms: Terms, holdings: Holdings, touch: Touch) -> None:
+    def __init__(self, terms: ClaimTerms, holdings: HeldJobs, touch: WorkerConnection) -> None:
         self._queue = terms.queue
         self._host = terms.host
         self._locks = terms.locks

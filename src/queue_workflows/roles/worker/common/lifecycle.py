@@ -22,10 +22,10 @@ from queue_workflows.errors import ExitCode, QwfError
 from queue_workflows.repositories.claims.hold_lease import Control
 from queue_workflows.repositories.sql.families import INGEST, NODE, Family
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
-from queue_workflows.roles.worker.common.connection import Touch
-from queue_workflows.roles.worker.common.fetch_size import Appetite
-from queue_workflows.roles.worker.common.host_lock_checks import LockLook
-from queue_workflows.roles.worker.common.run_job import Performer
+from queue_workflows.roles.worker.common.connection import WorkerConnection
+from queue_workflows.roles.worker.common.fetch_size import FetchSize
+from queue_workflows.roles.worker.common.host_lock_checks import HostLockChecks
+from queue_workflows.roles.worker.common.run_job import JobRunner
 from queue_workflows.roles.worker.guardian.guardian import Guardian
 from queue_workflows.states import DesiredState, WorkerState
 
@@ -63,7 +63,7 @@ def family_of(queue: str) -> Family:
     return NODE if queue in RESERVED_QUEUES else INGEST
 
 
-class Duty:
+class WorkerLifecycle:
     """Asked by the main loop between two jobs, or two batches of them."""
 
     def __init__(
@@ -72,8 +72,8 @@ class Duty:
         *,
         guardian: Guardian,
         listener: Listener,
-        performer: Performer,
-        touch: Touch,
+        performer: JobRunner,
+        touch: WorkerConnection,
     ) -> None:
         self._options = options
         self._guardian = guardian
@@ -86,10 +86,10 @@ class Duty:
         self._is_large = False
         self._fetch_at = math.inf
         self._fetch_all_at = -math.inf
-        self._appetite = Appetite(options.concurrency)
+        self._appetite = FetchSize(options.concurrency)
         # What was loaded when something was fetched that was not for it alone.
         self._warm_before: list[str] | None = None
-        self._locks = LockLook(guardian.terms, guardian.holdings, touch)
+        self._locks = HostLockChecks(guardian.terms, guardian.holdings, touch)
         # What was left to another worker is looked at again, also where nobody polls.
         self._look_again_s = math.inf if guardian.terms.affinity is None else _LOOK_AGAIN_S
 

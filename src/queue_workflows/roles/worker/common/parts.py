@@ -14,7 +14,7 @@ from queue_workflows.db.listen import Listener
 from queue_workflows.engine.execution.executor import Loop
 from queue_workflows.engine.execution.guards import Budget, budget_of
 from queue_workflows.engine.execution.redaction import Redactor
-from queue_workflows.engine.limits.wait_loop import Errands
+from queue_workflows.engine.limits.wait_loop import DatabaseCalls
 from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.engine.upkeep.run_files import RUNS
 from queue_workflows.errors import HookError
@@ -22,11 +22,11 @@ from queue_workflows.host.directories.data import opened
 from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.sql.families import INGEST, Family
-from queue_workflows.roles.worker.common.connection import Touch
+from queue_workflows.roles.worker.common.connection import WorkerConnection
 from queue_workflows.roles.worker.common.leftover_processes import Leftovers
-from queue_workflows.roles.worker.common.lifecycle import Duty, WorkerOptions, family_of
-from queue_workflows.roles.worker.common.run_job import Performer
-from queue_workflows.roles.worker.common.side_connection import Aside
+from queue_workflows.roles.worker.common.lifecycle import WorkerLifecycle, WorkerOptions, family_of
+from queue_workflows.roles.worker.common.run_job import JobRunner
+from queue_workflows.roles.worker.common.side_connection import SideConnection
 from queue_workflows.roles.worker.guardian.guardian import Guardian
 from queue_workflows.settings import Settings
 from queue_workflows.states import JobFamily
@@ -41,7 +41,7 @@ _GRACE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outfit:
+class WorkerParts:
     """Shared by the main loop and nobody else, but for the guardian and `aside`."""
 
     settings: Settings
@@ -50,14 +50,14 @@ class Outfit:
     budget: Budget
     guardian: Guardian
     listener: Listener
-    aside: Aside
+    aside: SideConnection
     windows: Windows
     marks: Marks
     rng: Random
     redactor: Redactor
-    touch: Touch
-    performer: Performer
-    duty: Duty
+    touch: WorkerConnection
+    performer: JobRunner
+    duty: WorkerLifecycle
     hooks: HookRunner | None
 
     @classmethod
@@ -70,13 +70,13 @@ class Outfit:
         guardian: Guardian,
         listener: Listener,
         loop: Loop,
-        aside: Aside,
+        aside: SideConnection,
     ) -> Self:
         """Everything for a worker of this queue; its async jobs run on `loop`."""
         family, rng = family_of(options.queue), Random()  # noqa: S311
         marks = Marks(settings.poll_s, passes_by=family is INGEST)
         redactor = Redactor(secrets_of(database.params))
-        touch = Touch(
+        touch = WorkerConnection(
             lambda: database.connect(autocommit=True, hot=True),
             guardian=guardian,
             listener=listener,
@@ -84,7 +84,7 @@ class Outfit:
             rng=rng,
         )
         hooks = _hooks_of(database, settings, guardian, aside, redactor)
-        performer = Performer(
+        performer = JobRunner(
             settings,
             connected=touch.connected,
             loop=loop,
@@ -104,7 +104,7 @@ class Outfit:
             listener=listener,
             aside=aside,
             windows=Windows(
-                Errands(aside.ask, on_failure=guardian.damage.leave_if_at_fault),
+                DatabaseCalls(aside.ask, on_failure=guardian.damage.leave_if_at_fault),
                 guardian.terms.kept,
                 guardian.terms.locks,
                 lease_s=guardian.holdings.lease_s,
@@ -114,7 +114,9 @@ class Outfit:
             redactor=redactor,
             touch=touch,
             performer=performer,
-            duty=Duty(options, guardian=guardian, listener=listener, performer=performer, touch=touch),
+            duty=WorkerLifecycle(
+                options, guardian=guardian, listener=listener, performer=performer, touch=touch
+            ),
             hooks=hooks,
         )
 
@@ -125,7 +127,7 @@ class Outfit:
 
 
 def _hooks_of(
-    database: Database, settings: Settings, guardian: Guardian, aside: Aside, redactor: Redactor
+    database: Database, settings: Settings, guardian: Guardian, aside: SideConnection, redactor: Redactor
 ) -> HookRunner | None:
     """What runs the hooks of a worker of theirs; imported for it alone, as others start often."""
     if guardian.identity.queue != HOOKS_QUEUE:

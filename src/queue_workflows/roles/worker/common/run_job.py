@@ -59,7 +59,7 @@ class Performed(NamedTuple):
     counts: bool
 
 
-class Performer:
+class JobRunner:
     """Knows what the host app wired in; `has_loaded` tells whether some of it may stay in this process."""
 
     def __init__(

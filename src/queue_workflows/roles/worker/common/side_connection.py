@@ -29,7 +29,7 @@ T = TypeVar("T")
 _RETRY_S: Final = 0.5
 
 
-class Aside:
+class SideConnection:
     """Asks for any number of threads; `holds` says whether a job is this worker's still."""
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import Final
 from queue_workflows import clock as time
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
-from queue_workflows.roles.worker.common.connection import Touch
+from queue_workflows.roles.worker.common.connection import WorkerConnection
 from queue_workflows.roles.worker.common.run_job import UNKNOWN_DELAY_S
 
 # So many found at once are a crowd, of which there may be more: what others fetch for themselves is less.
@@ -21,7 +21,7 @@ CROWD: Final = 1_000
 QUIET_S: Final = 5.0
 
 
-class PuttingAside:
+class UnknownTasks:
     """The tasks of one queue that a worker met and does not know."""
 
     def __init__(self, queue: str) -> None:
@@ -39,7 +39,7 @@ class PuttingAside:
         if now >= self._quiet_until.get(task_name, -math.inf):
             self._met.add(task_name)
 
-    def put_aside(self, touch: Touch) -> None:
+    def put_aside(self, touch: WorkerConnection) -> None:
         """Some thousand, from the head of the queue; not due any more when there was no crowd."""
         try:
             found = touch.repository().put_aside(

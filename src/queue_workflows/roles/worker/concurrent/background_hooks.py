@@ -20,9 +20,9 @@ from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes import last_word
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
-from queue_workflows.roles.worker.common.parts import Outfit
-from queue_workflows.roles.worker.concurrent.job_threads import Hands
-from queue_workflows.roles.worker.concurrent.worker import Crew
+from queue_workflows.roles.worker.common.parts import WorkerParts
+from queue_workflows.roles.worker.concurrent.job_threads import JobThreads
+from queue_workflows.roles.worker.concurrent.worker import ConcurrentWorker
 
 if TYPE_CHECKING:
     from queue_workflows.hooks.performing import HookRunner
@@ -37,7 +37,7 @@ class Background:
 
     def __init__(
         self,
-        outfit: Outfit,
+        outfit: WorkerParts,
         runner: HookRunner,
         *,
         perform: Callable[[HeldJob], None],
@@ -58,7 +58,7 @@ class Background:
         self.is_empty = False
         # Behind the places of the foreground.
         first = outfit.options.concurrency
-        self.hands = Hands(
+        self.hands = JobThreads(
             self._most,
             perform=perform,
             ring=outfit.listener.interrupt,
@@ -147,10 +147,10 @@ def _is_background(held: HeldJob) -> bool:
     return bool(getattr(held.job, "background", False))
 
 
-class HookCrew(Crew):
+class HookWorker(ConcurrentWorker):
     """A crew whose background jobs stand beside it."""
 
-    def __init__(self, outfit: Outfit, runner: HookRunner) -> None:
+    def __init__(self, outfit: WorkerParts, runner: HookRunner) -> None:
         super().__init__(outfit)
         self._background = Background(
             outfit,
@@ -203,7 +203,7 @@ class HookCrew(Crew):
 
     def _await(self, timeout: float) -> None:
         hands, left = self._background.hands, self._background.next_at() - time.monotonic()
-        hands.awaited(lambda: super(HookCrew, self)._await(min(timeout, left)))
+        hands.awaited(lambda: super(HookWorker, self)._await(min(timeout, left)))
 
     def _listen(self, timeout: float) -> None:
         was_empty = self._is_empty

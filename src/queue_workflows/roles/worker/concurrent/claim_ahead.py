@@ -33,7 +33,7 @@ GIVE_BACK_AFTER_S: Final = 0.1
 _REMEMBERED: Final = 4
 
 
-class Room:
+class ClaimAhead:
     """What is known of the pace of `threads` threads."""
 
     def __init__(self, threads: int) -> None:

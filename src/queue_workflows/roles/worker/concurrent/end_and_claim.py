@@ -29,8 +29,8 @@ from queue_workflows.host.processes.lease_timer import boottime
 from queue_workflows.repositories.claims.end import Ended, Ending
 from queue_workflows.repositories.claims.unusable_rows import Faults, faults_of
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
-from queue_workflows.roles.worker.claims.session import Asked, Intake
-from queue_workflows.roles.worker.common.parts import Outfit
+from queue_workflows.roles.worker.claims.session import Asked, ClaimSession
+from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.states import JobStatus
 
 _log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class _Unread:
     Loaded it has `accepted` and `jobs`; once it `has_begun`, those are in good hands.
     """
 
-    intake: Intake
+    intake: ClaimSession
     asked: Asked
     ended: list[HeldJob]
     reading: float
@@ -75,10 +75,10 @@ class _Unread:
     has_begun: bool = False
 
 
-class Exchange:
+class EndAndClaim:
     """The main thread's; what has ended is put to `unwritten`."""
 
-    def __init__(self, outfit: Outfit, taking: Taking) -> None:
+    def __init__(self, outfit: WorkerParts, taking: Taking) -> None:
         self.unwritten: list[HeldJob] = []
         self._taking = taking
         self._guardian = outfit.guardian

@@ -27,7 +27,7 @@ from queue_workflows.roles.worker.concurrent.event_loop import at_hand
 _log = logging.getLogger(__name__)
 
 
-class Hands:
+class JobThreads:
     """At most `most` jobs at once; `perform` writes into a held job how it ended, and raises nothing."""
 
     def __init__(

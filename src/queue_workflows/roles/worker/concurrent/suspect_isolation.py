@@ -34,7 +34,7 @@ _LONGEST_PATIENCE_S: Final = 3600.0
 _WORKED_BETWEEN: Final = 4
 
 
-class Solitude:
+class SuspectIsolation:
     """Whether to empty the hands, or to look whether there is a reason to."""
 
     def __init__(self, poll_s: float, *, is_last: bool = False, rng: Random | None = None) -> None:

@@ -42,13 +42,13 @@ from queue_workflows.host.processes import last_word
 from queue_workflows.repositories.claims.begins import Rules, begin
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob
-from queue_workflows.roles.worker.common.parts import Outfit
+from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.common.run_job import Performed
-from queue_workflows.roles.worker.common.unknown_tasks import PuttingAside
-from queue_workflows.roles.worker.concurrent.claim_ahead import Room
-from queue_workflows.roles.worker.concurrent.end_and_claim import Exchange
-from queue_workflows.roles.worker.concurrent.job_threads import Hands
-from queue_workflows.roles.worker.concurrent.suspect_isolation import Solitude
+from queue_workflows.roles.worker.common.unknown_tasks import UnknownTasks
+from queue_workflows.roles.worker.concurrent.claim_ahead import ClaimAhead
+from queue_workflows.roles.worker.concurrent.end_and_claim import EndAndClaim
+from queue_workflows.roles.worker.concurrent.job_threads import JobThreads
+from queue_workflows.roles.worker.concurrent.suspect_isolation import SuspectIsolation
 from queue_workflows.states import JobStatus, WorkerState
 
 _log = logging.getLogger(__name__)
@@ -61,10 +61,10 @@ _NEVER: Final = float("inf")
 _FAILING_GRACE_S: Final = 1.0
 
 
-class Crew:
+class ConcurrentWorker:
     """The main thread's loop; what it shares with the guardian is in the guardian."""
 
-    def __init__(self, outfit: Outfit) -> None:
+    def __init__(self, outfit: WorkerParts) -> None:
         self._settings = outfit.settings
         self._options = outfit.options
         self._queue = outfit.options.queue
@@ -81,7 +81,7 @@ class Crew:
         self._touch = outfit.touch
         self._performer = outfit.performer
         self._duty = outfit.duty
-        self.hands = Hands(
+        self.hands = JobThreads(
             outfit.options.concurrency,
             perform=self._perform,
             ring=outfit.listener.interrupt,
@@ -89,10 +89,12 @@ class Crew:
         )
         # Of hooks nothing is left.
         self._left = outfit.leftovers(is_crew=True) if outfit.hooks is None else None
-        self._room = Room(outfit.options.concurrency)
-        self._solitude = Solitude(outfit.settings.poll_s, is_last=outfit.hooks is None, rng=outfit.rng)
-        self._unknown = PuttingAside(outfit.options.queue)
-        self._exchange = Exchange(outfit, self)
+        self._room = ClaimAhead(outfit.options.concurrency)
+        self._solitude = SuspectIsolation(
+            outfit.settings.poll_s, is_last=outfit.hooks is None, rng=outfit.rng
+        )
+        self._unknown = UnknownTasks(outfit.options.queue)
+        self._exchange = EndAndClaim(outfit, self)
         # What the last claims have shown: nothing for who has others beside it, nothing for who is alone.
         self._is_empty = self._is_empty_alone = False
         self._look_at = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Lock
 
 
-class Turns:
+class FairMutex:
     """A lock whose owner, the main thread, takes it again and again: who waits for it has the next turn."""
 
     def __init__(self) -> None:

@@ -48,16 +48,16 @@ from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.probes.health import Pulse
 from queue_workflows.roles.process_exit import die_of, end_children, execute_anew
 from queue_workflows.roles.process_exit import leave as leave_process
-from queue_workflows.roles.worker.claims.session import Intake
-from queue_workflows.roles.worker.claims.terms import Terms
-from queue_workflows.roles.worker.guardian.claim_mutex import Turns
+from queue_workflows.roles.worker.claims.session import ClaimSession
+from queue_workflows.roles.worker.claims.terms import ClaimTerms
+from queue_workflows.roles.worker.guardian.claim_mutex import FairMutex
 from queue_workflows.roles.worker.guardian.heartbeat import Telling
-from queue_workflows.roles.worker.guardian.held_jobs import Holdings
+from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
 from queue_workflows.roles.worker.guardian.lost_leases import LostLeases
 from queue_workflows.roles.worker.guardian.outage import OutageWatch
-from queue_workflows.roles.worker.guardian.process_damage import Damage
+from queue_workflows.roles.worker.guardian.process_damage import ProcessDamage
 from queue_workflows.roles.worker.guardian.stop_requests import StopRequests
-from queue_workflows.roles.worker.guardian.stop_signals import Hearing
+from queue_workflows.roles.worker.guardian.stop_signals import StopSignals
 from queue_workflows.roles.worker.guardian.verdicts import FLUSH_S, MAIN_PATIENCE_S, Judge
 from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState, WorkerState
@@ -128,9 +128,9 @@ class Guardian:
         """
         self.identity = identity
         self.settings = settings
-        self.terms = Terms.of(identity, settings, repository, models, affinity)
-        self.holdings = Holdings(deadman, self.terms.lease_s)
-        self.claiming = Turns()
+        self.terms = ClaimTerms.of(identity, settings, repository, models, affinity)
+        self.holdings = HeldJobs(deadman, self.terms.lease_s)
+        self.claiming = FairMutex()
         self.is_claiming = False
         self.stopping: int | None = None
         self.wish: Control | None = None
@@ -164,8 +164,8 @@ class Guardian:
             has_hooks=identity.queue == HOOKS_QUEUE,
             launcher_pid=launcher_pid,
         )
-        self.hearing = Hearing(self._stop_is_asked)
-        self.damage = Damage(self.hearing, self.holdings)
+        self.hearing = StopSignals(self._stop_is_asked)
+        self.damage = ProcessDamage(self.hearing, self.holdings)
         self._thread = threading.Thread(target=self._run, name="qwf-guardian", daemon=True)
 
     # What the main thread calls.
@@ -361,7 +361,7 @@ class Guardian:
         due = self.holdings.due(reading, self._renew_s)
         if not due:
             return
-        alive = Intake(self.terms, self.connected()).renew(due)
+        alive = ClaimSession(self.terms, self.connected()).renew(due)
         self.holdings.renewed([held for held in due if held.job.id in alive], reading)
         for held in due:
             if alive.get(held.job.id) is not None:

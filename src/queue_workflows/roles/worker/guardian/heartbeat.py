@@ -15,7 +15,7 @@ from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.roles.identity import Identity, versions
-from queue_workflows.roles.worker.guardian.held_jobs import Holdings
+from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
 from queue_workflows.settings import Settings
 from queue_workflows.states import WorkerState
 
@@ -44,7 +44,7 @@ class Telling:
     """The heartbeats of one worker; told by the thread that guards, whose state any thread may change."""
 
     def __init__(
-        self, identity: Identity, settings: Settings, holdings: Holdings, models: ModelCache | None = None
+        self, identity: Identity, settings: Settings, holdings: HeldJobs, models: ModelCache | None = None
     ) -> None:
         self._identity = identity
         self._holdings = holdings

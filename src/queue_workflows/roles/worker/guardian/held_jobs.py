@@ -17,7 +17,7 @@ from queue_workflows.host.processes.lease_timer import DeadMan, boottime
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 
 
-class Holdings:
+class HeldJobs:
     """What is held, for the thread that works and the thread that guards."""
 
     def __init__(self, deadman: DeadMan, lease_s: float) -> None:
@@ -156,7 +156,7 @@ class Holdings:
 class _Bounded:
     """As a class, because it is on the way from a wake to the job, where a generator costs three times it."""
 
-    def __init__(self, holdings: Holdings, when: Callable[[Callable[[], None]], None] | None) -> None:
+    def __init__(self, holdings: HeldJobs, when: Callable[[Callable[[], None]], None] | None) -> None:
         self._holdings = holdings
         self._when = when
 

@@ -18,7 +18,7 @@ import psycopg
 from queue_workflows.repositories.claims.end import Ending, end_statement
 from queue_workflows.repositories.limits.slots import free_statement
 from queue_workflows.repositories.sql.pipeline import send
-from queue_workflows.roles.worker.claims.terms import Terms
+from queue_workflows.roles.worker.claims.terms import ClaimTerms
 from queue_workflows.states import JobStatus
 
 # How long the kernel may take to accept it.
@@ -32,7 +32,7 @@ def begins_again(ending: Ending) -> bool:
 
 
 def last_message(
-    terms: Terms, connection: psycopg.Connection[Any], endings: Sequence[Ending]
+    terms: ClaimTerms, connection: psycopg.Connection[Any], endings: Sequence[Ending]
 ) -> Callable[[], None]:
     """What sends these endings, with the slots of their jobs, in one transaction."""
     if not endings:

@@ -10,7 +10,7 @@ import psycopg
 from queue_workflows.db.failures import DATABASE_AWAY
 from queue_workflows.repositories.claims.withdraw_doubts import withdraw_doubts
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
-from queue_workflows.roles.worker.guardian.held_jobs import Holdings
+from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
 
 _log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 class LostLeases:
     """Added to from any thread, cleared in that of the guardian."""
 
-    def __init__(self, holdings: Holdings) -> None:
+    def __init__(self, holdings: HeldJobs) -> None:
         self._holdings = holdings
         self._lost: list[ClaimedJob] = []
 

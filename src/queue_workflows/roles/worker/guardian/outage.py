@@ -30,7 +30,7 @@ from queue_workflows.engine.execution.guards import HeldJob, next_verdict_at
 from queue_workflows.engine.limits.held_slots import KeptSlots
 from queue_workflows.host.processes.lease_timer import DeadMan, announce, boottime
 from queue_workflows.repositories.sql.families import BY_NAME
-from queue_workflows.roles.worker.guardian.held_jobs import Holdings
+from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _NAMED = 5
 class OutageWatch:
     """One thread, from a worker's first claim to its end; it never waits for the database."""
 
-    def __init__(self, holdings: Holdings, deadman: DeadMan, kept: KeptSlots) -> None:
+    def __init__(self, holdings: HeldJobs, deadman: DeadMan, kept: KeptSlots) -> None:
         self._holdings = holdings
         self._deadman = deadman
         self._kept = kept

@@ -16,8 +16,8 @@ from queue_workflows.db.exhaustion import is_exhausted, is_of_this_process
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes import last_word
 from queue_workflows.roles.process_exit import leave
-from queue_workflows.roles.worker.guardian.held_jobs import Holdings
-from queue_workflows.roles.worker.guardian.stop_signals import Hearing
+from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
+from queue_workflows.roles.worker.guardian.stop_signals import StopSignals
 
 _log = logging.getLogger(__name__)
 
@@ -26,10 +26,10 @@ _OURS: Final = "qwf-"
 _CLOSED: Final = "the descriptors of this process were closed"
 
 
-class Damage:
+class ProcessDamage:
     """Looked for by any thread of a worker, but for `after_job`."""
 
-    def __init__(self, hearing: Hearing, holdings: Holdings) -> None:
+    def __init__(self, hearing: StopSignals, holdings: HeldJobs) -> None:
         self._hearing = hearing
         self._holdings = holdings
         self._leaving = threading.Lock()

@@ -20,7 +20,7 @@ from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.host.processes import last_word
 from queue_workflows.host.processes.harden import ASKED, ENDING, LEFT_ALONE
-from queue_workflows.roles.worker.guardian.held_jobs import Holdings
+from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class StopRequests:
     """The guardian's, in its thread."""
 
     def __init__(
-        self, holdings: Holdings, *, grace_s: float, asked_s: float, has_hooks: bool, launcher_pid: int | None
+        self, holdings: HeldJobs, *, grace_s: float, asked_s: float, has_hooks: bool, launcher_pid: int | None
     ) -> None:
         """Hooks are asked to end `asked_s` before the grace is over."""
         self._holdings = holdings

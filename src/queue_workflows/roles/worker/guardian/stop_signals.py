@@ -21,20 +21,20 @@ from types import FrameType
 from typing import Any, Final
 
 from queue_workflows.db.exhaustion import has_room
-from queue_workflows.db.joining import Bell
+from queue_workflows.db.joining import Wakeup
 from queue_workflows.host.processes.harden import ASKED, LEFT_ALONE, RETIRE, hearable
 
 _NOTHING: Final = b"\0"
 _DEFAULTS: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler}
 
 
-class Hearing:
+class StopSignals:
     """From `begin` to `close` the stop signals come here; both are for the main thread."""
 
     def __init__(self, in_main: Callable[[int], None]) -> None:
         """`in_main` is called by the handler, in the main thread, as soon as that runs Python."""
         self._in_main = in_main
-        self._bell = Bell()
+        self._bell = Wakeup()
         self._before: dict[int, Any] = {}
         self._masks: dict[int, set[int]] = {}
 
@@ -108,7 +108,7 @@ class Hearing:
         self._in_main(number)
 
 
-_hearing: Final[weakref.WeakSet[Hearing]] = weakref.WeakSet()
+_hearing: Final[weakref.WeakSet[StopSignals]] = weakref.WeakSet()
 
 
 def _before_fork() -> None:

@@ -24,10 +24,10 @@ from queue_workflows.errors import ExitCode, PayloadError
 from queue_workflows.host.processes.harden import exit_code_of
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.roles.process_exit import end_children
-from queue_workflows.roles.worker.claims.session import Intake
-from queue_workflows.roles.worker.claims.terms import Terms
-from queue_workflows.roles.worker.guardian.claim_mutex import Turns
-from queue_workflows.roles.worker.guardian.held_jobs import Holdings
+from queue_workflows.roles.worker.claims.session import ClaimSession
+from queue_workflows.roles.worker.claims.terms import ClaimTerms
+from queue_workflows.roles.worker.guardian.claim_mutex import FairMutex
+from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
 from queue_workflows.roles.worker.guardian.last_message import begins_again, last_message
 from queue_workflows.roles.worker.guardian.stop_requests import StopRequests
 from queue_workflows.settings import Settings
@@ -54,9 +54,9 @@ class Guarding(Protocol):
     """What a judge needs of its guardian."""
 
     settings: Settings
-    holdings: Holdings
-    terms: Terms
-    claiming: Turns
+    holdings: HeldJobs
+    terms: ClaimTerms
+    claiming: FairMutex
     stopping: int | None
     stops: StopRequests
     jobs_done: int
@@ -214,7 +214,7 @@ class Judge:
     def _write(self, endings: Sequence[Ending], *, is_counted: bool) -> None:
         if not endings:
             return
-        intake = Intake(self._guardian.terms, self._guardian.connected())
+        intake = ClaimSession(self._guardian.terms, self._guardian.connected())
         try:
             intake.end(endings, is_counted=is_counted, keeps_locks=True)
         except DATABASE_AWAY:
