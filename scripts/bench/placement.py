@@ -19,8 +19,8 @@ from bench.models import LOADS, PLACE, SCALE
 from bench.servers import said
 from bench.workers import supervising
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
-from queue_workflows.repositories.claims.claim import PRIORITIES
 from queue_workflows.repositories.claims.claim_by_model import AffinityRepository, Preference
+from queue_workflows.repositories.sql.low_water_marks import PRIORITIES
 
 WORKERS: Final = 4
 CLAIMS: Final = 50

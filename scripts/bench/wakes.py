@@ -18,7 +18,8 @@ from bench.figures import Figure, percentile
 from bench.measuring import Bench
 from bench.workers import ONE_AT_A_TIME, environment, working
 from queue_workflows.db.listen import ADVERTISE
-from queue_workflows.repositories.claims.claim import CLAIM, UNMARKED, claim_params
+from queue_workflows.repositories.claims.claim import CLAIM, claim_params
+from queue_workflows.repositories.sql.low_water_marks import UNMARKED
 
 ENQUEUE: Final = "INSERT INTO ingest_jobs (task_name, queue) VALUES ('clock', 'fetch') RETURNING id"
 RESULT: Final = "SELECT result FROM ingest_jobs WHERE id = %s AND status = 'completed'"

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 ENGINE_VERSION_TABLE: Final = "queue_schema_version"
 GPU_QUEUE: Final = "gpu"
-RESERVED_QUEUES: Final = frozenset({"cpu", GPU_QUEUE, "hooks"})
+HOOKS_QUEUE: Final = "hooks"
+RESERVED_QUEUES: Final = frozenset({"cpu", GPU_QUEUE, HOOKS_QUEUE})
 DEFAULT_INGEST_QUEUES: Final = frozenset({"fetch", "load"})
 EMBEDDED: Final = "embedded server"
 _PACKAGE: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"

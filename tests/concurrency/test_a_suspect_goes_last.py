@@ -14,8 +14,8 @@ from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.repositories import NodeJobRepository
-from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.sql.checks import PayloadLimits
+from queue_workflows.repositories.sql.low_water_marks import Marks
 from queue_workflows.roles.worker.claims.session_by_model import ModelClaimSession
 from queue_workflows.roles.worker.claims.terms import ClaimTerms
 

@@ -13,7 +13,6 @@ from support.plans import explain
 
 from queue_workflows.db.pins import PLANNER
 from queue_workflows.repositories import RunRepository
-from queue_workflows.repositories.claims.claim import PRIORITIES
 from queue_workflows.repositories.claims.claim_by_model import (
     CLAIM_WARM,
     LOOKED_AT,
@@ -21,6 +20,7 @@ from queue_workflows.repositories.claims.claim_by_model import (
     Preference,
     claim_params,
 )
+from queue_workflows.repositories.sql.low_water_marks import PRIORITIES
 
 TABLE = "workflow_node_jobs"
 ROWS, MODELS, WARM = 60_000, 500, ("m7", "m8", "m9", "none")

@@ -11,8 +11,9 @@ from support.plans import explain
 from queue_workflows.db.pins import PLANNER
 from queue_workflows.repositories import Ending, Fence
 from queue_workflows.repositories.claims import end as ends
-from queue_workflows.repositories.claims.claim import UNMARKED, claim_params
+from queue_workflows.repositories.claims.claim import claim_params
 from queue_workflows.repositories.claims.end import alike_params, end_params
+from queue_workflows.repositories.sql.low_water_marks import UNMARKED
 from queue_workflows.states import JobStatus
 
 BATCH = 300

@@ -10,7 +10,7 @@ from support.jobs import Jobs, jobs_of
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories import Marks
-from queue_workflows.repositories.claims.claim import PRIORITIES
+from queue_workflows.repositories.sql.low_water_marks import PRIORITIES
 
 
 @pytest.fixture(params=["node", "ingest"])

@@ -16,10 +16,12 @@ from queue_workflows.db.pins import PLANNER, Timeouts
 from queue_workflows.repositories import Ending, Fence, Marks, RunRepository
 from queue_workflows.repositories.claims import by_host_lock, claim, hold_lease, operator_verbs, sweep
 from queue_workflows.repositories.claims import end as ends
-from queue_workflows.repositories.claims.claim import PRIORITIES, UNMARKED, claim_params
-from queue_workflows.repositories.claims.end import end_params, fence_params, id_array, texts
+from queue_workflows.repositories.claims.claim import claim_params
+from queue_workflows.repositories.claims.end import end_params
 from queue_workflows.repositories.claims.sweep_look import LOOK
 from queue_workflows.repositories.reports import explain_job
+from queue_workflows.repositories.sql.arrays import fence_params, id_array, texts
+from queue_workflows.repositories.sql.low_water_marks import PRIORITIES, UNMARKED
 from queue_workflows.states import JobStatus
 
 FINISHED = 150_000

@@ -16,10 +16,10 @@ from queue_workflows.db.asking import AskingConnection
 from queue_workflows.db.engine import Database
 from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.repositories import ClaimedJob, IngestJobRepository
-from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.claims.unusable_rows import Faults, faults_of
 from queue_workflows.repositories.limits.slots import SlotRepository, Want
 from queue_workflows.repositories.sql.checks import PayloadLimits
+from queue_workflows.repositories.sql.low_water_marks import Marks
 from queue_workflows.roles.worker.claims import session
 from queue_workflows.roles.worker.claims.session import ClaimSession
 from queue_workflows.roles.worker.claims.terms import ClaimTerms

@@ -14,12 +14,12 @@ from support.plans import as_prepared, explain
 from queue_workflows.db.pins import PLANNER
 from queue_workflows.repositories import Fence
 from queue_workflows.repositories.claims import sweep
-from queue_workflows.repositories.claims.end import id_array, texts
 from queue_workflows.repositories.jobs import ingest
 from queue_workflows.repositories.limits import lane_turns, lanes, slots
 from queue_workflows.repositories.limits.lane_turns import NEAR, Reached
 from queue_workflows.repositories.limits.lanes import admit_params
 from queue_workflows.repositories.limits.slots import Want
+from queue_workflows.repositories.sql.arrays import id_array, texts
 from queue_workflows.states import JobFamily
 
 KEYS = 10_000

@@ -12,8 +12,8 @@ from support.plans import explain
 
 from queue_workflows.repositories import audit_log
 from queue_workflows.repositories.claims import operator_verbs
-from queue_workflows.repositories.claims.end import id_array
 from queue_workflows.repositories.jobs import nodes
+from queue_workflows.repositories.sql.arrays import id_array
 from queue_workflows.repositories.workers import obedience
 
 STORED = (

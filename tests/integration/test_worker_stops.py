@@ -22,7 +22,7 @@ from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.engine.outcomes import Stop
 from queue_workflows.host.processes.lease_timer import DeadMan, boottime
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
-from queue_workflows.repositories.claims.hold_lease import Control
+from queue_workflows.repositories.workers.control import Control
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.worker.guardian.guardian import Guardian
 from queue_workflows.settings import Settings

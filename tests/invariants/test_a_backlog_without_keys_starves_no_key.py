@@ -12,10 +12,10 @@ from support.jobs import Jobs, jobs_of
 from support.limited import CLEAR_LIMITS, Hand, cap, hand, where
 
 from queue_workflows.engine.limits.lane_upkeep import LaneWalk, admit
-from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.limits.lane_turns import NEAR
 from queue_workflows.repositories.limits.lanes import FRONT
 from queue_workflows.repositories.sql.families import BY_NAME
+from queue_workflows.repositories.sql.low_water_marks import Marks
 
 KEY = "host:example.org"
 BATCH = 8

@@ -7,7 +7,8 @@ from support.jobs import Jobs, jobs_of
 from support.plans import explain
 
 from queue_workflows.repositories import Marks
-from queue_workflows.repositories.claims.claim import CLAIM, UNMARKED, claim_params
+from queue_workflows.repositories.claims.claim import CLAIM, claim_params
+from queue_workflows.repositories.sql.low_water_marks import UNMARKED
 
 
 @pytest.mark.parametrize("family", ["node", "ingest"])

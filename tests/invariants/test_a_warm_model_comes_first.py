@@ -15,8 +15,8 @@ from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.repositories import HeartbeatRepository
-from queue_workflows.repositories.claims.claim import PRIORITIES
 from queue_workflows.repositories.claims.claim_by_model import AffinityRepository, Preference, WarmClaim
+from queue_workflows.repositories.sql.low_water_marks import PRIORITIES
 
 
 class Gpu:

@@ -19,12 +19,13 @@ from queue_workflows.hooks.attempting import HookTerms
 from queue_workflows.hooks.performing import HookRunner
 from queue_workflows.hooks.places import run_directory
 from queue_workflows.repositories.claims.by_host_lock import PROMOTE
-from queue_workflows.repositories.claims.claim import UNMARKED, claim_params
+from queue_workflows.repositories.claims.claim import claim_params
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.claims.hold_lease import PUT_LOCKED_HOOKS_ASIDE
 from queue_workflows.repositories.jobs.hooks import CLAIM, CLAIM_BEHIND, LET_GO, HookJobRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
+from queue_workflows.repositories.sql.low_water_marks import UNMARKED
 from queue_workflows.states import JobStatus
 
 NODES = [

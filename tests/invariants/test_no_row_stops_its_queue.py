@@ -25,12 +25,12 @@ from support.workers import patiently, running_worker, until
 from queue_workflows import submit_input
 from queue_workflows.errors import QwfError
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob, RunRepository
-from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.jobs.ingest_rows import IngestRows
 from queue_workflows.repositories.limits.lane_turns import Reached
 from queue_workflows.repositories.limits.lanes import LaneRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
+from queue_workflows.repositories.sql.low_water_marks import Marks
 from queue_workflows.workflow.spec import load_document
 
 TABLES = ("ingest_jobs", "workflow_node_jobs", "workflow_runs", "workflow_input_submissions")

@@ -13,9 +13,9 @@ from support.jobs import QUEUES, ending
 
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.repositories import ClaimedJob, IngestJobRepository, LimitRepository, NodeJobRepository
-from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
+from queue_workflows.repositories.sql.low_water_marks import Marks
 from queue_workflows.roles.worker.claims.session import ClaimSession
 from queue_workflows.roles.worker.claims.terms import ClaimTerms
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from queue_workflows.repositories.claims.claim import PRIORITIES, UNMARKED, Marks
+from queue_workflows.repositories.sql.low_water_marks import PRIORITIES, UNMARKED, Marks
 
 
 def got(*jobs: tuple[int, int]) -> list[Any]:

@@ -18,8 +18,8 @@ from __future__ import annotations
 from math import inf
 
 from queue_workflows.gpu.cache import ModelCache
-from queue_workflows.repositories.claims.claim import PRIORITIES
 from queue_workflows.repositories.claims.claim_by_model import First, Preference
+from queue_workflows.repositories.sql.low_water_marks import PRIORITIES
 
 
 class Affinity:

@@ -21,13 +21,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.discovery import Hook, discover_hooks, overlooked
 from queue_workflows.hooks.plugin_config import load_plugin_config
 
 _log = logging.getLogger(__name__)
 
-QUEUE: Final = "hooks"
 SEQUENTIAL_STEPS: Final = frozenset({5})
 SEAL: Final = "seal"
 # Behind the ten that a file's name can say.
@@ -124,7 +124,7 @@ class _Nodes:
     def _node(self, hook: Hook, step: int, before: Sequence[str]) -> dict[str, Any]:
         return {
             "id": self._id(hook),
-            "queue": QUEUE,
+            "queue": HOOKS_QUEUE,
             "module": hook.name,
             "plugin": hook.plugin,
             "step": step,

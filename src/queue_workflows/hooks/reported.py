@@ -7,13 +7,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.hooks.files import Digests, digest_of
 from queue_workflows.hooks.record_types import RecordContext
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, BinaryRepository, Installed, hold_key
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.workers.machines import MachineRepository
 
-HOOKS_QUEUE: Final = "hooks"
 # What handlers of one output know of each other: its `Checksums`.
 CHECKSUMS: Final = "checksums"
 # Of the programs that an output names, how many bytes are read.

@@ -1,8 +1,7 @@
 """The SQL: named constants, then verbs on the caller's connection; they decide nothing and never commit."""
 
-from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.claims.end import Ended, Ending, error_entry
-from queue_workflows.repositories.claims.hold_lease import Control, Watched
+from queue_workflows.repositories.claims.hold_lease import Watched
 from queue_workflows.repositories.claims.sweep import Reclaimed
 from queue_workflows.repositories.hooks.binaries import BinaryRepository
 from queue_workflows.repositories.hooks.records import HookRecordRepository
@@ -20,7 +19,8 @@ from queue_workflows.repositories.runs.runs import FinishedRun, ParentNode, RunR
 from queue_workflows.repositories.schedules.schedules import ScheduleRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob, Fence
-from queue_workflows.repositories.workers.control import Cleared, WorkerControlRepository
+from queue_workflows.repositories.sql.low_water_marks import Marks
+from queue_workflows.repositories.workers.control import Cleared, Control, WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.machines import MachineRepository
 

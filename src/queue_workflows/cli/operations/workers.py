@@ -24,8 +24,7 @@ from queue_workflows.cli.shared.operator import (
 from queue_workflows.config import effective_settings, is_known_queue
 from queue_workflows.errors import ExitCode
 from queue_workflows.models import WorkerControl
-from queue_workflows.repositories.claims.hold_lease import Control
-from queue_workflows.repositories.workers.control import WorkerControlRepository
+from queue_workflows.repositories.workers.control import Control, WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import Obedience, Standing
 from queue_workflows.repositories.workers.quarantine import QuarantineRepository

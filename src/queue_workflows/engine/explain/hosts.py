@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from queue_workflows.config import HOOKS_QUEUE as QUEUE
 from queue_workflows.engine.explain.history import Reason
 from queue_workflows.models import WorkflowNodeJob
-from queue_workflows.repositories.jobs.hooks import QUEUE
 from queue_workflows.repositories.reports.explain_job import Circumstances
 from queue_workflows.repositories.workers.obedience import Standing
 

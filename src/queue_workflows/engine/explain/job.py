@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from queue_workflows.config import RESERVED_QUEUES
+from queue_workflows.config import HOOKS_QUEUE, RESERVED_QUEUES
 from queue_workflows.engine.explain.history import (
     Event,
     Reason,
@@ -32,12 +32,11 @@ from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.models import IngestJob, WorkerControl, WorkflowNodeJob
 from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK
-from queue_workflows.repositories.claims.hold_lease import Control
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, waited_for
-from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.limits.lanes import LIMIT_FULL
 from queue_workflows.repositories.reports.explain_job import COUNTED_AHEAD, Circumstances, Limit
 from queue_workflows.repositories.sql.families import NODE
+from queue_workflows.repositories.workers.control import Control
 from queue_workflows.repositories.workers.obedience import Standing
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, DesiredState, JobStatus, WorkerState
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from queue_workflows.errors import LeaseLost
-from queue_workflows.repositories.claims.end import fence_params
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import fence_params
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import BY_NAME, per_family

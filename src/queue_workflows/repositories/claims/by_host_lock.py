@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import psycopg
 
+from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories.claims.claim import CLAIMING, KINDS, claim_params, with_claimed
-from queue_workflows.repositories.claims.end import texts
 from queue_workflows.repositories.claims.hold_lease import PUT_LOCKED_ASIDE, PUT_LOCKED_HOOKS_ASIDE
-from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.checks import ELSEWHERE
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob, loaded
 from queue_workflows.repositories.sql.connection import Handle, Statements

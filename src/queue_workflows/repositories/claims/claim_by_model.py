@@ -20,8 +20,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from queue_workflows.models import WorkflowNodeJob
 from queue_workflows.repositories.claims.claim import CLAIMABLE, CLAIMING, with_claimed
-from queue_workflows.repositories.claims.end import array, texts
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import array, texts
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob, loaded
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import NODE, per_family

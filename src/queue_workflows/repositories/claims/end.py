@@ -20,13 +20,13 @@ from typing import Any, Final, Generic, NamedTuple
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories.claims.claim import CLAIMING, NEXT, with_claimed
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import _NOTHING, array, fence_params, texts
 from queue_workflows.repositories.sql.claimed_job import C, Fence
-from queue_workflows.repositories.sql.families import LARGEST_ID, Family, per_family
+from queue_workflows.repositories.sql.families import Family, per_family
 from queue_workflows.states import MOVES, JobStatus
 
 ERROR_TEXT: Final = 2_000
 ERROR_TRACE: Final = 8_000
-_NOTHING: Final = "{}"
 _BECOMES: Final = {title: moves.get(JobStatus.RUNNING, frozenset()) for title, moves in MOVES.items()}
 _WITH_RESULT: Final = frozenset({JobStatus.COMPLETED, JobStatus.SKIPPED, JobStatus.AWAITING_INPUT})
 
@@ -297,40 +297,6 @@ def alike_params(family: Family, endings: Sequence[Ending]) -> dict[str, Any]:
         "key": ending.hold_key or "",
         "progress": ending.progress or "",
     }
-
-
-def fence_params(fences: Sequence[Fence]) -> dict[str, Any]:
-    """The arrays of some fences."""
-    if not fences:
-        return {"ids": _NOTHING, "attempts": _NOTHING, "workers": _NOTHING}
-    ids, attempts, workers = zip(*fences, strict=True)
-    return {
-        "ids": array(map(str, ids)),
-        "attempts": array(map(str, attempts)),
-        # Nearly always one worker's own.
-        "workers": array([_quoted(workers[0])] * len(workers))
-        if workers.count(workers[0]) == len(workers)
-        else texts(workers),
-    }
-
-
-def id_array(ids: Iterable[int]) -> str:
-    """Ids in order, each once."""
-    return array(str(check.whole("id", each, 1, LARGEST_ID)) for each in sorted(set(ids)))
-
-
-def array(words: Iterable[str]) -> str:
-    """An array as the server reads it; the driver would type it by what is in it, a plan for each type."""
-    return "{" + ",".join(words) + "}"
-
-
-def texts(values: Iterable[str]) -> str:
-    """An array of texts as the server reads it."""
-    return array([_quoted(value) for value in values])
-
-
-def _quoted(value: str) -> str:
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _check(family: Family, ending: Ending) -> None:

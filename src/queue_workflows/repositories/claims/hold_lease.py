@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Final
 
 from queue_workflows.repositories.sql.families import NODE, per_family
-from queue_workflows.repositories.workers.control import HOLDS, STRICTEST_FIRST, VERSION
-from queue_workflows.states import DesiredState
+from queue_workflows.repositories.workers.control import HOLDS, STRICTEST_FIRST, VERSION, Control
 
 # given: the fences.
 _GIVEN: Final = """given AS MATERIALIZED (
@@ -112,19 +110,6 @@ LEFT JOIN LATERAL (
     strictest_first=STRICTEST_FIRST,
     version=VERSION,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Control:
-    """What an operator wants of a worker now, with the row that says so."""
-
-    desired: DesiredState
-    version: int
-    host_label: str
-    queue: str
-    reason: str | None
-    actor: str
-    expires_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from queue_workflows.repositories.claims.end import id_array
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import id_array
 from queue_workflows.repositories.sql.families import NODE, per_family
 from queue_workflows.states import JOB_TERMINAL, MOVES, JobStatus
 

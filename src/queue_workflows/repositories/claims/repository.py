@@ -13,27 +13,26 @@ from queue_workflows.models.base import Base
 from queue_workflows.repositories.claims import claim as claiming
 from queue_workflows.repositories.claims import end as ending
 from queue_workflows.repositories.claims import hold_lease, operator_verbs, sweep
-from queue_workflows.repositories.claims.claim import UNMARKED
 from queue_workflows.repositories.claims.end import (
     Ended,
     Ending,
     Unread,
     accepted_of,
     error_entry,
-    fence_params,
     given_params,
-    id_array,
     is_better_apart,
-    texts,
 )
-from queue_workflows.repositories.claims.hold_lease import Control, Watched
+from queue_workflows.repositories.claims.hold_lease import Watched
 from queue_workflows.repositories.claims.sweep import Reclaimed
 from queue_workflows.repositories.claims.unread_claims import claim_rows
 from queue_workflows.repositories.limits import lanes
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import fence_params, id_array, texts
 from queue_workflows.repositories.sql.claimed_job import C, Fence, loaded
 from queue_workflows.repositories.sql.families import Family
+from queue_workflows.repositories.sql.low_water_marks import UNMARKED
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Repository
+from queue_workflows.repositories.workers.control import Control
 from queue_workflows.settings import check_queue_name
 from queue_workflows.states import JOB_TERMINAL, DesiredState, JobStatus
 

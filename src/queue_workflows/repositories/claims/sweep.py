@@ -30,9 +30,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queue_workflows.repositories.claims.end import texts
 from queue_workflows.repositories.limits.lanes import LANE_RUN_AT, LIMIT_FULL, to_the_lane
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.families import IN_TURN, per_family
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
 from queue_workflows.settings import check_queue_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from queue_workflows.repositories.claims.end import array, fence_params
+from queue_workflows.repositories.sql.arrays import array, fence_params
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import BY_NAME, per_family

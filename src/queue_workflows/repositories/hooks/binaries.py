@@ -15,8 +15,9 @@ from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import LeaseLost
 from queue_workflows.models import Binary
-from queue_workflows.repositories.claims.end import ERROR_TEXT, texts
+from queue_workflows.repositories.claims.end import ERROR_TEXT
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import BinaryStatus
 

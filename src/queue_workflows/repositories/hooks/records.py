@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from queue_workflows.errors import LeaseLost
 from queue_workflows.models import HookRecord
-from queue_workflows.repositories.claims.end import array, texts
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import array, texts
 from queue_workflows.repositories.sql.claimed_job import Fence
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import JobFamily

@@ -16,16 +16,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 from queue_workflows.repositories.claims.claim import CLAIMING, with_claimed
-from queue_workflows.repositories.claims.end import alike_and_claim, any_and_claim, texts
+from queue_workflows.repositories.claims.end import alike_and_claim, any_and_claim
 from queue_workflows.repositories.claims.repository import Claims
 from queue_workflows.repositories.claims.sweep import PROMOTE_HELD, SHARED_BEFORE, TRUSTED, promotion_params
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob, Fence
 from queue_workflows.repositories.sql.families import NODE, per_family
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
-
-QUEUE: Final = "hooks"
 
 # seen: the first jobs that nobody else is claiming, within a priority those of this host's runs before those
 # of runs that are no host's yet, or are this one's since; each is looked up, where by EXISTS all of them may

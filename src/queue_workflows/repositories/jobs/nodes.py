@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.models import WorkflowNodeJob
-from queue_workflows.repositories.claims.end import id_array
 from queue_workflows.repositories.claims.operator_verbs import COUNTED
 from queue_workflows.repositories.claims.repository import ClaimableRepository, Claims
 from queue_workflows.repositories.jobs.bulk_insert import (
@@ -24,6 +23,7 @@ from queue_workflows.repositories.jobs.bulk_insert import (
 from queue_workflows.repositories.jobs.bulk_insert_with_lanes import NTH, with_lanes
 from queue_workflows.repositories.limits.lanes import to_the_lane
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import id_array
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 from queue_workflows.repositories.sql.columns import Columns
 from queue_workflows.repositories.sql.families import NODE

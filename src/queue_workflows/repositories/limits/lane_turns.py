@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from queue_workflows.repositories.claims.claim import PRIORITIES, UNMARKED, Marks, marks_text
 from queue_workflows.repositories.sql.families import per_family
+from queue_workflows.repositories.sql.low_water_marks import PRIORITIES, UNMARKED, Marks, marks_text
 
 # How far it is looked for a place, how many move up at once, and who has fewer in front stays.
 NEAR: Final = 128

@@ -17,8 +17,8 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.models import LimitSlot
-from queue_workflows.repositories.claims.end import array, fence_params, texts
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import array, fence_params, texts
 from queue_workflows.repositories.sql.claimed_job import Fence
 from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
 from queue_workflows.repositories.sql.families import ASYNCHRONOUSLY, per_family

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 
+from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.models import (
     AuditLog,
     Binary,
@@ -22,10 +23,9 @@ from queue_workflows.models import (
 )
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.claims.by_host_lock import HostLockRepository, LockHolder
-from queue_workflows.repositories.claims.claim import CLAIMABLE, CLAIMABLE_ALONE, PRIORITIES
+from queue_workflows.repositories.claims.claim import CLAIMABLE, CLAIMABLE_ALONE
 from queue_workflows.repositories.claims.sweep import DUE, LAPSED
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, BinaryRepository
-from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.limits.caps import LimitRepository
@@ -34,6 +34,7 @@ from queue_workflows.repositories.limits.overview import LimitLineRepository
 from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import INGEST, NODE, Family, per_family
+from queue_workflows.repositories.sql.low_water_marks import PRIORITIES
 from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import Standing

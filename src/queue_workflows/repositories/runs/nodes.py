@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from queue_workflows.models import WorkflowNode
-from queue_workflows.repositories.claims.end import array, texts
+from queue_workflows.repositories.sql.arrays import array, texts
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.states import NODE_OVER, NodeState
 from queue_workflows.workflow.progress import Counters

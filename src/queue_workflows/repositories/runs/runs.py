@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 from sqlalchemy.orm.attributes import set_committed_value
 
 from queue_workflows.models import WorkflowRun, uuid7
-from queue_workflows.repositories.claims.end import array, texts
 from queue_workflows.repositories.jobs.bulk_insert import insert_or_find
 from queue_workflows.repositories.sql import checks as check
+from queue_workflows.repositories.sql.arrays import array, texts
 from queue_workflows.repositories.sql.columns import CHUNK_BYTES, CHUNK_ROWS
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import RunStatus

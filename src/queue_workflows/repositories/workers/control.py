@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import PayloadError
@@ -100,6 +101,19 @@ DELETE FROM worker_control AS wish USING lapsed
 WHERE wish.host_label = lapsed.host_label AND wish.queue = lapsed.queue
 RETURNING wish.version
 """.replace("{lapsed}", _LAPSED)
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """What an operator wants of a worker now, with the row that says so."""
+
+    desired: DesiredState
+    version: int
+    host_label: str
+    queue: str
+    reason: str | None
+    actor: str
+    expires_at: datetime | None
 
 
 class Cleared(NamedTuple):

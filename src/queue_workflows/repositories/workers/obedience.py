@@ -9,8 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from queue_workflows.repositories.claims.hold_lease import Control
-from queue_workflows.repositories.workers.control import HOLDS, STRICTEST_FIRST
+from queue_workflows.repositories.workers.control import HOLDS, STRICTEST_FIRST, Control
 from queue_workflows.states import DesiredState, JobFamily, WorkerState
 
 # worker: who beat, on this host and queue, where `*` is any. control: what it has to obey now, by the words

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from queue_workflows import clock as time
 from queue_workflows import db
-from queue_workflows.config import GPU_QUEUE, current_config, keep_directory
+from queue_workflows.config import GPU_QUEUE, HOOKS_QUEUE, current_config, keep_directory
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
 from queue_workflows.engine.execution.executor import EventLoop, Loop
@@ -23,7 +23,6 @@ from queue_workflows.host.processes.harden import bound_to_launcher
 from queue_workflows.host.processes.lease_timer import DeadMan
 from queue_workflows.host.processes.tree_by_mark import hide_memory
 from queue_workflows.repositories.claims.repository import ClaimableRepository
-from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.jobs.ingest import IngestJobRepository
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository

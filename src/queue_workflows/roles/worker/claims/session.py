@@ -27,7 +27,6 @@ from queue_workflows.engine.limits.held_host_locks import BEHIND_S, HELD_S
 from queue_workflows.engine.outcomes import Stop
 from queue_workflows.engine.telemetry import count_claimed, count_ended, count_held
 from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK, HostLockRepository, keys_of
-from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.claims.end import Ended, Ending
 from queue_workflows.repositories.claims.sweep import RECLAIMED_AT_ONCE
 from queue_workflows.repositories.claims.unread_claims import UNREADABLE
@@ -37,6 +36,7 @@ from queue_workflows.repositories.limits.lane_turns import Reached
 from queue_workflows.repositories.limits.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository, counted
 from queue_workflows.repositories.limits.slots import Slot, SlotRepository, Want
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob, Fence
+from queue_workflows.repositories.sql.low_water_marks import Marks
 from queue_workflows.repositories.sql.pipeline_commits import in_one_round_trip
 from queue_workflows.roles.worker.claims.terms import ClaimTerms
 from queue_workflows.states import JobStatus

@@ -9,11 +9,11 @@ import psycopg
 
 from queue_workflows.engine.telemetry import count_ended
 from queue_workflows.gpu.affinity import Affinity
-from queue_workflows.repositories.claims.claim import PAST_ALL, Marks
 from queue_workflows.repositories.claims.claim_by_model import AffinityRepository
 from queue_workflows.repositories.claims.end import Ended, Ending
 from queue_workflows.repositories.claims.unread_claims import UNREADABLE
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+from queue_workflows.repositories.sql.low_water_marks import PAST_ALL, Marks
 from queue_workflows.repositories.sql.pipeline_commits import in_one_round_trip
 from queue_workflows.roles.worker.claims.session import ClaimSession
 from queue_workflows.roles.worker.claims.terms import ClaimTerms

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.limits.held_slots import KeptSlots
 from queue_workflows.engine.limits.offered_host_locks import LockOffers
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.repositories.claims.repository import ClaimableRepository
-from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.roles.identity import Identity
 from queue_workflows.settings import Settings

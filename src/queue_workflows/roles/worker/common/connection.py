@@ -20,10 +20,10 @@ from queue_workflows.db.line import Line
 from queue_workflows.db.listen import Listener
 from queue_workflows.errors import DatabaseError, LeaseLost
 from queue_workflows.repositories.claims.begins import Rules, begin
-from queue_workflows.repositories.claims.claim import Marks
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.claims.repository import ClaimableRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+from queue_workflows.repositories.sql.low_water_marks import Marks
 from queue_workflows.roles.worker.claims.session import ClaimSession
 from queue_workflows.roles.worker.claims.session_by_model import intake_on
 from queue_workflows.roles.worker.guardian.guardian import Guardian

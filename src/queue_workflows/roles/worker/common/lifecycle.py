@@ -19,9 +19,9 @@ from queue_workflows.engine.node_inputs.loaded_model import UNKNOWN_MODEL
 from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode, QwfError
-from queue_workflows.repositories.claims.hold_lease import Control
 from queue_workflows.repositories.sql.families import INGEST, NODE, Family
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
+from queue_workflows.repositories.workers.control import Control
 from queue_workflows.roles.worker.common.connection import WorkerConnection
 from queue_workflows.roles.worker.common.fetch_size import FetchSize
 from queue_workflows.roles.worker.common.host_lock_checks import HostLockChecks

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
+from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.db.dsn import secrets_of
 from queue_workflows.db.engine import Database
 from queue_workflows.db.listen import Listener
@@ -19,9 +20,8 @@ from queue_workflows.engine.limits.windows import Windows
 from queue_workflows.engine.upkeep.run_files import RUNS
 from queue_workflows.errors import HookError
 from queue_workflows.host.directories.data import opened
-from queue_workflows.repositories.claims.claim import Marks
-from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
 from queue_workflows.repositories.sql.families import INGEST, Family
+from queue_workflows.repositories.sql.low_water_marks import Marks
 from queue_workflows.roles.worker.common.connection import WorkerConnection
 from queue_workflows.roles.worker.common.leftover_processes import Leftovers
 from queue_workflows.roles.worker.common.lifecycle import WorkerLifecycle, WorkerOptions, family_of

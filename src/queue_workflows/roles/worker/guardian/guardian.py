@@ -29,6 +29,7 @@ from typing import Any, Final, NoReturn
 import psycopg
 
 from queue_workflows import clock as time
+from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.db.failures import DATABASE_FAILED
 from queue_workflows.db.line import Line
 from queue_workflows.engine.execution.guards import HeldJob, next_verdict_at
@@ -41,9 +42,8 @@ from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.host.processes.harden import LEFT_ALONE, RETIRE
 from queue_workflows.host.processes.lease_timer import DeadMan, boottime
 from queue_workflows.host.processes.tree_by_mark import die_with_parent
-from queue_workflows.repositories.claims.hold_lease import Control
 from queue_workflows.repositories.claims.repository import ClaimableRepository
-from queue_workflows.repositories.jobs.hooks import QUEUE as HOOKS_QUEUE
+from queue_workflows.repositories.workers.control import Control
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.probes.health import Pulse
 from queue_workflows.roles.process_exit import die_of, end_children, execute_anew
