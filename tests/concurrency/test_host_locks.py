@@ -221,7 +221,7 @@ def test_waiting_ends_at_its_time_and_by_an_exception(
 
 UNLINKING_RACE = """
 import mmap, struct
-from queue_workflows.host import flock, locks
+from queue_workflows.host.locks import flock, lock as locks
 def then_yields(function):
     # The other gets its turn between any two steps, however busy the machine is.
     def both(*given, **named):

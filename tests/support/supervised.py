@@ -22,13 +22,13 @@ from support.workers import until
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 
 TESTS = Path(__file__).parents[1]
-# It beats in its lifeline alone, and holds nothing.
+# It beats in its heartbeat pipe alone, and holds nothing.
 ORCHESTRATOR = """
 import os, signal, sys, threading
-from queue_workflows.host import last_word
+from queue_workflows.host.processes import last_word
 from queue_workflows.host.processes.tree_by_mark import die_with_parent, take_launcher_pid
-from queue_workflows.roles import lifeline
-lifeline.EVERY_S = 0.1
+from queue_workflows.roles import heartbeat_pipe
+heartbeat_pipe.EVERY_S = 0.1
 asked = []
 def is_fine():
     asked.append(1)
@@ -38,7 +38,7 @@ def is_fine():
 stop = threading.Event()
 signal.signal(signal.SIGTERM, lambda *_: stop.set())
 die_with_parent(take_launcher_pid())
-with lifeline.told(is_fine, lambda: None):
+with heartbeat_pipe.told(is_fine, lambda: None):
     while not stop.wait(1): pass
 os.write(1, b"orchestrator stopping\\n")
 last_word.own.announce(0)

@@ -194,7 +194,7 @@ def test_a_module_imported_again_registers_its_tasks_again(
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(tasks, "test_registry", registry, raising=False)
     source = """
-from queue_workflows.engine import tasks
+from queue_workflows.engine.registry import tasks
 @tasks.test_registry.task("fetch", queue="fetch")
 def fetch(reason):
     return NUMBER
