@@ -229,6 +229,25 @@ def test_a_borrowed_connection_comes_back_as_it_was(empty: str) -> None:
     assert bootstrap(engine=engine) == []
 
 
+def test_a_lost_connection_is_not_made_anew_to_let_go_of_its_lock(empty: str) -> None:
+    """What is heard is the loss, also where the server takes nobody back for a while."""
+    connections: list[psycopg.Connection[tuple[object, ...]]] = []
+    is_away = threading.Event()
+
+    def connect() -> psycopg.Connection[tuple[object, ...]]:
+        if is_away.is_set():
+            raise DatabaseUnreachable("the database system is not yet accepting connections")
+        connections.append(psycopg.connect(empty))
+        return connections[-1]
+
+    engine = sa.create_engine("postgresql+psycopg://", creator=connect)
+    with pytest.raises(sa.exc.OperationalError, match="terminat"), migration_session(engine) as session:
+        query(empty, f"SELECT pg_terminate_backend({connections[0].info.backend_pid})")
+        is_away.set()
+        session.connection.exec_driver_sql("SELECT 1")
+    engine.dispose()
+
+
 AUTOCOMMIT = {
     "by SQLAlchemy": lambda dsn: sa.create_engine(
         "postgresql+psycopg://", creator=lambda: psycopg.connect(dsn), isolation_level="AUTOCOMMIT"

@@ -269,12 +269,23 @@ def take_lock(
 
 
 def release_lock(connection: sa.Connection) -> None:
-    """Let the next migration begin; a broken connection has done so already."""
+    """Let the next migration begin."""
+
+    def unlock() -> None:
+        connection.execute(UNLOCK, {"class": LOCK_CLASS, "key": LOCK_KEY})
+        connection.commit()
+
+    _at_last(connection, unlock)
+
+
+def _at_last(connection: sa.Connection, put_back: Callable[[], None]) -> None:
+    """Leave a session as it was; one that is lost took everything with it, and is not made anew for that."""
+    if connection.invalidated:
+        return
     with suppress(sa.exc.DBAPIError, sa.exc.InvalidRequestError):
         if connection.in_transaction():
             connection.rollback()
-        connection.execute(UNLOCK, {"class": LOCK_CLASS, "key": LOCK_KEY})
-        connection.commit()
+        put_back()
 
 
 def silent(_thing: Any) -> None:
@@ -361,10 +372,7 @@ def _settings(connection: sa.Connection, values: dict[str, str]) -> Iterator[Non
     try:
         yield
     finally:
-        with suppress(sa.exc.DBAPIError, sa.exc.InvalidRequestError):
-            if connection.in_transaction():
-                connection.rollback()
-            _set(connection, before)
+        _at_last(connection, partial(_set, connection, before))
 
 
 def _set(connection: sa.Connection, values: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from queue_workflows.errors import HookFailed
 from queue_workflows.repositories.claims.end import ERROR_TEXT, ERROR_TRACE, error_entry
 
 _LONGEST_TYPE: Final = 200
-_OURS: Final = str(Path(__file__).parent)
+_OURS: Final = str(Path(__file__).parents[1])
 
 
 def captured(exc: BaseException, redactor: Redactor) -> str:

@@ -37,7 +37,7 @@ from queue_workflows.host.processes import tree_below
 from queue_workflows.host.processes.launcher import Child, spawn
 from queue_workflows.host.processes.tree_by_mark import MARK, kill_tree, kill_trees
 
-_ROOT: Final = str(Path(__file__).parents[2])
+_ROOT: Final = str(Path(__file__).parents[3])
 _PROGRAM: Final = (
     "import sys; root, control, worker = sys.argv[1:]; sys.path.insert(0, root); "
     "from queue_workflows.host.commands.spawner import main; main(int(control), int(worker))"

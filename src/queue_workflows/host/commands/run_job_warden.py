@@ -72,7 +72,7 @@ def clock() -> float:
 
 def become(terms: RunTerms, command: list[str]) -> NoReturn:
     """Turn this process into the warden of a command; raises OSError if that cannot be."""
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    root = os.path.abspath(__file__).rsplit(os.sep, 4)[0]
     for descriptor in terms.held:
         os.set_inheritable(descriptor, True)
     for stream in (sys.stdout, sys.stderr):
