@@ -113,7 +113,7 @@ MUTANTS: Final = (
         "tests/unit/test_marks.py",
         [
             Edit(
-                "repositories/claims/claim.py",
+                "repositories/sql/low_water_marks.py",
                 "self._short = short and not self._asked_all",
                 "self._short = False",
             )

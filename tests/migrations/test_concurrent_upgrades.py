@@ -241,10 +241,15 @@ def test_a_lost_connection_is_not_made_anew_to_let_go_of_its_lock(empty: str) ->
         return connections[-1]
 
     engine = sa.create_engine("postgresql+psycopg://", creator=connect)
-    with pytest.raises(sa.exc.OperationalError, match="terminat"), migration_session(engine) as session:
-        query(empty, f"SELECT pg_terminate_backend({connections[0].info.backend_pid})")
-        is_away.set()
-        session.connection.exec_driver_sql("SELECT 1")
+
+    def lose_it() -> None:
+        with migration_session(engine) as session:
+            query(empty, f"SELECT pg_terminate_backend({connections[0].info.backend_pid})")
+            is_away.set()
+            session.connection.exec_driver_sql("SELECT 1")
+
+    with pytest.raises(sa.exc.OperationalError, match="terminat"):
+        lose_it()
     engine.dispose()
 
 
