@@ -17,7 +17,7 @@ import psutil
 
 from bench.figures import Figure, interleaved, percentile, ratio
 from bench.measuring import Bench
-from queue_workflows.hooks.process import HookCommand, HookStop, run_hook
+from queue_workflows.hooks.script.process import HookCommand, HookStop, run_hook
 from queue_workflows.host.commands.client import Spawner
 
 SCRIPTS: Final = {

@@ -18,7 +18,7 @@ from bench.measuring import Bench
 from bench.workers import orchestrating, working
 from queue_workflows import start_run
 from queue_workflows.db import bootstrap
-from queue_workflows.hooks.compiling import compile_hooks
+from queue_workflows.hooks.plugins.compile import compile_hooks
 
 EVENT: Final = "Bench"
 AT_ONCE: Final = (1, 8)

@@ -68,10 +68,10 @@ if TYPE_CHECKING:
         WindowOrder,
     )
     from queue_workflows.gpu.models import ModelSpec
-    from queue_workflows.hooks.compiling import compile_hooks
-    from queue_workflows.hooks.discovery import Hook, discover_hooks, extract_step, is_background_hook
-    from queue_workflows.hooks.record_types import RecordContext, register_record_type
-    from queue_workflows.hooks.records import process_hook_records
+    from queue_workflows.hooks.output.record_types import RecordContext, register_record_type
+    from queue_workflows.hooks.output.store import process_hook_records
+    from queue_workflows.hooks.plugins.compile import compile_hooks
+    from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, extract_step, is_background_hook
     from queue_workflows.host.directories.workspaces import Workspace, workspace
     from queue_workflows.host.janitor.resources import ResourceKind, register_resource_kind
     from queue_workflows.host.locks.lock import HostLock
@@ -251,10 +251,10 @@ _HOMES: Final = {
         "WindowOrder",
     ),
     "gpu.models": ("ModelSpec",),
-    "hooks.compiling": ("compile_hooks",),
-    "hooks.discovery": ("Hook", "discover_hooks", "extract_step", "is_background_hook"),
-    "hooks.record_types": ("RecordContext", "register_record_type"),
-    "hooks.records": ("process_hook_records",),
+    "hooks.plugins.compile": ("compile_hooks",),
+    "hooks.plugins.discovery": ("Hook", "discover_hooks", "extract_step", "is_background_hook"),
+    "hooks.output.record_types": ("RecordContext", "register_record_type"),
+    "hooks.output.store": ("process_hook_records",),
     "host.processes.harden": ("Hardened", "TornDown", "harden"),
     "host.locks.lock": ("HostLock",),
     "host.janitor.resources": ("ResourceKind", "register_resource_kind"),

@@ -19,7 +19,7 @@ import pytest
 from support.workers import patiently, running_orchestrator, running_worker
 
 from queue_workflows import RunRepository, start_run
-from queue_workflows.hooks.compiling import compile_hooks
+from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.hooks.records import HookRecordRepository
 

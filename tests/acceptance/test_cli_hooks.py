@@ -14,8 +14,8 @@ from support.commands import Said, qwf_here
 from support.jobs import CLEAR
 from support.runs import dispatcher, settle
 
-from queue_workflows.hooks.output import read_output
-from queue_workflows.hooks.records import store_and_process
+from queue_workflows.hooks.output.read import read_output
+from queue_workflows.hooks.output.store import store_and_process
 from queue_workflows.repositories import HeartbeatRepository, RunRepository
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 

@@ -20,8 +20,8 @@ from support.workers import until
 
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import SpawnRefused
-from queue_workflows.hooks.pid_files import sweep_pid_files
-from queue_workflows.hooks.process import HookExit, run_hook
+from queue_workflows.hooks.script.pid_files import sweep_pid_files
+from queue_workflows.hooks.script.process import HookExit, run_hook
 from queue_workflows.host.commands.client import Spawner
 from queue_workflows.host.directories.below import OpenDirectory
 from queue_workflows.host.directories.data import hold

@@ -22,11 +22,11 @@ from support.workers import until
 
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import LeaseLost, PluginConfigError
-from queue_workflows.hooks import installing
-from queue_workflows.hooks.binaries import ensure
-from queue_workflows.hooks.installing import InstallationStopped, Installer
-from queue_workflows.hooks.needs import Need, need_of, needs_of
-from queue_workflows.hooks.process import HookStop
+from queue_workflows.hooks.plugins.needs import Need, need_of, needs_of
+from queue_workflows.hooks.programs import install
+from queue_workflows.hooks.programs.ensure import ensure
+from queue_workflows.hooks.programs.install import InstallationStopped, Installer
+from queue_workflows.hooks.script.process import HookStop
 from queue_workflows.host.commands.client import Spawner
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
 from queue_workflows.repositories.claims.end import Ending
@@ -230,7 +230,7 @@ def test_an_installation_that_takes_too_long_is_ended(
     """By its plugin's own timeout, else by the usual one; what it says at its end is not believed."""
     provider(shop, "first", ALL_IS_WELL)
     if whose == "everybody's":
-        monkeypatch.setattr(installing, "_TIMEOUT_S", 0.2)
+        monkeypatch.setattr(install, "_TIMEOUT_S", 0.2)
     else:
         shop = replace(shop, environ={**shop.environ, "FIRST_TIMEOUT": "0.2"})
     assert not ensure([Need("tool", ("first",), {})], shop).is_ready
@@ -301,8 +301,8 @@ def test_two_workers_of_a_machine_install_once(
     jobs = NodeJobRepository(conn)
     jobs.insert_many([waiting])
     (job,) = jobs.claim("hooks", worker_id="w2", lease_s=30, limit=1)
-    installing = threading.Thread(target=ensure, args=([TOOL], shop))
-    installing.start()
+    install = threading.Thread(target=ensure, args=([TOOL], shop))
+    install.start()
     with os.fdopen(until(lambda: writing_end(fifo)), "w") as go:
         other = ensure([TOOL], shop)
         assert (other.hold_key, rows(conn)[0][1], rows(conn)[0][4]) == ("here/tool", "running", "w1")
@@ -315,7 +315,7 @@ def test_two_workers_of_a_machine_install_once(
         )
         jobs.end_many([held])
         go.write("go\n")
-    installing.join()
+    install.join()
     assert conn.execute("SELECT status FROM workflow_node_jobs").fetchall() == [("queued",)]
     assert len(log.read_text().splitlines()) == 1
     assert ensure([TOOL], shop).is_ready
@@ -418,14 +418,14 @@ def test_who_loses_an_installation_waits_for_it(conn: psycopg.Connection, shop: 
     """A program's lost lease is no failure of the hook that it was installed for."""
     provider(shop, "second", "sleep 600")
     answers: list[Any] = []
-    installing = threading.Thread(target=lambda: answers.append(ensure([TOOL], replace(shop, lease_s=0.6))))
-    installing.start()
+    install = threading.Thread(target=lambda: answers.append(ensure([TOOL], replace(shop, lease_s=0.6))))
+    install.start()
     until(lambda: [row[1] for row in rows(conn)] == ["running"])
     conn.execute(
         "UPDATE binaries SET attempt = attempt + 1, claimed_by = 'other',"
         " lease_expires_at = now() + interval '1 hour'"
     )
-    installing.join()
+    install.join()
     (held,) = answers
     assert (held.hold_key, held.hold_reason) == ("here/tool", "binary_missing")
     assert rows(conn) == [("tool", "running", None, None, "other", None)]
@@ -440,8 +440,8 @@ def test_an_operator_waits_for_who_installs_it(
     provider(shop, "second", f"read line < {fifo}\n[ $line = go ] || exit 1\n{making(shop, log)}")
     for said, is_had in (("no", False), ("go", True)):
         conn.execute("TRUNCATE binaries")
-        installing = threading.Thread(target=ensure, args=([TOOL], shop))
-        installing.start()
+        install = threading.Thread(target=ensure, args=([TOOL], shop))
+        install.start()
         go = os.fdopen(until(lambda: writing_end(fifo)), "w")
         heard: list[str] = []
 
@@ -451,7 +451,7 @@ def test_an_operator_waits_for_who_installs_it(
             go.close()
 
         waited = ensure([TOOL], replace(shop, claimed_by="ann"), at_once=True, on_wait=on_wait)
-        installing.join()
+        install.join()
         assert (waited.is_ready, heard) == (is_had, ["tool: w1 installs it"])
     assert len(log.read_text().splitlines()) == 1
 

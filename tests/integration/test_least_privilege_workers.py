@@ -20,8 +20,8 @@ from queue_workflows import (
     RunRepository,
     WorkerControlRepository,
 )
-from queue_workflows.hooks.output import HookLine, HookOutput
-from queue_workflows.hooks.records import store_and_process
+from queue_workflows.hooks.output.read import HookLine, HookOutput
+from queue_workflows.hooks.output.store import store_and_process
 from queue_workflows.repositories.workers.hardware import HardwareRepository
 from queue_workflows.workflow.spec import load_document
 

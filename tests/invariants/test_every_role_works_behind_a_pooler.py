@@ -27,7 +27,7 @@ from queue_workflows.db.engine import Database
 from queue_workflows.db.proxies import find_proxy
 from queue_workflows.db.wire import WireLost
 from queue_workflows.errors import DatabaseUnreachable
-from queue_workflows.hooks.compiling import compile_hooks
+from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob, ScheduleRepository
 
 # A house is many processes, which a busy machine starts slowly.

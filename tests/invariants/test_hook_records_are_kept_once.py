@@ -22,17 +22,17 @@ from support.workers import until
 
 from queue_workflows import cancel_run, register_record_type, retry_run
 from queue_workflows.errors import HookError, LeaseLost
-from queue_workflows.hooks.child_runs import DEEPEST
 from queue_workflows.hooks.files import FoundFile
-from queue_workflows.hooks.output import HookLine, HookOutput, read_output
-from queue_workflows.hooks.record_types import RecordContext, RecordType, registered_types
-from queue_workflows.hooks.records import (
+from queue_workflows.hooks.output.child_runs import DEEPEST
+from queue_workflows.hooks.output.machine_records import MOST_SUMMED
+from queue_workflows.hooks.output.read import HookLine, HookOutput, read_output
+from queue_workflows.hooks.output.record_types import RecordContext, RecordType, registered_types
+from queue_workflows.hooks.output.store import (
     Storing,
     keep_what_was_left,
     process_hook_records,
     store_and_process,
 )
-from queue_workflows.hooks.reported import MOST_SUMMED
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, hold_key

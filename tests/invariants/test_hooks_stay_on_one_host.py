@@ -15,9 +15,9 @@ from support.threads import together
 
 from queue_workflows.db.pins import PLANNER
 from queue_workflows.engine.execution.redaction import Redactor
-from queue_workflows.hooks.attempting import HookTerms
-from queue_workflows.hooks.performing import HookRunner
-from queue_workflows.hooks.places import run_directory
+from queue_workflows.hooks.attempt.attempt import HookTerms
+from queue_workflows.hooks.attempt.directories import run_directory
+from queue_workflows.hooks.attempt.runner import HookRunner
 from queue_workflows.repositories.claims.by_host_lock import PROMOTE
 from queue_workflows.repositories.claims.claim import claim_params
 from queue_workflows.repositories.claims.end import Ending

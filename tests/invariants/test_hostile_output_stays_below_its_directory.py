@@ -12,7 +12,7 @@ from support.runs import dispatcher, settle
 from support.workers import patiently, running_worker
 
 from queue_workflows import HookRecordRepository, RunRepository, start_run
-from queue_workflows.hooks.compiling import compile_hooks
+from queue_workflows.hooks.plugins.compile import compile_hooks
 
 HOOKS = {
     # Writes outside, and says that it is its output.

@@ -13,7 +13,7 @@ import psycopg
 from support.runs import dispatcher, settle
 from support.workers import running_worker, until
 
-from queue_workflows.hooks.compiling import compile_hooks
+from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.repositories import RunRepository
 from queue_workflows.workflow.spec import load_document
 

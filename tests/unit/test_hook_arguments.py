@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.hooks.arguments import LONGEST_ARGUMENT, hook_arguments
+from queue_workflows.hooks.script.arguments import LONGEST_ARGUMENT, hook_arguments
 
 _KEYS = st.from_regex(r"[A-Za-z][A-Za-z0-9]{0,20}", fullmatch=True)
 _TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=50)

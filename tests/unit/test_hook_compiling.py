@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queue_workflows.errors import HookError
-from queue_workflows.hooks.compiling import compile_hooks
+from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.workflow.spec import load_document
 
 

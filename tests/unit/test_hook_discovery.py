@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from queue_workflows.errors import ExitCode, HookError
-from queue_workflows.hooks.discovery import (
+from queue_workflows.hooks.plugins.discovery import (
     discover_hooks,
     extract_step,
     find_hook,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queue_workflows.hooks.lifecycle import bring_to_its_end
+from queue_workflows.hooks.script.lifecycle import bring_to_its_end
 
 
 class Done(Exception):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from queue_workflows.errors import PluginConfigError, QwfError
-from queue_workflows.hooks.installing import BUILT_IN, provider_hook
-from queue_workflows.hooks.needs import Need, needs_below
+from queue_workflows.hooks.plugins.needs import Need, needs_below
+from queue_workflows.hooks.programs.install import BUILT_IN, provider_hook
 
 ENV = "on_Binary__install_using_env_provider"
 

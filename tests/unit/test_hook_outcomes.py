@@ -9,9 +9,9 @@ import pytest
 
 from queue_workflows.engine.outcomes import Discard, Skip
 from queue_workflows.errors import HookFailed
-from queue_workflows.hooks.outcomes import SEALED, result_of
-from queue_workflows.hooks.output import HookLine, HookOutput
-from queue_workflows.hooks.process import HookExit
+from queue_workflows.hooks.attempt.result import SEALED, result_of
+from queue_workflows.hooks.output.read import HookLine, HookOutput
+from queue_workflows.hooks.script.process import HookExit
 
 LATE = "it took longer than it may, and was ended after 1.5 s"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from queue_workflows.hooks.files import FileCaps
-from queue_workflows.hooks.output import HookOutput, OutputCaps, read_output
+from queue_workflows.hooks.output.read import HookOutput, OutputCaps, read_output
 from queue_workflows.repositories.sql.checks import PayloadLimits
 
 

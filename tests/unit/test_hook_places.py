@@ -13,8 +13,8 @@ import pytest
 from support.processes import WITHOUT_OVERRIDE
 
 from queue_workflows.errors import HookError
-from queue_workflows.hooks.discovery import Hook
-from queue_workflows.hooks.places import HookPlaces, places_of
+from queue_workflows.hooks.attempt.directories import HookPlaces, places_of
+from queue_workflows.hooks.plugins.discovery import Hook
 from queue_workflows.host.directories.below import directory_beneath
 from queue_workflows.host.directories.data import take_away
 
@@ -74,8 +74,8 @@ def test_the_directory_of_all_runs_may_be_a_link(tmp_path: Path) -> None:
 TAKEN = """
 import os, sys, uuid
 from pathlib import Path
-from queue_workflows.hooks.discovery import Hook
-from queue_workflows.hooks.places import places_of
+from queue_workflows.hooks.plugins.discovery import Hook
+from queue_workflows.hooks.attempt.directories import places_of
 hook = Hook("title", "Page", 1, 0, "on_Page__10_title.sh", Path("/title"), (), is_background=False)
 run = uuid.uuid4()
 made = places_of(Path(sys.argv[1]), run, hook, 1)

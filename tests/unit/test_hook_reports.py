@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from queue_workflows.hooks.process import HookStop
-from queue_workflows.hooks.reported import Checksums
-from queue_workflows.hooks.sealing import SEALED, AtSeal
+from queue_workflows.hooks.attempt.at_seal import SEALED, AtSeal
+from queue_workflows.hooks.output.machine_records import Checksums
+from queue_workflows.hooks.script.process import HookStop
 
 
 def test_a_seal_ends_the_listeners_that_run_and_nobody_else() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from queue_workflows.hooks import shelf as module
-from queue_workflows.hooks.shelf import PluginCache
+from queue_workflows.hooks.plugins import cache as module
+from queue_workflows.hooks.plugins.cache import PluginCache
 
 HOOK = "on_Page__10_a.sh"
 

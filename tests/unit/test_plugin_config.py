@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_workflows.errors import ExitCode, PluginConfigError
-from queue_workflows.hooks.environment import hook_environment
-from queue_workflows.hooks.needs import needs_of
-from queue_workflows.hooks.plugin_config import (
+from queue_workflows.hooks.plugins.config import (
     PluginConfig,
     PluginValues,
     load_plugin_config,
     read_as,
     read_plugin_config,
 )
+from queue_workflows.hooks.plugins.needs import needs_of
+from queue_workflows.hooks.script.environment import hook_environment
 
 _WGET = {
     "properties": {

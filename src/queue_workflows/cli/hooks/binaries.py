@@ -25,8 +25,8 @@ from queue_workflows.errors import ExitCode
 from queue_workflows.models import Binary
 
 if TYPE_CHECKING:
-    from queue_workflows.hooks.installing import Asking, Installer
-    from queue_workflows.hooks.needs import Need
+    from queue_workflows.hooks.plugins.needs import Need
+    from queue_workflows.hooks.programs.install import Asking, Installer
 
 T = TypeVar("T")
 
@@ -87,7 +87,7 @@ def ensure_(
     from queue_workflows.config import effective_settings
     from queue_workflows.db.dsn import secrets_of
     from queue_workflows.engine.execution.redaction import Redactor
-    from queue_workflows.hooks.installing import Installer
+    from queue_workflows.hooks.programs.install import Installer
     from queue_workflows.host.commands.client import Spawner
     from queue_workflows.repositories.hooks.binaries import BinaryRepository
     from queue_workflows.repositories.workers.machines import MachineRepository
@@ -129,7 +129,7 @@ def ensure_(
 
 def _needs(names: tuple[str, ...], dirs: tuple[Path, ...], providers: str | None) -> list[Any]:
     """What is named, as the plugins want it where they do; or all that the plugins need."""
-    from queue_workflows.hooks.needs import need_of, needs_below
+    from queue_workflows.hooks.plugins.needs import need_of, needs_below
 
     known = needs_below(dirs, strict=True)
     try:
@@ -146,7 +146,7 @@ def _needs(names: tuple[str, ...], dirs: tuple[Path, ...], providers: str | None
 
 
 def _is_had(need: Need, workshop: Installer) -> bool:
-    from queue_workflows.hooks.binaries import ensure
+    from queue_workflows.hooks.programs.ensure import ensure
 
     return ensure([need], workshop, at_once=True, on_wait=say).is_ready
 

@@ -19,10 +19,10 @@ from queue_workflows.config import effective_settings
 from queue_workflows.db.engine import Database
 from queue_workflows.engine.runs.verbs import start_run
 from queue_workflows.errors import ExitCode, PluginConfigError
-from queue_workflows.hooks.arguments import config_in, hook_arguments
-from queue_workflows.hooks.compiling import SEQUENTIAL_STEPS, compile_hooks, ended_at_once
-from queue_workflows.hooks.discovery import Hook, discover_hooks, overlooked, plugins_in
-from queue_workflows.hooks.plugin_config import load_plugin_config
+from queue_workflows.hooks.plugins.compile import SEQUENTIAL_STEPS, compile_hooks, ended_at_once
+from queue_workflows.hooks.plugins.config import load_plugin_config
+from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked, plugins_in
+from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.payload import check_payload
 
 _dir_option = click.option(

@@ -32,7 +32,7 @@ from queue_workflows.settings import Settings
 from queue_workflows.states import JobFamily
 
 if TYPE_CHECKING:
-    from queue_workflows.hooks.performing import HookRunner
+    from queue_workflows.hooks.attempt.runner import HookRunner
 
 _log = logging.getLogger(__name__)
 
@@ -132,9 +132,9 @@ def _hooks_of(
     """What runs the hooks of a worker of theirs; imported for it alone, as others start often."""
     if guardian.identity.queue != HOOKS_QUEUE:
         return None
-    from queue_workflows.hooks.attempting import HookTerms
-    from queue_workflows.hooks.discovery import plugins_in
-    from queue_workflows.hooks.performing import HookRunner
+    from queue_workflows.hooks.attempt.attempt import HookTerms
+    from queue_workflows.hooks.attempt.runner import HookRunner
+    from queue_workflows.hooks.plugins.discovery import plugins_in
 
     if not settings.hook_dirs:
         _log.warning("no directories of hooks: set QWF_HOOK_DIRS, or every hook will wait for another worker")

@@ -40,7 +40,7 @@ from queue_workflows.settings import Settings
 from queue_workflows.states import JobStatus
 
 if TYPE_CHECKING:
-    from queue_workflows.hooks.performing import HookRunner
+    from queue_workflows.hooks.attempt.runner import HookRunner
 
 _log = logging.getLogger(__name__)
 

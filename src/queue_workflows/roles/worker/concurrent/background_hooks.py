@@ -25,7 +25,7 @@ from queue_workflows.roles.worker.concurrent.job_threads import JobThreads
 from queue_workflows.roles.worker.concurrent.worker import ConcurrentWorker
 
 if TYPE_CHECKING:
-    from queue_workflows.hooks.performing import HookRunner
+    from queue_workflows.hooks.attempt.runner import HookRunner
 
 _SEALED_EVERY_S: Final = 1.0
 _TRUST_EVERY_S: Final = 1.0

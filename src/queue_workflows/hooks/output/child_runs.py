@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urldefrag, urljoin, urlsplit, urlunsplit
 
 from queue_workflows.errors import QwfError
-from queue_workflows.hooks.record_types import RecordContext
+from queue_workflows.hooks.output.record_types import RecordContext
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.jobs.enqueue import current_limits
 from queue_workflows.repositories.runs.runs import RunRepository

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from queue_workflows.engine.execution.redaction import Redactor
-from queue_workflows.hooks.pid_files import sweep_pid_files
+from queue_workflows.hooks.script.pid_files import sweep_pid_files
 from queue_workflows.host.commands.client import Command as HookCommand
 from queue_workflows.host.commands.client import Ended, Spawner
 from queue_workflows.host.commands.client import Stop as HookStop

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from queue_workflows.errors import ConfigurationError, HookError
-from queue_workflows.hooks.discovery import Hook
+from queue_workflows.hooks.plugins.discovery import Hook
 from queue_workflows.host.directories.below import OpenDirectory
 from queue_workflows.host.directories.data import hold, make_usable, usable
 

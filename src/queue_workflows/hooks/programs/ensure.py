@@ -15,11 +15,11 @@ from typing import Any, Final, TypeAlias
 
 import psycopg
 
-from queue_workflows.hooks.installing import Installation, InstallationLost, Installer
-from queue_workflows.hooks.lifecycle import bring_to_its_end
-from queue_workflows.hooks.needs import Need, needs_below
-from queue_workflows.hooks.process import HookStop
-from queue_workflows.hooks.reported import is_program
+from queue_workflows.hooks.output.machine_records import is_program
+from queue_workflows.hooks.plugins.needs import Need, needs_below
+from queue_workflows.hooks.programs.install import Installation, InstallationLost, Installer
+from queue_workflows.hooks.script.lifecycle import bring_to_its_end
+from queue_workflows.hooks.script.process import HookStop
 from queue_workflows.models import Binary
 from queue_workflows.repositories.hooks.binaries import (
     BINARY_MISSING,

@@ -15,12 +15,12 @@ from queue_workflows.engine.execution.callable import Work
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import HookError, QwfError
-from queue_workflows.hooks.attempting import VERDICTS, AttemptTools, HookAttempt, HookTerms
-from queue_workflows.hooks.discovery import Hook
-from queue_workflows.hooks.lifecycle import bring_to_its_end
-from queue_workflows.hooks.places import run_directory
-from queue_workflows.hooks.sealing import AtSeal
-from queue_workflows.hooks.shelf import PluginCache
+from queue_workflows.hooks.attempt.at_seal import AtSeal
+from queue_workflows.hooks.attempt.attempt import VERDICTS, AttemptTools, HookAttempt, HookTerms
+from queue_workflows.hooks.attempt.directories import run_directory
+from queue_workflows.hooks.plugins.cache import PluginCache
+from queue_workflows.hooks.plugins.discovery import Hook
+from queue_workflows.hooks.script.lifecycle import bring_to_its_end
 from queue_workflows.host.commands.client import Spawner
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob

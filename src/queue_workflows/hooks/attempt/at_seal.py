@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from queue_workflows.hooks.process import HookStop
+from queue_workflows.hooks.script.process import HookStop
 
 # What a background hook is told whose run has come to its last step's end.
 SEALED: Final = "the run is sealed"

@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from queue_workflows.engine.outcomes import Discard, Skip
 from queue_workflows.errors import HookFailed
-from queue_workflows.hooks.output import HookOutput
-from queue_workflows.hooks.process import HookExit
-from queue_workflows.hooks.sealing import SEALED
+from queue_workflows.hooks.attempt.at_seal import SEALED
+from queue_workflows.hooks.output.read import HookOutput
+from queue_workflows.hooks.script.process import HookExit
 from queue_workflows.repositories.sql.checks import PayloadLimits
 
 _LONGEST: Final = 1_000

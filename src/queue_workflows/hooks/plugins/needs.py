@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from queue_workflows.errors import PluginConfigError
-from queue_workflows.hooks.discovery import plugins_in
 from queue_workflows.hooks.files import small_file
+from queue_workflows.hooks.plugins.discovery import plugins_in
 
 FILES: Final = ("binaries.jsonl", "dependencies.jsonl")
 USUAL_PROVIDERS: Final = ("env", "pip", "npm", "apt", "brew")

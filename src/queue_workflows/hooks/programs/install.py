@@ -20,14 +20,14 @@ import psycopg
 
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import LeaseLost, QwfError
-from queue_workflows.hooks.arguments import hook_arguments
-from queue_workflows.hooks.discovery import Hook, discover_hooks
-from queue_workflows.hooks.environment import hook_environment
-from queue_workflows.hooks.needs import Need
-from queue_workflows.hooks.output import HookOutput, read_output
-from queue_workflows.hooks.plugin_config import load_plugin_config
-from queue_workflows.hooks.process import HookCommand, HookExit, HookStop, run_hook
-from queue_workflows.hooks.reported import Checksums, installed_of, promote_waiting
+from queue_workflows.hooks.output.machine_records import Checksums, installed_of, promote_waiting
+from queue_workflows.hooks.output.read import HookOutput, read_output
+from queue_workflows.hooks.plugins.config import load_plugin_config
+from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks
+from queue_workflows.hooks.plugins.needs import Need
+from queue_workflows.hooks.script.arguments import hook_arguments
+from queue_workflows.hooks.script.environment import hook_environment
+from queue_workflows.hooks.script.process import HookCommand, HookExit, HookStop, run_hook
 from queue_workflows.host.commands.client import Spawner
 from queue_workflows.path_ownership import DATA, check_directory
 from queue_workflows.repositories.hooks.binaries import BINARY, BinaryFence, BinaryRepository, Installed

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.hooks.files import Digests, digest_of
-from queue_workflows.hooks.record_types import RecordContext
+from queue_workflows.hooks.output.record_types import RecordContext
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, BinaryRepository, Installed, hold_key
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.workers.machines import MachineRepository

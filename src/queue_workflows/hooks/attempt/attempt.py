@@ -23,22 +23,22 @@ from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.outcomes import Discard, PutAside, Skip
 from queue_workflows.errors import PluginConfigError, QwfError
-from queue_workflows.hooks.arguments import config_in, hook_arguments
-from queue_workflows.hooks.binaries import ensure
-from queue_workflows.hooks.discovery import Hook
-from queue_workflows.hooks.environment import hook_environment
+from queue_workflows.hooks.attempt.at_seal import NOTHING_LEFT, SEALED, AtSeal
+from queue_workflows.hooks.attempt.directories import HookPlaces, places_of
+from queue_workflows.hooks.attempt.result import result_of
 from queue_workflows.hooks.files import Digests
-from queue_workflows.hooks.installing import InstallationStopped, Installer
-from queue_workflows.hooks.outcomes import result_of
-from queue_workflows.hooks.output import USUAL, HookOutput, read_output
-from queue_workflows.hooks.pid_files import sweep_what_was_left, told_to_the_next
-from queue_workflows.hooks.places import HookPlaces, places_of
-from queue_workflows.hooks.plugin_config import PluginConfig
-from queue_workflows.hooks.process import HookCommand, HookStop, run_hook
-from queue_workflows.hooks.records import Storing, keep_what_was_left
-from queue_workflows.hooks.reported import is_program
-from queue_workflows.hooks.sealing import NOTHING_LEFT, SEALED, AtSeal
-from queue_workflows.hooks.shelf import PluginCache
+from queue_workflows.hooks.output.machine_records import is_program
+from queue_workflows.hooks.output.read import USUAL, HookOutput, read_output
+from queue_workflows.hooks.output.store import Storing, keep_what_was_left
+from queue_workflows.hooks.plugins.cache import PluginCache
+from queue_workflows.hooks.plugins.config import PluginConfig
+from queue_workflows.hooks.plugins.discovery import Hook
+from queue_workflows.hooks.programs.ensure import ensure
+from queue_workflows.hooks.programs.install import InstallationStopped, Installer
+from queue_workflows.hooks.script.arguments import config_in, hook_arguments
+from queue_workflows.hooks.script.environment import hook_environment
+from queue_workflows.hooks.script.pid_files import sweep_what_was_left, told_to_the_next
+from queue_workflows.hooks.script.process import HookCommand, HookStop, run_hook
 from queue_workflows.host.commands.client import Spawner
 from queue_workflows.host.commands.orphans import end_orphans
 from queue_workflows.host.directories.below import Beneath

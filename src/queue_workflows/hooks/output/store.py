@@ -21,11 +21,11 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.errors import HookError
-from queue_workflows.hooks.child_runs import discover, start_discovered, take_found
 from queue_workflows.hooks.files import Digests
-from queue_workflows.hooks.output import FILES, HookLine, HookOutput
-from queue_workflows.hooks.record_types import RecordContext, RecordType, RecordTypes, registered_types
-from queue_workflows.hooks.reported import CHECKSUMS, Checksums, report_binary, report_machine
+from queue_workflows.hooks.output.child_runs import discover, start_discovered, take_found
+from queue_workflows.hooks.output.machine_records import CHECKSUMS, Checksums, report_binary, report_machine
+from queue_workflows.hooks.output.read import FILES, HookLine, HookOutput
+from queue_workflows.hooks.output.record_types import RecordContext, RecordType, RecordTypes, registered_types
 from queue_workflows.repositories.hooks.records import (
     FILES_LINE,
     HookOfJob,
