@@ -11,9 +11,9 @@ from typing import Any
 
 from alembic import context
 
-from queue_workflows.db.migrations.chains import Chain, engine_chain
+from queue_workflows.db.migrations.chain.chains import Chain, engine_chain
+from queue_workflows.db.migrations.chain.visible_tables import sight_of
 from queue_workflows.db.migrations.session import migration_session
-from queue_workflows.db.migrations.sight import sight_of
 from queue_workflows.models import Base
 
 

@@ -137,7 +137,7 @@ MUTANTS: Final = (
         "tests/integration/test_listen.py",
         [
             Edit(
-                "db/listen.py",
+                "db/listen/listener.py",
                 "if int(wire.ask(OLDEST_RUNNING)[0] or 0) >= self._mark:",
                 "if int(wire.ask(OLDEST_RUNNING)[0] or 0) >= 0:",
             )

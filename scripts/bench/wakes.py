@@ -17,7 +17,7 @@ import psycopg
 from bench.figures import Figure, percentile
 from bench.measuring import Bench
 from bench.workers import ONE_AT_A_TIME, environment, working
-from queue_workflows.db.listen import ADVERTISE
+from queue_workflows.db.listen.listener import ADVERTISE
 from queue_workflows.repositories.claims.claim import CLAIM, claim_params
 from queue_workflows.repositories.sql.low_water_marks import UNMARKED
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import sql
 
-from queue_workflows.db.dsn import as_url, parse_dsn
+from queue_workflows.db.connections.dsn import as_url, parse_dsn
 from queue_workflows.db.embedded.server import EmbeddedServer
 from queue_workflows.testing.databases import Databases
 from queue_workflows.testing.runs import Run

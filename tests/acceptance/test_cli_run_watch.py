@@ -29,7 +29,7 @@ from support.tcp_proxy import TcpProxy
 from support.workers import running_orchestrator, running_worker
 
 from queue_workflows.db import bootstrap
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.engine.watch.follow import watch_run
 from queue_workflows.repositories import NodeJobRepository, RunRepository
 

@@ -16,7 +16,7 @@ from sqlalchemy import URL
 from support import snippets
 from support.environments import environment_without
 
-from queue_workflows.db.dsn import parse_dsn
+from queue_workflows.db.connections.dsn import parse_dsn
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -63,7 +63,7 @@ WORK = """
 import json
 from sqlalchemy.orm import Session
 from queue_workflows import IngestJobRepository, LeaseLost
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 
 with Database.open(role="worker") as database:
     with Session(database.engine) as session, session.begin():
@@ -80,7 +80,7 @@ with Database.open(role="worker") as database:
 LOOK = """
 import json
 from queue_workflows import IngestJobRepository
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 
 with Database.open(role="reader") as database, database.connect() as connection:
     rows = IngestJobRepository(connection).list(queue="fetch")
@@ -92,7 +92,7 @@ with Database.open(role="reader") as database, database.connect() as connection:
 """
 WAIT = "from queue_workflows import db; print(db.wait_for_schema(13, timeout=10))"
 WHERE = """
-import sys, queue_workflows, queue_workflows.db.migrations.chains as chains
+import sys, queue_workflows, queue_workflows.db.migrations.chain.chains as chains
 print(queue_workflows.__file__)
 print(chains.chain_directory())
 print([entry for entry in sys.path if entry.startswith(sys.argv[1])])

@@ -11,7 +11,7 @@ from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from support.jobs import Jobs, jobs_of
 from support.plans import explain
 
-from queue_workflows.db.pins import PLANNER
+from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.claims.claim_by_model import (
     CLAIM_WARM,

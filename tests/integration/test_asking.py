@@ -11,9 +11,9 @@ from support.schemas import blocked
 from support.threads import in_time
 from support.workers import until
 
-from queue_workflows.db.asking import AskingConnection
-from queue_workflows.db.engine import Database
-from queue_workflows.db.line import Line
+from queue_workflows.db.connections.asking_connection import AskingConnection
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.connections.kept_line import Line
 
 
 @pytest.fixture

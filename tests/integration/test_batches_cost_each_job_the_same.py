@@ -8,7 +8,7 @@ from psycopg.rows import tuple_row
 from support.jobs import Jobs, jobs_of
 from support.plans import explain
 
-from queue_workflows.db.pins import PLANNER
+from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.repositories import Ending, Fence
 from queue_workflows.repositories.claims import end as ends
 from queue_workflows.repositories.claims.claim import claim_params

@@ -11,8 +11,8 @@ from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from support.jobs import Jobs, ending, jobs_of
 from support.plans import as_prepared, explain, nodes
 
-from queue_workflows.db.engine import connect, parse_dsn
-from queue_workflows.db.pins import PLANNER, Timeouts
+from queue_workflows.db.connections.engine import connect, parse_dsn
+from queue_workflows.db.connections.pins import PLANNER, Timeouts
 from queue_workflows.repositories import Ending, Fence, Marks, RunRepository
 from queue_workflows.repositories.claims import by_host_lock, claim, hold_lease, operator_verbs, sweep
 from queue_workflows.repositories.claims import end as ends

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from support.plans import explain, rows_read
 
-from queue_workflows.db.pins import PLANNER
+from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.engine.runs import parked_inputs as answers
 from queue_workflows.repositories import retention
 from queue_workflows.repositories.runs import finished, nodes, outbox, parked

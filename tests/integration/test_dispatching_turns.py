@@ -13,7 +13,7 @@ import pytest
 from support.jobs import CLEAR
 from support.runs import dispatcher, settings, settle, start, work
 
-from queue_workflows.db.listen import Wake
+from queue_workflows.db.listen.listener import Wake
 from queue_workflows.engine.runs import dispatcher as dispatching
 from queue_workflows.engine.runs.dispatcher import Dispatcher, Woken
 from queue_workflows.errors import ExitCode

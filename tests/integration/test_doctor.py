@@ -15,10 +15,10 @@ from support.pgbouncer import PgBouncer
 
 from queue_workflows.cli.main import run
 from queue_workflows.config import reset_config
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.doctor import checkup, examine
 from queue_workflows.db.doctor.findings import Check, Report, Status
-from queue_workflows.db.engine import Database
-from queue_workflows.db.listen import Listener, Pace, Wake
+from queue_workflows.db.listen.listener import Listener, Pace, Wake
 from queue_workflows.db.migrations import bootstrap
 from queue_workflows.errors import EmbeddedServerError, ExitCode
 

@@ -18,8 +18,8 @@ from support.odd_servers import hangs_up, says_nothing, serving, speaks_http
 from support.transaction_pooler import TransactionPooler
 
 from queue_workflows.config import reset_config
-from queue_workflows.db.engine import Database, classify_failure
-from queue_workflows.db.pins import Timeouts, application_name, pin
+from queue_workflows.db.connections.engine import Database, classify_failure
+from queue_workflows.db.connections.pins import Timeouts, application_name, pin
 from queue_workflows.errors import (
     AccessRefused,
     ConfigurationError,

@@ -12,8 +12,8 @@ from support.jobs import Jobs, ending, jobs_of
 from support.limited import CLEAR_LIMITS, cap, holders
 from support.threads import in_time
 
-from queue_workflows.db.asking import AskingConnection
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.asking_connection import AskingConnection
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.repositories import ClaimedJob, IngestJobRepository
 from queue_workflows.repositories.claims.unusable_rows import Faults, faults_of

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from support.plans import explain, rows_read
 
-from queue_workflows.db.pins import PLANNER
+from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.workers import heartbeats
 

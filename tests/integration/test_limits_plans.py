@@ -11,7 +11,7 @@ from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 from support.limited import CLEAR_LIMITS
 from support.plans import as_prepared, explain
 
-from queue_workflows.db.pins import PLANNER
+from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.repositories import Fence
 from queue_workflows.repositories.claims import sweep
 from queue_workflows.repositories.jobs import ingest

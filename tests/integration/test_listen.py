@@ -14,10 +14,10 @@ from support.cluster import Cluster
 from support.tcp_proxy import TcpProxy
 
 from queue_workflows.config import reset_config
-from queue_workflows.db.engine import Database
-from queue_workflows.db.listen import ADVERTISE, NEXT_TRANSACTION, Listener, Pace, Wake
+from queue_workflows.db.connections.bounded_wire import Note, Wire
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.listen.listener import ADVERTISE, NEXT_TRANSACTION, Listener, Pace, Wake
 from queue_workflows.db.migrations import bootstrap
-from queue_workflows.db.wire import Note, Wire
 from queue_workflows.errors import DatabaseError, EmbeddedServerError, SchemaError
 
 CHANNEL = "ingest_job_ready"

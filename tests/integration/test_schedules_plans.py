@@ -8,7 +8,7 @@ import psycopg
 import pytest
 from support.plans import explain, rows_read
 
-from queue_workflows.db.pins import PLANNER
+from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.repositories.schedules import ticks
 
 COUNT, DUE = 20_000, 7

@@ -23,7 +23,7 @@ from support.ticking import away_since, pass_once
 from support.workers import worker_command, worker_environment
 
 from queue_workflows import NewIngestJob, enqueue_ingest_job, enqueue_many, start_run
-from queue_workflows.db.asking import AskingConnection
+from queue_workflows.db.connections.asking_connection import AskingConnection
 from queue_workflows.engine.execution.callable import Work
 from queue_workflows.engine.execution.executor import execute
 from queue_workflows.engine.limits.wait_loop import Awaited, Wait

@@ -23,9 +23,9 @@ from support.supervised import supervisor_of
 from support.workers import until, worker_environment
 
 from queue_workflows import start_run, wait_for
-from queue_workflows.db.engine import Database
-from queue_workflows.db.proxies import find_proxy
-from queue_workflows.db.wire import WireLost
+from queue_workflows.db.connections.bounded_wire import WireLost
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.connections.proxies import find_proxy
 from queue_workflows.errors import DatabaseUnreachable
 from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob, ScheduleRepository
@@ -215,7 +215,7 @@ def check_said(said: list[str], pooling: str, killed: int) -> None:
     assert len(started) == 7, "\n".join(said)  # six roles, and the killed one's successor
     assert len([line for line in said if f"pid {killed} killed by SIGKILL" in line]) == 1, "\n".join(said)
     assert not [line for line in said if "Traceback" in line or "administrator command" in line]
-    found = [line for line in said if "queue_workflows.db.route" in line]
+    found = [line for line in said if "queue_workflows.db.connections.route" in line]
     tellers = [re.search(r" INFO (\d+) ", line)[1] for line in found]  # type: ignore[index]
     assert len(tellers) == len(set(tellers)) == 8, "\n".join(said)  # and the supervisor
     assert {"poll-only" in line for line in found} == {pooling == "transaction"}, "\n".join(found)

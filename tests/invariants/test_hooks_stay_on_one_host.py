@@ -13,7 +13,7 @@ from support.plans import explain, rows_read
 from support.runs import dispatcher, settle, start
 from support.threads import together
 
-from queue_workflows.db.pins import PLANNER
+from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.hooks.attempt.attempt import HookTerms
 from queue_workflows.hooks.attempt.directories import run_directory

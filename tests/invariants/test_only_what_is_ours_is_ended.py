@@ -20,10 +20,10 @@ from support.statement_proxy import StatementProxy
 from support.tcp_proxy import TcpProxy
 from support.workers import until
 
-from queue_workflows.db import sessions
-from queue_workflows.db.engine import Database
-from queue_workflows.db.listen import Listener, Pace
-from queue_workflows.db.route import Form
+from queue_workflows.db.connections import sessions
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.connections.route import Form
+from queue_workflows.db.listen.listener import Listener, Pace
 from queue_workflows.errors import ExitCode, QwfError, SessionsNotKept, UnsupportedServer
 from queue_workflows.settings import load_settings
 

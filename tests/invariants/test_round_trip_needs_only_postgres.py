@@ -42,7 +42,7 @@ sys.meta_path.insert(0, Guard())
 ROUND_TRIP = """
 import queue_workflows as qwf
 from sqlalchemy.orm import Session
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 
 qwf.configure(db_url=os.environ.pop("DSN"), ingest_queues={"fetch"}, lease_s=5)
 with Database.open(role="guard") as database:

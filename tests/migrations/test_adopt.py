@@ -8,7 +8,7 @@ from support.postgres_versions import each_version
 from support.schemas import as_user, blocked, catalog, holding, leftovers, query, qwf, sa_engine
 
 from queue_workflows.db import bootstrap, migrations, wait_for_schema
-from queue_workflows.db.migrations.chains import engine_chain
+from queue_workflows.db.migrations.chain.chains import engine_chain
 from queue_workflows.db.migrations.session import SessionTerms
 from queue_workflows.errors import (
     AccessRefused,

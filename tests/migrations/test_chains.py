@@ -10,10 +10,15 @@ from support.revisions import HEAD, REVISIONS
 
 from queue_workflows.config import HostMigrations, configure
 from queue_workflows.db import migrations, shipped_chain
-from queue_workflows.db.migrations.chains import engine_chain, host_chain, select_chains
+from queue_workflows.db.migrations.chain.chains import engine_chain, host_chain, select_chains
+from queue_workflows.db.migrations.chain.revisions import (
+    check_target,
+    find_revision,
+    load_script,
+    next_number,
+)
+from queue_workflows.db.migrations.chain.tables import engine_tables
 from queue_workflows.db.migrations.differences import describe_differences
-from queue_workflows.db.migrations.revisions import check_target, find_revision, load_script, next_number
-from queue_workflows.db.migrations.tables import engine_tables
 from queue_workflows.db.shipped_chain import chain_directory
 from queue_workflows.errors import ConfigurationError, MigrationRefused, UnknownRevision
 from queue_workflows.models import Base

@@ -14,7 +14,7 @@ from support.revisions import BEFORE_HEAD, HEAD
 
 from queue_workflows.cli.main import cli, run
 from queue_workflows.db import migrations
-from queue_workflows.db.migrations.chains import engine_chain
+from queue_workflows.db.migrations.chain.chains import engine_chain
 
 # The last one without a column that lists of schedules read.
 BEFORE_SCHEDULES = "0029"

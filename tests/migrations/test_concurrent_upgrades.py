@@ -14,7 +14,7 @@ from support.revisions import REVISIONS
 from support.schemas import as_user, blocked, catalog, holding, query, sa_engine, start_qwf, until
 
 from queue_workflows.db import bootstrap, migrations
-from queue_workflows.db.migrations.chains import engine_chain
+from queue_workflows.db.migrations.chain.chains import engine_chain
 from queue_workflows.db.migrations.session import LOCK_CLASS, LOCK_KEY, SessionTerms, migration_session
 from queue_workflows.errors import (
     ConfigurationError,

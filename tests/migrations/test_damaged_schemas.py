@@ -14,9 +14,9 @@ from support.schemas import as_user, catalog, query, qwf, sa_engine
 from queue_workflows.config import HostMigrations, configure
 from queue_workflows.db import bootstrap, downgrade, migrations, wait_for_schema
 from queue_workflows.db.doctor import examine
-from queue_workflows.db.migrations.chains import engine_chain
+from queue_workflows.db.migrations.chain.chains import engine_chain
+from queue_workflows.db.migrations.chain.tables import engine_tables, first_tables, tables_at
 from queue_workflows.db.migrations.state import read_state
-from queue_workflows.db.migrations.tables import engine_tables, first_tables, tables_at
 from queue_workflows.db.migrations.verbs import upgrade
 from queue_workflows.errors import MigrationRefused, SchemaBehind, SchemaDrift
 

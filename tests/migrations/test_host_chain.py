@@ -16,7 +16,7 @@ from support.schemas import catalog, leftovers, query, qwf_environment
 
 from queue_workflows.config import HostMigrations, configure
 from queue_workflows.db import bootstrap, downgrade, migrations
-from queue_workflows.db.migrations.chains import Chain, engine_chain, host_chain
+from queue_workflows.db.migrations.chain.chains import Chain, engine_chain, host_chain
 from queue_workflows.errors import ConfigurationError, MigrationRefused, SchemaBehind, SchemaDrift
 
 ENGINE = engine_chain()
@@ -135,7 +135,7 @@ import sys
 from sqlalchemy.orm import Mapped, mapped_column
 from queue_workflows.config import HostMigrations
 from queue_workflows.db import bootstrap, migrations
-from queue_workflows.db.migrations.chains import engine_chain, host_chain
+from queue_workflows.db.migrations.chain.chains import engine_chain, host_chain
 from queue_workflows.models import Base
 
 class Poster(Base):

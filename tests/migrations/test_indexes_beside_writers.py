@@ -17,7 +17,7 @@ from support.schemas import catalog, holding, query, until
 from queue_workflows.db import bootstrap, migrations
 from queue_workflows.db.doctor import examine
 from queue_workflows.db.doctor.findings import Status
-from queue_workflows.db.migrations.chains import engine_chain
+from queue_workflows.db.migrations.chain.chains import engine_chain
 from queue_workflows.db.migrations.session import SessionTerms
 from queue_workflows.errors import MigrationBlocked
 

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from queue_workflows.db import migrations
-from queue_workflows.db.migrations.chains import engine_chain
+from queue_workflows.db.migrations.chain.chains import engine_chain
 from queue_workflows.models import IngestJob, WorkerHeartbeat, WorkflowNodeJob, WorkflowRun
 from queue_workflows.repositories.sql.table import Table
 from queue_workflows.roles.worker.single import MIN_SCHEMA

@@ -12,7 +12,7 @@ from support.revisions import HEAD, REVISIONS
 from support.schemas import catalog, leftovers, query, qwf
 
 from queue_workflows.db import bootstrap, migrations
-from queue_workflows.db.migrations.chains import Chain, engine_chain
+from queue_workflows.db.migrations.chain.chains import Chain, engine_chain
 from queue_workflows.errors import UnknownRevision
 
 ENGINE = engine_chain()

@@ -15,7 +15,7 @@ from support.revisions import HEAD
 from support.schemas import blocked, catalog, holding, query, until
 
 from queue_workflows.db import migrations
-from queue_workflows.db.migrations.chains import engine_chain
+from queue_workflows.db.migrations.chain.chains import engine_chain
 from queue_workflows.db.migrations.session import SessionTerms
 from queue_workflows.errors import MigrationBlocked
 

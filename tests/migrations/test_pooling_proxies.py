@@ -15,7 +15,7 @@ from support.schemas import catalog, query, sa_engine
 from support.transaction_pooler import TransactionPooler
 
 from queue_workflows.db import bootstrap, downgrade, wait_for_schema
-from queue_workflows.db.proxies import find_proxy
+from queue_workflows.db.connections.proxies import find_proxy
 from queue_workflows.errors import ConfigurationError
 
 LOCKS = """

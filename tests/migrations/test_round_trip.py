@@ -9,8 +9,8 @@ from support.revisions import REVISIONS
 from support.schemas import catalog, leftovers, query, sa_engine
 
 from queue_workflows.db import bootstrap, downgrade, migrations
-from queue_workflows.db.migrations.chains import engine_chain
-from queue_workflows.db.migrations.revisions import load_script
+from queue_workflows.db.migrations.chain.chains import engine_chain
+from queue_workflows.db.migrations.chain.revisions import load_script
 from queue_workflows.errors import SchemaDrift
 from queue_workflows.models import Base
 

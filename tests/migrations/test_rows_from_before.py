@@ -8,7 +8,7 @@ from support.postgres_versions import each_version
 from support.schemas import query
 
 from queue_workflows.db import downgrade, migrations
-from queue_workflows.db.migrations.chains import engine_chain
+from queue_workflows.db.migrations.chain.chains import engine_chain
 
 ENGINE = engine_chain()
 SCHEDULE = (

@@ -11,8 +11,8 @@ from support.revisions import HEAD
 from support.schemas import as_user, query, qwf_environment
 
 from queue_workflows.db import bootstrap, migrations
-from queue_workflows.db.migrations.chains import engine_chain
-from queue_workflows.db.migrations.tables import tables_at
+from queue_workflows.db.migrations.chain.chains import engine_chain
+from queue_workflows.db.migrations.chain.tables import tables_at
 from queue_workflows.db.shipped_chain import head, is_at_head
 from queue_workflows.models import Base
 

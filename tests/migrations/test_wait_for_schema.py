@@ -11,7 +11,7 @@ from support.revisions import HEAD
 from support.schemas import as_user, query, sa_engine, start_qwf, until
 
 from queue_workflows.db import bootstrap, downgrade, migrations, wait_for_schema
-from queue_workflows.db.migrations.chains import engine_chain
+from queue_workflows.db.migrations.chain.chains import engine_chain
 from queue_workflows.errors import (
     AccessRefused,
     DatabaseUnreachable,

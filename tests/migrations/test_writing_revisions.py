@@ -14,7 +14,7 @@ from support.schemas import catalog, query, qwf, qwf_environment
 
 from queue_workflows.config import HostMigrations
 from queue_workflows.db import bootstrap, migrations
-from queue_workflows.db.migrations.chains import Chain, host_chain
+from queue_workflows.db.migrations.chain.chains import Chain, host_chain
 from queue_workflows.errors import ConfigurationError
 
 pytestmark = pytest.mark.slow

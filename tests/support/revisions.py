@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_workflows.db import migrations
-from queue_workflows.db.migrations.chains import engine_chain
+from queue_workflows.db.migrations.chain.chains import engine_chain
 
 REVISIONS = [line.revision for line in migrations.history([engine_chain()])]
 HEAD, BEFORE_HEAD = REVISIONS[-1], REVISIONS[-2]

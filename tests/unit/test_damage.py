@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from queue_workflows.db.exhaustion import is_exhausted
+from queue_workflows.db.connections.exhaustion import is_exhausted
 from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.host.processes import last_word
 from queue_workflows.host.processes.last_word import PIPE, Announcer, LastWord

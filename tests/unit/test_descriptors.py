@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from queue_workflows.db import descriptors
-from queue_workflows.db.descriptors import MarkedSocket
+from queue_workflows.db.connections import descriptors
+from queue_workflows.db.connections.descriptors import MarkedSocket
 
 
 @pytest.fixture(params=["with cookies", "without"])

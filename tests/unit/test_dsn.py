@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
-from queue_workflows.db.dsn import foreign_driver, mask_secrets, parse_dsn, place_of, redact_dsn
+from queue_workflows.db.connections.dsn import foreign_driver, mask_secrets, parse_dsn, place_of, redact_dsn
 from queue_workflows.errors import ConfigurationError, ExitCode
 
 SECRET = "s3cr3t-pa55"

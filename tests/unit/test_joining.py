@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from queue_workflows.db.joining import ARRIVED, Attempt, Wakeup
-from queue_workflows.db.wire import Wire
+from queue_workflows.db.connections.bounded_wire import Wire
+from queue_workflows.db.listen.join_thread import ARRIVED, Attempt, Wakeup
 
 
 @pytest.mark.parametrize("failure", [OSError(errno.EMFILE, "Too many open files"), MemoryError()])

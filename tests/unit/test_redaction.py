@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_workflows.db.dsn import parse_dsn, secrets_of
+from queue_workflows.db.connections.dsn import parse_dsn, secrets_of
 from queue_workflows.engine.execution.redaction import Redactor
 
 plain = Redactor()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queue_workflows.db.migrations.indexes import replace_index
+from queue_workflows.db.migrations.beside_writers.indexes import replace_index
 
 revision = "0018"
 down_revision = "0017"

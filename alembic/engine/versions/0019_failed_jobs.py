@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queue_workflows.db.migrations.indexes import build_index, drop_index
+from queue_workflows.db.migrations.beside_writers.indexes import build_index, drop_index
 
 revision = "0019"
 down_revision = "0018"

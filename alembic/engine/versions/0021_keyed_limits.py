@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from queue_workflows.db.migrations.indexes import build_index, drop_index, replace_index
+from queue_workflows.db.migrations.beside_writers.indexes import build_index, drop_index, replace_index
 
 revision = "0021"
 down_revision = "0020"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import op
 
-from queue_workflows.db.migrations.indexes import build_index, drop_index
+from queue_workflows.db.migrations.beside_writers.indexes import build_index, drop_index
 
 revision = "0026"
 down_revision = "0025"

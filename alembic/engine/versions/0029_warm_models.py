@@ -6,7 +6,7 @@ claimed are in them, so that other queues pay for none of this.
 
 from __future__ import annotations
 
-from queue_workflows.db.migrations.indexes import build_index, drop_index
+from queue_workflows.db.migrations.beside_writers.indexes import build_index, drop_index
 
 revision = "0029"
 down_revision = "0028"

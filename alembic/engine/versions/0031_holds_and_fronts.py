@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import op
 
-from queue_workflows.db.migrations.indexes import replace_index
+from queue_workflows.db.migrations.beside_writers.indexes import replace_index
 
 revision = "0031"
 down_revision = "0030"

@@ -8,8 +8,8 @@ are few and have CHECKs.
 
 from __future__ import annotations
 
-from queue_workflows.db.migrations.checks import add_checks, drop_checks
-from queue_workflows.db.migrations.refusing_triggers import refuse_inserts, refuse_nothing
+from queue_workflows.db.migrations.beside_writers.checks import add_checks, drop_checks
+from queue_workflows.db.migrations.beside_writers.refusing_triggers import refuse_inserts, refuse_nothing
 from queue_workflows.models import insert_rules, rules
 from queue_workflows.models.limits import UNUSABLE_BUCKET, UNUSABLE_CAP
 from queue_workflows.models.schedules import UNUSABLE, USABLE

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from alembic import op
 
-from queue_workflows.db.migrations.columns import add_columns, drop_columns
-from queue_workflows.db.migrations.indexes import beside_others, is_there
-from queue_workflows.db.migrations.refusing_triggers import change_rules
+from queue_workflows.db.migrations.beside_writers.columns import add_columns, drop_columns
+from queue_workflows.db.migrations.beside_writers.indexes import beside_others, is_there
+from queue_workflows.db.migrations.beside_writers.refusing_triggers import change_rules
 from queue_workflows.models.insert_rules import OF_BEGINS, OF_TABLES
 
 revision = "0033"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from queue_workflows.db.migrations.columns import add_columns, drop_columns
+from queue_workflows.db.migrations.beside_writers.columns import add_columns, drop_columns
 
 revision = "0034"
 down_revision = "0033"

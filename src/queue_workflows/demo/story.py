@@ -16,7 +16,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.migrations import bootstrap
 from queue_workflows.demo import crew
 from queue_workflows.demo.films import Film, check_ours, prepare

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories import ScheduleRepository
 from queue_workflows.repositories.sql.connection import Handle

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import psycopg
 
-from queue_workflows.db.line import Line
+from queue_workflows.db.connections.kept_line import Line
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from enum import IntEnum
 from types import FrameType, TracebackType
 from typing import Self
 
-from queue_workflows.db.joining import INTERRUPT, Wakeup
+from queue_workflows.db.listen.join_thread import INTERRUPT, Wakeup
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes.harden import ENDING, exit_code_of, hearable
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
-from queue_workflows.db.joining import INTERRUPT, Wakeup
+from queue_workflows.db.listen.join_thread import INTERRUPT, Wakeup
 
 _CHUNK: Final = 65_536
 # Longer lines are broken, so that nobody fills our memory who never ends one.

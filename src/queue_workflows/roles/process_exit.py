@@ -16,7 +16,7 @@ from typing import Final, NoReturn
 import psutil
 
 from queue_workflows import clock as time
-from queue_workflows.db.exhaustion import has_room
+from queue_workflows.db.connections.exhaustion import has_room
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes import last_word
 from queue_workflows.host.processes.pid1 import LAUNCHER_PID

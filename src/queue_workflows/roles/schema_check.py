@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 
 from queue_workflows import db
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.shipped_chain import is_at_head
 from queue_workflows.errors import QwfError
 from queue_workflows.models import Base

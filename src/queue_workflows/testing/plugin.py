@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.orm import Session
 
-    from queue_workflows.db.engine import Database
+    from queue_workflows.db.connections.engine import Database
     from queue_workflows.testing.choice import Choice
     from queue_workflows.testing.runs import Run
     from queue_workflows.testing.servers import QwfServer
@@ -149,7 +149,7 @@ def qwf_dsn(qwf_server: QwfServer) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def _qwf_database(qwf_dsn: str) -> Iterator[Database]:
-    from queue_workflows.db.engine import Database
+    from queue_workflows.db.connections.engine import Database
 
     with Database.open(qwf_dsn, role="test") as database:
         yield database

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import psycopg
 
-from queue_workflows.db.dsn import as_url, parse_dsn
+from queue_workflows.db.connections.dsn import as_url, parse_dsn
+from queue_workflows.db.connections.engine import classify_failure, redact_dsn
 from queue_workflows.db.embedded.binaries import OLDEST_MAJOR
 from queue_workflows.db.embedded.server import EmbeddedServer
-from queue_workflows.db.engine import classify_failure, redact_dsn
 from queue_workflows.errors import ConfigurationError, DatabaseUnreachable, UnsupportedServer
 from queue_workflows.testing.choice import HOW_TO_GET_ONE, Choice
 from queue_workflows.testing.containers import shared_container

@@ -16,9 +16,9 @@ from queue_workflows.cli.database.serve import serve
 from queue_workflows.cli.shared.operator import json_option
 from queue_workflows.cli.shared.seconds import Seconds
 from queue_workflows.db import migrations
-from queue_workflows.db.dsn import redact_dsn
-from queue_workflows.db.engine import Database
-from queue_workflows.db.migrations.chains import host_chain, select_chains
+from queue_workflows.db.connections.dsn import redact_dsn
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.migrations.chain.chains import host_chain, select_chains
 from queue_workflows.db.migrations.session import SessionTerms
 from queue_workflows.errors import ExitCode
 

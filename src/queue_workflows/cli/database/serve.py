@@ -8,7 +8,7 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.config import effective_settings, resolve_dsn
-from queue_workflows.db.engine import acquire_embedded
+from queue_workflows.db.connections.engine import acquire_embedded
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.roles.loop import Halt, Waiter
 

@@ -85,7 +85,7 @@ def ensure_(
     cannot be had; the others are tried all the same.
     """
     from queue_workflows.config import effective_settings
-    from queue_workflows.db.dsn import secrets_of
+    from queue_workflows.db.connections.dsn import secrets_of
     from queue_workflows.engine.execution.redaction import Redactor
     from queue_workflows.hooks.programs.install import Installer
     from queue_workflows.host.commands.client import Spawner
@@ -95,7 +95,7 @@ def ensure_(
     settings = effective_settings({"host_label": host_label})
     places = dirs or tuple(settings.hook_dirs)
     needs = _needs(names, places, providers)
-    from queue_workflows.db.engine import Database
+    from queue_workflows.db.connections.engine import Database
 
     with (
         Database.open(invocation.db_url, role="cli", creates=False) as database,

@@ -16,7 +16,7 @@ from queue_workflows.cli.runs.watch import follow
 from queue_workflows.cli.shared.operator import json_option, print_json, print_table, say
 from queue_workflows.cli.shared.values import mapping_in, pairs
 from queue_workflows.config import effective_settings
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.engine.runs.verbs import start_run
 from queue_workflows.errors import ExitCode, PluginConfigError
 from queue_workflows.hooks.plugins.compile import SEQUENTIAL_STEPS, compile_hooks, ended_at_once

@@ -19,7 +19,7 @@ from queue_workflows.cli.shared.operator import (
 )
 from queue_workflows.cli.shared.run_names import may_be_run, run_named
 from queue_workflows.config import effective_settings
-from queue_workflows.db.looking import at_one_moment
+from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.engine.explain.history import moment
 from queue_workflows.engine.explain.job import Explanation, Knowledge
 from queue_workflows.engine.explain.job import explain as explained

@@ -15,7 +15,7 @@ from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import json_option, operators_connection, plain, print_json, say
 from queue_workflows.cli.shared.terminal import stdout_terminal
 from queue_workflows.config import effective_settings
-from queue_workflows.db.looking import at_one_moment
+from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.repositories.workers.hardware import HardwareRepository, HostReading
 from queue_workflows.repositories.workers.quarantine import QuarantineRepository
 

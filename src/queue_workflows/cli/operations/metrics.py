@@ -50,7 +50,7 @@ def serve(invocation: Invocation, *, host: str, port: int, every: float) -> Exit
     """
     from queue_workflows.cli.shared.logs import log_to_stderr
     from queue_workflows.config import effective_settings
-    from queue_workflows.db.engine import Database
+    from queue_workflows.db.connections.engine import Database
     from queue_workflows.roles.loop import Halt, Waiter
     from queue_workflows.roles.probes.figures import FigureReader
     from queue_workflows.roles.probes.metrics import MetricsServer

@@ -18,7 +18,7 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.operator import json_option, print_json
 from queue_workflows.cli.shared.progress import Progress
 from queue_workflows.config import effective_settings, resolve_dsn
-from queue_workflows.db.engine import Database, classify_failure
+from queue_workflows.db.connections.engine import Database, classify_failure
 from queue_workflows.engine.operate.import_file import (
     BESIDE_ARGS_BYTES,
     Batch,

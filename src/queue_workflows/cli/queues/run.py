@@ -23,9 +23,9 @@ from queue_workflows.cli.shared.operator import json_option, on_one_line, print_
 from queue_workflows.cli.shared.progress import Progress
 from queue_workflows.cli.shared.seconds import Seconds
 from queue_workflows.config import check_known_queue, effective_settings
-from queue_workflows.db.engine import Database
-from queue_workflows.db.failures import DATABASE_AWAY
-from queue_workflows.db.looking import KeptConnection
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.connections.failures import DATABASE_AWAY
+from queue_workflows.db.connections.snapshot_read import KeptConnection
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes.harden import bound_to_launcher

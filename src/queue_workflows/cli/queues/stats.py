@@ -24,7 +24,7 @@ from queue_workflows.cli.shared.operator import (
     say_moment,
 )
 from queue_workflows.config import effective_settings
-from queue_workflows.db.looking import at_one_moment
+from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.repositories.reports.queue_statistics import QueueStats, Statistics, StatisticsRepository
 from queue_workflows.states import JobStatus, WorkerState
 

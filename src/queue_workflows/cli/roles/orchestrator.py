@@ -33,7 +33,7 @@ def orchestrator(
     """
     from queue_workflows.cli.shared.logs import log_to_stderr
     from queue_workflows.config import effective_settings
-    from queue_workflows.db.engine import Database
+    from queue_workflows.db.connections.engine import Database
     from queue_workflows.host.processes.launcher import run_as_child_if_pid1
     from queue_workflows.roles.orchestrator.orchestrator import OrchestratorOptions
     from queue_workflows.roles.orchestrator.process import ROLE, run_orchestrator

@@ -34,7 +34,7 @@ def scheduler(
     """
     from queue_workflows.cli.shared.logs import log_to_stderr
     from queue_workflows.config import effective_settings
-    from queue_workflows.db.engine import Database
+    from queue_workflows.db.connections.engine import Database
     from queue_workflows.host.processes.launcher import run_as_child_if_pid1
     from queue_workflows.roles.scheduler.process import ROLE, run_scheduler
     from queue_workflows.roles.scheduler.scheduler import SchedulerOptions

@@ -93,7 +93,7 @@ def worker(
     """
     from queue_workflows.cli.shared.logs import log_to_stderr
     from queue_workflows.config import check_known_queue, effective_settings
-    from queue_workflows.db.engine import Database
+    from queue_workflows.db.connections.engine import Database
     from queue_workflows.host.processes.launcher import run_as_child_if_pid1
     from queue_workflows.roles.supervisor.standby import is_called
     from queue_workflows.roles.worker.common.lifecycle import WorkerOptions

@@ -23,7 +23,7 @@ from queue_workflows.cli.shared.operator import (
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.cli.shared.terminal import stdout_terminal
 from queue_workflows.cli.shared.values import pairs, say_labels
-from queue_workflows.db.looking import at_one_moment
+from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.runs.listing import RunFilter, RunLine, RunLinesRepository

@@ -11,7 +11,7 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.runs.watch import follow
 from queue_workflows.cli.shared.operator import json_option, print_json, say
 from queue_workflows.cli.shared.values import STDIN, document_file, mapping_in, pairs
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.engine.runs.verbs import start_run
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.runs.runs import StartedRun

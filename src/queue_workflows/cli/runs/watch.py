@@ -19,7 +19,7 @@ from queue_workflows.cli.drawing.run import LOOKS, draw, draw_within
 from queue_workflows.cli.shared.operator import json_option, on_one_line, plain, say, say_moment
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.cli.shared.terminal import Terminal, stdout_terminal
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.engine.watch.follow import watch_run
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import ExitCode
@@ -63,7 +63,7 @@ def follow(database: Database, run_id: uuid.UUID, *, as_json: bool, ascii_only: 
         show = _Told(lambda change: in_words(change, terminal))
     last: RunOverview | None = None
     # It polls where it cannot listen, and says itself when it sees nothing.
-    for name in ("queue_workflows.db.listen", "psycopg"):
+    for name in ("queue_workflows.db.listen.listener", "psycopg"):
         logging.getLogger(name).addHandler(logging.NullHandler())
     try:
         for seen in watch_run(database, run_id):

@@ -135,7 +135,7 @@ def _database_failure(exc: BaseException, db_url: str | None) -> QwfError | None
     if not isinstance(exc, kinds):
         return None
     from queue_workflows.config import resolve_dsn
-    from queue_workflows.db.engine import classify_failure
+    from queue_workflows.db.connections.engine import classify_failure
 
     try:
         known = classify_failure(exc, resolve_dsn(db_url).dsn or "")

@@ -7,7 +7,7 @@ import os
 import time
 from contextlib import suppress
 
-from queue_workflows.db.descriptors import Descriptors
+from queue_workflows.db.connections.descriptors import Descriptors
 
 
 class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]

@@ -21,7 +21,7 @@ from queue_workflows.cli import Invocation
 @contextmanager
 def operators_connection(invocation: Invocation) -> Iterator[psycopg.Connection[Any]]:
     """An autocommit connection to the configured database: each statement is a transaction."""
-    from queue_workflows.db.engine import Database
+    from queue_workflows.db.connections.engine import Database
 
     with (
         Database.open(invocation.db_url, role="cli", creates=False) as database,
@@ -35,7 +35,7 @@ def schema_refusal(invocation: Invocation) -> str | None:
 
     For an older schema they wait, and nothing else of this version can read it either: `SchemaBehind`.
     """
-    from queue_workflows.db.engine import Database
+    from queue_workflows.db.connections.engine import Database
     from queue_workflows.errors import SchemaAhead
     from queue_workflows.roles.schema_check import wait_for_schema
     from queue_workflows.roles.worker.single import MIN_SCHEMA

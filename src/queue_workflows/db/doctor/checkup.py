@@ -11,17 +11,17 @@ import psycopg
 import sqlalchemy as sa
 from psycopg.rows import dict_row
 
-from queue_workflows.db.asking import AskingConnection
+from queue_workflows.db.connections.asking_connection import AskingConnection
+from queue_workflows.db.connections.bounded_wire import WireLost
+from queue_workflows.db.connections.engine import Database, classify_failure
+from queue_workflows.db.connections.failures import PROXY_ADVICE
+from queue_workflows.db.connections.proxies import notify_round_trip
 from queue_workflows.db.doctor.findings import Check, Status, failed
-from queue_workflows.db.engine import Database, classify_failure
-from queue_workflows.db.failures import PROXY_ADVICE
 from queue_workflows.db.migrations.authoring import refuse_drift
-from queue_workflows.db.migrations.chains import Chain, host_chain, select_chains
-from queue_workflows.db.migrations.misfits import behind, misfit
+from queue_workflows.db.migrations.chain.chains import Chain, host_chain, select_chains
+from queue_workflows.db.migrations.chain.tables import engine_tables
+from queue_workflows.db.migrations.refusals import behind, misfit
 from queue_workflows.db.migrations.state import ChainState, read_state
-from queue_workflows.db.migrations.tables import engine_tables
-from queue_workflows.db.proxies import notify_round_trip
-from queue_workflows.db.wire import WireLost
 from queue_workflows.errors import ExitCode, QwfError, ReadOnlyServer, SchemaError, SessionsNotKept
 
 CLOCK_WARN_S: Final = 2.0

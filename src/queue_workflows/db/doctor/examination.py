@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 
 from queue_workflows.config import current_config, effective_settings, resolve_dsn
+from queue_workflows.db.connections.dsn import foreign_driver, redact_dsn
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.doctor.checkup import CHECKS, Target, made
 from queue_workflows.db.doctor.findings import Check, Report, Status, failed
-from queue_workflows.db.dsn import foreign_driver, redact_dsn
-from queue_workflows.db.engine import Database
 from queue_workflows.errors import DatabaseError, QwfError
 from queue_workflows.settings import Settings, unknown_variables
 

@@ -19,10 +19,11 @@ from alembic.script import ScriptDirectory
 
 from queue_workflows.config import ENGINE_VERSION_TABLE
 from queue_workflows.db.migrations.catalog import Catalog, compare_catalogs, read_catalog
-from queue_workflows.db.migrations.chains import LEGACY_LEDGER, Chain, engine_chain
+from queue_workflows.db.migrations.chain.chains import LEGACY_LEDGER, Chain, engine_chain
+from queue_workflows.db.migrations.chain.revisions import load_script
+from queue_workflows.db.migrations.chain.tables import engine_tables, tables_at
 from queue_workflows.db.migrations.failures import translated
-from queue_workflows.db.migrations.misfits import refuse_misfit
-from queue_workflows.db.migrations.revisions import load_script
+from queue_workflows.db.migrations.refusals import refuse_misfit
 from queue_workflows.db.migrations.session import (
     DEFAULT_TERMS,
     MigrationSession,
@@ -31,8 +32,7 @@ from queue_workflows.db.migrations.session import (
     migration_session,
 )
 from queue_workflows.db.migrations.state import read_state
-from queue_workflows.db.migrations.stepping import Plan, run_steps
-from queue_workflows.db.migrations.tables import engine_tables, tables_at
+from queue_workflows.db.migrations.steps import Plan, run_steps
 from queue_workflows.errors import AccessRefused, MigrationRefused, SchemaDrift
 
 LAST_OF_OLD_CHAIN: Final = 9

@@ -24,9 +24,9 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool, PoolProxiedConnection
 
 from queue_workflows.config import effective_settings
-from queue_workflows.db.engine import Database, classify_failure
-from queue_workflows.db.proxies import asker, is_announced, shares_backend
-from queue_workflows.db.wire import WireLost
+from queue_workflows.db.connections.bounded_wire import WireLost
+from queue_workflows.db.connections.engine import Database, classify_failure
+from queue_workflows.db.connections.proxies import asker, is_announced, shares_backend
 from queue_workflows.errors import (
     ConfigurationError,
     MigrationBlocked,

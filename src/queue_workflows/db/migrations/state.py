@@ -13,10 +13,10 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from queue_workflows.config import ENGINE_VERSION_TABLE
-from queue_workflows.db.migrations.chains import Chain
-from queue_workflows.db.migrations.revisions import heads, known, load_script, newest
+from queue_workflows.db.migrations.chain.chains import Chain
+from queue_workflows.db.migrations.chain.revisions import heads, known, load_script, newest
+from queue_workflows.db.migrations.chain.tables import first_tables, tables_at
 from queue_workflows.db.migrations.session import Target, connection_to
-from queue_workflows.db.migrations.tables import first_tables, tables_at
 from queue_workflows.errors import AccessRefused, MigrationRefused
 
 # unrecorded: the tables are there, and the version table says nothing. contradictory: it names several places

@@ -14,10 +14,11 @@ from typing import Final, Literal
 import sqlalchemy as sa
 from alembic.script import Script
 
-from queue_workflows.db.migrations.chains import Chain, host_chain, select_chains
+from queue_workflows.db.migrations.chain.chains import Chain, host_chain, select_chains
+from queue_workflows.db.migrations.chain.revisions import check_target, load_script, refuse_two_heads
+from queue_workflows.db.migrations.chain.tables import engine_tables, tables_dropped
 from queue_workflows.db.migrations.failures import check_rights, translated
-from queue_workflows.db.migrations.misfits import refuse_misfit
-from queue_workflows.db.migrations.revisions import check_target, load_script, refuse_two_heads
+from queue_workflows.db.migrations.refusals import refuse_misfit
 from queue_workflows.db.migrations.session import (
     DEFAULT_TERMS,
     MigrationSession,
@@ -29,8 +30,7 @@ from queue_workflows.db.migrations.session import (
     silent,
 )
 from queue_workflows.db.migrations.state import read_state
-from queue_workflows.db.migrations.stepping import Plan, Progress, Report, run_steps
-from queue_workflows.db.migrations.tables import engine_tables, tables_dropped
+from queue_workflows.db.migrations.steps import Plan, Progress, Report, run_steps
 from queue_workflows.errors import MigrationRefused
 
 # Tables that are not the engine's and hold foreign keys to the tables named.

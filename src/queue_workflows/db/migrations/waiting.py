@@ -9,9 +9,9 @@ from typing import Final
 import sqlalchemy as sa
 from alembic.script import ScriptDirectory
 
-from queue_workflows.db.migrations.chains import Chain, engine_chain
-from queue_workflows.db.migrations.misfits import behind, refuse_misfit
-from queue_workflows.db.migrations.revisions import find_revision, load_script
+from queue_workflows.db.migrations.chain.chains import Chain, engine_chain
+from queue_workflows.db.migrations.chain.revisions import find_revision, load_script
+from queue_workflows.db.migrations.refusals import behind, refuse_misfit
 from queue_workflows.db.migrations.session import connection_to, one_target
 from queue_workflows.db.migrations.state import ChainState, read_state
 from queue_workflows.errors import AccessRefused, DatabaseUnreachable, SchemaAhead, SchemaError

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, TypeVar
 
-from queue_workflows.db.exhaustion import is_exhausted
+from queue_workflows.db.connections.exhaustion import is_exhausted
 from queue_workflows.errors import ConfigurationError, LockUnusable
 from queue_workflows.host.locks.flock import lock_directory
 from queue_workflows.host.locks.lock import Absent, Free, HostLock, lock_file_name, probe

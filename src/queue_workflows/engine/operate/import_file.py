@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from zlib import error as ZlibError
 
 from queue_workflows.config import current_config
-from queue_workflows.db.asking import AskingConnection
+from queue_workflows.db.connections.asking_connection import AskingConnection
 from queue_workflows.engine.registry.tasks import TaskRegistry, current_tasks
 from queue_workflows.errors import ConfigurationError, LineRefused, PayloadError
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued

@@ -11,10 +11,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from queue_workflows.db.engine import Database
-from queue_workflows.db.failures import DATABASE_AWAY
-from queue_workflows.db.listen import Listener
-from queue_workflows.db.looking import KeptConnection, at_one_moment
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.connections.failures import DATABASE_AWAY
+from queue_workflows.db.connections.snapshot_read import KeptConnection, at_one_moment
+from queue_workflows.db.listen.listener import Listener
 from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.engine.watch.run_view import RunOverview
 

@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from queue_workflows.config import current_config, effective_settings
-from queue_workflows.db.engine import Database
-from queue_workflows.db.looking import at_one_moment
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.repositories.reports.queue_statistics import COUNTED, QueueStats, StatisticsRepository
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.repositories.sql.families import INGEST

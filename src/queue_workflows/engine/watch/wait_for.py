@@ -20,9 +20,9 @@ import psycopg
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
-from queue_workflows.db.engine import Database
-from queue_workflows.db.failures import classify_failure
-from queue_workflows.db.looking import KeptConnection
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.connections.failures import classify_failure
+from queue_workflows.db.connections.snapshot_read import KeptConnection
 from queue_workflows.errors import (
     DatabaseUnreachable,
     JobCancelled,

@@ -31,7 +31,7 @@ from collections.abc import Collection, MutableMapping
 from contextlib import suppress
 from typing import Final
 
-from queue_workflows.db.descriptors import Descriptors
+from queue_workflows.db.connections.descriptors import Descriptors
 
 PIPE: Final = "_QWF_LAST_WORD"
 _WORDS: Final = 4096

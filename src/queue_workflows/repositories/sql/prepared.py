@@ -19,7 +19,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import DiagnosticField, ExecStatus, PipelineStatus, TransactionStatus
 from psycopg.pq.abc import PGresult
 
-from queue_workflows.db.asking import AskingConnection
+from queue_workflows.db.connections.asking_connection import AskingConnection
 
 # An enum's members are dear to look up on a class.
 IDLE: Final = TransactionStatus.IDLE

@@ -14,7 +14,7 @@ from typing import Final
 
 import psycopg
 
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.engine.upkeep.run_files import clear, clear_places, has_places
 from queue_workflows.errors import ConfigurationError, EmbeddedSetupError, ExitCode, QwfError
 from queue_workflows.host.janitor.decisions import Verdict

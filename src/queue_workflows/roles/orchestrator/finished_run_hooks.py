@@ -10,8 +10,8 @@ from typing import Any, Self
 
 import psycopg
 
-from queue_workflows.db.failures import DATABASE_AWAY
-from queue_workflows.db.line import Line
+from queue_workflows.db.connections.failures import DATABASE_AWAY
+from queue_workflows.db.connections.kept_line import Line
 
 _log = logging.getLogger(__name__)
 

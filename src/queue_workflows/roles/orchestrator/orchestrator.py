@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import psycopg
 
-from queue_workflows.db.failures import DATABASE_AWAY
-from queue_workflows.db.listen import Listener
+from queue_workflows.db.connections.failures import DATABASE_AWAY
+from queue_workflows.db.listen.listener import Listener
 from queue_workflows.engine.limits.lane_upkeep import LaneWalk
 from queue_workflows.engine.runs.dispatcher import Dispatcher, Woken
 from queue_workflows.engine.upkeep.retention import Pruning

@@ -12,9 +12,9 @@ import psycopg
 
 from queue_workflows import db
 from queue_workflows.config import current_config
-from queue_workflows.db.dsn import secrets_of
-from queue_workflows.db.engine import Database
-from queue_workflows.db.listen import Listener
+from queue_workflows.db.connections.dsn import secrets_of
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.listen.listener import Listener
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.runs.dispatcher import Dispatcher
 from queue_workflows.engine.runs.finished_hooks import deliver

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import psycopg
 
-from queue_workflows.db.failures import DATABASE_FAILED
-from queue_workflows.db.line import Line
-from queue_workflows.db.looking import at_one_moment
+from queue_workflows.db.connections.failures import DATABASE_FAILED
+from queue_workflows.db.connections.kept_line import Line
+from queue_workflows.db.connections.snapshot_read import at_one_moment
 from queue_workflows.repositories.reports.metrics import FigureRepository
 from queue_workflows.repositories.reports.queue_statistics import COUNTED, Statistics, StatisticsRepository
 from queue_workflows.repositories.workers.hardware import HardwareRepository

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Final
 
 from queue_workflows.config import current_config
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.engine.schedules.declared import task_options
 from queue_workflows.engine.schedules.publish import Declaring
 from queue_workflows.errors import ExitCode

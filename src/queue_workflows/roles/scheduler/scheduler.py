@@ -22,7 +22,7 @@ from typing import Any, Final
 import psycopg
 from psycopg import errors
 
-from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.engine.schedules.due_ticks import Times, begins_at, plan, reason_of
 from queue_workflows.engine.schedules.publish import Declaring
 from queue_workflows.engine.telemetry import insert_ticks

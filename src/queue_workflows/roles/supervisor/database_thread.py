@@ -24,9 +24,9 @@ from typing import Any, Final
 
 import psycopg
 
-from queue_workflows.db import sessions
-from queue_workflows.db.failures import DATABASE_FAILED, classify_failure
-from queue_workflows.db.line import Line
+from queue_workflows.db.connections import sessions
+from queue_workflows.db.connections.failures import DATABASE_FAILED, classify_failure
+from queue_workflows.db.connections.kept_line import Line
 from queue_workflows.engine.limits.lane_upkeep import free_left_by
 from queue_workflows.host.processes.lease_timer import boottime
 from queue_workflows.repositories import (

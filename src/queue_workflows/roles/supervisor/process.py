@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.systemd import ServiceManager
 from queue_workflows.roles.loop import Halt, Waiter

@@ -11,8 +11,8 @@ from typing import Any, Final
 from queue_workflows import clock as time
 from queue_workflows import db
 from queue_workflows.config import GPU_QUEUE, HOOKS_QUEUE, current_config, keep_directory
-from queue_workflows.db.engine import Database
-from queue_workflows.db.listen import Listener
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.listen.listener import Listener
 from queue_workflows.engine.execution.executor import EventLoop, Loop
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.errors import DatabaseUnreachable, ExitCode

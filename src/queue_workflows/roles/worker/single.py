@@ -19,7 +19,7 @@ from typing import Final
 import psycopg
 
 from queue_workflows import clock as time
-from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.ending import ending_instead
 from queue_workflows.engine.execution.error_capture import captured

@@ -13,11 +13,11 @@ from random import Random
 from typing import Any, Final
 
 from queue_workflows import clock as time
-from queue_workflows.db import sessions
-from queue_workflows.db.asking import AskingConnection
-from queue_workflows.db.failures import DATABASE_AWAY
-from queue_workflows.db.line import Line
-from queue_workflows.db.listen import Listener
+from queue_workflows.db.connections import sessions
+from queue_workflows.db.connections.asking_connection import AskingConnection
+from queue_workflows.db.connections.failures import DATABASE_AWAY
+from queue_workflows.db.connections.kept_line import Line
+from queue_workflows.db.listen.listener import Listener
 from queue_workflows.errors import DatabaseError, LeaseLost
 from queue_workflows.repositories.claims.begins import Rules, begin
 from queue_workflows.repositories.claims.end import Ending

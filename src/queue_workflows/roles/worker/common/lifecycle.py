@@ -13,8 +13,8 @@ import psutil
 
 from queue_workflows import clock as time
 from queue_workflows.config import RESERVED_QUEUES
-from queue_workflows.db.failures import DATABASE_AWAY
-from queue_workflows.db.listen import Listener
+from queue_workflows.db.connections.failures import DATABASE_AWAY
+from queue_workflows.db.listen.listener import Listener
 from queue_workflows.engine.node_inputs.loaded_model import UNKNOWN_MODEL
 from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK

@@ -9,9 +9,9 @@ from random import Random
 from typing import TYPE_CHECKING, Final, Self
 
 from queue_workflows.config import HOOKS_QUEUE
-from queue_workflows.db.dsn import secrets_of
-from queue_workflows.db.engine import Database
-from queue_workflows.db.listen import Listener
+from queue_workflows.db.connections.dsn import secrets_of
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.listen.listener import Listener
 from queue_workflows.engine.execution.executor import Loop
 from queue_workflows.engine.execution.guards import Budget, budget_of
 from queue_workflows.engine.execution.redaction import Redactor

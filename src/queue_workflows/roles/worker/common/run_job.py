@@ -16,8 +16,8 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.config import current_config
-from queue_workflows.db.exhaustion import is_exhausted, is_of_this_process, is_refused_a_thread
-from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.db.connections.exhaustion import is_exhausted, is_of_this_process, is_refused_a_thread
+from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.engine.execution.callable import Work
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.ending import ending_instead, ending_of, for_good

@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from queue_workflows import clock as time
-from queue_workflows.db.failures import DATABASE_AWAY
-from queue_workflows.db.line import Line
+from queue_workflows.db.connections.failures import DATABASE_AWAY
+from queue_workflows.db.connections.kept_line import Line
 from queue_workflows.errors import LeaseLost
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.repositories.sql.families import BY_NAME

@@ -11,7 +11,7 @@ import math
 from typing import Final
 
 from queue_workflows import clock as time
-from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.roles.worker.common.connection import WorkerConnection
 from queue_workflows.roles.worker.common.run_job import UNKNOWN_DELAY_S

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from queue_workflows import clock as time
-from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes import last_word

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 import psycopg
 
 from queue_workflows import clock as time
-from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.engine.execution.ending import ending_instead
 from queue_workflows.engine.execution.error_capture import captured
 from queue_workflows.engine.execution.guards import HeldJob

@@ -34,7 +34,7 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows import clock as time
-from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.guards import HeldJob, budget_for
 from queue_workflows.errors import ExitCode, LeaseLost, QwfError

@@ -30,8 +30,8 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.config import HOOKS_QUEUE
-from queue_workflows.db.failures import DATABASE_FAILED
-from queue_workflows.db.line import Line
+from queue_workflows.db.connections.failures import DATABASE_FAILED
+from queue_workflows.db.connections.kept_line import Line
 from queue_workflows.engine.execution.guards import HeldJob, next_verdict_at
 from queue_workflows.engine.limits.lane_upkeep import LaneWalk
 from queue_workflows.engine.outcomes import Stop

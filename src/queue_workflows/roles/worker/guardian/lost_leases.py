@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from queue_workflows.db.failures import DATABASE_AWAY
+from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.repositories.claims.withdraw_doubts import withdraw_doubts
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs

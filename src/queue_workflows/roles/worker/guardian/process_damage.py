@@ -11,8 +11,8 @@ import math
 import threading
 from typing import Final, NoReturn
 
-from queue_workflows.db.descriptors import MarkedSocket
-from queue_workflows.db.exhaustion import is_exhausted, is_of_this_process
+from queue_workflows.db.connections.descriptors import MarkedSocket
+from queue_workflows.db.connections.exhaustion import is_exhausted, is_of_this_process
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes import last_word
 from queue_workflows.roles.process_exit import leave

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from queue_workflows.db.exhaustion import has_room
-from queue_workflows.db.joining import Wakeup
+from queue_workflows.db.connections.exhaustion import has_room
+from queue_workflows.db.listen.join_thread import Wakeup
 from queue_workflows.host.processes.harden import ASKED, LEFT_ALONE, RETIRE, hearable
 
 _NOTHING: Final = b"\0"

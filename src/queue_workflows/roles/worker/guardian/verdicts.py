@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 import psycopg
 
-from queue_workflows.db.failures import DATABASE_AWAY, DATABASE_FAILED
+from queue_workflows.db.connections.failures import DATABASE_AWAY, DATABASE_FAILED
 from queue_workflows.engine.execution.ending import ending_of, for_good, outcome_of
 from queue_workflows.engine.execution.guards import HeldJob, Verdict, overrun_in_words, verdict_on
 from queue_workflows.engine.outcomes import Outcome, Released, Stop

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from alembic import op
 
-from queue_workflows.db.migrations.indexes import beside_others, is_there
+from queue_workflows.db.migrations.beside_writers.indexes import beside_others, is_there
 
 
 def add_checks(table: str, checks: Mapping[str, str], *, mend: str) -> None:

@@ -14,7 +14,7 @@ from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName
 from psycopg.waiting import WAIT_R
 
 from queue_workflows import clock as time
-from queue_workflows.db.proxies import Proxy
+from queue_workflows.db.connections.proxies import Proxy
 
 T = TypeVar("T")
 # What a server says that another session than the one before was asked (SQLSTATE 26000 and 42P05).

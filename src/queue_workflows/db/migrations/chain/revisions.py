@@ -12,7 +12,7 @@ from alembic.script import Script, ScriptDirectory
 from alembic.script.revision import RevisionMap
 from alembic.util import CommandError
 
-from queue_workflows.db.migrations.chains import Chain, alembic_config
+from queue_workflows.db.migrations.chain.chains import Chain, alembic_config
 from queue_workflows.errors import ConfigurationError, QwfError, UnknownRevision
 
 _MEND: Final = "mend the file; --debug shows the traceback"

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import psycopg
 
-from queue_workflows.db.engine import Database
+from queue_workflows.db.connections.engine import Database
 
 
 class KeptConnection:

@@ -15,7 +15,7 @@ import psycopg
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from queue_workflows.db.dsn import mask_secrets, parse_dsn, place_of
+from queue_workflows.db.connections.dsn import mask_secrets, parse_dsn, place_of
 from queue_workflows.errors import (
     AccessRefused,
     ConfigurationError,

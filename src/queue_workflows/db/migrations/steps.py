@@ -11,9 +11,9 @@ from alembic.runtime.environment import EnvironmentContext
 from alembic.script import Script, ScriptDirectory
 from alembic.util import CommandError
 
-from queue_workflows.db.migrations.chains import ENVIRONMENT, Chain, alembic_config
+from queue_workflows.db.migrations.chain.chains import ENVIRONMENT, Chain, alembic_config
+from queue_workflows.db.migrations.chain.revisions import fault_in, subject
 from queue_workflows.db.migrations.failures import translated
-from queue_workflows.db.migrations.revisions import fault_in, subject
 from queue_workflows.db.migrations.session import MigrationSession, silent
 from queue_workflows.errors import ConfigurationError, RevisionOutOfReach
 

@@ -15,8 +15,8 @@ from alembic.operations import Operations
 from alembic.runtime.migration import MigrationContext
 from alembic.script import Script
 
-from queue_workflows.db.migrations.chains import ENVIRONMENT, engine_chain
-from queue_workflows.db.migrations.revisions import load_script
+from queue_workflows.db.migrations.chain.chains import ENVIRONMENT, engine_chain
+from queue_workflows.db.migrations.chain.revisions import load_script
 
 CREATED_TABLE: Final = re.compile(r'^\s*CREATE TABLE (?:IF NOT EXISTS )?"?(\w+)', re.MULTILINE)
 DROPPED_TABLE: Final = re.compile(r'^\s*DROP TABLE (?:IF EXISTS )?"?(\w+)', re.MULTILINE)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from alembic import op
 
-from queue_workflows.db.migrations.indexes import beside_others
+from queue_workflows.db.migrations.beside_writers.indexes import beside_others
 
 
 def add_columns(table: str, columns: Mapping[str, str]) -> None:

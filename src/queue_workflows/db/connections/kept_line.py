@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import psycopg
 
 from queue_workflows import clock as time
-from queue_workflows.db.asking import AskingConnection
+from queue_workflows.db.connections.asking_connection import AskingConnection
 
 C = TypeVar("C", bound=psycopg.Connection[Any])
 

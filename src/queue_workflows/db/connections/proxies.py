@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, Protocol
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from queue_workflows.db.wire import Note, Wire, WireLost
+from queue_workflows.db.connections.bounded_wire import Note, Wire, WireLost
 from queue_workflows.errors import QwfError
 
 ANSWER_WITHIN_S: Final = 5.0

@@ -11,7 +11,7 @@ from typing import Final
 
 from alembic import op
 
-from queue_workflows.db.migrations.indexes import beside_others, is_there
+from queue_workflows.db.migrations.beside_writers.indexes import beside_others, is_there
 
 # refused: the first row that breaks a rule, and the first rule that it breaks.
 _REFUSE: Final = """

@@ -26,17 +26,17 @@ from typing import Any, Final
 
 import psycopg
 
-from queue_workflows.db.asking import AskingConnection
-from queue_workflows.db.dsn import place_of
-from queue_workflows.db.failures import (
+from queue_workflows.db.connections.asking_connection import AskingConnection
+from queue_workflows.db.connections.bounded_wire import WireLost
+from queue_workflows.db.connections.dsn import place_of
+from queue_workflows.db.connections.failures import (
     OLDEST_MAJOR,
     STATEMENT_POOLING_ADVICE,
     classify_failure,
     unusable,
 )
-from queue_workflows.db.pins import Timeouts, pin
-from queue_workflows.db.proxies import Proxy, find_proxy
-from queue_workflows.db.wire import WireLost
+from queue_workflows.db.connections.pins import Timeouts, pin
+from queue_workflows.db.connections.proxies import Proxy, find_proxy
 from queue_workflows.errors import ConfigurationError, OptionsRefused, QwfError, UnsupportedServer
 
 _log = logging.getLogger(__name__)

@@ -18,14 +18,14 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from queue_workflows import clock as time
 from queue_workflows.config import DsnChoice, effective_settings, resolve_dsn
-from queue_workflows.db.asking import AskingConnection
-from queue_workflows.db.dsn import parse_dsn, redact_dsn
+from queue_workflows.db.connections.asking_connection import AskingConnection
+from queue_workflows.db.connections.bounded_wire import absorb
+from queue_workflows.db.connections.dsn import parse_dsn, redact_dsn
+from queue_workflows.db.connections.failures import PROXY_ADVICE, classify_failure
+from queue_workflows.db.connections.pins import Timeouts, application_name
+from queue_workflows.db.connections.proxies import Proxy
+from queue_workflows.db.connections.route import POLL_ONLY, Route, connect
 from queue_workflows.db.embedded.server import EmbeddedServer
-from queue_workflows.db.failures import PROXY_ADVICE, classify_failure
-from queue_workflows.db.pins import Timeouts, application_name
-from queue_workflows.db.proxies import Proxy
-from queue_workflows.db.route import POLL_ONLY, Route, connect
-from queue_workflows.db.wire import absorb
 from queue_workflows.errors import ConfigurationError, DatabaseUnreachable, SessionsNotKept
 from queue_workflows.settings import Settings
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from queue_workflows.config import ENGINE_VERSION_TABLE
-from queue_workflows.db.migrations.chains import LEGACY_LEDGER, Chain
-from queue_workflows.db.migrations.tables import engine_tables
+from queue_workflows.db.migrations.chain.chains import LEGACY_LEDGER, Chain
+from queue_workflows.db.migrations.chain.tables import engine_tables
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queue_workflows.config import ENGINE_VERSION_TABLE
-from queue_workflows.db.migrations.chains import Chain
+from queue_workflows.db.migrations.chain.chains import Chain
 from queue_workflows.db.migrations.state import ChainState, Status
 from queue_workflows.errors import MigrationRefused, SchemaAhead, SchemaBehind, SchemaDrift, SchemaError
 

@@ -11,9 +11,9 @@ from typing import Final
 
 import psycopg
 
-from queue_workflows.db.descriptors import Descriptors
-from queue_workflows.db.failures import classify_failure
-from queue_workflows.db.wire import Wire, WireLost
+from queue_workflows.db.connections.bounded_wire import Wire, WireLost
+from queue_workflows.db.connections.descriptors import Descriptors
+from queue_workflows.db.connections.failures import classify_failure
 from queue_workflows.errors import QwfError, SessionsNotKept
 
 _log = logging.getLogger(__name__)

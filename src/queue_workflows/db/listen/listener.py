@@ -44,11 +44,11 @@ from typing import Any, Final, Literal, Self, TypeVar
 import psycopg
 
 from queue_workflows import clock as time
-from queue_workflows.db.engine import Database
-from queue_workflows.db.failures import PROXY_ADVICE, classify_failure
-from queue_workflows.db.joining import INTERRUPT, Attempt, Wakeup
-from queue_workflows.db.proxies import is_announced
-from queue_workflows.db.wire import Note, Wire, WireLost
+from queue_workflows.db.connections.bounded_wire import Note, Wire, WireLost
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.db.connections.failures import PROXY_ADVICE, classify_failure
+from queue_workflows.db.connections.proxies import is_announced
+from queue_workflows.db.listen.join_thread import INTERRUPT, Attempt, Wakeup
 from queue_workflows.errors import DatabaseError
 
 _log = logging.getLogger(__name__)
