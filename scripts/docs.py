@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from queue_workflows import errors, states  # noqa: E402
 from queue_workflows.settings import settings_table  # noqa: E402
 from queue_workflows.telemetry import names  # noqa: E402
-from queue_workflows.workflow.json_schema import document_schema  # noqa: E402
+from queue_workflows.workflow.document.json_schema import document_schema  # noqa: E402
 
 TERMINAL = {
     "run": states.RUN_TERMINAL,

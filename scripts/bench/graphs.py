@@ -18,7 +18,7 @@ from bench.servers import said
 from bench.wakes import LISTENERS, wakes
 from bench.workers import ONE_AT_A_TIME, orchestrating, working
 from queue_workflows import start_run
-from queue_workflows.workflow.spec import load_document
+from queue_workflows.workflow.document.load import load_document
 
 QUEUE: Final = "cpu"
 # From the commit that started the first run to the end of the last one, by the rows' own times.

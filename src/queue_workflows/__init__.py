@@ -99,7 +99,7 @@ if TYPE_CHECKING:
         enqueue_ingest_job,
         enqueue_many,
     )
-    from queue_workflows.workflow.spec import Document, load_document
+    from queue_workflows.workflow.document.load import Document, load_document
 
     __version__: str
 
@@ -291,7 +291,7 @@ _HOMES: Final = {
         "enqueue_ingest_job",
         "enqueue_many",
     ),
-    "workflow.spec": ("Document", "load_document"),
+    "workflow.document.load": ("Document", "load_document"),
 }
 _HOME_OF: Final = {name: module for module, names in _HOMES.items() for name in names}
 

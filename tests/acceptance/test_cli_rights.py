@@ -12,7 +12,7 @@ from support.roles import Roles, least_privilege
 from support.supervised import Supervised
 
 from queue_workflows import IngestJobRepository, db, start_run
-from queue_workflows.workflow.spec import load_document
+from queue_workflows.workflow.document.load import load_document
 
 RUN = "0190b5d4-0000-7000-8000-000000000007"
 DOCUMENT = load_document({"name": "film", "nodes": [{"id": "approve", "type": "input"}]})

@@ -20,7 +20,7 @@ from support.revisions import HEAD
 
 from queue_workflows.cli.roles.demo import ask
 from queue_workflows.repositories import IngestJobRepository
-from queue_workflows.workflow.nodes import InputNode
+from queue_workflows.workflow.document.nodes import InputNode
 
 SCENES = 6
 TICKS = 3

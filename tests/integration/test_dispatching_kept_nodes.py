@@ -17,7 +17,7 @@ from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.engine.runs.verbs import cancel_node
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
-from queue_workflows.workflow.progress import Counters
+from queue_workflows.workflow.planning.progress import Counters
 
 CHAIN = {"nodes": [{"id": f"n{at}", "module": "m", "depends_on": [f"n{at - 1}"][:at]} for at in range(6)]}
 JOIN = {

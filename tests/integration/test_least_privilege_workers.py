@@ -23,7 +23,7 @@ from queue_workflows import (
 from queue_workflows.hooks.output.read import HookLine, HookOutput
 from queue_workflows.hooks.output.store import store_and_process
 from queue_workflows.repositories.workers.hardware import HardwareRepository
-from queue_workflows.workflow.spec import load_document
+from queue_workflows.workflow.document.load import load_document
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from queue_workflows.engine.registry.tasks import TaskRegistry
 from queue_workflows.engine.runs.named_locks import Names, names_of
 from queue_workflows.errors import DocumentError, PayloadError, RefError
 from queue_workflows.repositories import LimitRepository, RunRepository, enqueue_ingest_job
-from queue_workflows.workflow.spec import TaskNode, load_document
+from queue_workflows.workflow.document.load import TaskNode, load_document
 
 INPUTS: dict[str, Any] = {
     "device": "camera",

@@ -19,7 +19,7 @@ from queue_workflows.repositories import DispatchEventRepository, NewNodeJob, No
 from queue_workflows.repositories.runs import overview
 from queue_workflows.repositories.runs.runs import ParentNode
 from queue_workflows.states import JobStatus
-from queue_workflows.workflow.spec import Document, load_document
+from queue_workflows.workflow.document.load import Document, load_document
 
 FILM = load_document(
     {

@@ -18,8 +18,8 @@ from queue_workflows.errors import RefError, UnknownRun
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.runs import references
 from queue_workflows.repositories.runs.references import Want
-from queue_workflows.workflow.paths import Path
-from queue_workflows.workflow.refs import ABSENT, paths_in, resolve
+from queue_workflows.workflow.references.paths import Path
+from queue_workflows.workflow.references.references import ABSENT, paths_in, resolve
 
 INPUTS = {"brief": "a film", "size": {"w": 3, "h": 4}, "tags": ["a", "b"]}
 

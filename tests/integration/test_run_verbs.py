@@ -26,7 +26,7 @@ from queue_workflows.repositories import (
 )
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.states import JobStatus
-from queue_workflows.workflow.spec import load_document
+from queue_workflows.workflow.document.load import load_document
 
 FILM: dict[str, Any] = {
     "name": "film",

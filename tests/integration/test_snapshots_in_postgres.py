@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from support.examples import PATIENT
 from support.json_values import documents
 
-from queue_workflows.workflow.spec import CompiledDocuments, load_document
+from queue_workflows.workflow.document.load import CompiledDocuments, load_document
 
 
 @settings(PATIENT, max_examples=150)

@@ -39,7 +39,7 @@ from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, hold_key
 from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob, Fence
 from queue_workflows.states import JobStatus
-from queue_workflows.workflow.spec import load_document
+from queue_workflows.workflow.document.load import load_document
 
 CRAWL = load_document(
     {

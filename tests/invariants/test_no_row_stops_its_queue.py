@@ -31,7 +31,7 @@ from queue_workflows.repositories.limits.lane_turns import Reached
 from queue_workflows.repositories.limits.lanes import LaneRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.low_water_marks import Marks
-from queue_workflows.workflow.spec import load_document
+from queue_workflows.workflow.document.load import load_document
 
 TABLES = ("ingest_jobs", "workflow_node_jobs", "workflow_runs", "workflow_input_submissions")
 TASK = {"task_name": "'reads'", "queue": "'fetch'", "priority": "9"}

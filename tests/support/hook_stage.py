@@ -15,7 +15,7 @@ from support.workers import running_worker, until
 
 from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.repositories import RunRepository
-from queue_workflows.workflow.spec import load_document
+from queue_workflows.workflow.document.load import load_document
 
 # Waits for a file, as other hooks make one.
 UNTIL = "while [ ! -e {} ]; do sleep 0.1; done"

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
 
 from queue_workflows.states import JOB_TERMINAL, NODE_OVER, JobStatus, NodeState, RunStatus
-from queue_workflows.workflow.graph import Graph, Shape, graph_from
-from queue_workflows.workflow.plan import Step, advance
-from queue_workflows.workflow.progress import (
+from queue_workflows.workflow.planning.graph import Graph, Shape, graph_from
+from queue_workflows.workflow.planning.plan import Step, advance
+from queue_workflows.workflow.planning.progress import (
     Begun,
     Counters,
     Ended,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from queue_workflows.workflow.graph import Graph, Shape, graph_from
+from queue_workflows.workflow.planning.graph import Graph, Shape, graph_from
 
 WHENS = ("all_success", "all_done", "any_success")
 

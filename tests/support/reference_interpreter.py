@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from queue_workflows.states import RunStatus
-from queue_workflows.workflow.graph import Graph
-from queue_workflows.workflow.progress import (
+from queue_workflows.workflow.planning.graph import Graph
+from queue_workflows.workflow.planning.progress import (
     Begun,
     Broken,
     CancelNode,

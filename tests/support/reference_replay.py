@@ -16,9 +16,9 @@ from support.random_workflows import child
 from support.reference_interpreter import OVER, ReferenceRun
 
 from queue_workflows.states import JobStatus, RunStatus
-from queue_workflows.workflow.graph import graph_of
-from queue_workflows.workflow.progress import Begun, CancelRun, Ended, Opened, SkippedNode
-from queue_workflows.workflow.spec import TaskNode, load_document
+from queue_workflows.workflow.document.load import TaskNode, load_document
+from queue_workflows.workflow.planning.graph import graph_of
+from queue_workflows.workflow.planning.progress import Begun, CancelRun, Ended, Opened, SkippedNode
 
 _FIRST, _LAST = (node["inputs"] for node in child("complete")["nodes"])
 CHILD_VALUE = summary(_LAST | {"above": summary(_FIRST)})

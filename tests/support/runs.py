@@ -17,7 +17,7 @@ from queue_workflows.repositories.claims.end import Ending, error_entry
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 from queue_workflows.settings import Settings, load_settings
 from queue_workflows.states import JobStatus
-from queue_workflows.workflow.spec import Document, load_document
+from queue_workflows.workflow.document.load import Document, load_document
 
 # What a job returns; an exception fails it.
 Body = Callable[[ClaimedNodeJob], dict[str, Any] | None]

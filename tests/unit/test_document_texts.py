@@ -15,9 +15,9 @@ from support.examples import PATIENT
 from support.json_values import documents
 
 from queue_workflows.errors import DocumentError
-from queue_workflows.workflow import reading
-from queue_workflows.workflow.reading import Unreadable, read_text
-from queue_workflows.workflow.spec import load_document
+from queue_workflows.workflow.document import reading
+from queue_workflows.workflow.document.load import load_document
+from queue_workflows.workflow.document.reading import Unreadable, read_text
 
 WORDS = ["on", "off", "yes", "No", "y", "n", "NO"]
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
@@ -172,7 +172,7 @@ def test_a_file_that_is_no_text(tmp_path: Path, content: bytes, said: str):
 
 def test_files_that_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Missing, a directory, too large: a line each, and nothing is read that is too large."""
-    monkeypatch.setattr("queue_workflows.workflow.spec.MAX_BYTES", 10)
+    monkeypatch.setattr("queue_workflows.workflow.document.load.MAX_BYTES", 10)
     (tmp_path / "large.yaml").write_text("name: larger than that")
     said = []
     for name in ("missing.yaml", ".", "large.yaml"):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queue_workflows.errors import DocumentError, PayloadError
-from queue_workflows.workflow.spec import CompiledDocuments, OnFailure, When, load_document
+from queue_workflows.workflow.document.load import CompiledDocuments, OnFailure, When, load_document
 
 FILM = """\
 name: film

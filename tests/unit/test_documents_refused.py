@@ -15,7 +15,7 @@ from support.examples import PATIENT
 from support.json_values import documents
 
 from queue_workflows.errors import DocumentError
-from queue_workflows.workflow.spec import load_document
+from queue_workflows.workflow.document.load import load_document
 
 REF = {"$from": "a.x"}
 SEED: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.plugins.compile import compile_hooks
-from queue_workflows.workflow.spec import load_document
+from queue_workflows.workflow.document.load import load_document
 
 
 def put(directory: Path, *files: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from queue_workflows.engine.node_inputs.resolved_inputs import KeptInputs
-from queue_workflows.workflow.paths import Path
+from queue_workflows.workflow.references.paths import Path
 
 ALL = [Path("inputs")]
 

@@ -6,9 +6,10 @@ import pytest
 from support.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, chain, planned
 
 from queue_workflows.states import NodeState, RunStatus
-from queue_workflows.workflow.graph import Shape, graph_from, graph_of
-from queue_workflows.workflow.plan import advance
-from queue_workflows.workflow.progress import (
+from queue_workflows.workflow.document.load import load_document
+from queue_workflows.workflow.planning.graph import Shape, graph_from, graph_of
+from queue_workflows.workflow.planning.plan import advance
+from queue_workflows.workflow.planning.progress import (
     Begun,
     Broken,
     CancelNode,
@@ -20,7 +21,6 @@ from queue_workflows.workflow.progress import (
     SkippedNode,
     opens_no_more,
 )
-from queue_workflows.workflow.spec import load_document
 
 BROKEN = {"kind": "ref", "message": "a.b is not there"}
 DIAMOND = (Shape("a"), Shape("b", ("a",)), Shape("c", ("a",)), Shape("d", ("b", "c")))

@@ -11,9 +11,9 @@ from support.random_graphs import graphs
 from support.reference_interpreter import OPEN, ReferenceRun
 
 from queue_workflows.states import NODE_OVER, NodeState, RunStatus
-from queue_workflows.workflow.graph import Graph
-from queue_workflows.workflow.plan import Step, advance
-from queue_workflows.workflow.progress import (
+from queue_workflows.workflow.planning.graph import Graph
+from queue_workflows.workflow.planning.plan import Step, advance
+from queue_workflows.workflow.planning.progress import (
     Begun,
     Broken,
     CancelNode,
@@ -24,7 +24,7 @@ from queue_workflows.workflow.progress import (
     Reopened,
     SkippedNode,
 )
-from queue_workflows.workflow.reopening import reopen
+from queue_workflows.workflow.planning.reopening import reopen
 
 ANY_RUN = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 

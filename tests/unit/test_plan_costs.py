@@ -8,8 +8,15 @@ import pytest
 from support.planned_runs import CANCELLED, COMPLETED, FAILED, PlannedRun
 
 from queue_workflows.states import RunStatus
-from queue_workflows.workflow.graph import Graph, GraphNode, Shape, graph_from
-from queue_workflows.workflow.progress import Begun, CancelNode, CancelRun, Ended, Opened, SkippedNode
+from queue_workflows.workflow.planning.graph import Graph, GraphNode, Shape, graph_from
+from queue_workflows.workflow.planning.progress import (
+    Begun,
+    CancelNode,
+    CancelRun,
+    Ended,
+    Opened,
+    SkippedNode,
+)
 
 SIZES = (100, 100_000)
 A_FEW = 60

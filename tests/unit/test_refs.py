@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queue_workflows.errors import RefError
-from queue_workflows.workflow.refs import (
+from queue_workflows.workflow.references.references import (
     ABSENT,
     paths_in,
     resolve,

@@ -11,8 +11,8 @@ from support.examples import PATIENT
 from support.json_values import documents
 
 from queue_workflows.errors import RefError
-from queue_workflows.workflow.paths import Path
-from queue_workflows.workflow.refs import ABSENT, paths_in, references_in, resolve, same
+from queue_workflows.workflow.references.paths import Path
+from queue_workflows.workflow.references.references import ABSENT, paths_in, references_in, resolve, same
 
 KEYS = st.text(st.characters(exclude_characters="\x00", exclude_categories=["Cs"]))
 ROOTS = st.sampled_from(["inputs", "run", "item", "plan", "draw-2", "_x"])

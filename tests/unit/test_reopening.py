@@ -5,8 +5,8 @@ from __future__ import annotations
 from support.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, chain, planned
 
 from queue_workflows.states import NodeState, RunStatus
-from queue_workflows.workflow.graph import Shape
-from queue_workflows.workflow.progress import (
+from queue_workflows.workflow.planning.graph import Shape
+from queue_workflows.workflow.planning.progress import (
     Begun,
     CancelRun,
     Counters,
@@ -16,7 +16,7 @@ from queue_workflows.workflow.progress import (
     RunCounters,
     SkippedNode,
 )
-from queue_workflows.workflow.reopening import Reopening, reopen
+from queue_workflows.workflow.planning.reopening import Reopening, reopen
 
 
 def reopened(run: PlannedRun, from_node: str | None = None) -> Reopening:

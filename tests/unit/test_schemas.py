@@ -12,7 +12,7 @@ from support.examples import PATIENT
 from support.json_values import documents
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.workflow.schemas import filled, flaws_of_schema
+from queue_workflows.workflow.document.schemas import filled, flaws_of_schema
 
 VALUE_KEYWORDS = ["type", "enum", "const", "minimum", "maxLength", "pattern", "multipleOf", "default"]
 PART_KEYWORDS = ["items", "prefixItems", "properties", "required", "additionalProperties", "dependentSchemas"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from support.planned_runs import COMPLETED, FAILED, PlannedRun, planned
 
 from queue_workflows.states import NodeState, RunStatus
-from queue_workflows.workflow.graph import Shape
-from queue_workflows.workflow.progress import Attempted, CancelNode, CancelRun, Opened
+from queue_workflows.workflow.planning.graph import Shape
+from queue_workflows.workflow.planning.progress import Attempted, CancelNode, CancelRun, Opened
 
 
 def shape(name: str, *parents: str, when: str = "all_done", in_step: bool = True) -> Shape:

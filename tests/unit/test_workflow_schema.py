@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from queue_workflows.workflow.json_schema import document_schema
-from queue_workflows.workflow.nodes import TYPES
-from queue_workflows.workflow.spec import load_document
+from queue_workflows.workflow.document.json_schema import document_schema
+from queue_workflows.workflow.document.load import load_document
+from queue_workflows.workflow.document.nodes import TYPES
 
 SCHEMA = document_schema()
 EVERYTHING: dict[str, Any] = {

@@ -34,7 +34,7 @@ from queue_workflows.repositories import (
     StartedRun,
 )
 from queue_workflows.states import JOB_TERMINAL, JobStatus
-from queue_workflows.workflow.nodes import InputNode
+from queue_workflows.workflow.document.nodes import InputNode
 
 FILM: Final = Path(__file__).with_name("film.yaml")
 BRIEF: Final = "a night train through the mountains"

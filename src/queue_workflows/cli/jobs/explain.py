@@ -28,8 +28,8 @@ from queue_workflows.errors import UnknownJob, UnknownNode, UnknownRun
 from queue_workflows.repositories.reports.explain_job import ExplainingRepository
 from queue_workflows.repositories.reports.explain_run import RunExplainingRepository
 from queue_workflows.repositories.runs.operator_verbs import SteeringRepository
-from queue_workflows.workflow.graph import graph_of
-from queue_workflows.workflow.spec import compiled
+from queue_workflows.workflow.document.load import compiled
+from queue_workflows.workflow.planning.graph import graph_of
 
 
 @click.command()

@@ -23,7 +23,7 @@ from queue_workflows.demo import Outcome, Row, Stage, run_demo
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import ExitCode
 from queue_workflows.states import JobStatus
-from queue_workflows.workflow.nodes import InputNode
+from queue_workflows.workflow.document.nodes import InputNode
 
 NEXT = """\
 Try next:

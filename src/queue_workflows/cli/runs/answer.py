@@ -14,7 +14,7 @@ from queue_workflows.cli.shared.operator import json_option, operators_connectio
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.cli.shared.values import mapping_in, mapping_of
 from queue_workflows.engine.runs.verbs import asked_node, submit_input
-from queue_workflows.workflow.nodes import InputNode
+from queue_workflows.workflow.document.nodes import InputNode
 
 
 @click.command("submit-input")

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from queue_workflows.workflow.reading import Unreadable, checked_data, read_text
+from queue_workflows.workflow.document.reading import Unreadable, checked_data, read_text
 
 STDIN: Final = "-"
 

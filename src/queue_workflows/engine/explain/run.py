@@ -20,7 +20,7 @@ from queue_workflows.repositories.reports.explain_run import (
 )
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
 from queue_workflows.states import NODE_OVER, RUN_TERMINAL, JobStatus, NodeState, RunStatus
-from queue_workflows.workflow.graph import GraphNode
+from queue_workflows.workflow.planning.graph import GraphNode
 
 # What is told of the first job of a group is true of its neighbours, but for these.
 _ITS_OWN: Final = frozenset({"behind", "next", "suspect", "waited", "was_held", "progress"})

@@ -16,8 +16,8 @@ from typing import Any, Final
 from queue_workflows.errors import UnknownRun
 from queue_workflows.repositories.runs.references import Part, ScopeRepository, Steps, Want
 from queue_workflows.repositories.sql.connection import Handle
-from queue_workflows.workflow.paths import Path
-from queue_workflows.workflow.refs import ABSENT, Glimpse
+from queue_workflows.workflow.references.paths import Path
+from queue_workflows.workflow.references.references import ABSENT, Glimpse
 
 _INPUTS: Final = "inputs"
 _RUN: Final = "run"

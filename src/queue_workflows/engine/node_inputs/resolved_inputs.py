@@ -21,8 +21,8 @@ from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.node_inputs.references import load_scope
 from queue_workflows.errors import RefError
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
-from queue_workflows.workflow.paths import Path
-from queue_workflows.workflow.refs import HostRefs, paths_in, resolve_inputs
+from queue_workflows.workflow.references.paths import Path
+from queue_workflows.workflow.references.references import HostRefs, paths_in, resolve_inputs
 
 # Puts a question to the database, on a connection that is the asking thread's for so long.
 Ask: TypeAlias = Callable[[Callable[[psycopg.Connection[Any]], Any]], Any]

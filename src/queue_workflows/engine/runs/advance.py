@@ -40,10 +40,10 @@ from queue_workflows.repositories.runs.outbox import (
     TakenEvent,
 )
 from queue_workflows.states import JOB_TERMINAL, JobStatus, NodeState, RunStatus
-from queue_workflows.workflow.graph import Graph
-from queue_workflows.workflow.paths import Path
-from queue_workflows.workflow.plan import advance
-from queue_workflows.workflow.progress import (
+from queue_workflows.workflow.document.load import BaseNode, Document, InputNode, SealNode, WorkflowNode
+from queue_workflows.workflow.planning.graph import Graph
+from queue_workflows.workflow.planning.plan import advance
+from queue_workflows.workflow.planning.progress import (
     Attempted,
     Begun,
     Broken,
@@ -59,7 +59,7 @@ from queue_workflows.workflow.progress import (
     opens_no_more,
     untouched,
 )
-from queue_workflows.workflow.spec import BaseNode, Document, InputNode, SealNode, WorkflowNode
+from queue_workflows.workflow.references.paths import Path
 
 # How much a batch opens, but for the last list, of which a whole part is opened.
 NODES_AT_ONCE: Final = 2_000

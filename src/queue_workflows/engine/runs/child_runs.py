@@ -17,8 +17,8 @@ from queue_workflows.engine.runs.retry import go_on_with
 from queue_workflows.errors import PayloadError, QwfError
 from queue_workflows.repositories.runs.operator_verbs import ChildRun, SteeringRepository
 from queue_workflows.repositories.runs.outbox import LockedRun
-from queue_workflows.workflow.refs import paths_in, resolve_inputs
-from queue_workflows.workflow.spec import Document, WorkflowNode
+from queue_workflows.workflow.document.load import Document, WorkflowNode
+from queue_workflows.workflow.references.references import paths_in, resolve_inputs
 
 DEEPEST: Final = 16
 

@@ -11,8 +11,8 @@ from queue_workflows.engine.runs.repositories import DispatchTools
 from queue_workflows.errors import QwfError
 from queue_workflows.repositories.runs.outbox import RUN_FINISHED, LockedRun, RunEnd
 from queue_workflows.states import RunStatus
-from queue_workflows.workflow.refs import paths_in, resolve
-from queue_workflows.workflow.spec import Document
+from queue_workflows.workflow.document.load import Document
+from queue_workflows.workflow.references.references import paths_in, resolve
 
 # The kind of error of a run whose nodes did well and whose outputs cannot be had.
 OUTPUTS: Final = "outputs"

@@ -41,9 +41,9 @@ from queue_workflows.repositories.runs.outbox import (
 )
 from queue_workflows.settings import Settings
 from queue_workflows.states import RUN_TERMINAL, RunStatus
-from queue_workflows.workflow.graph import graph_of
-from queue_workflows.workflow.refs import HostFailed
-from queue_workflows.workflow.spec import Document, compiled, find_compiled
+from queue_workflows.workflow.document.load import Document, compiled, find_compiled
+from queue_workflows.workflow.planning.graph import graph_of
+from queue_workflows.workflow.references.references import HostFailed
 
 _log = logging.getLogger(__name__)
 

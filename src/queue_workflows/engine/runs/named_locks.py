@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import RefError
 from queue_workflows.repositories.sql.checks import ELSEWHERE, EXCLUSIVE
-from queue_workflows.workflow.nodes import BaseNode, TaskNode, bare_lock_text, key_text, lock_text
-from queue_workflows.workflow.refs import HostRefs, paths_in, resolve
+from queue_workflows.workflow.document.nodes import BaseNode, TaskNode, bare_lock_text, key_text, lock_text
+from queue_workflows.workflow.references.references import HostRefs, paths_in, resolve
 
 _OF_AN_ELEMENT: Final = frozenset({"item", "index"})
 

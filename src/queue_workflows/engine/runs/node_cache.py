@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from queue_workflows.states import NODE_OVER
-from queue_workflows.workflow.progress import Counters
+from queue_workflows.workflow.planning.progress import Counters
 
 MOST_NODES: Final = 20_000
 _MOST_RUNS: Final = 256

@@ -16,11 +16,16 @@ from queue_workflows.errors import QwfError, RefError
 from queue_workflows.repositories.jobs.nodes import NewNodeJob
 from queue_workflows.repositories.runs.outbox import LockedRun
 from queue_workflows.states import JobStatus
-from queue_workflows.workflow.linking import moment
-from queue_workflows.workflow.paths import Path
-from queue_workflows.workflow.progress import NodeError
-from queue_workflows.workflow.refs import paths_in, resolve, resolve_condition, resolve_elements
-from queue_workflows.workflow.spec import BaseNode, InputNode, TaskNode, WaitNode, WorkflowNode
+from queue_workflows.workflow.document.linking import moment
+from queue_workflows.workflow.document.load import BaseNode, InputNode, TaskNode, WaitNode, WorkflowNode
+from queue_workflows.workflow.planning.progress import NodeError
+from queue_workflows.workflow.references.paths import Path
+from queue_workflows.workflow.references.references import (
+    paths_in,
+    resolve,
+    resolve_condition,
+    resolve_elements,
+)
 
 # What no worker claims still has a queue, as every job has.
 PARKED_QUEUE: Final = "cpu"

@@ -14,8 +14,8 @@ from queue_workflows.models import WorkflowInputSubmission
 from queue_workflows.repositories.runs.outbox import LockedRun
 from queue_workflows.repositories.sql.connection import Statements
 from queue_workflows.states import JobStatus, SubmissionStatus
-from queue_workflows.workflow.schemas import filled
-from queue_workflows.workflow.spec import Document, InputNode
+from queue_workflows.workflow.document.load import Document, InputNode
+from queue_workflows.workflow.document.schemas import filled
 
 # job: the parked row of the node that is answered, if it has one yet; and whether the answer came too late,
 # which counts from when it was given.

@@ -15,7 +15,7 @@ from queue_workflows.repositories.runs.outbox import DispatchRepository
 from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.settings import Settings
-from queue_workflows.workflow.spec import Document
+from queue_workflows.workflow.document.load import Document
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,10 @@ from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
 from queue_workflows.repositories.runs.operator_verbs import SteeringRepository, StoredRun
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import RUN_TERMINAL, RunStatus
-from queue_workflows.workflow.graph import graph_of
-from queue_workflows.workflow.refs import paths_in
-from queue_workflows.workflow.reopening import Reopening, reopen
-from queue_workflows.workflow.spec import Document, SealNode, compiled
+from queue_workflows.workflow.document.load import Document, SealNode, compiled
+from queue_workflows.workflow.planning.graph import graph_of
+from queue_workflows.workflow.planning.reopening import Reopening, reopen
+from queue_workflows.workflow.references.references import paths_in
 
 
 @dataclass(frozen=True, slots=True)

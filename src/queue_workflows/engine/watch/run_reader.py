@@ -18,9 +18,9 @@ from queue_workflows.repositories.runs.overview import (
 )
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import RUN_TERMINAL, JobStatus, NodeState
-from queue_workflows.workflow.graph import graph_of
-from queue_workflows.workflow.progress import RunCounters, untouched
-from queue_workflows.workflow.spec import BaseNode, Document, compiled, find_compiled
+from queue_workflows.workflow.document.load import BaseNode, Document, compiled, find_compiled
+from queue_workflows.workflow.planning.graph import graph_of
+from queue_workflows.workflow.planning.progress import RunCounters, untouched
 
 # Of a larger document only what is active or failed is read, and the rest is counted.
 MOST_NODES: Final = 2000

@@ -25,8 +25,8 @@ from typing import Any, Final, Literal, cast
 
 from queue_workflows.errors import PayloadError, PluginConfigError
 from queue_workflows.hooks.files import small_file
-from queue_workflows.workflow.nodes import lock_text
-from queue_workflows.workflow.schemas import filled, flaws_of_schema
+from queue_workflows.workflow.document.nodes import lock_text
+from queue_workflows.workflow.document.schemas import filled, flaws_of_schema
 
 CONFIG_FILE: Final = "config.json"
 AtSeal = Literal["wait", "kill"]

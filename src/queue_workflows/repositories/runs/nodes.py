@@ -12,7 +12,7 @@ from queue_workflows.models import WorkflowNode
 from queue_workflows.repositories.sql.arrays import array, texts
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.states import NODE_OVER, NodeState
-from queue_workflows.workflow.progress import Counters
+from queue_workflows.workflow.planning.progress import Counters
 
 # Counters by name, and the columns that hold them.
 _COUNTS: Final = {

@@ -21,7 +21,7 @@ from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
 from queue_workflows.repositories.sql.families import PAST_HOLDS
 from queue_workflows.states import JOB_TERMINAL, NODE_STATUSES, RunStatus
-from queue_workflows.workflow.progress import RunCounters
+from queue_workflows.workflow.planning.progress import RunCounters
 
 # Literals, so that a generic plan knows how few rows these are.
 EVENTS_AT_ONCE: Final = 1_000

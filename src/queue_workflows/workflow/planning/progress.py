@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from queue_workflows.states import JobStatus, NodeState
-from queue_workflows.workflow.graph import Graph
-from queue_workflows.workflow.spec import OnFailure, When
+from queue_workflows.workflow.document.load import OnFailure, When
+from queue_workflows.workflow.planning.graph import Graph
 
 Stopping = Literal["fail_fast", "cancel"]
 NodeError = dict[str, Any]

@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from queue_workflows.errors import Problem
-from queue_workflows.workflow.nodes import TYPES, Part, Retry
-from queue_workflows.workflow.paths import written
-from queue_workflows.workflow.reading import Place
-from queue_workflows.workflow.refs import near
+from queue_workflows.workflow.document.nodes import TYPES, Part, Retry
+from queue_workflows.workflow.document.reading import Place
+from queue_workflows.workflow.references.paths import written
+from queue_workflows.workflow.references.references import near
 
 MISSING: Final = "is missing"
 _SAID: Final = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from queue_workflows.workflow.document import Document
+from queue_workflows.workflow.document.document import Document
 
 _META_SCHEMA: Final = "https://json-schema.org/draft/2020-12/schema"
 

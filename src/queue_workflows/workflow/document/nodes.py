@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from queue_workflows.workflow.refs import ROOTS
+from queue_workflows.workflow.references.references import ROOTS
 
 NODE_ID: Final = r"[A-Za-z_][A-Za-z0-9_-]{0,127}"
 NAME_BYTES: Final = 512

@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from queue_workflows.states import NODE_OVER, JobStatus, NodeState, RunStatus
-from queue_workflows.workflow.graph import Graph, GraphNode
-from queue_workflows.workflow.progress import (
+from queue_workflows.workflow.document.load import OnFailure, When
+from queue_workflows.workflow.planning.graph import Graph, GraphNode
+from queue_workflows.workflow.planning.progress import (
     CANCELLED,
     STOPPED,
     UPSTREAM,
@@ -37,7 +38,6 @@ from queue_workflows.workflow.progress import (
     is_given_up,
     untouched,
 )
-from queue_workflows.workflow.spec import OnFailure, When
 
 Look = Callable[[Collection[str]], Mapping[str, Counters]]
 

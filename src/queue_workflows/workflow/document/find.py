@@ -13,9 +13,8 @@ from typing import Any, Final
 
 from queue_workflows.config import EngineConfig, PipelineSchema, current_config
 from queue_workflows.errors import ConfigurationError, DocumentError, Problem, UnknownWorkflow
-from queue_workflows.workflow.flaws import Flaw
-from queue_workflows.workflow.refs import near
-from queue_workflows.workflow.spec import (
+from queue_workflows.workflow.document.flaws import Flaw
+from queue_workflows.workflow.document.load import (
     Document,
     Source,
     WorkflowNode,
@@ -23,6 +22,7 @@ from queue_workflows.workflow.spec import (
     read_source,
     refusal,
 )
+from queue_workflows.workflow.references.references import near
 
 SUFFIXES: Final = (".yaml", ".yml", ".json")
 # What may become the name of a file: no separators, nothing hidden, nothing that leads out of the directory.

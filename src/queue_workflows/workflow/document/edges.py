@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from queue_workflows.workflow.nodes import BaseNode, TaskNode, WaitNode, WorkflowNode
-from queue_workflows.workflow.refs import ROOTS, references_in
+from queue_workflows.workflow.document.nodes import BaseNode, TaskNode, WaitNode, WorkflowNode
+from queue_workflows.workflow.references.references import ROOTS, references_in
 
 
 def expressions_of(node: BaseNode) -> Iterator[tuple[str, Any]]:

@@ -11,9 +11,18 @@ from typing import Any, TypeVar
 
 from pydantic import Field
 
-from queue_workflows.workflow.edges import parents_of
-from queue_workflows.workflow.nodes import BaseNode, Label, Name, Node, OnFailure, Part, Priority, Values
-from queue_workflows.workflow.schemas import filled
+from queue_workflows.workflow.document.edges import parents_of
+from queue_workflows.workflow.document.nodes import (
+    BaseNode,
+    Label,
+    Name,
+    Node,
+    OnFailure,
+    Part,
+    Priority,
+    Values,
+)
+from queue_workflows.workflow.document.schemas import filled
 
 T = TypeVar("T")
 

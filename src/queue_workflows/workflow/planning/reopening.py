@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from queue_workflows.states import NodeState
-from queue_workflows.workflow.graph import Graph, GraphNode
-from queue_workflows.workflow.plan import ready_or_not, told
-from queue_workflows.workflow.progress import Counters, RunCounters
+from queue_workflows.workflow.planning.graph import Graph, GraphNode
+from queue_workflows.workflow.planning.plan import ready_or_not, told
+from queue_workflows.workflow.planning.progress import Counters, RunCounters
 
 
 @dataclass(frozen=True, slots=True)

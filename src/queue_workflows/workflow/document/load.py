@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 
 from queue_workflows.errors import DocumentError, Problem
-from queue_workflows.workflow.document import Document, canonical_hash
-from queue_workflows.workflow.flaws import MISSING, Flaw, flaws_in, problems, without
-from queue_workflows.workflow.linking import flaws_of, flaws_of_shape
-from queue_workflows.workflow.nodes import (
+from queue_workflows.workflow.document.document import Document, canonical_hash
+from queue_workflows.workflow.document.flaws import MISSING, Flaw, flaws_in, problems, without
+from queue_workflows.workflow.document.linking import flaws_of, flaws_of_shape
+from queue_workflows.workflow.document.nodes import (
     BaseNode,
     InputNode,
     Node,
@@ -26,7 +26,7 @@ from queue_workflows.workflow.nodes import (
     When,
     WorkflowNode,
 )
-from queue_workflows.workflow.reading import (
+from queue_workflows.workflow.document.reading import (
     MAX_BYTES,
     Unreadable,
     checked_data,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from queue_workflows.workflow.spec import Document, OnFailure, When
+from queue_workflows.workflow.document.load import Document, OnFailure, When
 
 
 class Shape(NamedTuple):

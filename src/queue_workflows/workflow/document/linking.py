@@ -7,13 +7,13 @@ from datetime import datetime
 from typing import Any, Final
 
 from queue_workflows.payload import is_storable
-from queue_workflows.workflow.document import Document
-from queue_workflows.workflow.edges import expressions_of
-from queue_workflows.workflow.flaws import MISSING, Flaw
-from queue_workflows.workflow.nodes import BaseNode, InputNode, TaskNode, WaitNode
-from queue_workflows.workflow.paths import Path
-from queue_workflows.workflow.refs import OPERATORS, ROOTS, near, references_in
-from queue_workflows.workflow.schemas import flaws_of_schema
+from queue_workflows.workflow.document.document import Document
+from queue_workflows.workflow.document.edges import expressions_of
+from queue_workflows.workflow.document.flaws import MISSING, Flaw
+from queue_workflows.workflow.document.nodes import BaseNode, InputNode, TaskNode, WaitNode
+from queue_workflows.workflow.document.schemas import flaws_of_schema
+from queue_workflows.workflow.references.paths import Path
+from queue_workflows.workflow.references.references import OPERATORS, ROOTS, near, references_in
 
 RUN_FIELDS: Final = ("id", "workflow", "labels", "parcel_id", "created_at")
 PER_ELEMENT: Final = frozenset({"item", "index"})

@@ -8,9 +8,9 @@ from copy import deepcopy
 from typing import Any, Final
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.workflow.paths import written
-from queue_workflows.workflow.reading import Place
-from queue_workflows.workflow.refs import near
+from queue_workflows.workflow.document.reading import Place
+from queue_workflows.workflow.references.paths import written
+from queue_workflows.workflow.references.references import near
 
 _SHOWN: Final = 5
 _WORDS: Final = {

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from queue_workflows.errors import PayloadError, RefError
 from queue_workflows.payload import check_payload
-from queue_workflows.workflow.paths import SHAPE, Path, written
+from queue_workflows.workflow.references.paths import SHAPE, Path, written
 
 OPERATORS: Final = ("$from", "$value", "$filter", "$eq", "$ne")
 # What a path may begin with beside a node's id; no node may be called so.

@@ -1,0 +1,8 @@
+"""A workflow's document: read, checked, and kept as the snapshot of a run.
+
+    text ──> reading ──> nodes, document ──> linking ──> a document without flaws
+                             │ wrong             │ wrong
+                             └──────> flaws <────┘  (file, line, node, field)
+
+`load` is what others call, `find` has a document by its name, `edges` says who waits for whom, `schemas` checks data, and
+`json_schema` is for editors. Begin with `load`."""
