@@ -548,7 +548,7 @@ def test_whoever_reads_may_go_away(qwf_dsn, conn):
 
 def test_statuses_of_jobs_and_nodes_have_a_look():
     """Each word that a row may show."""
-    from queue_workflows.cli.drawing.run import LOOKS
+    from queue_workflows.drawing.run import LOOKS
     from queue_workflows.states import NodeState, RunStatus
 
     assert set(LOOKS) >= {*JobStatus, *NodeState, *RunStatus}

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import click
 import pytest
 
-from queue_workflows.cli.drawing.run import MOST_ROWS, bar, draw, draw_within
-from queue_workflows.cli.shared.terminal import Terminal, padded, wide
+from queue_workflows.drawing.run import MOST_ROWS, bar, draw, draw_within
+from queue_workflows.drawing.terminal import Terminal, padded, wide
 from queue_workflows.engine.watch.run_view import Activity, Elements, NodeOverview, RunOverview
 
 START = datetime(2026, 1, 2, 14, tzinfo=UTC)

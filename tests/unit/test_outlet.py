@@ -10,7 +10,7 @@ import pytest
 from support.workers import until
 
 from queue_workflows.cli.roles.up import Prefixed
-from queue_workflows.cli.shared.terminal import stdout_terminal
+from queue_workflows.drawing.terminal import stdout_terminal
 from queue_workflows.roles.merged_log import LONGEST_LINE, MergedLog
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_workflows.cli.drawing.fold import folded
-from queue_workflows.cli.drawing.rails import MARK, Rail, rails, reduced
+from queue_workflows.drawing.fold import folded
+from queue_workflows.drawing.rails import MARK, Rail, rails, reduced
 
 DOWN = set("│├┤┼╭╮┬")
 

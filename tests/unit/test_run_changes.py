@@ -6,7 +6,7 @@ import uuid
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from queue_workflows.cli.drawing.changes import changes
+from queue_workflows.drawing.changes import changes
 from queue_workflows.engine.watch.run_view import Activity, Elements, NodeOverview, RunOverview
 
 START = datetime(2026, 1, 2, 14, tzinfo=UTC)

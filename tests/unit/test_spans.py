@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from queue_workflows.cli.shared.durations import say_span, span
+from queue_workflows.drawing.durations import say_span, span
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from queue_workflows.cli.drawing.timeline import Bar, draw_timeline
-from queue_workflows.cli.shared.terminal import Terminal
+from queue_workflows.drawing.terminal import Terminal
+from queue_workflows.drawing.timeline import Bar, draw_timeline
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

@@ -12,7 +12,6 @@ import click
 import psycopg
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.shared.durations import say_span, span
 from queue_workflows.cli.shared.names import job_named
 from queue_workflows.cli.shared.operator import (
     confirm,
@@ -25,6 +24,7 @@ from queue_workflows.cli.shared.operator import (
     say,
     say_moment,
 )
+from queue_workflows.drawing.durations import say_span, span
 from queue_workflows.engine.explain.job import title_of
 from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matching, decide_named
 from queue_workflows.errors import ExitCode, UnknownJob

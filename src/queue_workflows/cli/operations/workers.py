@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.shared.durations import say_span, span
 from queue_workflows.cli.shared.operator import (
     audit_options,
     json_option,
@@ -22,6 +21,7 @@ from queue_workflows.cli.shared.operator import (
     say_moment,
 )
 from queue_workflows.config import effective_settings, is_known_queue
+from queue_workflows.drawing.durations import say_span, span
 from queue_workflows.errors import ExitCode
 from queue_workflows.models import WorkerControl
 from queue_workflows.repositories.workers.control import Control, WorkerControlRepository

@@ -16,10 +16,10 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.roles.supervisor import Workers, commands, workers_option
 from queue_workflows.cli.shared.logs import log_to_stderr
 from queue_workflows.cli.shared.operator import say
-from queue_workflows.cli.shared.terminal import Terminal, padded, stdout_terminal
 from queue_workflows.config import check_known_queue, current_config, effective_settings
 from queue_workflows.db import bootstrap
 from queue_workflows.db.connections.engine import Database
+from queue_workflows.drawing.terminal import Terminal, padded, stdout_terminal
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes.harden import bound_to_launcher
 from queue_workflows.host.processes.launcher import run_as_child_if_pid1

@@ -10,9 +10,9 @@ from typing import Final
 
 import click
 
-from queue_workflows.cli.shared.durations import say_span
 from queue_workflows.cli.shared.operator import say
-from queue_workflows.cli.shared.terminal import Terminal
+from queue_workflows.drawing.durations import say_span
+from queue_workflows.drawing.terminal import Terminal
 
 _DRAWN_EVERY_S: Final = 0.1
 _TOLD_EVERY_S: Final = 10.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from queue_workflows.cli.drawing.run import note_of
+from queue_workflows.drawing.run import note_of
 from queue_workflows.engine.watch.run_view import NodeOverview, RunOverview
 
 # Progress is told in tenths: a line each is enough for a log.

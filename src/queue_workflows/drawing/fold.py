@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from queue_workflows.cli.drawing.rails import children_of, reduced
+from queue_workflows.drawing.rails import children_of, reduced
 
 # So many alike are shown one by one.
 _FEW: Final = 3
