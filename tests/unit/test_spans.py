@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 import pytest
 
-from queue_workflows.drawing.durations import say_span, span
+from queue_workflows.cli.shared.durations import span
+from queue_workflows.drawing.words import say_span
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from queue_workflows.cli.shared.operator import on_one_line
-from queue_workflows.drawing.durations import say_span
 from queue_workflows.drawing.terminal import Terminal, padded
+from queue_workflows.drawing.words import on_one_line, say_span
 
 _BAR: Final = 20
 _NAME: Final = 12

@@ -8,12 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from queue_workflows.cli.shared.operator import on_one_line, say_moment
-from queue_workflows.cli.shared.values import say_labels
-from queue_workflows.drawing.durations import say_span
 from queue_workflows.drawing.fold import Folded, folded
 from queue_workflows.drawing.rails import MARK, Rail, rails
 from queue_workflows.drawing.terminal import Terminal, padded, wide
+from queue_workflows.drawing.words import on_one_line, say_labels, say_moment, say_span
 from queue_workflows.engine.watch.run_view import Elements, NodeOverview, RunOverview
 
 # More nodes than that are folded, more lanes are not drawn.

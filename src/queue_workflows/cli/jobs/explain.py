@@ -10,16 +10,11 @@ import psycopg
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.names import job_named
-from queue_workflows.cli.shared.operator import (
-    json_option,
-    on_one_line,
-    operators_connection,
-    print_json,
-    schema_refusal,
-)
+from queue_workflows.cli.shared.operator import json_option, operators_connection, print_json, schema_refusal
 from queue_workflows.cli.shared.run_names import may_be_run, run_named
 from queue_workflows.config import effective_settings
 from queue_workflows.db.connections.snapshot_read import at_one_moment
+from queue_workflows.drawing.words import on_one_line
 from queue_workflows.engine.explain.history import moment
 from queue_workflows.engine.explain.job import Explanation, Knowledge
 from queue_workflows.engine.explain.job import explain as explained

@@ -12,19 +12,18 @@ import click
 import psycopg
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.names import job_named
 from queue_workflows.cli.shared.operator import (
     confirm,
     deciding_options,
     json_option,
-    on_one_line,
     operators_connection,
     print_json,
     print_table,
     say,
-    say_moment,
 )
-from queue_workflows.drawing.durations import say_span, span
+from queue_workflows.drawing.words import on_one_line, say_moment, say_span
 from queue_workflows.engine.explain.job import title_of
 from queue_workflows.engine.operate.many_jobs import RUN_OVER, Verb, decide_matching, decide_named
 from queue_workflows.errors import ExitCode, UnknownJob

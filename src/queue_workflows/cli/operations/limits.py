@@ -11,12 +11,12 @@ from queue_workflows.cli.operations.rates import RateType, clear_rate, list_rate
 from queue_workflows.cli.shared.operator import (
     audit_options,
     json_option,
-    on_one_line,
     operators_connection,
     print_json,
     print_table,
     say,
 )
+from queue_workflows.drawing.words import on_one_line
 from queue_workflows.engine.limits.lane_upkeep import admit_matching
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.limits.caps import LimitRepository

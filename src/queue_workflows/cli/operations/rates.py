@@ -10,7 +10,8 @@ from typing import Any, Final
 import click
 import psycopg
 
-from queue_workflows.cli.shared.operator import on_one_line, print_json, print_table, say
+from queue_workflows.cli.shared.operator import print_json, print_table, say
+from queue_workflows.drawing.words import on_one_line
 from queue_workflows.errors import ExitCode
 from queue_workflows.models import RateLimit
 from queue_workflows.repositories.limits.rates import RateRepository

@@ -17,8 +17,8 @@ from queue_workflows.cli.shared.operator import (
     print_json,
     print_table,
     say,
-    say_moment,
 )
+from queue_workflows.drawing.words import say_moment
 from queue_workflows.engine.schedules.declared import task_options
 from queue_workflows.errors import ExitCode, UnknownSchedule
 from queue_workflows.models import Schedule

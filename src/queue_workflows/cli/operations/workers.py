@@ -10,18 +10,17 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import (
     audit_options,
     json_option,
-    on_one_line,
     operators_connection,
     print_json,
     print_table,
     say,
-    say_moment,
 )
 from queue_workflows.config import effective_settings, is_known_queue
-from queue_workflows.drawing.durations import say_span, span
+from queue_workflows.drawing.words import on_one_line, say_moment, say_span
 from queue_workflows.errors import ExitCode
 from queue_workflows.models import WorkerControl
 from queue_workflows.repositories.workers.control import Control, WorkerControlRepository

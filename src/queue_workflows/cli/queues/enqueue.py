@@ -9,11 +9,11 @@ from typing import Any, Final
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import json_option, print_json
 from queue_workflows.cli.shared.progress import Progress
 from queue_workflows.cli.shared.values import mapping_of, pairs
 from queue_workflows.db.connections.engine import Database
-from queue_workflows.drawing.durations import span
 from queue_workflows.engine.operate.import_file import (
     Batch,
     Imported,

@@ -8,8 +8,8 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.jobs.job import decide_on_all
+from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import audit_options, json_option, operators_connection
-from queue_workflows.drawing.durations import span
 from queue_workflows.engine.operate.many_jobs import Verb
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.reports.job_listing import JobFilter

@@ -19,13 +19,14 @@ from queue_workflows.cli.operations.workers import told_of
 from queue_workflows.cli.roles.supervisor import commands, parse_workers
 from queue_workflows.cli.roles.worker import MOST_AT_ONCE
 from queue_workflows.cli.shared.logs import log_to_stderr
-from queue_workflows.cli.shared.operator import json_option, on_one_line, print_json, print_table, say
+from queue_workflows.cli.shared.operator import json_option, print_json, print_table, say
 from queue_workflows.cli.shared.progress import Progress
 from queue_workflows.cli.shared.seconds import Seconds
 from queue_workflows.config import check_known_queue, effective_settings
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.db.connections.snapshot_read import KeptConnection
+from queue_workflows.drawing.words import on_one_line
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes.harden import bound_to_launcher

@@ -12,19 +12,18 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.operations.workers import told_of
+from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import (
     json_option,
-    on_one_line,
     operators_connection,
     plain,
     print_json,
     print_table,
     say,
-    say_moment,
 )
 from queue_workflows.config import effective_settings
 from queue_workflows.db.connections.snapshot_read import at_one_moment
-from queue_workflows.drawing.durations import say_span, span
+from queue_workflows.drawing.words import on_one_line, say_moment, say_span
 from queue_workflows.repositories.reports.queue_statistics import QueueStats, Statistics, StatisticsRepository
 from queue_workflows.states import JobStatus, WorkerState
 

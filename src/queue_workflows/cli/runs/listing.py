@@ -9,21 +9,20 @@ from typing import Any
 import click
 
 from queue_workflows.cli import Invocation
+from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.operator import (
     json_option,
-    on_one_line,
     operators_connection,
     print_json,
     print_table,
     say,
-    say_moment,
 )
 from queue_workflows.cli.shared.run_names import run_named
-from queue_workflows.cli.shared.values import pairs, say_labels
+from queue_workflows.cli.shared.values import pairs
 from queue_workflows.db.connections.snapshot_read import at_one_moment
-from queue_workflows.drawing.durations import span
 from queue_workflows.drawing.run import MOST_ROWS, draw, say_time
 from queue_workflows.drawing.terminal import stdout_terminal
+from queue_workflows.drawing.words import on_one_line, say_labels, say_moment
 from queue_workflows.engine.watch.run_reader import RunReader
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.runs.listing import RunFilter, RunLine, RunLinesRepository

@@ -14,12 +14,13 @@ from typing import Final
 import click
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.shared.operator import json_option, on_one_line, plain, say, say_moment
+from queue_workflows.cli.shared.operator import json_option, plain, say
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.drawing.changes import Change, changes
 from queue_workflows.drawing.run import LOOKS, draw, draw_within
 from queue_workflows.drawing.terminal import Terminal, stdout_terminal
+from queue_workflows.drawing.words import on_one_line, say_moment
 from queue_workflows.engine.watch.follow import watch_run
 from queue_workflows.engine.watch.run_view import RunOverview
 from queue_workflows.errors import ExitCode

@@ -9,13 +9,14 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import click
 import psycopg
 
 from queue_workflows.cli import Invocation
+from queue_workflows.drawing.words import on_one_line
 
 
 @contextmanager
@@ -125,18 +126,3 @@ def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for row in [titles, *rows]:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
         click.echo("  ".join(cells).rstrip())
-
-
-def on_one_line(text: str, *, squeeze: bool = True) -> str:
-    """A job's own words must neither break the table nor steer the terminal."""
-    line = " ".join(text.split()) if squeeze else text.expandtabs(4)
-    return "".join(char if char.isprintable() else "?" for char in line)
-
-
-def say_moment(moment: datetime, *, now: datetime | None = None) -> str:
-    """A point in time, in UTC: of today without its date."""
-    now = now or datetime.now(UTC)
-    there = moment.astimezone(UTC)
-    if there.date() == now.astimezone(UTC).date():
-        return f"{there:%H:%M:%S}Z"
-    return f"{there:%Y-%m-%d %H:%M:%S}Z"

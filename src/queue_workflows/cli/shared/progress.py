@@ -11,8 +11,8 @@ from typing import Final
 import click
 
 from queue_workflows.cli.shared.operator import say
-from queue_workflows.drawing.durations import say_span
 from queue_workflows.drawing.terminal import Terminal
+from queue_workflows.drawing.words import say_span
 
 _DRAWN_EVERY_S: Final = 0.1
 _TOLD_EVERY_S: Final = 10.0

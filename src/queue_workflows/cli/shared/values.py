@@ -44,14 +44,6 @@ def pairs(option: str, given: Sequence[str], schemas: Mapping[str, Any] | None =
     return values
 
 
-def say_labels(labels: Mapping[str, Any]) -> list[str]:
-    """As `--label` takes them, so that a number is not taken for the text that looks like it."""
-    return [
-        f"{name}={value}" if isinstance(value, str) else f"{name}:={json.dumps(value, ensure_ascii=False)}"
-        for name, value in labels.items()
-    ]
-
-
 def _wants_text(schemas: Mapping[str, Any] | None, name: str) -> bool:
     schema = (schemas or {}).get(name)
     kinds = schema.get("type") if isinstance(schema, dict) else None

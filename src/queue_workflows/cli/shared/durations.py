@@ -27,20 +27,3 @@ def _seconds(text: str) -> float | None:
     if len(parts) > 1 and not all(unit for _, unit in parts):
         return None
     return sum(float(number) * _UNITS[unit or "s"] for number, unit in parts)
-
-
-def say_span(seconds: float) -> str:
-    """Two units at the most: `0s`, `42s`, `3m 5s`, `2h 10m`, `5d 3h`."""
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return _two(whole, "m", 60, "s", 1)
-    if whole < 86_400:
-        return _two(whole, "h", 3600, "m", 60)
-    return _two(whole, "d", 86_400, "h", 3600)
-
-
-def _two(whole: int, large: str, size: int, small: str, part: int) -> str:
-    rest = whole % size // part
-    return f"{whole // size}{large}" + (f" {rest}{small}" if rest else "")
