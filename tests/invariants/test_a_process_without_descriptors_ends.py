@@ -87,6 +87,21 @@ def test_threads_that_end_as_they_start(floor: Floor) -> None:
     assert {floor.jobs.seen(job_id, "failures") for job_id in good} == {(0,)}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_threads_that_a_job_ends(floor: Floor, concurrency: int) -> None:
+    """One of the engine's that is ended takes its process with it, also when the job ends it once more."""
+    env = {**APP, "QWF_LISTEN": "on"}
+    spoils = floor.repository.enqueue("ends other threads", queue="fetch").id
+    with real_workers(floor.dsn, f"fetch --concurrency {concurrency}", env=env) as supervisor:
+        patiently(lambda: floor.are_in("failed", spoils))
+        good = [floor.repository.enqueue("good", queue="fetch").id for _ in range(3)]
+        patiently(lambda: floor.are_in("completed", *good))
+        assert supervisor.stop() == 0
+    assert floor.jobs.seen(spoils, "crash_count", "failures") == (1, 0)
+
+
 def check(floor: Floor, supervisor: Supervised, good: list[int]) -> None:
     """The worker said one line of it, and no other job is charged with anything."""
     assert {floor.jobs.seen(job_id, "crash_count", "failures") for job_id in good} == {(0, 0)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import math
 import os
@@ -82,6 +83,18 @@ def allows_no_thread(reason: str | None) -> None:
 def traces_threads(reason: str | None) -> None:
     """As a broken debugger does: none that starts from now on gets to its first line."""
     threading.settrace(_refused)
+
+
+@ingest_task("ends other threads")
+def ends_other_threads(reason: str | None) -> None:
+    """Again and again for a second, so that it also meets what the process does about the first time."""
+    here, raise_in = threading.get_ident(), ctypes.pythonapi.PyThreadState_SetAsyncExc
+    until = time.monotonic() + 1
+    while time.monotonic() < until:
+        for thread in threading.enumerate():
+            if thread.ident not in (here, None):
+                raise_in(ctypes.c_ulong(thread.ident), ctypes.py_object(SystemExit))
+        _sleep(0.001)
 
 
 @ingest_task("ignores signals")

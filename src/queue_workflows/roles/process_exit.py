@@ -53,23 +53,28 @@ def _leave_it_behind(status: int) -> None:
 def leave(status: int, last: Callable[[], None] | None = None) -> NoReturn:
     """End this process from any thread; no `finally` of the job runs, which may never get that far.
 
-    Nothing comes between `last` and the end: what a job does until then, it does before that.
+    Nothing comes between `last` and the end: what a job does until then, it does before that. It ends also
+    where a job raises something in this thread meanwhile, which then comes to nobody.
     """
-    end_children()
-    _flush()
-    last_word.own.announce(status)
-    _do(last)
-    os._exit(status)
+    try:
+        end_children()
+        _flush()
+        last_word.own.announce(status)
+        _do(last)
+    finally:
+        os._exit(status)
 
 
 def die_of(number: int) -> NoReturn:
     """End this process by a signal that nobody hears any more, which says best what ended it."""
-    end_children()
-    _flush()
-    os.kill(os.getpid(), number)
-    # A job may have held it back in every thread.
-    time.sleep(_DIES_WITHIN_S)
-    os._exit(ExitCode.FAILED)
+    try:
+        end_children()
+        _flush()
+        os.kill(os.getpid(), number)
+        # A job may have held it back in every thread.
+        time.sleep(_DIES_WITHIN_S)
+    finally:
+        os._exit(ExitCode.FAILED)
 
 
 def _do(last: Callable[[], None] | None) -> None:

@@ -436,8 +436,10 @@ class Guardian:
 
     def leave(self, status: int, last: Callable[[], None] = _nothing) -> NoReturn:
         """End the process; `last` is the last that it does."""
-        self._farewell(lets_go=last is _nothing)
-        leave_process(status, last)
+        try:
+            self._farewell(lets_go=last is _nothing)
+        finally:
+            leave_process(status, last)
 
     def crash(self) -> NoReturn:
         self.hearing.hand_over()

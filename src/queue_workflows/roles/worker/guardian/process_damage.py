@@ -89,14 +89,14 @@ class ProcessDamage:
         threading.excepthook = ended
 
     def _crash(self, why: str) -> NoReturn:
-        # A second thread that comes here waits for the end.
-        self._leaving.acquire()
-        jobs = self._holdings.all()
-        # Else a job that has ended would not be suspected where its thread has begun another one.
-        last_word.own.have_begun([one.job.id for one in jobs if not math.isinf(one.started)])
-        held = ", ".join(str(one.job.id) for one in jobs)
-        # A job may have replaced what writes the log.
+        # A job may have replaced what writes the log, and may raise in any thread.
         try:
+            # A second thread that comes here waits for the end.
+            self._leaving.acquire()
+            jobs = self._holdings.all()
+            # Else a job that has ended would not be suspected where its thread has begun another one.
+            last_word.own.have_begun([one.job.id for one in jobs if not math.isinf(one.started)])
+            held = ", ".join(str(one.job.id) for one in jobs)
             _log.critical("%s, so it ends; it holds the jobs %s", why, held)
         finally:
             leave(ExitCode.FAILED)
