@@ -30,7 +30,7 @@ def jobs(qwf_dsn: str) -> Iterator[Jobs]:
 
 
 @pytest.fixture
-def intake(jobs: Jobs) -> ModelClaimSession:
+def claim_session(jobs: Jobs) -> ModelClaimSession:
     """Of a worker that has loaded nothing yet."""
     clock = count(0.0).__next__
     cache = ModelCache(ModelRegistry(list), queue="gpu", budget_mb=None, keep_s=1e9, clock=clock)
@@ -39,7 +39,9 @@ def intake(jobs: Jobs) -> ModelClaimSession:
     return ModelClaimSession(terms, affinity, jobs.connection)
 
 
-def test_what_another_claim_looks_at_comes_first(qwf_dsn: str, jobs: Jobs, intake: ModelClaimSession) -> None:
+def test_what_another_claim_looks_at_comes_first(
+    qwf_dsn: str, jobs: Jobs, claim_session: ModelClaimSession
+) -> None:
     """The worker asks again; in their turn suspects come first, and after the others one by one."""
     suspects = jobs.enqueue(3, queue="gpu")
     jobs.connection.execute("UPDATE workflow_node_jobs SET suspect = true")
@@ -47,7 +49,7 @@ def test_what_another_claim_looks_at_comes_first(qwf_dsn: str, jobs: Jobs, intak
     marks = Marks(0.0)
 
     def claim(*, suspects_first: bool = False) -> list[int]:
-        return [job.id for job in intake.claim(marks, 0.0, suspects_first=suspects_first)]
+        return [job.id for job in claim_session.claim(marks, 0.0, suspects_first=suspects_first)]
 
     with holding(qwf_dsn, LOCK.format(other)):
         assert claim() == []

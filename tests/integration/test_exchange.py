@@ -39,14 +39,18 @@ class MainThread:
     def __init__(self, connection: AskingConnection) -> None:
         self.terms = ClaimTerms(IngestJobRepository, "fetch", "host:fetch:1", 60.0, PayloadLimits())
         self.connection = connection
-        self.intake = ClaimSession(self.terms, connection)
+        self.claim_session = ClaimSession(self.terms, connection)
         self.begun: list[HeldJob] = []
         self.claiming, self.jobs_done = FairMutex(), 0
         self.holdings, self.stopping = None, None
         self.damage = SimpleNamespace(leave_if_used_up=lambda: None)
-        touch = SimpleNamespace(intake=lambda: self.intake, meanwhile=self._meanwhile)
-        outfit = SimpleNamespace(guardian=self, marks=Marks(0.0), redactor=None, touch=touch)
-        self.exchanging = EndAndClaim(cast(WorkerParts, outfit), self)
+        worker_connection = SimpleNamespace(
+            claim_session=lambda: self.claim_session, meanwhile=self._meanwhile
+        )
+        parts = SimpleNamespace(
+            guardian=self, marks=Marks(0.0), redactor=None, worker_connection=worker_connection
+        )
+        self.exchanging = EndAndClaim(cast(WorkerParts, parts), self)
 
     def _meanwhile(self, do: Any) -> None:
         self.connection.meanwhile = do
@@ -89,7 +93,7 @@ def main(qwf_dsn: str) -> Iterator[MainThread]:
 def test_a_late_slot_is_given_back_when_the_question_is_answered(jobs: Jobs, main: MainThread) -> None:
     """Its attempt ended while the guardian took it again, and no job beside it has a key."""
     ids = jobs.enqueue(1 + 3 * BATCH)
-    main.begun = main.held(main.intake.claim(Marks(0.0), 0.0), 0.0)
+    main.begun = main.held(main.claim_session.claim(Marks(0.0), 0.0), 0.0)
     main.turn()
     assert main.exchanging.unread == BATCH
     main.begun = main.held(jobs.claim("host:fetch:1"), 0.0)
@@ -118,7 +122,7 @@ def test_each_row_is_looked_at_once(jobs: Jobs, main: MainThread, monkeypatch: p
     """Whether a row can be used at all is found out as it is read, and not again as its job begins."""
     jobs.enqueue(1)
     jobs.enqueue(3, limit_key=KEY)
-    main.begun = main.held(main.intake.claim(Marks(0.0), 0.0), 0.0)
+    main.begun = main.held(main.claim_session.claim(Marks(0.0), 0.0), 0.0)
     looked: list[int] = []
 
     def look(claimed: Sequence[ClaimedJob]) -> Faults:

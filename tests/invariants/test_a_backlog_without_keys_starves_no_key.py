@@ -194,10 +194,10 @@ def test_another_worker_finds_what_moved_up_below_its_marks(jobs: Jobs, qwf_dsn:
         one.marks, two.marks = Marks(3600.0), Marks(1.0)
         assert keyed[0] in {job.id for job in one.claim(BATCH)}
         now = time.monotonic()
-        two.held += two.intake.claim(two.marks, now, limit=200)
+        two.held += two.claim_session.claim(two.marks, now, limit=200)
         two.end(two.held[:100], "queued")
         # Who lets out does not claim; the other has come further by now, and has given back what it passed.
         one.end()
         assert where(jobs.connection, jobs.table, KEY) == {"completed": 1, "queued": 1, "lane": 1}
-        assert keyed[1] not in {job.id for job in two.intake.claim(two.marks, now + 0.5, limit=BATCH)}
-        assert keyed[1] in {job.id for job in two.intake.claim(two.marks, now + 1.5, limit=BATCH)}
+        assert keyed[1] not in {job.id for job in two.claim_session.claim(two.marks, now + 0.5, limit=BATCH)}
+        assert keyed[1] in {job.id for job in two.claim_session.claim(two.marks, now + 1.5, limit=BATCH)}

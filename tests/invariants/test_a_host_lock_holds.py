@@ -74,7 +74,9 @@ def state(jobs: Jobs, job_id: int) -> tuple[str, str | None]:
 def looks(hand: Hand) -> bool:
     """What a worker does each two seconds between two jobs."""
     holdings: Any = SimpleNamespace(bounded=nullcontext)
-    touch: Any = SimpleNamespace(repository=lambda: hand.intake.repository, connected=lambda: hand.connection)
+    touch: Any = SimpleNamespace(
+        repository=lambda: hand.claim_session.repository, connected=lambda: hand.connection
+    )
     return HostLockChecks(hand.terms, holdings, touch).look(0.0)
 
 
@@ -118,7 +120,7 @@ def test_who_lost_its_lease_keeps_the_lock_until_its_work_has_stopped(
         f"UPDATE {jobs.table} SET status = 'queued', claimed_by = NULL, lease_expires_at = NULL, attempt = 7"
     )
     assert two[1].claim(2) == []
-    two[0].intake.abandon([job.fence])
+    two[0].claim_session.abandon([job.fence])
     assert len(two[1].claim(2)) == 1
 
 
@@ -144,7 +146,7 @@ def test_an_end_beside_a_running_function_keeps_the_lock(jobs: Jobs, two: tuple[
     """Where the process has to end for the job to end, the lock goes with the process."""
     jobs.enqueue(1, host_lock="camera")
     (job,) = two[0].claim(1)
-    two[0].intake.end([ending(job, "queued")], keeps_locks=True)
+    two[0].claim_session.end([ending(job, "queued")], keeps_locks=True)
     assert two[1].claim(1) == []
 
 
@@ -311,7 +313,7 @@ def put_on_hold(jobs: Jobs, *ids: int) -> None:
 
 def taken(jobs: Jobs, hand: Hand, *, alone: bool) -> list[Any]:
     """What a worker gets that offers the lock."""
-    family = hand.intake.repository.family
+    family = hand.claim_session.repository.family
     return HostLockRepository(jobs.connection).take(
         family, ["camera"], queue=jobs.queue, worker_id="w", lease_s=30, limit=1, alone=alone
     )
@@ -333,7 +335,7 @@ def test_what_is_left_to_other_hosts_is_promoted_where_the_lock_is_free(
     assert [job.id for job in two[0].claim(1)] == [first]
     assert two[1].claim(1) == []
     assert state(jobs, second) == HELD
-    keys = there.intake.repository.held_keys("host_lock", queue=jobs.queue)
+    keys = there.claim_session.repository.held_keys("host_lock", queue=jobs.queue)
     assert keys == ["elsewhere:camera"]
     assert not two[1].terms.locks.is_free(keys[0])
     assert there.terms.locks.is_free(keys[0])
@@ -601,7 +603,7 @@ def test_what_a_killed_worker_missed_is_looked_for_by_the_next(
         # `one` is killed here, and `other` takes its place while the lock is still held.
         holdings: Any = SimpleNamespace(bounded=nullcontext)
         touch: Any = SimpleNamespace(
-            repository=lambda: other.intake.repository, connected=lambda: other.connection
+            repository=lambda: other.claim_session.repository, connected=lambda: other.connection
         )
         look = HostLockChecks(other.terms, holdings, touch)
         look.look(0.0)

@@ -76,9 +76,11 @@ def test_an_end_that_is_refused_changes_nothing(jobs: Jobs, qwf_dsn: str, claims
         worker.claim(2)
         (free,) = jobs.enqueue(priorities=(9,))
         endings = [ending(worker.held[0])._replace(result="{")]
-        ends: Any = worker.intake.end
+        ends: Any = worker.claim_session.end
         if claims:
-            ends = partial(worker.intake.end_and_claim, marks=worker.marks, now=time.monotonic(), limit=5)
+            ends = partial(
+                worker.claim_session.end_and_claim, marks=worker.marks, now=time.monotonic(), limit=5
+            )
         with pytest.raises(psycopg.errors.InvalidTextRepresentation):
             ends(endings)
         assert worker.connection.info.transaction_status == TransactionStatus.IDLE

@@ -156,7 +156,7 @@ def test_a_job_whose_slot_is_taken_again_while_it_ends(jobs: Jobs, windowed: Win
     jobs.enqueue(2, limit_key=KEY)
     worker = windowed.worker
     worker.claim(2)
-    slots = worker.intake._slots
+    slots = worker.claim_session._slots
     send = slots.send_free
 
     def taken_again_first(given: Any) -> None:
@@ -181,7 +181,7 @@ def test_a_claim_that_fails_half_way_leaves_no_trace(jobs: Jobs, windowed: Windo
     def fail(*_: Any) -> int:
         raise ConnectionError
 
-    windowed.worker.intake._lanes.admit = fail  # type: ignore[method-assign, assignment]
+    windowed.worker.claim_session._lanes.admit = fail  # type: ignore[method-assign, assignment]
     with pytest.raises(ConnectionError):
         windowed.worker.claim()
     assert not windowed.worker.terms.kept

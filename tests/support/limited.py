@@ -1,4 +1,4 @@
-"""Workers' hands without their processes, for tests of keyed limits: what an intake takes and gives back."""
+"""What workers claim and give back, without their processes, for tests of keyed limits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FAMILIES: dict[str, Any] = {"node": NodeJobRepository, "ingest": IngestJobReposi
 
 
 class Hand:
-    """One worker's intake."""
+    """One worker's claim_session."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class Hand:
             PayloadLimits(),
             locks=KeptLocks(lock_dir),
         )
-        self.intake = ClaimSession(self.terms, connection)
+        self.claim_session = ClaimSession(self.terms, connection)
         self.marks = Marks(0.0)
         self.held: list[ClaimedJob] = []
 
     def claim(self, limit: int = 1) -> list[ClaimedJob]:
         """Claim until there is something, or nothing to be claimed."""
         while True:
-            jobs = self.intake.claim(self.marks, time.monotonic(), limit=limit)
+            jobs = self.claim_session.claim(self.marks, time.monotonic(), limit=limit)
             self.held += jobs
             if jobs or self.marks.empty:
                 return jobs
@@ -59,12 +59,12 @@ class Hand:
     def end(self, jobs: Sequence[ClaimedJob] | None = None, status: str = "completed", **more: Any) -> None:
         """End some of what is held, or all of it."""
         ends = list(self.held if jobs is None else jobs)
-        assert self.intake.end([ending(job, status, **more) for job in ends]).lost == []
+        assert self.claim_session.end([ending(job, status, **more) for job in ends]).lost == []
         self.held = [job for job in self.held if job not in ends]
 
     def end_and_claim(self, limit: int = 1) -> list[ClaimedJob]:
         """End all, and what came with it."""
-        ended, jobs = self.intake.end_and_claim(
+        ended, jobs = self.claim_session.end_and_claim(
             [ending(job) for job in self.held], self.marks, time.monotonic(), limit=limit
         )
         assert ended.lost == []

@@ -52,11 +52,11 @@ def test_who_put_a_crowd_aside_leaves_the_rest_to_those_who_know_it() -> None:
     """Batches go on while there is a crowd; then what it meets is put aside by itself, for some seconds."""
     left = [CROWD, CROWD, 7]
     repository = SimpleNamespace(put_aside=lambda *_args, **_options: left.pop(0))
-    touch: Any = SimpleNamespace(repository=lambda: repository)
+    worker_connection: Any = SimpleNamespace(repository=lambda: repository)
     it = UnknownTasks("fetch")
     it.met("note", 0.0)
     while it.is_due:
-        it.put_aside(touch)
+        it.put_aside(worker_connection)
     assert left == []
     it.met("note", 0.0)
     assert not it.is_due
@@ -64,6 +64,6 @@ def test_who_put_a_crowd_aside_leaves_the_rest_to_those_who_know_it() -> None:
     assert it.is_due
     it.met("note", math.inf)
     left.append(0)
-    it.put_aside(touch)
+    it.put_aside(worker_connection)
     it.met("note", math.inf)
     assert it.is_due

@@ -42,7 +42,9 @@ class Held:
         self.promoted = True
 
 
-def duty(held: Held, models: list[str] | None, queue: str = "gpu", *, drain: bool = False) -> WorkerLifecycle:
+def lifecycle(
+    held: Held, models: list[str] | None, queue: str = "gpu", *, drain: bool = False
+) -> WorkerLifecycle:
     """That of a worker that can load these."""
     stand_in: Any = SimpleNamespace(
         terms=SimpleNamespace(
@@ -68,7 +70,7 @@ def duty(held: Held, models: list[str] | None, queue: str = "gpu", *, drain: boo
         guardian=stand_in,
         listener=stand_in,
         performer=stand_in,
-        touch=stand_in,
+        worker_connection=stand_in,
     )
 
 
@@ -87,7 +89,7 @@ def test_a_worker_with_models_looks_again_for_what_waits_for_them(
 ) -> None:
     """Also one that knows of none yet; what it has fetched is next, before another puts it aside again."""
     there = Held(held)
-    it = duty(there, models)
+    it = lifecycle(there, models)
     assert not it.must_fetch(time.monotonic())
     it.fetch_what_waited_for_us()
     now = time.monotonic()
@@ -101,7 +103,7 @@ def test_what_is_fetched_soon_again_is_for_what_is_loaded() -> None:
     Who drains the queue takes all, as he does not come again.
     """
     there = Held(3)
-    it = duty(there, ["a", "warm"])
+    it = lifecycle(there, ["a", "warm"])
     it.fetch_what_waited_for_us()
     it.fetch_what_waited_for_us()
     there.warm.append("warm")
@@ -109,23 +111,23 @@ def test_what_is_fetched_soon_again_is_for_what_is_loaded() -> None:
     it.fetch_what_waited_for_us()
     assert [keys for _, keys in there.asked] == [["a", "warm"], ["a", "warm"], ["warm"]]
     assert (there.most, there.promoted) == ([32] * 3, False)
-    duty(there, ["a"], drain=True).fetch_what_waited_for_us()
+    lifecycle(there, ["a"], drain=True).fetch_what_waited_for_us()
     assert there.most[3] == LONGEST_PAGE
 
 
 @pytest.mark.parametrize("is_due", [False, True])
 def test_a_worker_that_is_never_idle_looks_for_what_waits_for_it_too(*, is_due: bool) -> None:
     """When it is time for that, the end of a job brings no other: the worker comes round to look first."""
-    outfit, held = MagicMock(), MagicMock()
-    outfit.rng.random.return_value = 1.0
+    parts, held = MagicMock(), MagicMock()
+    parts.rng.random.return_value = 1.0
     held.ctx.take_progress.return_value = None
-    outfit.duty.may_claim.return_value = True
-    outfit.duty.must_ask.return_value = is_due
-    intake = outfit.touch.intake.return_value
-    intake.end.return_value = SimpleNamespace(lost=[])
-    intake.end_and_claim.return_value = (SimpleNamespace(lost=[]), [])
-    assert Worker(outfit)._end(held, MagicMock()) is None
-    assert (intake.end.called, intake.end_and_claim.called) == (is_due, not is_due)
+    parts.lifecycle.may_claim.return_value = True
+    parts.lifecycle.must_ask.return_value = is_due
+    claim_session = parts.worker_connection.claim_session.return_value
+    claim_session.end.return_value = SimpleNamespace(lost=[])
+    claim_session.end_and_claim.return_value = (SimpleNamespace(lost=[]), [])
+    assert Worker(parts)._end(held, MagicMock()) is None
+    assert (claim_session.end.called, claim_session.end_and_claim.called) == (is_due, not is_due)
 
 
 @pytest.mark.parametrize("queue", ["hooks", "cpu"])
@@ -135,7 +137,7 @@ def test_a_worker_of_nodes_looks_again_for_what_it_has(queue: str) -> None:
     """
     there = Held(0)
     there.modules = ["p/later"]
-    it = duty(there, None, queue)
+    it = lifecycle(there, None, queue)
     it.fetch_what_waited_for_us()
     assert not it.fetch_again(time.monotonic() + 2)
     assert there.asked == []

@@ -22,10 +22,10 @@ class Bench:
         self.rung = threading.Event()
         self._gate = threading.Semaphore(0)
         self._over = 0
-        self.hands = JobThreads(1, perform=self._perform, ring=self.rung.set)
+        self.job_threads = JobThreads(1, perform=self._perform, ring=self.rung.set)
         jobs = [self._held(job_id) for job_id in range(1, 6)]
-        self.hands.put(jobs, len(jobs))
-        until(lambda: self.hands.waiting == 4)
+        self.job_threads.put(jobs, len(jobs))
+        until(lambda: self.job_threads.waiting == 4)
 
     def _held(self, job_id: int) -> HeldJob:
         job, ctx = SimpleNamespace(id=job_id), SimpleNamespace()
@@ -36,14 +36,14 @@ class Bench:
 
     def end_one(self) -> None:
         """By the time that the next one has begun, the bell has been rung for this one or will not be."""
-        waiting = self.hands.waiting
+        waiting = self.job_threads.waiting
         self._gate.release()
-        until(lambda: self.hands.waiting < waiting)
+        until(lambda: self.job_threads.waiting < waiting)
 
     def close(self) -> None:
         """Let all of them end."""
         self._gate.release(5)
-        self.hands.close()
+        self.job_threads.close()
 
 
 @pytest.fixture
@@ -61,8 +61,8 @@ def test_the_first_end_is_rung_for(bench: Bench) -> None:
         bench.end_one()
         assert bench.rung.wait(PATIENCE_S)
 
-    bench.hands.awaited(wait)
-    bench.hands.awaited(lambda: pytest.fail("one has ended"))
+    bench.job_threads.awaited(wait)
+    bench.job_threads.awaited(lambda: pytest.fail("one has ended"))
 
 
 def test_ends_gather_until_few_wait_for_a_thread(bench: Bench) -> None:
@@ -70,15 +70,15 @@ def test_ends_gather_until_few_wait_for_a_thread(bench: Bench) -> None:
 
     def wait() -> None:
         bench.end_one()
-        assert bench.hands.waiting == 3
+        assert bench.job_threads.waiting == 3
         assert not bench.rung.is_set()
         bench.end_one()
         assert not bench.rung.is_set()
         bench.end_one()
         assert bench.rung.wait(PATIENCE_S)
 
-    bench.hands.gathered(wait, waiting=2)
-    bench.hands.gathered(lambda: pytest.fail("few wait already"), waiting=2)
+    bench.job_threads.gathered(wait, waiting=2)
+    bench.job_threads.gathered(lambda: pytest.fail("few wait already"), waiting=2)
     bench.rung.clear()
     bench.end_one()
     assert not bench.rung.is_set()

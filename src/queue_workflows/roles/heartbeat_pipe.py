@@ -78,7 +78,7 @@ def told(
             if over.wait(EVERY_S):
                 return
 
-    thread = threading.Thread(target=tell, name="qwf-lifeline", daemon=True)
+    thread = threading.Thread(target=tell, name="qwf-heartbeat-pipe", daemon=True)
     thread.start()
     try:
         yield

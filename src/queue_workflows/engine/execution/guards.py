@@ -74,7 +74,7 @@ _STOPS: Final = {Verdict.WALL_CLOCK: Stop.WALL_CLOCK, Verdict.STALL: Stop.STALL}
 
 @dataclass(slots=True)
 class HeldJob:
-    """One job in this worker's hands; `lease_until` is on the boot clock, all else on the monotonic one.
+    """One job that this worker holds; `lease_until` is on the boot clock, all else on the monotonic one.
 
     `started` is infinite for one that is claimed ahead and not begun.
     """

@@ -1,4 +1,4 @@
-"""A job's way through a worker's hands: claimed, held, ended, or taken back from the dead.
+"""A job's way through a worker: claimed, held, ended, or taken back from the dead.
 
     queued ──claim──> running ──end──> completed, failed, ... ; scheduled or queued again
                          └──lease lapsed: sweep──> queued again

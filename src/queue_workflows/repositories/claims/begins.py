@@ -1,6 +1,6 @@
 """The moment before a job's function begins, written down where its worker's death must not hide it.
 
-A claim says that a worker has a job, which may wait in that worker's hands or be given back. Of a job that
+A claim says that a worker has a job, which may wait in that worker or be given back. Of a job that
 begins at most once it has to be known whether its function has begun: so that stands in the row, and on disk,
 before the first line of the function runs. From then on no statement lets the row wait again: one that would
 have it ended by its table; see decision 0030.

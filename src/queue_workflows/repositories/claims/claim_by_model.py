@@ -125,7 +125,7 @@ RETURNING {passed}, {claimed}
     return sql[NODE.name]
 
 
-# Whether there is anything but suspects: what was not claimed may be in the hands of others.
+# Whether there is anything but suspects: what was not claimed may be taken by others.
 IS_QUEUED: Final = "SELECT EXISTS (SELECT FROM workflow_node_jobs WHERE {claimable})".replace(
     "{claimable}", CLAIMABLE
 )

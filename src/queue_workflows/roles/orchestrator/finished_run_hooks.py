@@ -35,7 +35,7 @@ class FinishedRunHooks:
         self._answer_within_s = answer_within_s
         self._rung = threading.Event()
         self._over = False
-        self._thread = threading.Thread(target=self._run, name="qwf-herald", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="qwf-finished-runs", daemon=True)
 
     def ring(self) -> None:
         """There may be something to tell; from any thread."""
@@ -46,7 +46,7 @@ class FinishedRunHooks:
         self._line.cut_if_unanswered(self._answer_within_s)
 
     def tell_all(self) -> None:
-        """Deliver all that is due, in the caller's thread, instead of the herald's own."""
+        """Deliver all that is due, in the caller's thread, instead of this one's own."""
         self._close()
         while not self._thread.is_alive() and self._deliver(self._line.connected()):
             pass

@@ -66,9 +66,14 @@ def run_orchestrator(database: Database, settings: Settings, options: Orchestrat
         with halt.on_signals():
             _prepare_schema(database, options)
             redactor = Redactor(secrets_of(database.params))
-            herald = _herald(database, settings, redactor)
+            finished_run_hooks = _finished_run_hooks(database, settings, redactor)
             orchestrator = _orchestrator(
-                database, settings, redactor=redactor, listener=listener, halt=halt, on_news=herald.ring
+                database,
+                settings,
+                redactor=redactor,
+                listener=listener,
+                halt=halt,
+                on_news=finished_run_hooks.ring,
             )
             report.look = lambda: judge(
                 orchestrator.pulse(),
@@ -76,13 +81,13 @@ def run_orchestrator(database: Database, settings: Settings, options: Orchestrat
                 patience_s=settings.stale_heartbeat_s,
                 poll_s=settings.poll_s,
             )
-            seen_to += [orchestrator.cut_if_stuck, herald.cut_if_stuck]
-            with herald, closing(orchestrator), _observed(database, settings):
+            seen_to += [orchestrator.cut_if_stuck, finished_run_hooks.cut_if_stuck]
+            with finished_run_hooks, closing(orchestrator), _observed(database, settings):
                 status = orchestrator.run(once=options.once)
                 # A hook may take its time.
                 report.look = lambda: STOPPING
                 if options.once:
-                    herald.tell_all()
+                    finished_run_hooks.tell_all()
                 return status
 
 
@@ -118,7 +123,7 @@ def _prepare_schema(database: Database, options: OrchestratorOptions) -> None:
     db.wait_for_schema(MIN_SCHEMA, options.schema_wait_s, engine=database.engine)
 
 
-def _herald(database: Database, settings: Settings, redactor: Redactor) -> FinishedRunHooks:
+def _finished_run_hooks(database: Database, settings: Settings, redactor: Redactor) -> FinishedRunHooks:
     def told(connection: psycopg.Connection[Any]) -> int:
         return deliver(connection, current_config().run_finished_hooks, settings, redactor)
 

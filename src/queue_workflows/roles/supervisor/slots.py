@@ -91,7 +91,7 @@ class Life:
     ended_at: float = 0.0
     asked: Urgency = Urgency.NONE
     sweep: Sweep | None = None
-    lifeline: HeartbeatPipe | None = None
+    heartbeat_pipe: HeartbeatPipe | None = None
     killed: bool = False
 
 

@@ -25,21 +25,23 @@ def started(
     settings: Settings,
     now: float,
 ) -> tuple[Child, HeartbeatPipe | None]:
-    """The child, in its environment what it is `told`; and the lifeline of one that sends no heartbeat."""
+    """The child, in its environment what it is `told`; and the pipe of one that sends no heartbeat."""
     env = {**given.environ, **told}
     with output as stream:
         if not isinstance(spec, RoleSpec):
             held = given.descriptors
             child = spawn(command, env=env, stdout=stream, stderr=stream, pass_fds=held, with_last_word=True)
             return child, None
-        lifeline = HeartbeatPipe(now, stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
-        env[PIPE] = str(lifeline.fd)
+        heartbeat_pipe = HeartbeatPipe(
+            now, stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s
+        )
+        env[PIPE] = str(heartbeat_pipe.fd)
         try:
-            own = [lifeline.fd]
+            own = [heartbeat_pipe.fd]
             child = spawn(command, env=env, stdout=stream, stderr=stream, pass_fds=own, with_last_word=True)
         except BaseException:
-            lifeline.close()
+            heartbeat_pipe.close()
             raise
         finally:
-            lifeline.handed_over()
-        return child, lifeline
+            heartbeat_pipe.handed_over()
+        return child, heartbeat_pipe

@@ -103,7 +103,7 @@ class Supervisor:
         self._late = late
         self._now = now
         self._chance = chance
-        self._vigil = Liveness(stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
+        self._liveness = Liveness(stale_s=settings.stale_heartbeat_s, first_s=settings.first_heartbeat_s)
         self._isolation = Isolation(
             now,
             spares.can_fork,
@@ -188,12 +188,12 @@ class Supervisor:
         self._spares.started(started_at)
         try:
             child: Started | None = self._spared(slot, incarnation)
-            lifeline = None
+            heartbeat_pipe = None
             if child is None:
                 # Not under the name that a fork was asked for which may come too late.
                 incarnation = secrets.token_hex(6)
                 worker_id = slot.spec.worker_id(self._settings.host_label, incarnation)
-                child, lifeline = started(
+                child, heartbeat_pipe = started(
                     slot.spec,
                     self._command_for(slot.spec),
                     given_to(incarnation, slot.part),
@@ -206,7 +206,7 @@ class Supervisor:
             self._placement.vacated(slot)
             self._follow(slot, _log.error, f"could not be started: {exc}", ExitCode.FAILED, 0)
             return
-        slot.life = Life(worker_id, child, None, started_at, lifeline=lifeline)
+        slot.life = Life(worker_id, child, None, started_at, heartbeat_pipe=heartbeat_pipe)
         try:
             slot.life.fd = fd = watch(child)
         except OSError as exc:
@@ -217,7 +217,7 @@ class Supervisor:
             return
         self._waiter.watch(fd, lambda: self._ended(slot))
         if worker_id is not None:
-            self._vigil.begin(worker_id, started_at)
+            self._liveness.begin(worker_id, started_at)
         _log.info("%s: started, pid %d%s", slot.name, child.pid, f", as {worker_id}" if worker_id else "")
 
     def _spared(self, slot: Slot, incarnation: str) -> Started | None:
@@ -264,8 +264,8 @@ class Supervisor:
             _log.warning("%s: left behind, and not to be killed: %s", slot.name, life.sweep.left)
         slot.life = None
         self._placement.vacated(slot, life.sweep.left)
-        if life.lifeline is not None:
-            life.lifeline.close()
+        if life.heartbeat_pipe is not None:
+            life.heartbeat_pipe.close()
         chosen = life.child.chose(status)
         how, status = describe(status, chosen=chosen), acted_on(status, chosen=chosen)
         if is_announced and status == -signal.SIGKILL:
@@ -374,8 +374,8 @@ class Supervisor:
         if self._obeyed:
             return
         for slot in self._slots:
-            if slot.life is not None and slot.life.lifeline is not None:
-                reason = slot.life.lifeline.judge(self._now())
+            if slot.life is not None and slot.life.heartbeat_pipe is not None:
+                reason = slot.life.heartbeat_pipe.judge(self._now())
                 if reason is not None:
                     self._kill(slot, reason)
             if (reason := self._placement.evicts(slot)) is not None:
@@ -383,7 +383,7 @@ class Supervisor:
         if signs is self._judged:
             return
         self._judged = signs
-        for worker_id, reason in self._vigil.judge(signs).items():
+        for worker_id, reason in self._liveness.judge(signs).items():
             for slot in self._slots:
                 if slot.life is not None and slot.life.worker_id == worker_id:
                     self._kill(slot, reason)
@@ -402,7 +402,7 @@ class Supervisor:
 
     def _judge_no_more(self, life: Life) -> None:
         if life.worker_id is not None:
-            self._vigil.end(life.worker_id)
+            self._liveness.end(life.worker_id)
 
     # Workers that the operator switched off, and that ended because of it
 

@@ -119,10 +119,10 @@ def _models_of(queue: str, settings: Settings) -> ModelCache | None:
     )
 
 
-def _worker_of(outfit: WorkerParts, *, is_crew: bool) -> ConcurrentWorker | Worker:
-    if outfit.hooks is not None:
-        return HookWorker(outfit, outfit.hooks)
-    return ConcurrentWorker(outfit) if is_crew else Worker(outfit)
+def _worker_of(parts: WorkerParts, *, is_concurrent: bool) -> ConcurrentWorker | Worker:
+    if parts.hooks is not None:
+        return HookWorker(parts, parts.hooks)
+    return ConcurrentWorker(parts) if is_concurrent else Worker(parts)
 
 
 def _affinity_of(models: ModelCache, settings: Settings, options: WorkerOptions) -> Affinity | None:
@@ -165,7 +165,7 @@ def _work(
         for guardian in guardians:
             guardian.damage.leave_if_at_fault(failure)
 
-    family, is_crew = family_of(options.queue), options.concurrency > 1 or options.queue == HOOKS_QUEUE
+    family, is_concurrent = family_of(options.queue), options.concurrency > 1 or options.queue == HOOKS_QUEUE
     models = _models_of(options.queue, settings)
     with (
         DeadMan(enabled=settings.deadman) as deadman,
@@ -178,7 +178,7 @@ def _work(
     ):
         if deadman.reason_off:
             _log.warning("no dead man's timer: %s", deadman.reason_off)
-        loop = SharedLoop(at_fault) if is_crew else EventLoop()
+        loop = SharedLoop(at_fault) if is_concurrent else EventLoop()
         guardian = Guardian(
             identity,
             settings,
@@ -186,8 +186,8 @@ def _work(
             connect=lambda: database.connect(autocommit=True, hot=True),
             deadman=deadman,
             on_news=listener.interrupt,
-            # The main thread of a crew is never at a job, and takes back itself what it advertised.
-            absorb=lambda is_lasting: listener.absorb(withdraw=lambda: not is_crew and is_lasting()),
+            # Where there are many, the main thread is never at a job, and takes back what it advertised.
+            absorb=lambda is_lasting: listener.absorb(withdraw=lambda: not is_concurrent and is_lasting()),
             grace_s=settings.grace_s if options.grace_s is None else options.grace_s,
             launcher_pid=launcher_pid,
             models=models,
@@ -195,12 +195,12 @@ def _work(
             is_barred=_bar_of(loop, identity),
         )
         guardians.append(guardian)
-        aside = SideConnection(
+        side_connection = SideConnection(
             lambda: database.connect(autocommit=True, hot=True),
             guardian.holdings.holds,
             on_failure=guardian.damage.leave_if_at_fault,
         )
-        guardian.outage.cuts(aside.cut_if_stuck)
+        guardian.outage.cuts(side_connection.cut_if_stuck)
         settle()
         observe_in_flight(options.queue, family.name, lambda: len(guardian.holdings.all()))
         guardian.damage.follow_threads()
@@ -211,24 +211,30 @@ def _work(
             patience_s=settings.stale_heartbeat_s,
             poll_s=settings.poll_s,
         )
-        outfit = WorkerParts.of(
-            database, settings, options, guardian=guardian, listener=listener, loop=loop, aside=aside
+        parts = WorkerParts.of(
+            database,
+            settings,
+            options,
+            guardian=guardian,
+            listener=listener,
+            loop=loop,
+            side_connection=side_connection,
         )
         status = ExitCode.FAILED
         try:
-            worker = _worker_of(outfit, is_crew=is_crew)
+            worker = _worker_of(parts, is_concurrent=is_concurrent)
             status = worker.run()
         except Exception as exc:
             guardian.damage.leave_if_at_fault(exc)
             raise
         finally:
             guardian.damage.leave_if_closed()
-            if outfit.hooks is not None:
-                outfit.hooks.close()
+            if parts.hooks is not None:
+                parts.hooks.close()
             # A stop that comes meanwhile must not keep us from ending what jobs left running.
-            with closing(guardian.hearing):
+            with closing(guardian.stop_signals):
                 guardian.close()
-                aside.close()
+                side_connection.close()
                 with leaving_after(_LOOP_ENDS_WITHIN_S, status):
                     loop.close()
                 end_all(min(_LEFT_END_WITHIN_S, settings.cancel_grace_s / 2))

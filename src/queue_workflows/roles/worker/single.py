@@ -8,7 +8,7 @@
                             │
                             └─ end of the last job and claim of the next: one statement, one commit
 
-How a job is run is in `performing`, what happens when the database goes away in `touch`.
+How a job is run is in `common/run_job`, what happens when the database goes away in `common/connection`.
 """
 
 from __future__ import annotations
@@ -45,39 +45,39 @@ _FIRST_LOOK_S: Final = 0.005
 class Worker:
     """The main thread's loop; what it shares with the guardian is in the guardian."""
 
-    def __init__(self, outfit: WorkerParts) -> None:
-        self._settings = outfit.settings
-        self._options = outfit.options
-        self._guardian = outfit.guardian
-        self._listener = outfit.listener
-        self._windows = outfit.windows
-        self._queue = outfit.options.queue
-        self._family = outfit.family
-        self._lease_s = outfit.guardian.holdings.lease_s
-        self._budget = outfit.budget
-        self._marks = outfit.marks
-        self._rng = outfit.rng
-        self._redactor = outfit.redactor
-        self._touch = outfit.touch
-        self._performer = outfit.performer
-        self._duty = outfit.duty
-        self._left = outfit.leftovers(is_crew=False)
-        self._suspects_turn = SuspectsTurn(outfit.rng)
-        self._unknown = UnknownTasks(outfit.options.queue)
+    def __init__(self, parts: WorkerParts) -> None:
+        self._settings = parts.settings
+        self._options = parts.options
+        self._guardian = parts.guardian
+        self._listener = parts.listener
+        self._windows = parts.windows
+        self._queue = parts.options.queue
+        self._family = parts.family
+        self._lease_s = parts.guardian.holdings.lease_s
+        self._budget = parts.budget
+        self._marks = parts.marks
+        self._rng = parts.rng
+        self._redactor = parts.redactor
+        self._worker_connection = parts.worker_connection
+        self._performer = parts.performer
+        self._lifecycle = parts.lifecycle
+        self._left = parts.leftovers(is_concurrent=False)
+        self._suspects_turn = SuspectsTurn(parts.rng)
+        self._unknown = UnknownTasks(parts.options.queue)
 
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
-        self._touch.connected()
-        self._duty.fetch_at_start()
+        self._worker_connection.connected()
+        self._lifecycle.fetch_at_start()
         self._guardian.is_claiming = True
         self._suspects_turn.comes(time.monotonic())
-        while (status := self._duty.reason_to_stop()) is None:
+        while (status := self._lifecycle.reason_to_stop()) is None:
             if self._guardian.wish is not None:
-                self._duty.park(self._guardian.wish)
+                self._lifecycle.park(self._guardian.wish)
                 continue
-            is_offered = self._duty.fetch_again(time.monotonic())
+            is_offered = self._lifecycle.fetch_again(time.monotonic())
             if self._unknown.is_due:
-                self._unknown.put_aside(self._touch)
+                self._unknown.put_aside(self._worker_connection)
             job = self._claim() if is_offered or not self._would_be_woken() else None
             if job is None and self._fetches_more(at_last=self._options.drain):
                 continue
@@ -87,7 +87,7 @@ class Worker:
                 return ExitCode.DONE
             while job is not None:
                 if (job := self._work(job)) is not None:
-                    self._duty.leave_idle()
+                    self._lifecycle.leave_idle()
         return status
 
     # Claiming.
@@ -96,14 +96,16 @@ class Worker:
         """The next job, or none."""
         self._guardian.main_at = now = time.monotonic()
         try:
-            intake = self._touch.intake()
-            bounded = self._guardian.holdings.bounded(self._touch.meanwhile)
+            claim_session = self._worker_connection.claim_session()
+            bounded = self._guardian.holdings.bounded(self._worker_connection.meanwhile)
             with self._guardian.claiming, bounded as reading:
                 first = self._suspects_turn.take()
-                return self._taken(intake.claim(self._marks, now, alone=True, suspects_first=first), reading)
+                return self._taken(
+                    claim_session.claim(self._marks, now, alone=True, suspects_first=first), reading
+                )
         except DATABASE_AWAY as exc:
-            self._touch.lost(exc)
-            self._touch.recover([])
+            self._worker_connection.lost(exc)
+            self._worker_connection.recover([])
             return None
 
     def _taken(self, jobs: list[ClaimedJob], reading: float) -> ClaimedJob | None:
@@ -128,7 +130,7 @@ class Worker:
 
     def _fetches_more(self, *, at_last: bool = False) -> bool:
         """Whether there is something to claim after all, in an empty queue: what others do not know."""
-        if not self._marks.empty or not self._duty.fetch_more(time.monotonic(), at_last=at_last):
+        if not self._marks.empty or not self._lifecycle.fetch_more(time.monotonic(), at_last=at_last):
             return False
         self._marks.unsure()
         return True
@@ -141,8 +143,8 @@ class Worker:
             self._listener.advertise(self._queue)
             is_known = False
         pause = _FIRST_LOOK_S
-        while self._duty.may_claim():
-            is_offered = self._duty.fetch_again(time.monotonic())
+        while self._lifecycle.may_claim():
+            is_offered = self._lifecycle.fetch_again(time.monotonic())
             # A short claim with marks proves nothing: the next one looks at everything.
             if is_offered or not is_known:
                 job = self._claim()
@@ -155,7 +157,7 @@ class Worker:
             if self._listener.must_look_again():
                 # Somebody who inserted before we advertised may commit without a wake.
                 timeout, pause = min(timeout, pause), pause * 2
-            timeout = min(timeout, self._duty.tidy())
+            timeout = min(timeout, self._lifecycle.tidy())
             if (wake := self._listener.wait(timeout)) is None:
                 self._guardian.cut_if_stuck()
             elif wake.reason != "interrupted":
@@ -174,12 +176,12 @@ class Worker:
             if performed.ending is not None:
                 return self._end(held, performed.ending)
             # The lease is lost, so the row is another's; the process need not end, as the job has.
-            self._touch.intake().abandon([job.fence])
+            self._worker_connection.claim_session().abandon([job.fence])
         except DATABASE_AWAY as exc:
             held.is_ending = True
-            self._touch.lost(exc)
+            self._worker_connection.lost(exc)
             ending = performed.ending if performed else self._performer.unperformed(job, held.ctx)
-            self._touch.recover([ending] if ending else [])
+            self._worker_connection.recover([ending] if ending else [])
         except (psycopg.Error, QwfError) as exc:
             held.is_ending = True
             self._end_refused(held, exc)
@@ -200,14 +202,14 @@ class Worker:
         held.is_ending = True
         last_words = held.ctx.take_progress(now=time.monotonic(), final=True)
         if last_words is not None:
-            self._touch.repository().beat_many([(job.fence, last_words)])
+            self._worker_connection.repository().beat_many([(job.fence, last_words)])
         # What waits for who knows it, or for a lock, would else wait until there is no work.
         if ending.hold_reason == UNKNOWN_TASK and ending.hold_key is not None:
             self._unknown.met(ending.hold_key, time.monotonic())
         elif self._is_at_once():
             return self._end_and_claim(held, ending)
         with self._guardian.claiming:
-            lost = self._touch.intake().end([ending]).lost
+            lost = self._worker_connection.claim_session().end([ending]).lost
             self._guardian.holdings.drop(held)
         if lost:
             self._tell_lost(job)
@@ -216,14 +218,20 @@ class Worker:
     def _is_at_once(self) -> bool:
         """Whether the next claim goes with this end: nothing else is to be asked, and it is of any job."""
         now = time.monotonic()
-        return self._duty.may_claim() and not self._suspects_turn.comes(now) and not self._duty.must_ask(now)
+        return (
+            self._lifecycle.may_claim()
+            and not self._suspects_turn.comes(now)
+            and not self._lifecycle.must_ask(now)
+        )
 
     def _end_refused(self, held: HeldJob, exc: psycopg.Error | QwfError) -> None:
         """End otherwise what the server would not end as it should have: that is no crash of this worker."""
         _log.error("job %d: its end was refused: %s", held.job.id, " ".join(str(exc).split()))
-        self._touch.let_go()
+        self._worker_connection.let_go()
         entry = captured(exc, self._redactor)
-        self._touch.recover([ending_instead(exc, held.job, entry, for_good=held.ctx.has_begun_for_good)])
+        self._worker_connection.recover(
+            [ending_instead(exc, held.job, entry, for_good=held.ctx.has_begun_for_good)]
+        )
 
     def _end_and_claim(self, held: HeldJob, ending: Ending) -> ClaimedJob | None:
         if self._listener.is_wanted(self._queue):
@@ -231,7 +239,9 @@ class Worker:
             self._marks.unsure()
         with self._guardian.claiming:
             reading = boottime()
-            ended, jobs = self._touch.intake().end_and_claim([ending], self._marks, time.monotonic())
+            ended, jobs = self._worker_connection.claim_session().end_and_claim(
+                [ending], self._marks, time.monotonic()
+            )
             # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
             following = self._taken(jobs, reading)
             self._guardian.holdings.drop(held)
@@ -247,6 +257,6 @@ class Worker:
         return JobContext(
             job,
             family=self._family.title,
-            make_durable=self._touch.make_durable,
+            make_durable=self._worker_connection.make_durable,
             windows=self._windows,
         )

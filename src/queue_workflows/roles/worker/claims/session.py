@@ -1,7 +1,7 @@
 """The one seam between a worker and the jobs of its queue: what it takes in, keeps, and lets go of.
 
 On one connection, and on the worker's terms (`claim_terms`): claim, end, both at once, renew; all of it in
-batches. Worker and guardian have a connection each, and so an intake each. What belongs to a claim or to its
+batches. Worker and guardian have a connection each, and so a session each. What belongs to a claim or to its
 end beside the row itself is done here and nowhere else.
 
 Jobs with a limit's key take slots when they are claimed, and a job that finds none goes into the key's lane;

@@ -1,4 +1,4 @@
-"""The intake of a worker that keeps models loaded: it claims as `repositories.affinity` says."""
+"""The claims of a worker that keeps models loaded, as `repositories/claims/claim_by_model` makes them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from queue_workflows.roles.worker.claims.terms import ClaimTerms
 
 
 def intake_on(terms: ClaimTerms, connection: psycopg.Connection[Any]) -> ClaimSession:
-    """The intake that a worker on these terms has."""
+    """The claim session that a worker on these terms has."""
     if terms.affinity is None:
         return ClaimSession(terms, connection)
     return ModelClaimSession(terms, terms.affinity, connection)
@@ -45,7 +45,7 @@ class ModelClaimSession(ClaimSession):
     ) -> list[ClaimedJob]:
         """One job whatever the limit, as models are kept for one at a time.
 
-        A suspect comes after all others: where none is left, also in the hands of another claim.
+        A suspect comes after all others: where none is left, also taken by another claim.
         """
         del limit, alone
         jobs = self._suspect(marks) if suspects_first else []

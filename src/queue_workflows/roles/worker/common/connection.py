@@ -1,4 +1,4 @@
-"""A worker's touch with its database, which may go away in the middle of anything.
+"""A worker's connection to its database, which may go away in the middle of anything.
 
 Whatever the database does to a statement, what it may have done is found out before anything else: the lost
 session is ended, so that nothing it was asked is done later; the end is written again (the fence makes that
@@ -54,21 +54,21 @@ class WorkerConnection:
         self._listener = listener
         self._marks = marks
         self._rng = rng
-        self._intake: ClaimSession | None = None
+        self._claim_session: ClaimSession | None = None
 
     def connected(self) -> AskingConnection:
         """For what else the main thread asks."""
         return self._line.connected()
 
-    def intake(self) -> ClaimSession:
+    def claim_session(self) -> ClaimSession:
         """The jobs of this worker's queue, on the connection of the moment."""
-        if self._intake is None:
-            self._intake = intake_on(self._guardian.terms, self._line.connected())
-        return self._intake
+        if self._claim_session is None:
+            self._claim_session = intake_on(self._guardian.terms, self._line.connected())
+        return self._claim_session
 
     def repository(self) -> ClaimableRepository[Any, Any]:
         """What else there is to ask about jobs of this family."""
-        return self.intake().repository
+        return self.claim_session().repository
 
     def meanwhile(self, do: Callable[[], None]) -> None:
         """Do this as soon as the next statement is on its way."""
@@ -76,7 +76,7 @@ class WorkerConnection:
 
     def let_go(self) -> bool:
         """Close the connection, as nobody knows what it is at; whether there was one."""
-        self._intake = None
+        self._claim_session = None
         return self._line.let_go()
 
     def lost(self, exc: Exception) -> None:
@@ -100,17 +100,17 @@ class WorkerConnection:
         guardian, over = self._guardian, {ending.fence.job_id for ending in endings}
         while endings or guardian.stopping is None:
             try:
-                intake = self.intake()
+                claim_session = self.claim_session()
                 with guardian.holdings.bounded():
                     self._end_lost_sessions()
-                    for fence in intake.end(endings).lost if endings else ():
+                    for fence in claim_session.end(endings).lost if endings else ():
                         _log.info(
                             "job %d: its end was stored before the connection was lost, or its lease was",
                             fence.job_id,
                         )
                     # What is over may have been claimed again, unread like the rest.
                     held = [one for one in guardian.holdings.all() if one.job.id not in over]
-                    intake.give_back_unread(held, max_crashes=guardian.settings.max_crashes)
+                    claim_session.give_back_unread(held, max_crashes=guardian.settings.max_crashes)
                 return
             except DATABASE_AWAY as exc:
                 self.lost(exc)

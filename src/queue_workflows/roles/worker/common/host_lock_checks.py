@@ -19,14 +19,14 @@ ELSEWHERE_EVERY_S: Final = 2.0
 class HostLockChecks:
     """Of one worker, in its main thread, between two jobs."""
 
-    def __init__(self, terms: ClaimTerms, holdings: HeldJobs, touch: WorkerConnection) -> None:
+    def __init__(self, terms: ClaimTerms, holdings: HeldJobs, worker_connection: WorkerConnection) -> None:
         self._queue = terms.queue
         self._host = terms.host
         self._locks = terms.locks
         self._offers = terms.offers
         self._takes = terms.takes_offers
         self._holdings = holdings
-        self._touch = touch
+        self._worker_connection = worker_connection
         self._missed_at = self._elsewhere_at = -math.inf
 
     def is_due(self, now: float) -> bool:
@@ -45,7 +45,7 @@ class HostLockChecks:
         if now >= self._elsewhere_at:
             is_first, self._elsewhere_at = math.isinf(self._elsewhere_at), now + ELSEWHERE_EVERY_S
             with self._holdings.bounded():
-                held = self._touch.repository().held_keys(HOST_LOCK, queue=self._queue)
+                held = self._worker_connection.repository().held_keys(HOST_LOCK, queue=self._queue)
             if is_first:
                 # A worker of this host that missed them may have ended since, and would have looked for them.
                 self._locks.miss(held)
@@ -60,5 +60,5 @@ class HostLockChecks:
             keys = [key for key in keys if not key.startswith(ELSEWHERE)]
         if keys:
             with self._holdings.bounded():
-                HostLockRepository(self._touch.connected()).promote(keys, host=self._host)
+                HostLockRepository(self._worker_connection.connected()).promote(keys, host=self._host)
         return bool(self._offers)

@@ -6,8 +6,8 @@
     the worker ends                                   all that is left is ended
 
 What came with a job began after it did, and is a child of ours. So is what forked twice while a worker's only
-job owns something: then orphans come to us. Else it bears our mark and is nobody's child. In a crew only the
-children of a job's own thread can be told to be its: orphans, and what coroutines start, stay with the crew.
+job owns something: then orphans come to us. Else it bears our mark and is nobody's child. Of many jobs at
+once only the children of a job's own thread can be told to be its: orphans, and what coroutines start, stay.
 
 Adopted processes have to be waited for, others are waited for by who started them. To the kernel both are
 alike, so we adopt only while all that comes is to be ended and waited for.
@@ -54,10 +54,10 @@ def owns_something(job: ClaimedJob) -> bool:
 class Leftovers:
     """Called by the thread of a job, before and after its function; an ordinary job pays for a clock."""
 
-    def __init__(self, locks: KeptLocks, *, cancel_grace_s: float, is_crew: bool) -> None:
+    def __init__(self, locks: KeptLocks, *, cancel_grace_s: float, is_concurrent: bool) -> None:
         self._locks = locks
         self._grace_s = min(GRACE_S, cancel_grace_s / 2)
-        self._is_crew = is_crew
+        self._is_concurrent = is_concurrent
 
     def before(self, job: ClaimedJob) -> float:
         """When it begins, for `after`."""
@@ -74,7 +74,7 @@ class Leftovers:
         held.is_ending = True
         grace_s = max(0.0, min(self._grace_s, (held.end_at - time.monotonic()) / 2))
         since = int(began * _TICKS_A_SECOND)
-        if self._is_crew:
+        if self._is_concurrent:
             _end(lambda: _of_this_thread(since), grace_s)
             return
         _end(lambda: [] if owns and is_childless() else _came(since), grace_s)
@@ -84,7 +84,7 @@ class Leftovers:
                 _wait_for(since)
 
     def _adopt(self, do: bool) -> None:
-        if IS_LINUX and not self._is_crew:
+        if IS_LINUX and not self._is_concurrent:
             with suppress(OSError):
                 prctl(PR_SET_CHILD_SUBREAPER, int(do))
 

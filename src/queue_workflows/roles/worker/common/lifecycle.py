@@ -73,23 +73,23 @@ class WorkerLifecycle:
         guardian: Guardian,
         listener: Listener,
         performer: JobRunner,
-        touch: WorkerConnection,
+        worker_connection: WorkerConnection,
     ) -> None:
         self._options = options
         self._guardian = guardian
         self._listener = listener
         self._performer = performer
-        self._touch = touch
+        self._worker_connection = worker_connection
         self._family = family_of(options.queue)
         self._memory = psutil.Process().memory_info
         self._memory_at = 0.0
         self._is_large = False
         self._fetch_at = math.inf
         self._fetch_all_at = -math.inf
-        self._appetite = FetchSize(options.concurrency)
+        self._fetch_size = FetchSize(options.concurrency)
         # What was loaded when something was fetched that was not for it alone.
         self._warm_before: list[str] | None = None
-        self._locks = HostLockChecks(guardian.terms, guardian.holdings, touch)
+        self._locks = HostLockChecks(guardian.terms, guardian.holdings, worker_connection)
         # What was left to another worker is looked at again, also where nobody polls.
         self._look_again_s = math.inf if guardian.terms.affinity is None else _LOOK_AGAIN_S
 
@@ -107,7 +107,7 @@ class WorkerLifecycle:
         return 0 if self._is_bloated() else left
 
     def reason_to_stop(self) -> ExitCode | None:
-        """With empty hands: the status to end with, if it is to end; or this process starts afresh."""
+        """When nothing is held: the status to end with, if it is to end; or this process starts afresh."""
         options, wish, guardian = self._options, self._guardian.wish, self._guardian
         if guardian.stopping is not None:
             return ExitCode.DONE
@@ -153,7 +153,7 @@ class WorkerLifecycle:
 
         To know a module is to import it, which a worker that an operator wants empty does not do.
         """
-        repository, queue = self._touch.repository(), self._options.queue
+        repository, queue = self._worker_connection.repository(), self._options.queue
         bounded = self._guardian.holdings.bounded
         reason, known = UNKNOWN_TASK, self._performer.task_names()
         if self._family is not INGEST:
@@ -162,7 +162,7 @@ class WorkerLifecycle:
             reason, known = UNKNOWN_MODULE, [key for key in keys if self._knows(key)]
         is_more = False
         if self._family is INGEST:
-            is_more = self._fetch_for_tasks(known) and self._appetite.was_full
+            is_more = self._fetch_for_tasks(known) and self._fetch_size.was_full
         elif known:
             with bounded():
                 # Who does not know them may take them first, and put them aside again.
@@ -173,16 +173,16 @@ class WorkerLifecycle:
 
     def _fetch_for_tasks(self, known: list[str]) -> bool:
         """A page of what waits for our tasks; whether there was something."""
-        appetite, had, now = self._appetite, self._had(), time.monotonic()
+        fetch_size, had, now = self._fetch_size, self._had(), time.monotonic()
         if not known:
-            appetite.fetched(0, had, now, math.inf)
+            fetch_size.fetched(0, had, now, math.inf)
             return False
-        page = appetite.page(had, now)
+        page = fetch_size.page(had, now)
         with self._guardian.holdings.bounded():
-            found = self._touch.repository().promote_held(
+            found = self._worker_connection.repository().promote_held(
                 UNKNOWN_TASK, known, queue=self._options.queue, limit=page
             )
-        appetite.fetched(found, had, now, time.monotonic() - now)
+        fetch_size.fetched(found, had, now, time.monotonic() - now)
         return found > 0
 
     def _had(self) -> int:
@@ -195,7 +195,7 @@ class WorkerLifecycle:
         """
         if self._family is not INGEST or not self.may_claim():
             return False
-        is_due = self._appetite.is_due(self._had(), now)
+        is_due = self._fetch_size.is_due(self._had(), now)
         if not is_due and not at_last:
             return False
         if not is_due and (pause := self.fetch_in(now)) < math.inf:
@@ -203,13 +203,13 @@ class WorkerLifecycle:
         try:
             return self._fetch_for_tasks(self._performer.task_names())
         except DATABASE_AWAY as exc:
-            self._touch.lost(exc)
-            self._touch.recover([])
+            self._worker_connection.lost(exc)
+            self._worker_connection.recover([])
             return False
 
     def fetch_in(self, now: float) -> float:
         """In how many seconds to `fetch_more`, if others took what was fetched; infinite if none was."""
-        return self._appetite.due_in(now)
+        return self._fetch_size.due_in(now)
 
     def _fetch_for_models(self) -> int:
         """Some of what waits for our models, each minute for all of them, and in between for the loaded ones.
@@ -229,7 +229,7 @@ class WorkerLifecycle:
             return 0
         most = LONGEST_PAGE if self._options.drain else _FETCHED_FOR_MODELS
         with self._guardian.holdings.bounded():
-            fetched = self._touch.repository().promote_held(
+            fetched = self._worker_connection.repository().promote_held(
                 UNKNOWN_MODEL, models, queue=self._options.queue, limit=most
             )
         if fetched and is_for_all:
@@ -265,8 +265,8 @@ class WorkerLifecycle:
             if self.must_fetch(now):
                 self.fetch_what_waited_for_us()
         except DATABASE_AWAY as exc:
-            self._touch.lost(exc)
-            self._touch.recover([])
+            self._worker_connection.lost(exc)
+            self._worker_connection.recover([])
         return is_offered
 
     def _is_bloated(self) -> bool:

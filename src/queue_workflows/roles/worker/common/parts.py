@@ -42,7 +42,7 @@ _GRACE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerParts:
-    """Shared by the main loop and nobody else, but for the guardian and `aside`."""
+    """Shared by the main loop and nobody else, but for the guardian and `side_connection`."""
 
     settings: Settings
     options: WorkerOptions
@@ -50,14 +50,14 @@ class WorkerParts:
     budget: Budget
     guardian: Guardian
     listener: Listener
-    aside: SideConnection
+    side_connection: SideConnection
     windows: Windows
     marks: Marks
     rng: Random
     redactor: Redactor
-    touch: WorkerConnection
+    worker_connection: WorkerConnection
     performer: JobRunner
-    duty: WorkerLifecycle
+    lifecycle: WorkerLifecycle
     hooks: HookRunner | None
 
     @classmethod
@@ -70,30 +70,30 @@ class WorkerParts:
         guardian: Guardian,
         listener: Listener,
         loop: Loop,
-        aside: SideConnection,
+        side_connection: SideConnection,
     ) -> Self:
         """Everything for a worker of this queue; its async jobs run on `loop`."""
         family, rng = family_of(options.queue), Random()  # noqa: S311
         marks = Marks(settings.poll_s, passes_by=family is INGEST)
         redactor = Redactor(secrets_of(database.params))
-        touch = WorkerConnection(
+        worker_connection = WorkerConnection(
             lambda: database.connect(autocommit=True, hot=True),
             guardian=guardian,
             listener=listener,
             marks=marks,
             rng=rng,
         )
-        hooks = _hooks_of(database, settings, guardian, aside, redactor)
+        hooks = _hooks_of(database, settings, guardian, side_connection, redactor)
         performer = JobRunner(
             settings,
-            connected=touch.connected,
+            connected=worker_connection.connected,
             loop=loop,
             limits=guardian.terms.limits,
             redactor=redactor,
             rng=rng,
             models=guardian.terms.models,
             hooks=hooks,
-            ask=None if hooks is None else aside.ask,
+            ask=None if hooks is None else side_connection.ask,
         )
         return cls(
             settings=settings,
@@ -102,9 +102,9 @@ class WorkerParts:
             budget=budget_of(options.queue, JobFamily(family.name), settings),
             guardian=guardian,
             listener=listener,
-            aside=aside,
+            side_connection=side_connection,
             windows=Windows(
-                DatabaseCalls(aside.ask, on_failure=guardian.damage.leave_if_at_fault),
+                DatabaseCalls(side_connection.ask, on_failure=guardian.damage.leave_if_at_fault),
                 guardian.terms.kept,
                 guardian.terms.locks,
                 lease_s=guardian.holdings.lease_s,
@@ -112,22 +112,30 @@ class WorkerParts:
             marks=marks,
             rng=rng,
             redactor=redactor,
-            touch=touch,
+            worker_connection=worker_connection,
             performer=performer,
-            duty=WorkerLifecycle(
-                options, guardian=guardian, listener=listener, performer=performer, touch=touch
+            lifecycle=WorkerLifecycle(
+                options,
+                guardian=guardian,
+                listener=listener,
+                performer=performer,
+                worker_connection=worker_connection,
             ),
             hooks=hooks,
         )
 
-    def leftovers(self, *, is_crew: bool) -> Leftovers:
+    def leftovers(self, *, is_concurrent: bool) -> Leftovers:
         """What ends the processes that jobs leave."""
         grace_s = self.settings.cancel_grace_s
-        return Leftovers(self.guardian.terms.locks, cancel_grace_s=grace_s, is_crew=is_crew)
+        return Leftovers(self.guardian.terms.locks, cancel_grace_s=grace_s, is_concurrent=is_concurrent)
 
 
 def _hooks_of(
-    database: Database, settings: Settings, guardian: Guardian, aside: SideConnection, redactor: Redactor
+    database: Database,
+    settings: Settings,
+    guardian: Guardian,
+    side_connection: SideConnection,
+    redactor: Redactor,
 ) -> HookRunner | None:
     """What runs the hooks of a worker of theirs; imported for it alone, as others start often."""
     if guardian.identity.queue != HOOKS_QUEUE:
@@ -157,4 +165,4 @@ def _hooks_of(
         lease_s=guardian.holdings.lease_s,
         limits=guardian.terms.limits,
     )
-    return HookRunner(terms, aside.ask, redactor=redactor)
+    return HookRunner(terms, side_connection.ask, redactor=redactor)

@@ -129,14 +129,14 @@ class JobRunner:
         if isinstance(job, ClaimedIngestJob):
             task = self._tasks.find(job.task_name)
             if task is None:
-                return Performed(self.aside(job), counts=False)
+                return Performed(self.put_aside(job), counts=False)
             self.has_loaded = True
             return self._performed(job, task, ctx, None)
         work, reason, key = self._look_up(job)
         if work is None:
             if self._hooks is not None and isinstance(job, ClaimedNodeJob):
                 self._hooks.let_go(job)
-            return Performed(_aside(job, reason, key), counts=False)
+            return Performed(_put_aside(job, reason, key), counts=False)
         self.has_loaded = True
         run = self._run_of(job)
         if isinstance(job, ClaimedNodeJob):
@@ -147,7 +147,7 @@ class JobRunner:
             work = on_resolved_inputs(work, job, partial(self._ask, job), self._host_refs, self._inputs)
             if (model := job.required_model) is not None and (models := self._models) is not None:
                 if not models.can_load(model):
-                    return Performed(_aside(job, UNKNOWN_MODEL, model), counts=False)
+                    return Performed(_put_aside(job, UNKNOWN_MODEL, model), counts=False)
                 work = on_loaded_model(
                     work, model, ctx, models, timeout_s=self._load_timeout_s, clock=time.monotonic
                 )
@@ -180,9 +180,9 @@ class JobRunner:
             return set()
         return {name for name in set(map(_TASK_NAME, jobs)) if not self._tasks.knows(name)}
 
-    def aside(self, job: ClaimedIngestJob) -> Ending:
+    def put_aside(self, job: ClaimedIngestJob) -> Ending:
         """How a job ends whose task this process does not know."""
-        return _aside(job, UNKNOWN_TASK, job.task_name)
+        return _put_aside(job, UNKNOWN_TASK, job.task_name)
 
     def failed(self, exc: BaseException, job: ClaimedJob, ctx: JobContext) -> Ending | None:
         """How a job ends that something unforeseen came across: a failure that counts, else it had no end."""
@@ -255,5 +255,5 @@ def _is_away(exc: BaseException) -> bool:
     return is_refused_a_thread(exc) or (isinstance(exc, DATABASE_AWAY) and not is_a_files)
 
 
-def _aside(job: ClaimedJob, reason: str, key: str | None) -> Ending:
+def _put_aside(job: ClaimedJob, reason: str, key: str | None) -> Ending:
     return Ending(job.fence, JobStatus.SCHEDULED, delay_s=UNKNOWN_DELAY_S, hold_reason=reason, hold_key=key)

@@ -39,15 +39,15 @@ class UnknownTasks:
         if now >= self._quiet_until.get(task_name, -math.inf):
             self._met.add(task_name)
 
-    def put_aside(self, touch: WorkerConnection) -> None:
+    def put_aside(self, worker_connection: WorkerConnection) -> None:
         """Some thousand, from the head of the queue; not due any more when there was no crowd."""
         try:
-            found = touch.repository().put_aside(
+            found = worker_connection.repository().put_aside(
                 self._queue, self._met, reason=UNKNOWN_TASK, delay_s=UNKNOWN_DELAY_S
             )
         except DATABASE_AWAY as exc:
-            touch.lost(exc)
-            touch.recover([])
+            worker_connection.lost(exc)
+            worker_connection.recover([])
             return
         if found < CROWD:
             self._quiet_until |= dict.fromkeys(self._met, time.monotonic() + QUIET_S)

@@ -1,6 +1,6 @@
-"""The background hooks of a crew: claimed apart from its other jobs, each with a thread of its own.
+"""The background hooks of a worker: claimed apart from its other jobs, each with a thread of its own.
 
-They may last as long as their runs, so they take none of the crew's places. Their claim comes between two
+They may last as long as their runs, so they take none of the worker's places. Their claim comes between two
 rounds of the main thread, when some may have come; their leases are renewed and their ends are written with
 those of all others. Once a second it is seen which of their runs are sealed.
 
@@ -33,23 +33,23 @@ _ASIDE_S: Final = 0.2
 
 
 class Background:
-    """What the main thread of a crew asks between two rounds; nothing here is of another thread."""
+    """What the main thread asks between two rounds; nothing here is of another thread."""
 
     def __init__(
         self,
-        outfit: WorkerParts,
+        parts: WorkerParts,
         runner: HookRunner,
         *,
         perform: Callable[[HeldJob], None],
         held: Callable[[list[ClaimedJob], float], list[HeldJob]],
         lost: Callable[[Exception], None],
     ) -> None:
-        """`held` makes a crew's jobs of what was claimed, `lost` is told of a statement without an answer."""
-        self._most = outfit.options.max_background
-        self._poll_s = outfit.settings.poll_s
-        self._touch = outfit.touch
-        self._duty = outfit.duty
-        self._guardian = outfit.guardian
+        """`held` makes guarded jobs of what was claimed, `lost` is told of a statement without an answer."""
+        self._most = parts.options.max_background
+        self._poll_s = parts.settings.poll_s
+        self._worker_connection = parts.worker_connection
+        self._lifecycle = parts.lifecycle
+        self._guardian = parts.guardian
         self._runner = runner
         self._held = held
         self._lost = lost
@@ -57,11 +57,11 @@ class Background:
         self._on_trial: HeldJob | None = None
         self.is_empty = False
         # Behind the places of the foreground.
-        first = outfit.options.concurrency
-        self.hands = JobThreads(
+        first = parts.options.concurrency
+        self.job_threads = JobThreads(
             self._most,
             perform=perform,
-            ring=outfit.listener.interrupt,
+            ring=parts.listener.interrupt,
             begins=lambda place, job_id: last_word.own.begins(first + place, job_id),
         )
 
@@ -97,7 +97,7 @@ class Background:
 
     def _claim(self, now: float) -> None:
         in_hand = self.count()
-        room = int(min(self._most - in_hand, self._duty.left() - self._guardian.holdings.count()))
+        room = int(min(self._most - in_hand, self._lifecycle.left() - self._guardian.holdings.count()))
         if room < 1:
             self._look_at = now + self._poll_s
             return
@@ -110,21 +110,21 @@ class Background:
         self._look_at = now + self._poll_s if len(claimed) < room else now
 
     def _take(self, limit: int, *, suspect: bool = False, beside: bool = False) -> list[HeldJob]:
-        guardian, intake = self._guardian, self._touch.intake()
-        with guardian.claiming, guardian.holdings.bounded(self._touch.meanwhile) as reading:
-            jobs = intake.claim_background(limit, suspect=suspect, beside=beside)
+        guardian, claim_session = self._guardian, self._worker_connection.claim_session()
+        with guardian.claiming, guardian.holdings.bounded(self._worker_connection.meanwhile) as reading:
+            jobs = claim_session.claim_background(limit, suspect=suspect, beside=beside)
             for job in jobs:
                 # Its row says so still; in here it keeps nobody of the foreground away.
                 job.suspect = False
             claimed = self._held(jobs, reading)
             guardian.exchange(claimed, [])
-        self.hands.put(claimed, self.count())
+        self.job_threads.put(claimed, self.count())
         return claimed
 
     def _end_trial(self, held: HeldJob, now: float) -> None:
         """If it has ended, or lived for long enough: whom it kept waiting may begin."""
         self._trust_at = now + _TRUST_EVERY_S
-        repository, holdings = self._touch.repository(), self._guardian.holdings
+        repository, holdings = self._worker_connection.repository(), self._guardian.holdings
         if holdings.holds(held.job) and isinstance(repository, HookJobRepository):
             with holdings.bounded():
                 is_over = repository.trust(held.job.fence)
@@ -136,7 +136,7 @@ class Background:
 
     def _end_sealed(self, now: float) -> None:
         self._seal_at = now + _SEALED_EVERY_S
-        repository, jobs = self._touch.repository(), self._runner.ending_at_seal()
+        repository, jobs = self._worker_connection.repository(), self._runner.ending_at_seal()
         if jobs and isinstance(repository, HookJobRepository):
             with self._guardian.holdings.bounded():
                 sealed = repository.sealed(jobs)
@@ -148,12 +148,12 @@ def _is_background(held: HeldJob) -> bool:
 
 
 class HookWorker(ConcurrentWorker):
-    """A crew whose background jobs stand beside it."""
+    """A worker whose background jobs take none of its places."""
 
-    def __init__(self, outfit: WorkerParts, runner: HookRunner) -> None:
-        super().__init__(outfit)
+    def __init__(self, parts: WorkerParts, runner: HookRunner) -> None:
+        super().__init__(parts)
         self._background = Background(
-            outfit,
+            parts,
             runner,
             perform=self._perform,
             held=self.held,
@@ -163,7 +163,7 @@ class HookWorker(ConcurrentWorker):
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
         status = super().run()
-        self._background.hands.close()
+        self._background.job_threads.close()
         return status
 
     def _has_another_question(self, now: float) -> bool:
@@ -181,7 +181,7 @@ class HookWorker(ConcurrentWorker):
 
     def _gather(self, now: float) -> None:
         super()._gather(now)
-        self._exchange.unwritten += self._background.hands.ended()
+        self._exchange.unwritten += self._background.job_threads.ended()
 
     def _wanted(self, now: float) -> tuple[int, bool]:
         if self._stands_aside(now):
@@ -197,13 +197,13 @@ class HookWorker(ConcurrentWorker):
         held = self._holdings.all()
         if held:
             return len(held) == 1 and held[0].job.suspect
-        if not self._is_empty and self._solitude.must_look(now):
-            self._solitude.seen(self._suspect_waits(), now)
-        return self._solitude.is_wanted
+        if not self._is_empty and self._suspect_isolation.must_look(now):
+            self._suspect_isolation.seen(self._suspect_waits(), now)
+        return self._suspect_isolation.is_wanted
 
     def _await(self, timeout: float) -> None:
-        hands, left = self._background.hands, self._background.next_at() - time.monotonic()
-        hands.awaited(lambda: super(HookWorker, self)._await(min(timeout, left)))
+        job_threads, left = self._background.job_threads, self._background.next_at() - time.monotonic()
+        job_threads.awaited(lambda: super(HookWorker, self)._await(min(timeout, left)))
 
     def _listen(self, timeout: float) -> None:
         was_empty = self._is_empty

@@ -1,4 +1,4 @@
-"""How many jobs a crew claims, and when it gives back what it has not begun; pure, told the time.
+"""How many jobs a worker claims ahead, and when it gives back what it has not begun; pure, told the time.
 
 A worker that claims one job for each free thread waits for the database between any two short ones. One that
 claims far ahead keeps from others what it does not get to. So it claims ahead what it begins anyway while one

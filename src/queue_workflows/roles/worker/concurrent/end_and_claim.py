@@ -1,4 +1,4 @@
-"""What a crew asks the database: the end of what has ended and the claim of the next, over and over.
+"""What a worker of many jobs asks: the end of what has ended and the claim of the next, over and over.
 
     ask 1 ──> answer 1          ask 2 ──────────> answer 2          ask 3 ─────> …
                       └ as it is full, ask 2 is sent first
@@ -61,10 +61,10 @@ class Taking(Protocol):
 class _Unread:
     """An answer, the jobs whose end was asked for with it, and when and how it was asked for.
 
-    Loaded it has `accepted` and `jobs`; once it `has_begun`, those are in good hands.
+    Loaded it has `accepted` and `jobs`; once it `has_begun`, those are taken care of.
     """
 
-    intake: ClaimSession
+    claim_session: ClaimSession
     asked: Asked
     ended: list[HeldJob]
     reading: float
@@ -78,15 +78,15 @@ class _Unread:
 class EndAndClaim:
     """The main thread's; what has ended is put to `unwritten`."""
 
-    def __init__(self, outfit: WorkerParts, taking: Taking) -> None:
+    def __init__(self, parts: WorkerParts, taking: Taking) -> None:
         self.unwritten: list[HeldJob] = []
         self._taking = taking
-        self._guardian = outfit.guardian
-        self._holdings = outfit.guardian.holdings
-        self._kept = outfit.guardian.terms.kept
-        self._marks = outfit.marks
-        self._redactor = outfit.redactor
-        self._touch = outfit.touch
+        self._guardian = parts.guardian
+        self._holdings = parts.guardian.holdings
+        self._kept = parts.guardian.terms.kept
+        self._marks = parts.marks
+        self._redactor = parts.redactor
+        self._worker_connection = parts.worker_connection
         self._unread: _Unread | None = None
         # How long the last end and claim took.
         self.took_s = 0.0
@@ -147,7 +147,7 @@ class EndAndClaim:
         try:
             endings = _endings_of(ended)
             with self._guardian.claiming:
-                accepted = self._touch.intake().end(endings)
+                accepted = self._worker_connection.claim_session().end(endings)
                 self._guardian.exchange([], ended)
             self._count(ended, accepted)
         except _FAILED as exc:
@@ -171,14 +171,16 @@ class EndAndClaim:
         """Nobody knows what was done: it is written again, and what was claimed unread is given back."""
         ended = ended or []
         self._taking.unsure()
-        self._touch.lost(exc)
-        self._written_anew(ended, lambda: self._touch.recover(_endings_of(ended)))
+        self._worker_connection.lost(exc)
+        self._written_anew(ended, lambda: self._worker_connection.recover(_endings_of(ended)))
 
     def _claim(self, limit: int, alone: bool) -> None:
-        intake = self._touch.intake()
-        with self._guardian.claiming, self._holdings.bounded(self._touch.meanwhile) as reading:
+        claim_session = self._worker_connection.claim_session()
+        with self._guardian.claiming, self._holdings.bounded(self._worker_connection.meanwhile) as reading:
             first = alone and self._taking.is_for_a_suspect
-            jobs = intake.claim(self._marks, time.monotonic(), limit=limit, alone=alone, suspects_first=first)
+            jobs = claim_session.claim(
+                self._marks, time.monotonic(), limit=limit, alone=alone, suspects_first=first
+            )
             claimed = self._taking.held(jobs, reading)
             self._guardian.exchange(claimed, [])
         self._taking.taken(claimed, alone=alone)
@@ -208,14 +210,14 @@ class EndAndClaim:
     def _asked(self, ended: list[HeldJob], limit: int, alone: bool, before: _Unread | None) -> _Unread:
         endings = _endings_of(ended)
         try:
-            intake = self._touch.intake()
+            claim_session = self._worker_connection.claim_session()
             if before is not None:
-                self._touch.meanwhile(lambda: self._load(before))
+                self._worker_connection.meanwhile(lambda: self._load(before))
             reading = boottime()
             asked_at = time.monotonic()
-            asked = intake.ask_end_and_claim(endings, self._marks, asked_at, limit=limit, alone=alone)
+            asked = claim_session.ask_end_and_claim(endings, self._marks, asked_at, limit=limit, alone=alone)
             self.took_s = time.monotonic() - asked_at
-            return _Unread(intake, asked, ended, reading, alone)
+            return _Unread(claim_session, asked, ended, reading, alone)
         finally:
             # Not yet, if it could not even be asked.
             if before is not None:
@@ -224,15 +226,15 @@ class EndAndClaim:
     def _load(self, unread: _Unread) -> None:
         """Read an answer, and have its jobs begin if that takes no question: the connection may be at one."""
         if unread.accepted is None:
-            unread.accepted, unread.jobs = unread.intake.read(unread.asked)
+            unread.accepted, unread.jobs = unread.claim_session.read(unread.asked)
             unread.faults = faults_of(unread.jobs)
-            if not unread.intake.must_ask(unread.jobs, unread.faults):
+            if not unread.claim_session.must_ask(unread.jobs, unread.faults):
                 self._begin(unread)
 
     def _begin(self, unread: _Unread) -> None:
         if unread.has_begun or unread.accepted is None:
             return
-        claimed = self._taking.held(unread.intake.begun(unread.jobs, unread.faults), unread.reading)
+        claimed = self._taking.held(unread.claim_session.begun(unread.jobs, unread.faults), unread.reading)
         self._guardian.exchange(claimed, unread.ended)
         self._count(unread.ended, unread.accepted)
         unread.has_begun = True
@@ -250,7 +252,7 @@ class EndAndClaim:
         """Give back the slots of those whose lease is lost; what fails here lapses by itself."""
         fences = [held.job.fence for held in ended if held.ending is None]
         if fences:
-            self._touch.intake().abandon(fences)
+            self._worker_connection.claim_session().abandon(fences)
 
     def _count(self, ended: list[HeldJob], accepted: Ended) -> None:
         self._guardian.jobs_done += sum([held.counts for held in ended])
@@ -274,9 +276,9 @@ class EndAndClaim:
     def _refused(self, exc: Exception, ended: list[HeldJob]) -> None:
         """One by one, so that the end that the server will not have spoils no other."""
         _log.error("an end of %d was refused: %s", len(ended), " ".join(str(exc).split()))
-        self._touch.let_go()
+        self._worker_connection.let_go()
         for held in ended:
-            self._written_anew([held], lambda held=held: self._touch.recover(_endings_of([held])))  # type: ignore[misc]
+            self._written_anew([held], lambda held=held: self._worker_connection.recover(_endings_of([held])))  # type: ignore[misc]
 
     def _written_anew(self, ended: list[HeldJob], write: Callable[[], None]) -> None:
         try:
@@ -285,12 +287,12 @@ class EndAndClaim:
             if len(ended) > 1:
                 self._refused(exc, ended)
                 return
-            self._touch.let_go()
+            self._worker_connection.let_go()
             for held in ended:
                 _log.error("job %d: its end was refused: %s", held.job.id, " ".join(str(exc).split()))
                 entry = captured(exc, self._redactor)
                 held.ending = ending_instead(exc, held.job, entry, for_good=held.ctx.has_begun_for_good)
-                self._touch.recover([held.ending])
+                self._worker_connection.recover([held.ending])
             self._marks.unsure()
         with self._guardian.claiming:
             self._guardian.exchange([], ended)

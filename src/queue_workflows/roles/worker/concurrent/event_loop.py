@@ -1,6 +1,6 @@
-"""The event loop of a crew's async jobs: a thread of its own, which several jobs share.
+"""The event loop of a worker's async jobs: a thread of its own, which several jobs share.
 
-Each job's thread stands for its place in the crew's number, so it waits here until its coroutine has ended.
+Each job's thread stands for a place among the worker's jobs, so it waits here until its coroutine has ended.
 A job that blocks the loop keeps its siblings from going on; `is_barred` says so, so that the guards do not
 blame them for it.
 """

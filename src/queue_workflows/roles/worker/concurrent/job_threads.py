@@ -1,4 +1,4 @@
-"""The threads that run a crew's jobs: claimed jobs go in, and come out as jobs that have ended.
+"""The threads that run the jobs of a worker: claimed jobs go in, and come out as jobs that have ended.
 
                  ┌─ a thread ── sync: runs it            ┐
     put ─> inbox ┼─ a thread ── async: stands for it     ├─> ended ─> the main thread writes it

@@ -3,16 +3,16 @@
 A suspect (a job that ran while its worker died) is claimed by a worker that holds nothing else, after what is
 not suspect. Under good work that never ends this would be never. So each worker turns to the suspects now and
 then. One that runs one job at a time does so by chance, the likelier the longer its last job took: that needs
-no memory, which a worker that dies of its job would lose. A crew, which with enough to do never has empty
-hands, looks whether there is a suspect, and empties them:
+no memory, which a worker that dies of its job would lose. A worker of
+many, which with enough to do always holds some, looks whether there is a suspect, and lets them end:
 
-    together ──a suspect waits──> emptying ──hands are empty──> alone with a suspect ──> together
+    together ──a suspect waits──> emptying ──nothing is held──> alone with a suspect ──> together
        ^                             │
        └──── its patience is over ───┘
 
-Suspects of hooks keep their place, so a crew of hooks looks at the head of its queue, once per poll.
+Suspects of hooks keep their place, so a worker of hooks looks at the head of its queue, once per poll.
 
-While it empties its hands, threads stand idle behind its longest job. So it is patient for a second, then
+While it lets its jobs end, threads stand idle behind its longest job. So it is patient for a second, then
 works on for four times as long as that took, and is twice as patient the next time: a suspect waits for about
 ten times the longest job, and costs a fifth of the worker at most.
 """
@@ -22,7 +22,7 @@ from __future__ import annotations
 from random import Random
 from typing import Final
 
-# How many polls lie between the looks of a crew where suspects come after all others.
+# How many polls lie between the looks where suspects come after all others.
 _LOOKS_EVERY: Final = 10
 # About once in so long a worker of one job takes a suspect first, and at every fourth job at the most.
 TURN_EVERY_S: Final = 5.0
@@ -35,7 +35,7 @@ _WORKED_BETWEEN: Final = 4
 
 
 class SuspectIsolation:
-    """Whether to empty the hands, or to look whether there is a reason to."""
+    """Whether to let all jobs end, or to look whether there is a reason to."""
 
     def __init__(self, poll_s: float, *, is_last: bool = False, rng: Random | None = None) -> None:
         """`is_last` says that suspects come after all others: then to look for them is no hurry.
@@ -50,7 +50,7 @@ class SuspectIsolation:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether nothing is to be claimed until the hands are empty."""
+        """Whether nothing is to be claimed until nothing is held."""
         return self._since is not None
 
     def must_look(self, now: float) -> bool:

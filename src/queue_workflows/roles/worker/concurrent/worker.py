@@ -1,7 +1,7 @@
 """A worker with many jobs at once: the main thread is at the database, threads are at the jobs.
 
-    main thread                                     hands (N threads, one event loop)
-    ───────────                                     ─────────────────────────────────
+    main thread                                     job threads (N of them, one event loop)
+    ───────────                                     ───────────────────────────────────────
     gather what has ended
     end those and claim the next: one statement ──> meanwhile jobs run, and end
     guard what came, hand it over ─────────────────> begin
@@ -14,14 +14,14 @@
                   │                └──> end what has ended ──> idle: advertised, polls ┤
                   v                                                                    │
                wind down: what is not begun is given back, what runs may end ──────────┘
-                  └── hands are empty ──> stop, park, or start afresh (`duty`)
+                  └── nothing is held ──> stop, park, or start afresh (`lifecycle`)
 
 There is never more than one statement on its way, so what ends meanwhile goes with the next one: a finished
 job waits for one round to the database at most, and batches are as large as the load makes them. While each
 thread has work and there is room for few, ends gather until half of what waits has been begun, or for 10 ms.
-A job counts as done when its end is confirmed. How far ahead is claimed is in `room`, when a suspect is given
-the worker for itself in `solitude`; what happens when the database goes away in `touch`, and who ends a job
-that does not end in `judging`.
+A job counts as done when its end is confirmed. How far ahead is claimed is in `claim_ahead`, when a
+suspect is given the worker for itself in `suspect_isolation`; what happens when the database goes away in
+`common/connection`, and what ends a job that does not end in `guardian/verdicts`.
 """
 
 from __future__ import annotations
@@ -64,37 +64,37 @@ _FAILING_GRACE_S: Final = 1.0
 class ConcurrentWorker:
     """The main thread's loop; what it shares with the guardian is in the guardian."""
 
-    def __init__(self, outfit: WorkerParts) -> None:
-        self._settings = outfit.settings
-        self._options = outfit.options
-        self._queue = outfit.options.queue
-        self._family = outfit.family
-        self._guardian = outfit.guardian
-        self._holdings = outfit.guardian.holdings
-        self._listener = outfit.listener
-        self._aside = outfit.aside
-        self._windows = outfit.windows
-        self._budget = outfit.budget
-        self._marks = outfit.marks
-        self._rng = outfit.rng
-        self._redactor = outfit.redactor
-        self._touch = outfit.touch
-        self._performer = outfit.performer
-        self._duty = outfit.duty
-        self.hands = JobThreads(
-            outfit.options.concurrency,
+    def __init__(self, parts: WorkerParts) -> None:
+        self._settings = parts.settings
+        self._options = parts.options
+        self._queue = parts.options.queue
+        self._family = parts.family
+        self._guardian = parts.guardian
+        self._holdings = parts.guardian.holdings
+        self._listener = parts.listener
+        self._side_connection = parts.side_connection
+        self._windows = parts.windows
+        self._budget = parts.budget
+        self._marks = parts.marks
+        self._rng = parts.rng
+        self._redactor = parts.redactor
+        self._worker_connection = parts.worker_connection
+        self._performer = parts.performer
+        self._lifecycle = parts.lifecycle
+        self.job_threads = JobThreads(
+            parts.options.concurrency,
             perform=self._perform,
-            ring=outfit.listener.interrupt,
+            ring=parts.listener.interrupt,
             begins=last_word.own.begins,
         )
         # Of hooks nothing is left.
-        self._left = outfit.leftovers(is_crew=True) if outfit.hooks is None else None
-        self._room = ClaimAhead(outfit.options.concurrency)
-        self._solitude = SuspectIsolation(
-            outfit.settings.poll_s, is_last=outfit.hooks is None, rng=outfit.rng
+        self._left = parts.leftovers(is_concurrent=True) if parts.hooks is None else None
+        self._room = ClaimAhead(parts.options.concurrency)
+        self._suspect_isolation = SuspectIsolation(
+            parts.settings.poll_s, is_last=parts.hooks is None, rng=parts.rng
         )
-        self._unknown = UnknownTasks(outfit.options.queue)
-        self._exchange = EndAndClaim(outfit, self)
+        self._unknown = UnknownTasks(parts.options.queue)
+        self._exchange = EndAndClaim(parts, self)
         # What the last claims have shown: nothing for who has others beside it, nothing for who is alone.
         self._is_empty = self._is_empty_alone = False
         self._look_at = 0.0
@@ -102,8 +102,8 @@ class ConcurrentWorker:
 
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
-        self._touch.connected()
-        self._duty.fetch_what_waited_for_us()
+        self._worker_connection.connected()
+        self._lifecycle.fetch_what_waited_for_us()
         self._guardian.is_claiming = True
         # What is there by now stays: to look through it again and again would cost every job its share.
         gc.freeze()
@@ -113,14 +113,14 @@ class ConcurrentWorker:
         except (psycopg.Error, QwfError):
             self._let_go_of_all()
             raise
-        self.hands.close()
+        self.job_threads.close()
         return status
 
     def _turn(self) -> ExitCode | None:
         """One round: at most one statement, or a wait."""
         self._guardian.main_at = now = time.monotonic()
         self._gather(now)
-        may_claim = self._duty.may_claim()
+        may_claim = self._lifecycle.may_claim()
         if self._exchange.must_read or not may_claim or self._has_another_question(now):
             self._exchange.read()
         if not may_claim:
@@ -128,7 +128,7 @@ class ConcurrentWorker:
         if not self._exchange.unread:
             self._ask_else(now)
         limit, alone = self._wanted(now)
-        if limit and self._room.is_little(limit, self.hands.waiting):
+        if limit and self._room.is_little(limit, self.job_threads.waiting):
             limit, alone = self._wanted_later()
         if limit:
             self._exchange.exchange(limit, alone)
@@ -144,10 +144,10 @@ class ConcurrentWorker:
 
     def _ask_else(self, now: float) -> None:
         """What there is to ask beside ends and claims."""
-        if self._duty.fetch_again(now):
+        if self._lifecycle.fetch_again(now):
             self.unsure()
         if self._unknown.is_due:
-            self._unknown.put_aside(self._touch)
+            self._unknown.put_aside(self._worker_connection)
         if self._is_empty:
             self._fetches_more(now)
 
@@ -155,8 +155,8 @@ class ConcurrentWorker:
 
     @property
     def is_for_a_suspect(self) -> bool:
-        """Whether the hands were emptied for a suspect, which then comes before what is not suspect."""
-        return self._solitude.is_wanted
+        """Whether all jobs were let end for a suspect, which then comes before what is not suspect."""
+        return self._suspect_isolation.is_wanted
 
     def _is_drained(self) -> bool:
         return self._is_empty_alone and not self._holdings.count()
@@ -171,24 +171,27 @@ class ConcurrentWorker:
 
     def _has_another_question(self, now: float) -> bool:
         """Whether the database is to be asked something else than to end and to claim."""
-        solitude = self._solitude
+        suspect_isolation = self._suspect_isolation
         return (
-            self._unknown.is_due or solitude.is_wanted or solitude.must_look(now) or self._duty.must_ask(now)
+            self._unknown.is_due
+            or suspect_isolation.is_wanted
+            or suspect_isolation.must_look(now)
+            or self._lifecycle.must_ask(now)
         )
 
     def _gather(self, now: float) -> None:
         """What has ended, and what has waited for too long."""
-        ended = self.hands.ended()
+        ended = self.job_threads.ended()
         if ended:
             self._room.ended(len(ended), sum([held.ended - held.started for held in ended]))
             self._exchange.unwritten += ended
-        give_back_at = self._room.give_back_at(self.hands.waiting)
+        give_back_at = self._room.give_back_at(self.job_threads.waiting)
         if give_back_at is not None and now >= give_back_at:
             self._take_back()
 
     def _take_back(self) -> None:
         """What no thread has begun goes back to its place, uncounted."""
-        back = self.hands.take_back()
+        back = self.job_threads.take_back()
         self._room.taken_back(len(back))
         for held in back:
             held.ending, held.is_ending = Ending(held.job.fence, JobStatus.QUEUED), True
@@ -197,55 +200,55 @@ class ConcurrentWorker:
     def _wanted(self, now: float) -> tuple[int, bool]:
         """How many jobs to claim now, and whether alone."""
         in_hand, unread = self._in_hand(), self._exchange.unread
-        if not in_hand and (self._solitude.is_wanted or self._is_empty):
+        if not in_hand and (self._suspect_isolation.is_wanted or self._is_empty):
             # Whatever there is beside this worker's own jobs has been looked at: the head, whoever it is.
             return (0, False) if self._is_empty_alone and now < self._look_at else (1, True)
         if self._is_being_alone(in_hand, now):
             return 0, False
         if self._is_empty and now < self._look_at:
             return 0, False
-        waiting = self.hands.waiting
+        waiting = self.job_threads.waiting
         free = self._room.free(in_hand - waiting - self._over(), waiting, now, unread=unread)
-        return int(max(0, min(free, self._duty.left() - self._holdings.count() - unread))), False
+        return int(max(0, min(free, self._lifecycle.left() - self._holdings.count() - unread))), False
 
     def _wanted_later(self) -> tuple[int, bool]:
         """The same when the threads have begun half of what they have, or soon."""
-        half = self.hands.waiting // 2
-        self.hands.gathered(lambda: self._listen(_GATHER_S), waiting=half)
+        half = self.job_threads.waiting // 2
+        self.job_threads.gathered(lambda: self._listen(_GATHER_S), waiting=half)
         now = time.monotonic()
         self._gather(now)
         return self._wanted(now)
 
     def _is_being_alone(self, in_hand: int, now: float) -> bool:
-        """Whether a suspect is in hand, or the hands are being emptied for one."""
+        """Whether a suspect is held, or all other jobs are let end for one."""
         if in_hand == 1 and any(held.job.suspect for held in self._holdings.all()):
             return True
-        if in_hand and self._solitude.must_look(now):
-            self._solitude.seen(self._suspect_waits(), now)
-            if self._solitude.is_wanted:
+        if in_hand and self._suspect_isolation.must_look(now):
+            self._suspect_isolation.seen(self._suspect_waits(), now)
+            if self._suspect_isolation.is_wanted:
                 _log.info("it is a suspect's turn: claiming nothing until the jobs in hand have ended")
                 self._take_back()
-        return self._solitude.is_wanted and not self._solitude.lost_patience(now)
+        return self._suspect_isolation.is_wanted and not self._suspect_isolation.lost_patience(now)
 
     def _suspect_waits(self) -> bool:
         try:
-            return self._touch.repository().has_suspect(self._queue)
+            return self._worker_connection.repository().has_suspect(self._queue)
         except DATABASE_AWAY as exc:
             self._exchange.lost(exc)
             return False
 
     def _wind_down(self) -> ExitCode | None:
-        """Nothing more is claimed; with empty hands this ends, parks, or starts the worker afresh."""
-        if self.hands.waiting:
+        """Nothing more is claimed; when nothing is held this ends, parks, or starts the worker afresh."""
+        if self.job_threads.waiting:
             self._take_back()
         if self._exchange.unwritten:
             self._exchange.write()
         elif self._holdings.count():
             self._await(self._settings.poll_s)
-        elif (status := self._duty.reason_to_stop()) is not None:
+        elif (status := self._lifecycle.reason_to_stop()) is not None:
             return status
         elif self._guardian.wish is not None:
-            self._duty.park(self._guardian.wish)
+            self._lifecycle.park(self._guardian.wish)
             self._is_empty = self._is_empty_alone = False
         return None
 
@@ -266,12 +269,12 @@ class ConcurrentWorker:
         """Wait for the end of a job, or where a writer's NOTIFY finds us."""
         timeout = self._settings.poll_s
         if self._is_empty and self._look_at > now:
-            timeout = min(self._idle_for(now), self._duty.fetch_in(now))
+            timeout = min(self._idle_for(now), self._lifecycle.fetch_in(now))
         else:
             # There is no room, also for what may have come: whose end makes some rings.
             self.unsure()
-            self._duty.leave_idle()
-        give_back_at = self._room.give_back_at(self.hands.waiting)
+            self._lifecycle.leave_idle()
+        give_back_at = self._room.give_back_at(self.job_threads.waiting)
         if give_back_at is not None:
             timeout = min(timeout, give_back_at - now)
         self._await(timeout)
@@ -288,12 +291,12 @@ class ConcurrentWorker:
         return self._look_at - now
 
     def _await(self, timeout: float) -> None:
-        self.hands.awaited(lambda: self._listen(max(0.0, timeout)))
+        self.job_threads.awaited(lambda: self._listen(max(0.0, timeout)))
 
     def _listen(self, timeout: float) -> None:
         if (wake := self._listener.wait(timeout)) is None:
             self._guardian.cut_if_stuck()
-            self._aside.cut_if_stuck(self._settings.stale_heartbeat_s)
+            self._side_connection.cut_if_stuck(self._settings.stale_heartbeat_s)
         elif wake.reason != "interrupted":
             self._pause = _FIRST_LOOK_S
             self._is_empty = self._is_empty_alone = False
@@ -325,7 +328,7 @@ class ConcurrentWorker:
 
     def _fetches_more(self, now: float, *, at_last: bool = False) -> bool:
         """Whether there is something to claim after all, in an empty queue: what others do not know."""
-        if not self._duty.fetch_more(now, at_last=at_last):
+        if not self._lifecycle.fetch_more(now, at_last=at_last):
             return False
         self._marks.unsure()
         self.unsure()
@@ -334,7 +337,7 @@ class ConcurrentWorker:
     def _learn(self, alone: bool) -> None:
         """Whether the queue is empty, and when to look again."""
         if alone:
-            self._solitude.had()
+            self._suspect_isolation.had()
         if self._marks.full:
             self._is_empty = self._is_empty_alone = False
         elif self._marks.empty:
@@ -351,13 +354,13 @@ class ConcurrentWorker:
             claimed = [held for held in claimed if not self._puts_aside(held, unknown)]
         self._room.asked(self._exchange.took_s)
         self._room.handed(len(claimed), time.monotonic())
-        self.hands.put(claimed, self._holdings.count())
+        self.job_threads.put(claimed, self._holdings.count())
 
     def _puts_aside(self, held: HeldJob, unknown: Collection[str]) -> bool:
         job = held.job
         if not isinstance(job, ClaimedIngestJob) or job.task_name not in unknown:
             return False
-        held.ending, held.is_ending = self._performer.aside(job), True
+        held.ending, held.is_ending = self._performer.put_aside(job), True
         self._exchange.unwritten.append(held)
         self._unknown.met(job.task_name, time.monotonic())
         return True
@@ -382,7 +385,7 @@ class ConcurrentWorker:
                 repository(connection).make_durable(job.fence, lease_s=lease_s)
 
         try:
-            self._aside.ask(job, write)
+            self._side_connection.ask(job, write)
         except LeaseLost:
             return False
         return True

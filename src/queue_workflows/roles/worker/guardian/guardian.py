@@ -164,15 +164,15 @@ class Guardian:
             has_hooks=identity.queue == HOOKS_QUEUE,
             launcher_pid=launcher_pid,
         )
-        self.hearing = StopSignals(self._stop_is_asked)
-        self.damage = ProcessDamage(self.hearing, self.holdings)
+        self.stop_signals = StopSignals(self._stop_is_asked)
+        self.damage = ProcessDamage(self.stop_signals, self.holdings)
         self._thread = threading.Thread(target=self._run, name="qwf-guardian", daemon=True)
 
     # What the main thread calls.
 
     def start(self) -> None:
         """Take the signals, say hello, learn what the operator wants; raises if the database is away."""
-        self.hearing.begin()
+        self.stop_signals.begin()
         die_with_parent(self._launcher_pid, with_signal=LEFT_ALONE)
         now = time.monotonic()
         self._watch(now)
@@ -187,7 +187,7 @@ class Guardian:
     def close(self) -> None:
         """Stop guarding a worker that holds nothing, and take the heartbeat back; signals are heard on."""
         self._closing = True
-        self.hearing.ring()
+        self.stop_signals.ring()
         self._thread.join(_LAST_ROUND_S)
         self.outage.close()
         self._deadman.disarm()
@@ -215,7 +215,7 @@ class Guardian:
     def doing(self, state: WorkerState, reason: str | None = None) -> None:
         """What the next heartbeat says; a change is told at once."""
         if self._telling.doing(state, reason):
-            self.hearing.ring()
+            self.stop_signals.ring()
 
     def cut_if_stuck(self) -> None:
         """Let the guarding thread connect anew if it gets no answer; with a job in hand the timer sees to it.
@@ -256,7 +256,7 @@ class Guardian:
         end_children()
         if not self.holdings.all():
             flush(FLUSH_S)
-        if self.hearing.hand_over() or self.stopping is not None:
+        if self.stop_signals.hand_over() or self.stopping is not None:
             self.leave(ExitCode.DONE, last)
         execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done, last)
 
@@ -271,7 +271,7 @@ class Guardian:
     def _run(self) -> None:
         try:
             while not self._closing:
-                for number in self.hearing.wait(self._next_round(time.monotonic())):
+                for number in self.stop_signals.wait(self._next_round(time.monotonic())):
                     self._stop(number)
                 self._round()
         except MemoryError:
@@ -288,11 +288,11 @@ class Guardian:
 
     def _next_round(self, now: float) -> float:
         if self._line.is_up:
-            duty = min(self._telling.due_at, self._due.watch, self._due.sweep)
+            lifecycle = min(self._telling.due_at, self._due.watch, self._due.sweep)
         else:
-            duty = self._due.connect
-        verdict = min(map(next_verdict_at, self.holdings.all()), default=duty)
-        return max(_SHORTEST_ROUND_S, min(verdict, duty, self._due.absorb, now + self._round_s) - now)
+            lifecycle = self._due.connect
+        verdict = min(map(next_verdict_at, self.holdings.all()), default=lifecycle)
+        return max(_SHORTEST_ROUND_S, min(verdict, lifecycle, self._due.absorb, now + self._round_s) - now)
 
     def _stop(self, number: int) -> None:
         if number == RETIRE:
@@ -442,7 +442,7 @@ class Guardian:
             leave_process(status, last)
 
     def crash(self) -> NoReturn:
-        self.hearing.hand_over()
+        self.stop_signals.hand_over()
         die_of(self.stopping or signal.SIGTERM)
 
     def _farewell(self, *, lets_go: bool = True) -> None:

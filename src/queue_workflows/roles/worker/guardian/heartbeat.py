@@ -62,7 +62,7 @@ class Telling:
 
     @property
     def state(self) -> WorkerState:
-        """What it is at; a job in its hands is work, whatever was said before."""
+        """What it is at; a job that it holds is work, whatever was said before."""
         return self._state_with(bool(self._holdings.all()))
 
     def doing(self, state: WorkerState, reason: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""The jobs in a worker's hands, and the dead man's timer that stands at the earliest of their leases.
+"""The jobs that a worker holds, and the dead man's timer that stands at the earliest of their leases.
 
 The timer is armed after each confirmed claim and renewal, from a clock read before it was sent. A worker
 that cannot renew (no database, or no GIL) leaves it alone, and the kernel ends the process. Jobs that go on

@@ -29,8 +29,8 @@ _CLOSED: Final = "the descriptors of this process were closed"
 class ProcessDamage:
     """Looked for by any thread of a worker, but for `after_job`."""
 
-    def __init__(self, hearing: StopSignals, holdings: HeldJobs) -> None:
-        self._hearing = hearing
+    def __init__(self, stop_signals: StopSignals, holdings: HeldJobs) -> None:
+        self._stop_signals = stop_signals
         self._holdings = holdings
         self._leaving = threading.Lock()
         self._socket = MarkedSocket()
@@ -38,7 +38,7 @@ class ProcessDamage:
     def after_job(self) -> None:
         """A job has ended in the main thread: hear the signals again, also those that it had ignored."""
         self.leave_if_used_up()
-        self._hearing.hear_again()
+        self._stop_signals.hear_again()
 
     def leave_if_used_up(self) -> None:
         """End the process if jobs have left it no descriptor.
@@ -46,7 +46,7 @@ class ProcessDamage:
         Before the end of any job is written: one that failed may have failed for want of a descriptor.
         """
         self.leave_if_closed()
-        if not self._hearing.has_room():
+        if not self._stop_signals.has_room():
             self._crash("a job has left this process no descriptor to work with")
 
     def after_one_of_several(self) -> None:
@@ -59,7 +59,7 @@ class ProcessDamage:
 
         Before anything is written to one that is somebody else's by now.
         """
-        if not self._hearing.can_hear():
+        if not self._stop_signals.can_hear():
             self._crash(_CLOSED)
 
     def leave_if_at_fault(self, failure: BaseException) -> None:

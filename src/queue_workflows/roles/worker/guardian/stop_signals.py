@@ -43,11 +43,11 @@ class StopSignals:
         for number in dict.fromkeys((*hearable(), RETIRE, ASKED, LEFT_ALONE)):
             self._before[number] = signal.signal(number, self._heard)
         signal.set_wakeup_fd(self._bell.writer, warn_on_full_buffer=False)
-        _hearing.add(self)
+        _stop_signals.add(self)
 
     def close(self) -> None:
         """Leave the signals to who had them before."""
-        _hearing.discard(self)
+        _stop_signals.discard(self)
         signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
             signal.signal(number, handler)
@@ -108,17 +108,17 @@ class StopSignals:
         self._in_main(number)
 
 
-_hearing: Final[weakref.WeakSet[StopSignals]] = weakref.WeakSet()
+_stop_signals: Final[weakref.WeakSet[StopSignals]] = weakref.WeakSet()
 
 
 def _before_fork() -> None:
-    for hearing in _hearing:
-        hearing.before_fork()
+    for stop_signals in _stop_signals:
+        stop_signals.before_fork()
 
 
 def _after_fork(*, in_child: bool) -> None:
-    for hearing in _hearing:
-        hearing.after_fork(in_child=in_child)
+    for stop_signals in _stop_signals:
+        stop_signals.after_fork(in_child=in_child)
 
 
 os.register_at_fork(

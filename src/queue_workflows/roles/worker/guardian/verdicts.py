@@ -214,9 +214,9 @@ class Judge:
     def _write(self, endings: Sequence[Ending], *, is_counted: bool) -> None:
         if not endings:
             return
-        intake = ClaimSession(self._guardian.terms, self._guardian.connected())
+        claim_session = ClaimSession(self._guardian.terms, self._guardian.connected())
         try:
-            intake.end(endings, is_counted=is_counted, keeps_locks=True)
+            claim_session.end(endings, is_counted=is_counted, keeps_locks=True)
         except DATABASE_AWAY:
             raise
         except DATABASE_FAILED as exc:
@@ -224,7 +224,7 @@ class Judge:
             _log.error("an end of %d was refused: %s", len(endings), " ".join(str(exc).split()))
             for ending in endings if len(endings) > 1 else ():
                 with suppress(psycopg.DataError, psycopg.IntegrityError, PayloadError):
-                    intake.end([ending], is_counted=is_counted, keeps_locks=True)
+                    claim_session.end([ending], is_counted=is_counted, keeps_locks=True)
 
     def _ending_of(self, held: HeldJob, outcome: Outcome) -> Ending | None:
         """What its function has come to, if it has, else what this says."""
