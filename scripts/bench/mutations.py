@@ -60,13 +60,13 @@ MUTANTS: Final = (
     Mutant(
         "fence",
         "the attempt is not compared",
-        "tests/invariants/test_claim_and_finish_are_fenced.py",
+        "tests/invariants/claims/test_claim_and_finish_are_fenced.py",
         [Edit("repositories/sql/families.py", _WHOLE_FENCE, _FENCE_WITHOUT_ATTEMPT)],
     ),
     Mutant(
         "claim",
         "the rows to claim are a subquery that the planner may run again",
-        "tests/invariants/test_a_claim_takes_what_it_asked_for.py",
+        "tests/invariants/claims/test_a_claim_takes_what_it_asked_for.py",
         [
             Edit(
                 "repositories/claims/claim.py",
@@ -80,7 +80,7 @@ MUTANTS: Final = (
     Mutant(
         "event",
         "a node's event is written after its end, in a transaction of its own",
-        "tests/invariants/test_a_node_and_its_event_are_one.py"
+        "tests/invariants/runs/test_a_node_and_its_event_are_one.py"
         "::test_without_the_event_the_node_has_not_ended",
         [
             Edit(
@@ -98,7 +98,7 @@ MUTANTS: Final = (
     Mutant(
         "timer",
         "no kernel timer, only the thread that needs the GIL",
-        "tests/invariants/test_a_woken_worker_writes_nothing.py::test_the_kernel_ends_it_before_its_lease",
+        "tests/invariants/wakes/test_a_woken_worker_writes_nothing.py::test_the_kernel_ends_it_before_its_lease",
         [
             Edit(
                 "host/processes/lease_timer.py",
@@ -110,7 +110,7 @@ MUTANTS: Final = (
     Mutant(
         "marks",
         "a claim that came up short is not followed by one without marks",
-        "tests/unit/test_marks.py",
+        "tests/unit/worker/test_low_water_marks.py",
         [
             Edit(
                 "repositories/sql/low_water_marks.py",
@@ -122,7 +122,7 @@ MUTANTS: Final = (
     Mutant(
         "reclaim",
         "a sweep takes jobs whose lease holds",
-        "tests/integration/test_claiming_sweeps.py::test_a_lease_that_holds_is_left_alone",
+        "tests/integration/claims/test_claiming_sweeps.py::test_a_lease_that_holds_is_left_alone",
         [
             Edit(
                 "repositories/claims/sweep.py",
@@ -134,7 +134,7 @@ MUTANTS: Final = (
     Mutant(
         "wake",
         "an idle worker asks for no earlier writer",
-        "tests/integration/test_listen.py",
+        "tests/integration/db/test_listen.py",
         [
             Edit(
                 "db/listen/listener.py",

@@ -1,0 +1,115 @@
+"""The benchmarks run, and say so when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from support.jobs import Jobs
+
+from queue_workflows.repositories import NewIngestJob, enqueue_many
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+sys.path.append(str(SCRIPTS))
+
+from bench import peers  # noqa: E402
+from bench.accounts import account, watch_ends  # noqa: E402
+from bench.figures import Figure, table  # noqa: E402
+
+
+def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(SCRIPTS / "bench" / script), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_short_soak_accounts_for_every_job(qwf_dsn: str) -> None:
+    """Workers are killed, stopped and cut off, and every job ends once, by an attempt that wrote it down."""
+    ran = run("soak.py", "--minutes", "0.1", "--seed", "7", "--dsn", qwf_dsn)
+    assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["every job is accounted for"]), ran
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["nothing", "given up", "fewer crashes", "missing", "not ended", "ended twice", "not in the ledger"],
+)
+def test_an_account_that_is_wrong_is_called_so(qwf_new_database, tmp_path: Path, wrong: str) -> None:
+    """Each way in which a job can be lost or doubled shows in a line of its own."""
+    dsn, ledger = qwf_new_database(), tmp_path / "ledger"
+    watch_ends(dsn)
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        jobs = Jobs("ingest", connection)
+        made = enqueue_many([NewIngestJob(task_name="t", queue="fetch")] * 3, conn=connection)
+        enqueued = {one.id for one in made}
+        held = jobs.claim(limit=2 if wrong == "not ended" else 3)
+        crashes = {"given up": 3, "fewer crashes": 2}.get(wrong, 0)
+        for job in held[1:] if crashes else held:
+            jobs.repository.complete(job)
+        if crashes:
+            connection.execute("UPDATE ingest_jobs SET crash_count = %s WHERE id = %s", [crashes, held[0].id])
+            jobs.repository.mark_failed(held[0].id, "its worker died")
+        ran = [(job.id, job.attempt) for job in held]
+        if wrong == "missing":
+            connection.execute("DELETE FROM ingest_jobs WHERE id = %s", [held[0].id])
+        elif wrong == "ended twice":
+            connection.execute("UPDATE ingest_jobs SET finished_at = now() WHERE id = %s", [held[0].id])
+        elif wrong == "not in the ledger":
+            ran[0] = (held[0].id, 2)
+    ledger.write_text("".join(f"{job} {attempt}\n" for job, attempt in ran))
+    found = account(dsn, ledger, enqueued)
+    assert found.is_right == (wrong in ("nothing", "given up"))
+    counted = {name: number for name, number in found.lines.items() if wrong in name}
+    assert list(counted.values()) == ([] if wrong == "nothing" else [1])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "at_most", "met"),
+    [(1.0, False, True), (0.9, False, False), (0.9, True, True), (1.1, True, False)],
+)
+def test_a_missed_target_stands_in_the_table(ratio: float, at_most: bool, met: bool) -> None:
+    """A target is a bound from below or from above."""
+    figure = Figure("worker", "one", 1200, "jobs/s", "pgbench", 1000, ratio, 1.0, at_most)
+    assert figure.met is met
+    assert ("MISSED" in table([figure])) is not met
+
+
+def test_where_no_other_queue_is_installed_none_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bench needs nothing but the engine and Postgres."""
+    monkeypatch.setattr(peers, "PLACE", tmp_path)
+    assert peers.installed() == {}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [
+        *(("queue.py", name) for name in ("worker", "producers", "wakes", "memory", "restart")),
+        *(("ingest.py", name) for name in ("drain", "head", "processes")),
+        *(("ingest.py", name) for name in ("enqueue", "bulk", "start", "fairness")),
+        *(("hooks.py", name) for name in ("process", "at-once", "shipped")),
+        *(("affinity.py", name) for name in ("affinity", "flat")),
+        *(("dag.py", name) for name in ("chain", "fan-out", "for-each", "diamonds", "dispatch")),
+    ],
+)
+def test_a_quick_look(qwf_dsn: str, script: str, name: str) -> None:
+    """Each measure comes to a figure; what it is worth depends on the machine, so nothing is asked of it.
+
+    Only that there is something to it; but where all is fair nobody has waited.
+    """
+    ran = run(script, "--quick", "--json", "--only", name, "--dsn", qwf_dsn)
+    assert ran.returncode == 0, ran.stderr
+    figures = json.loads(ran.stdout)["figures"]
+    assert {figure["measure"] for figure in figures} == {name}
+    assert all(figure["value"] > 0 or name == "fairness" for figure in figures)

@@ -1,0 +1,139 @@
+"""What the README and the docs show is what happens: every snippet runs, a page at a time.
+
+`support.snippets` says how; a unit test proves that it goes red for what is broken.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import URL
+from support import snippets
+from support.environments import environment_without
+
+from queue_workflows.db.connections.dsn import parse_dsn
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?:|mailto:)([^)#]+)(#[^)]*)?\)")
+# On a machine that is busy with other tests each command takes ten seconds; some pages have forty.
+PAGE_TIMEOUT_S = 1200
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def snippets_of(page: Path) -> list[snippets.Snippet]:
+    return snippets.find_snippets(page.read_text(encoding="utf-8"), name_of(page))
+
+
+def environment(home: Path, dsn: str) -> dict[str, str]:
+    """A reader's: the database set, the commands on the path, nothing of this checkout or of pytest."""
+    hidden = ("QWF_", "AI_LEADS_", "PG", "PYTEST_", "PYTHON")
+    return {
+        **environment_without(*hidden, locks=home / "locks"),
+        "HOME": str(home),
+        "LC_ALL": "C.UTF-8",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "QWF_DB_URL": dsn,
+        "QWF_TEST_DB_URL": dsn,
+        "SHOP_DB_URL": URL.create("postgresql+psycopg", query=parse_dsn(dsn)).render_as_string(False),
+        "SNIPPETS_EXPORTED": str(home / "exported"),
+    }
+
+
+# Pages that start servers and workers, and wait for what these do.
+LONG = (
+    "concurrency",
+    "hook-records",
+    "how-to-crawl",
+    "how-to-limit",
+    "how-to-operate",
+    "how-to-operate-runs",
+    "how-to-run-gpu-workers",
+    "how-to-run-hooks",
+    "how-to-run-workers",
+    "how-to-run-workflows",
+    "how-to-schedule",
+    "how-to-use-models",
+    "migrations",
+    "testing",
+    "tutorial",
+)
+
+
+@pytest.mark.timeout(PAGE_TIMEOUT_S + 60)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page.stem in LONG else [])
+        for page in PAGES
+        if snippets_of(page)
+    ],
+    ids=name_of,
+)
+def test_every_snippet_of_the_page_runs(page, tmp_path, qwf_new_database):
+    """The page's snippets do what the page says, in an empty directory, on a migrated, empty database."""
+    dsn = qwf_new_database()
+    reader = tmp_path / "reader"
+    reader.mkdir()
+    done = subprocess.run(
+        [sys.executable, snippets.__file__, str(page), name_of(page)],
+        cwd=reader,
+        env=environment(tmp_path, dsn),
+        capture_output=True,
+        text=True,
+        timeout=PAGE_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    declared = [one for one in snippets_of(page) if one.not_run is not None]
+    assert len(done.stdout.splitlines()) == len(declared)
+
+
+EXEMPT = [one for page in PAGES for one in snippets_of(page) if one.not_run is not None]
+# A page that newly hides a snippet from the tests is named here, so that somebody has looked at it.
+EXEMPT_PAGES = [
+    "README.md",
+    "docs/benchmarks.md",
+    "docs/chaos.md",
+    "docs/how-to-run-gpu-workers.md",
+    "docs/how-to-run-workers.md",
+    "docs/how-to-run-workflows.md",
+    "docs/least-privilege.md",
+    "docs/migrations.md",
+    "docs/testing.md",
+    "docs/tutorial.md",
+]
+
+
+def test_only_known_pages_have_snippets_that_are_not_run():
+    """Exempt snippets are few, and each says why."""
+    assert all(len(one.not_run or "") > 10 for one in EXEMPT)
+    assert sorted({one.page for one in EXEMPT}) == EXEMPT_PAGES
+
+
+@pytest.mark.parametrize("snippet", EXEMPT, ids=lambda one: one.name)
+def test_a_snippet_that_is_not_run(snippet):
+    """Reported as skipped, by name and with its reason, so that no snippet is passed over in silence."""
+    pytest.skip(f"{snippet.name} ({snippet.language}) is not run: {snippet.not_run}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_between_pages_lead_somewhere(page):
+    """A relative link names a file that exists."""
+    targets = [found[1] for found in LINK.finditer(page.read_text(encoding="utf-8"))]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_every_page_is_on_the_map():
+    """docs/index.md leads to every page."""
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert sorted(page for page in pages if f"({page})" not in index) == []

@@ -1,0 +1,256 @@
+"""The two commands, for real, in a fresh copy of this checkout: as root, and as an ordinary user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.environments import environment_without
+
+ROOT = Path(__file__).resolve().parents[3]
+NOBODY = 65534
+STEPS = ["== ruff check", "== ruff format", "== mypy", "== import-linter", "== pytest"]
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def environ(home: Path, **changes: str) -> dict[str, str]:
+    """Ours, without what belongs to the test run around this one."""
+    ours = ("QWF_", "AI_LEADS_", "QUEUE_WORKFLOWS_", "PYTEST", "PYTHON", "VIRTUAL_ENV")
+    kept = environment_without(*ours, locks=home / "locks")
+    return kept | {"HOME": str(home)} | changes
+
+
+def fill(checkout: Path) -> None:
+    """What git would hand to somebody who clones, with what is not committed yet."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout, so there is nothing to clone")
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, checkout / name)
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Skips, by name, where the packages cannot be had."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet", "--dest"]
+    probe = subprocess.run(
+        [*command, tmp_path_factory.mktemp("probe"), "iniconfig"], capture_output=True, timeout=300
+    )
+    if probe.returncode != 0:
+        pytest.skip("no package registry answers")
+
+
+@pytest.fixture(scope="module")
+def open_directory() -> Iterator[Path]:
+    """A directory that every user may enter, which pytest's own are not."""
+    base = Path(tempfile.mkdtemp(prefix="qwf two commands "))
+    base.chmod(0o755)
+    yield base
+    shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def checkout(registry: None, open_directory: Path) -> Path:
+    """A fresh copy, set up by whoever runs the tests."""
+    path = open_directory / "a fresh clone"
+    path.mkdir()
+    fill(path)
+    ended = run(path, "./scripts/setup")
+    assert ended.returncode == 0, ended.stdout
+    return path
+
+
+def run(checkout: Path, *command: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """One command in the copy, both streams together as a terminal shows them."""
+    return subprocess.run(
+        command,
+        cwd=checkout,
+        env=environ(checkout.parent, **changes),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+
+
+def as_nobody(checkout: Path, *command: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """The same as a user who owns nothing and sees no interpreter below root's home."""
+    switch = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    plain = {"PATH": "/usr/local/bin:/usr/bin:/bin"} | changes
+    return run(checkout, *switch, *command, **plain)
+
+
+def left_behind(checkout: Path, mark: str) -> list[str]:
+    """Every process that runs from the copy, works on it, or was started from a process with that mark."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            traces = [process.exe(), process.cwd(), *process.cmdline(), *process.environ().values()]
+        except psutil.Error:
+            continue
+        if any(str(checkout) in trace or mark in trace for trace in traces):
+            found.append(process)
+    # What is already on its way out may take a moment; what is not has been left behind.
+    _, alive = psutil.wait_procs(found, timeout=15)
+    return [str(process) for process in alive]
+
+
+def check_demo(
+    checkout: Path, runner: Callable[..., subprocess.CompletedProcess[str]], *, times: int = 1
+) -> None:
+    """It comes to a visible end, each time, and nothing runs on afterwards."""
+    for _ in range(times):
+        mark = f"mark-{uuid.uuid4()}"
+        ended = runner(checkout, "./scripts/demo", QWF_HOST_LABEL=mark)
+        assert ended.returncode == 0, ended.stdout
+        assert "completed" in ended.stdout
+        assert left_behind(checkout, mark) == []
+    assert (checkout / ".qwf").is_dir()
+
+
+def closing_line(ended: subprocess.CompletedProcess[str]) -> str:
+    return ended.stdout.rstrip("\n").rpartition("\n")[2]
+
+
+def test_set_up_once_and_it_neither_works_nor_speaks_again(checkout: Path) -> None:
+    """And it does not ask the network: no index is allowed here."""
+    assert run(checkout, "./scripts/setup", PIP_NO_INDEX="1", PIP_FIND_LINKS="").stdout == ""
+
+
+def test_a_changed_pyproject_is_installed_without_the_network(checkout: Path) -> None:
+    """Once the lock's packages are there, everything else is local."""
+    with (checkout / "pyproject.toml").open("a", encoding="utf-8") as pyproject:
+        pyproject.write("\n# changed\n")
+    ended = run(checkout, "./scripts/setup", PIP_NO_INDEX="1", PIP_FIND_LINKS="")
+    assert (ended.returncode, ended.stdout.count("\n")) == (0, 1)
+    assert "setup: ready" in ended.stdout
+
+
+def test_the_installed_command_is_this_checkouts(checkout: Path) -> None:
+    """Editable, from a path with spaces, with the chains of the checkout and no copy of them."""
+    python = str(checkout / ".venv/bin/python")
+    where = run(checkout.parent, python, "-c", "import queue_workflows; print(queue_workflows.__file__)")
+    assert where.stdout == f"{checkout}/src/queue_workflows/__init__.py\n"
+    assert list((checkout / ".venv").rglob("_alembic")) == []
+    for script in ("qwf", "queue-orchestrator", "queue-claim-worker", "queue-scheduler"):
+        assert run(checkout.parent, str(checkout / ".venv/bin" / script), "--help").returncode == 0
+
+
+def test_the_demo_leaves_nothing_running(checkout: Path) -> None:
+    """`./scripts/demo` as whoever runs the tests; `test_demo.py` runs it again."""
+    check_demo(checkout, run)
+
+
+def test_a_clean_run_of_every_check_ends_with_pytests_closing_line(checkout: Path) -> None:
+    """`.ci/run`: each step is named in order, what was skipped is named with its reason, and it succeeds."""
+    planted = checkout / "tests/unit/test_planted.py"
+    planted.write_text(PLANTED.format(slow="assert True"), encoding="utf-8")
+    ended = run(checkout, "./.ci/run", "tests/unit/test_planted.py")
+    planted.unlink()
+    assert ended.returncode == 0, ended.stdout
+    assert [line for line in ended.stdout.splitlines() if line.startswith("== ")] == STEPS
+    assert "no such thing here" in ended.stdout
+    assert "2 passed, 1 skipped" in closing_line(ended)
+
+
+def test_a_failure_anywhere_fails_the_whole_and_is_named(checkout: Path) -> None:
+    """Later steps still run; --all includes what is slow, the default leaves it out."""
+    planted = checkout / "tests/unit/test_planted.py"
+    planted.write_text("import os\n" + PLANTED.format(slow="assert not planted"), encoding="utf-8")
+    default = run(checkout, "./scripts/test", "tests/unit/test_planted.py")
+    everything = run(checkout, "./scripts/test", "tests/unit/test_planted.py", "--all")
+    planted.unlink()
+    assert (default.returncode, everything.returncode) == (1, 1)
+    assert closing_line(default) == "test: failed: ruff check, ruff format"
+    assert closing_line(everything) == "test: failed: ruff check, ruff format, pytest"
+    assert "1 passed, 1 skipped" in default.stdout
+    assert "1 failed, 1 passed, 1 skipped" in everything.stdout
+
+
+def test_a_missing_step_before_the_checks_stops_them(checkout: Path) -> None:
+    """Without an environment there is nothing to check, and the set-up's own line and code come through."""
+    ended = run(checkout, "./scripts/test", QWF_PYTHON="/no/such/python")
+    assert (ended.returncode, ended.stdout) == (78, "setup: QWF_PYTHON=/no/such/python does not run\n")
+
+
+PLANTED = '''"""Planted."""
+
+import pytest
+
+planted = True
+
+
+def test_quick() -> None:
+    """Quick."""
+    assert planted
+
+
+def test_skipped() -> None:
+    """Skipped."""
+    pytest.skip("no such thing here")
+
+
+@pytest.mark.slow
+def test_slow() -> None:
+    """Slow."""
+    {slow}
+'''
+
+
+@pytest.fixture(scope="module")
+def users_checkout(registry: None, open_directory: Path) -> Path:
+    """A fresh copy that belongs to an ordinary user, not set up yet."""
+    if os.geteuid() != 0:
+        pytest.skip("not root, so this run itself is the ordinary user's")
+    if shutil.which("setpriv") is None:
+        pytest.skip("this machine has no setpriv")
+    home = open_directory / "home"
+    path = home / "a clone"
+    path.mkdir(parents=True)
+    fill(path)
+    subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", home], check=True)
+    pythons = ("python3", "python3.13", "python3.12", "python3.11")
+    if not any(as_nobody(path, name, "-c", "import ensurepip, tomllib").returncode == 0 for name in pythons):
+        pytest.skip("an ordinary user finds no Python 3.11 or newer on this machine")
+    return path
+
+
+def test_an_ordinary_user_sets_up_tests_and_runs_the_demo(users_checkout: Path) -> None:
+    """Then somebody takes the right to write away, and checking still works."""
+    ended = as_nobody(users_checkout, "./scripts/test", "tests/unit/package/test_errors.py")
+    assert ended.returncode == 0, ended.stdout
+    check_demo(users_checkout, as_nobody, times=2)
+
+    subprocess.run(["chown", "-R", "0:0", users_checkout], check=True)
+    caches = users_checkout.parent / "caches"
+    caches.mkdir()
+    os.chown(caches, NOBODY, NOBODY)
+    ended = as_nobody(
+        users_checkout, "./scripts/test", "tests/unit/package/test_errors.py", TMPDIR=str(caches)
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert f"caches go to {caches}" in ended.stdout
+
+
+def test_a_checkout_one_may_not_write_says_so(users_checkout: Path, open_directory: Path) -> None:
+    """Before it is set up, that is: one line with what to do, and 78."""
+    path = open_directory / "of root"
+    path.mkdir()
+    fill(path)
+    ended = as_nobody(path, "./scripts/setup")
+    assert (ended.returncode, ended.stdout.count("\n")) == (78, 1)
+    assert "may not write" in ended.stdout

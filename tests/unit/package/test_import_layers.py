@@ -1,0 +1,50 @@
+"""The layers of pyproject.toml hold, and the check that says so would see it if they did not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The sources and the contracts, to spoil."""
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def lint_imports(checkout: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("lint-imports")
+    return subprocess.run(
+        [program, "--no-cache", "--no-logo"],
+        cwd=checkout,
+        env=os.environ | {"PYTHONPATH": str(checkout / "src"), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_an_import_that_points_up_is_refused(copy: Path) -> None:
+    """A leaf that imports the command line breaks the build, and is named."""
+    with (copy / "src/queue_workflows/errors/base.py").open("a", encoding="utf-8") as errors:
+        errors.write("\nfrom queue_workflows.cli import Invocation\n")
+    ended = lint_imports(copy)
+    assert ended.returncode == 1
+    assert "queue_workflows.errors.base -> queue_workflows.cli" in ended.stdout
+
+
+def test_a_package_without_a_layer_is_refused(copy: Path) -> None:
+    """Nobody adds a package without saying where it stands."""
+    (copy / "src/queue_workflows/utils.py").write_text('"""Anything."""\n', encoding="utf-8")
+    ended = lint_imports(copy)
+    assert ended.returncode == 1
+    assert "utils" in ended.stdout
