@@ -106,7 +106,7 @@ def _load(at: float, for_s: float) -> Iterator[Any]:
 
 def promoted() -> Verdict:
     """The standby, which has each commit that was confirmed, takes over under load."""
-    from support.cluster import Cluster
+    from support.servers.cluster import Cluster
 
     with ExitStack() as stack:
         primary = stack.enter_context(Cluster.primary({"wal_level": "replica", "max_wal_senders": "5"}))
@@ -124,7 +124,7 @@ def promoted() -> Verdict:
 
 def full() -> Verdict:
     """WAL has a volume of its own, which is full: the server panics, and is down until there is room."""
-    from support.cluster import Cluster
+    from support.servers.cluster import Cluster
 
     if os.geteuid() != 0:
         raise SystemExit("full-wal needs root: it mounts a volume")

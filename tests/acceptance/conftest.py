@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.embedded_users import passable_directory
+from support.processes.embedded_users import passable_directory
 
 
 @pytest.fixture

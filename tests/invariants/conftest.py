@@ -7,10 +7,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.floor import Floor
-from support.jobs import CLEAR
-from support.ledger import Ledger
-from support.statement_proxy import StatementProxy
+from support.rows.jobs import CLEAR
+from support.servers.statement_proxy import StatementProxy
+from support.stages.floor import Floor
+from support.stages.ledger import Ledger
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from itertools import count
 
 import psycopg
 import pytest
-from support.postgres_versions import bindir_of
-from support.schemas import ROLE_PASSWORD
+from support.rows.schemas import ROLE_PASSWORD
+from support.servers.postgres_versions import bindir_of
 
 from queue_workflows.config import reset_config
 from queue_workflows.testing.plugin import qwf_run

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.commands import qwf_here
-from support.environments import environment_without
-from support.workers import until
+from support.processes.commands import qwf_here
+from support.processes.environments import environment_without
+from support.processes.workers import until
 
 from queue_workflows.cli.main import ENTRIES
 from queue_workflows.errors import ExitCode

@@ -8,14 +8,14 @@ import sys
 
 import psycopg
 import pytest
-from support.processes import gone
-from support.supervised import Supervised, enqueue
-from support.workers import until, worker_environment
+from support.processes.programs import gone
+from support.processes.supervised import Supervised, enqueue
+from support.processes.workers import until, worker_environment
 
 from queue_workflows.db import wait_for_schema
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 
-UP = [sys.executable, "-m", "queue_workflows", "--app", "support.worker_tasks", "up"]
+UP = [sys.executable, "-m", "queue_workflows", "--app", "support.tasks.worker_tasks", "up"]
 STARTED = r"^up +\| .* {}/1: started, pid (\d+)"
 
 
@@ -30,7 +30,7 @@ def test_from_an_empty_database_to_nothing_left(qwf_new_database):
     with Supervised(UP, dsn) as up:
         up.until(r"migrated, \d+ revisions$")
         up.until("^running orchestrator/1, scheduler/1, cpu/1, gpu/1, fetch/1, load/1; Ctrl-C stops them all")
-        up.until("qwf --app support.worker_tasks run start film.yaml --watch")
+        up.until("qwf --app support.tasks.worker_tasks run start film.yaml --watch")
         pids = [
             int(up.until(STARTED.format(name))[1])
             for name in ("orchestrator", "scheduler", "cpu", "gpu", "fetch", "load")

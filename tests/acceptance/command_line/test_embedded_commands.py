@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.embedded_users import alive, answers, processes_below, unset_environment, until
+from support.processes.embedded_users import alive, answers, processes_below, unset_environment, until
 
 PATIENCE_S = 100
 

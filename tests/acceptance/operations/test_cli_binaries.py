@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.commands import Said, qwf_here
-from support.jobs import CLEAR
+from support.processes.commands import Said, qwf_here
+from support.rows.jobs import CLEAR
 
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
 from queue_workflows.repositories.claims.end import Ending

@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.commands import Said, qwf_here
-from support.jobs import CLEAR
-from support.runs import dispatcher, settle
+from support.processes.commands import Said, qwf_here
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, settle
 
 from queue_workflows.hooks.output.read import read_output
 from queue_workflows.hooks.output.store import store_and_process

@@ -10,10 +10,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.commands import Said, qwf_here
-from support.jobs import CLEAR, jobs_of
-from support.schemas import start_qwf
-from support.vendor_tools import uuid_of
+from support.processes.commands import Said, qwf_here
+from support.processes.vendor_tools import uuid_of
+from support.rows.jobs import CLEAR, jobs_of
+from support.rows.schemas import start_qwf
 
 from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.repositories.workers.hardware import HardwareRepository

@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.commands import Said, qwf_here
-from support.jobs import Jobs, jobs_of
-from support.limited import CLEAR_LIMITS, hand, where
+from support.processes.commands import Said, qwf_here
+from support.rows.claim_sessions import CLEAR_LIMITS, hand, where
+from support.rows.jobs import Jobs, jobs_of
 
 from queue_workflows.repositories import RateRepository
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.commands import qwf_here
-from support.jobs import CLEAR
-from support.schemas import qwf, start_qwf
+from support.processes.commands import qwf_here
+from support.rows.jobs import CLEAR
+from support.rows.schemas import qwf, start_qwf
 
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 from queue_workflows.telemetry.names import FIGURES

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from support.commands import qwf_here
-from support.roles import Roles, least_privilege
-from support.supervised import Supervised
+from support.processes.commands import qwf_here
+from support.processes.supervised import Supervised
+from support.rows.roles import Roles, least_privilege
 
 from queue_workflows import IngestJobRepository, db, start_run
 from queue_workflows.workflow.document.load import load_document
@@ -99,7 +99,7 @@ def test_a_worker_works_a_queue_off(roles):
     with psycopg.connect(roles.dsn("producer")) as producer:
         IngestJobRepository(producer).enqueue("note", queue="fetch")
     command = [sys.executable, "-m", "queue_workflows", "queue", "run", "fetch", "--drain"]
-    with Supervised(command, roles.dsn("worker"), env={"QWF_APP": "support.worker_tasks"}) as process:
+    with Supervised(command, roles.dsn("worker"), env={"QWF_APP": "support.tasks.worker_tasks"}) as process:
         assert process.status(300) == 0
     assert any(line.startswith("completed ") for line in process.said), process.said
 

@@ -11,10 +11,10 @@ from datetime import datetime, timedelta
 
 import psycopg
 import pytest
-from support.commands import qwf_here
-from support.jobs import CLEAR
-from support.processes import Running
-from support.workers import patiently, running_scheduler, worker_environment
+from support.processes.commands import qwf_here
+from support.processes.programs import Running
+from support.processes.workers import patiently, running_scheduler, worker_environment
+from support.rows.jobs import CLEAR
 
 from queue_workflows import IngestJobRepository, ScheduleRepository
 from queue_workflows.errors import ExitCode

@@ -8,10 +8,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.commands import Said, qwf_here
-from support.jobs import CLEAR
-from support.schemas import start_qwf
-from support.workers import running_worker, until
+from support.processes.commands import Said, qwf_here
+from support.processes.workers import running_worker, until
+from support.rows.jobs import CLEAR
+from support.rows.schemas import start_qwf
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
 from queue_workflows.states import WorkerState

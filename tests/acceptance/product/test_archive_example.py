@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.workers import patiently, running_orchestrator, running_worker
+from support.processes.workers import patiently, running_orchestrator, running_worker
 
 from queue_workflows import RunRepository, start_run
 from queue_workflows.hooks.plugins.compile import compile_hooks

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.jobs import Jobs
+from support.rows.jobs import Jobs
 
 from queue_workflows.repositories import NewIngestJob, enqueue_many
 

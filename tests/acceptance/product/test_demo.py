@@ -15,8 +15,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.embedded_users import ordinary_user, processes_below, unset_environment, until
-from support.revisions import HEAD
+from support.processes.embedded_users import ordinary_user, processes_below, unset_environment, until
+from support.rows.revisions import HEAD
 
 from queue_workflows.cli.roles.demo import ask
 from queue_workflows.repositories import IngestJobRepository

@@ -13,8 +13,8 @@ from urllib.error import URLError
 import psutil
 import psycopg
 import pytest
-from support.processes import Running, environment
-from support.workers import patiently
+from support.processes.programs import Running, environment
+from support.processes.workers import patiently
 
 from queue_workflows import RunRepository, load_document, start_run
 

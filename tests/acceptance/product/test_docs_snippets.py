@@ -1,6 +1,6 @@
 """What the README and the docs show is what happens: every snippet runs, a page at a time.
 
-`support.snippets` says how; a unit test proves that it goes red for what is broken.
+`support.processes.snippets` says how; a unit test proves that it goes red for what is broken.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import URL
-from support import snippets
-from support.environments import environment_without
+from support.processes import snippets
+from support.processes.environments import environment_without
 
 from queue_workflows.db.connections.dsn import parse_dsn
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from support.commands import qwf_here
+from support.processes.commands import qwf_here
 
 # Small programs without dependencies, and how their installer is asked whether it reaches its registry.
 PROGRAMS = {

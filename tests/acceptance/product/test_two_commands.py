@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.environments import environment_without
+from support.processes.environments import environment_without
 
 ROOT = Path(__file__).resolve().parents[3]
 NOBODY = 65534

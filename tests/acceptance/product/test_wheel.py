@@ -17,10 +17,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.environments import environment_without
-from support.pythons import SUPPORTED, find_python
-from support.revisions import HEAD
-from support.roles import Roles, least_privilege
+from support.processes.environments import environment_without
+from support.processes.pythons import SUPPORTED, find_python
+from support.rows.revisions import HEAD
+from support.rows.roles import Roles, least_privilege
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.commands import Said, qwf_here
-from support.jobs import CLEAR, Jobs, ending, jobs_of
-from support.workers import running_worker, until
+from support.processes.commands import Said, qwf_here
+from support.processes.workers import running_worker, until
+from support.rows.jobs import CLEAR, Jobs, ending, jobs_of
 
 from queue_workflows import db
 from queue_workflows.errors import PayloadError
@@ -282,7 +282,7 @@ def test_what_a_running_job_waits_for_inside(qwf_dsn, tmp_path, task, args, what
                 if f"it waits for {'a ' if 'window' in what else ''}{what}, for " in text
             ]
 
-        with running_worker(qwf_dsn, "--concurrency", "2", QWF_APP="support.window_tasks"):
+        with running_worker(qwf_dsn, "--concurrency", "2", QWF_APP="support.tasks.window_tasks"):
             until(lambda: len(said()) == 1, within_s=60)
 
 
@@ -573,7 +573,7 @@ def test_with_a_real_worker(qwf_dsn):
         connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
         jobs = IngestJobRepository(connection)
         job_id = jobs.enqueue("note", queue="fetch", reason="test").id
-        with running_worker(qwf_dsn, QWF_APP="support.processes"):
+        with running_worker(qwf_dsn, QWF_APP="support.processes.programs"):
             until(lambda: jobs.fetch(job_id).hold_reason, within_s=60)
             said = qwf_here("--db", qwf_dsn, "explain", f"ingest:{job_id}").stdout
             assert "no worker that claimed it knows the task 'note'" in said

@@ -13,10 +13,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.commands import Said, qwf_here
-from support.jobs import CLEAR, Jobs, ending
-from support.schemas import qwf_environment, start_qwf
-from support.workers import running_worker, until
+from support.processes.commands import Said, qwf_here
+from support.processes.workers import running_worker, until
+from support.rows.jobs import CLEAR, Jobs, ending
+from support.rows.schemas import qwf_environment, start_qwf
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.commands import qwf_here
-from support.jobs import CLEAR, Jobs, ending
-from support.plans import explain
-from support.schemas import start_qwf
+from support.processes.commands import qwf_here
+from support.rows.jobs import CLEAR, Jobs, ending
+from support.rows.plans import explain
+from support.rows.schemas import start_qwf
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 from queue_workflows.repositories.reports import queue_statistics

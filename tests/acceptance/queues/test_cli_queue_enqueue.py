@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
-from support.commands import qwf_here
+from support.processes.commands import qwf_here
 
 from queue_workflows.engine.registry.tasks import current_tasks, register_ingest_task
 from queue_workflows.repositories.sql.columns import CHUNK_ROWS

@@ -16,8 +16,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.commands import Said, qwf_here
-from support.schemas import qwf_environment, until
+from support.processes.commands import Said, qwf_here
+from support.rows.schemas import qwf_environment, until
 
 from queue_workflows.config import configure, reset_config
 from queue_workflows.repositories.sql.columns import CHUNK_ROWS

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from support.commands import qwf_here
-from support.jobs import CLEAR, Jobs
+from support.processes.commands import qwf_here
+from support.rows.jobs import CLEAR, Jobs
 
 # Failed jobs of two tasks and queues with two errors, some long ago, and what has not failed.
 FILL = """

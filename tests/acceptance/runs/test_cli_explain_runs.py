@@ -9,10 +9,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.commands import qwf_here
-from support.jobs import CLEAR, ending
-from support.runs import dispatcher, run_through, settle, start, work
-from support.workers import running_orchestrator, until
+from support.processes.commands import qwf_here
+from support.processes.workers import running_orchestrator, until
+from support.rows.jobs import CLEAR, ending
+from support.rows.runs import dispatcher, run_through, settle, start, work
 
 from queue_workflows import cancel_run
 from queue_workflows.repositories import HeartbeatRepository, NodeJobRepository, RunRepository

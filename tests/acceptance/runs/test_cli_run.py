@@ -15,11 +15,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.commands import Said, qwf_here
-from support.jobs import CLEAR
-from support.plans import explain
-from support.runs import dispatcher, run_through, settle, start, work
-from support.schemas import qwf_environment, start_qwf
+from support.processes.commands import Said, qwf_here
+from support.rows.jobs import CLEAR
+from support.rows.plans import explain
+from support.rows.runs import dispatcher, run_through, settle, start, work
+from support.rows.schemas import qwf_environment, start_qwf
 
 from queue_workflows import set_workflow_dir
 from queue_workflows.config import reset_config

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.commands import qwf_here
+from support.processes.commands import qwf_here
 
 from queue_workflows.config import reset_config
 from queue_workflows.errors import ExitCode

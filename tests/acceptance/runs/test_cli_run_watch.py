@@ -20,13 +20,13 @@ from typing import Any
 import click
 import psycopg
 import pytest
-from support.cluster import Cluster
-from support.commands import qwf_here
-from support.jobs import CLEAR
-from support.runs import dispatcher, run_through, settle, start, work
-from support.schemas import qwf, qwf_environment, start_qwf
-from support.tcp_proxy import TcpProxy
-from support.workers import running_orchestrator, running_worker
+from support.processes.commands import qwf_here
+from support.processes.workers import running_orchestrator, running_worker
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, run_through, settle, start, work
+from support.rows.schemas import qwf, qwf_environment, start_qwf
+from support.servers.cluster import Cluster
+from support.servers.tcp_proxy import TcpProxy
 
 from queue_workflows.db import bootstrap
 from queue_workflows.db.connections.engine import Database

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from support.jobs import CLEAR, Jobs
-from support.schemas import blocked, holding, until
+from support.rows.jobs import CLEAR, Jobs
+from support.rows.schemas import blocked, holding, until
 
 from queue_workflows.repositories.claims.withdraw_doubts import withdraw_doubts
 

@@ -7,8 +7,8 @@ from itertools import count
 
 import psycopg
 import pytest
-from support.jobs import CLEAR, Jobs
-from support.schemas import holding
+from support.rows.jobs import CLEAR, Jobs
+from support.rows.schemas import holding
 
 from queue_workflows.gpu.affinity import Affinity
 from queue_workflows.gpu.cache import ModelCache

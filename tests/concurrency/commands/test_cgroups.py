@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.commands_kept import DAEMON, bearing, shell
-from support.processes import Running, gone, linux_only, program
-from support.workers import until
+from support.processes.commands_kept import DAEMON, bearing, shell
+from support.processes.programs import Running, gone, linux_only, program
+from support.processes.workers import until
 
 from queue_workflows.host.commands import cgroups
 from queue_workflows.host.commands.cgroups import Cages

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.commands_kept import shell
-from support.processes import gone, linux_only
-from support.workers import until
+from support.processes.commands_kept import shell
+from support.processes.programs import gone, linux_only
+from support.processes.workers import until
 
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import SpawnRefused

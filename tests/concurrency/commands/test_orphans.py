@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.commands_kept import shell
-from support.processes import Running, gone, linux_only
-from support.workers import until
+from support.processes.commands_kept import shell
+from support.processes.programs import Running, gone, linux_only
+from support.processes.workers import until
 
 from queue_workflows.host.commands import orphans
 from queue_workflows.host.commands.client import Spawner

@@ -19,10 +19,10 @@ from typing import Any
 
 import psutil
 import pytest
-from support.commands_kept import DAEMON, bearing, command, python, shell
-from support.embedded_users import SITE_PACKAGES, ordinary_user, passable_directory
-from support.processes import SOURCE, UNSHARE, Running, linux_only, pid_namespace, program, run
-from support.workers import until
+from support.processes.commands_kept import DAEMON, bearing, command, python, shell
+from support.processes.embedded_users import SITE_PACKAGES, ordinary_user, passable_directory
+from support.processes.programs import SOURCE, UNSHARE, Running, linux_only, pid_namespace, program, run
+from support.processes.workers import until
 
 from queue_workflows.errors import ExitCode, ProcessLost, SpawnRefused
 from queue_workflows.host.commands import client as module

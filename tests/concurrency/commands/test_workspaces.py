@@ -18,10 +18,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.processes import Running, environment, linux_only, program
-from support.runs import settings, start
-from support.workers import until
+from support.processes.programs import Running, environment, linux_only, program
+from support.processes.workers import until
+from support.rows.jobs import CLEAR
+from support.rows.runs import settings, start
 
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.upkeep.run_files import RUNS, UNKNOWN_KEPT_S, clear_places, has_places

@@ -15,8 +15,8 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.processes import Running, gone, linux_only
-from support.workers import until
+from support.processes.programs import Running, gone, linux_only
+from support.processes.workers import until
 
 import queue_workflows
 from queue_workflows.db.doctor.findings import Status

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.leftovers import PLACE, Leftovers
-from support.processes import Running, environment
-from support.workers import patiently, until
+from support.apps.leftovers import PLACE, Leftovers
+from support.processes.programs import Running, environment
+from support.processes.workers import patiently, until
 
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.janitor.decisions import Action, look_at, tidy
@@ -33,7 +33,7 @@ TESTS = Path(__file__).parents[2]
 REAPER = """
 import os, sys
 from pathlib import Path
-from support.leftovers import Leftovers, PLACE
+from support.apps.leftovers import Leftovers, PLACE
 from queue_workflows.host.processes.tree_by_mark import die_with_parent, take_launcher_pid
 from queue_workflows.host.janitor.teardown import reap_here
 die_with_parent(take_launcher_pid())

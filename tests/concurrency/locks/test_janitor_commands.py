@@ -14,18 +14,18 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from support.commands import qwf_here
-from support.leftovers import HANG, PLACE, Leftovers
-from support.processes import UNSHARE, Running, environment, gone, pid_namespace
-from support.runs import start
-from support.supervised import Supervised
-from support.workers import patiently, until
+from support.apps.leftovers import HANG, PLACE, Leftovers
+from support.processes.commands import qwf_here
+from support.processes.programs import UNSHARE, Running, environment, gone, pid_namespace
+from support.processes.supervised import Supervised
+from support.processes.workers import patiently, until
+from support.rows.runs import start
 
 from queue_workflows.host.locks.lock import HostLock, lock_file_name
 
 TESTS = Path(__file__).parents[2]
 QWF = [sys.executable, "-m", "queue_workflows"]
-APP = [*QWF, "--app", "support.leftovers"]
+APP = [*QWF, "--app", "support.apps.leftovers"]
 
 
 class Machine:

@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from support.commands import qwf_here
-from support.leftovers import Leftovers
-from support.processes import Running
+from support.apps.leftovers import Leftovers
+from support.processes.commands import qwf_here
+from support.processes.programs import Running
 
 from queue_workflows.db.doctor.findings import Check, Status
 from queue_workflows.host.janitor.doctor_checks import check_locks

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.processes import Running
+from support.processes.programs import Running
 
 from queue_workflows.db.doctor.findings import Status
 from queue_workflows.engine.limits.held_host_locks import KeptLocks

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.processes import (
+from support.processes.programs import (
     UNSHARE,
     WITHOUT_TRACING,
     Running,

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.processes import Running, linux_only, pid_namespace, program, run
+from support.processes.programs import Running, linux_only, pid_namespace, program, run
 
 from queue_workflows.host.processes.lease_timer import DeadMan, boottime
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.processes import gone, linux_only
-from support.workers import patiently, running_worker
+from support.processes.programs import gone, linux_only
+from support.processes.workers import patiently, running_worker
 
 from queue_workflows.host.locks.lock import HostLock
 from queue_workflows.host.processes.tree_by_mark import MARK, SHORTEST_MARK
@@ -72,7 +72,7 @@ def test_what_a_job_leaves_running(qwf_dsn: str, qwf_conn: psycopg.Connection, t
     """One worker, one job at a time: an ordinary one, three that own something, one that is cancelled."""
     (tmp_path / "locks").mkdir()
     lock = HostLock("device", directory=tmp_path / "locks")
-    settings = {"QWF_APP": "support.leaving_tasks", "QWF_LOCK_DIR": str(tmp_path / "locks")}
+    settings = {"QWF_APP": "support.tasks.leaving_tasks", "QWF_LOCK_DIR": str(tmp_path / "locks")}
     with (
         running_worker(qwf_dsn, "--concurrency", "1", QWF_CANCEL_GRACE_S="120", **settings) as worker,
         leavings(qwf_conn, tmp_path) as jobs,
@@ -113,7 +113,7 @@ def test_a_crew_ends_what_the_thread_of_a_job_has_started(
 ) -> None:
     """The child of a job that owns something goes with it, another job's stays; all go with the crew."""
     (tmp_path / "locks").mkdir()
-    settings = {"QWF_APP": "support.leaving_tasks", "QWF_LOCK_DIR": str(tmp_path / "locks")}
+    settings = {"QWF_APP": "support.tasks.leaving_tasks", "QWF_LOCK_DIR": str(tmp_path / "locks")}
     with (
         running_worker(qwf_dsn, "--concurrency", "3", QWF_CANCEL_GRACE_S="120", **settings) as worker,
         leavings(qwf_conn, tmp_path) as jobs,
@@ -155,7 +155,7 @@ def test_a_second_stop_keeps_no_worker_from_ending_what_was_left(
     qwf_dsn: str, qwf_conn: psycopg.Connection, tmp_path: Path
 ) -> None:
     """It comes when the worker holds no job any more, and waits for what a job left running to end."""
-    settings = {"QWF_APP": "support.leaving_tasks", "QWF_CANCEL_GRACE_S": "120"}
+    settings = {"QWF_APP": "support.tasks.leaving_tasks", "QWF_CANCEL_GRACE_S": "120"}
     with running_worker(qwf_dsn, **settings) as worker, leavings(qwf_conn, tmp_path) as jobs:
         assert jobs.ended(jobs.enqueue("deaf", {"deaf": True})) == "completed"
         child, daemon, _ = jobs.left("deaf")

@@ -12,8 +12,17 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from support.embedded_users import alive, until
-from support.processes import PREAMBLE, UNSHARE, Running, environment, linux_only, pid_namespace, program, run
+from support.processes.embedded_users import alive, until
+from support.processes.programs import (
+    PREAMBLE,
+    UNSHARE,
+    Running,
+    environment,
+    linux_only,
+    pid_namespace,
+    program,
+    run,
+)
 
 from queue_workflows.errors import ExitCode, Orphaned
 from queue_workflows.host.processes import tree_by_mark

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
-from support.processes import PREAMBLE, UNSHARE, Running, gone, linux_only, pid_namespace, program
-from support.workers import running_worker, until
+from support.processes.programs import PREAMBLE, UNSHARE, Running, gone, linux_only, pid_namespace, program
+from support.processes.workers import running_worker, until
 
 from queue_workflows.cli.operations.run_job import take_locks
 from queue_workflows.errors import ConfigurationError, ExitCode, LockHeld

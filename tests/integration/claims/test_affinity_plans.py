@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
-from support.jobs import Jobs, jobs_of
-from support.plans import explain
+from support.rows.jobs import Jobs, jobs_of
+from support.rows.plans import explain
 
 from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.repositories import RunRepository

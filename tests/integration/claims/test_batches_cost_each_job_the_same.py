@@ -5,8 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 from psycopg.rows import tuple_row
-from support.jobs import Jobs, jobs_of
-from support.plans import explain
+from support.rows.jobs import Jobs, jobs_of
+from support.rows.plans import explain
 
 from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.repositories import Ending, Fence

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from support.jobs import Jobs, ending, jobs_of, stale
+from support.rows.jobs import Jobs, ending, jobs_of, stale
 
 from queue_workflows.errors import IllegalTransition, LeaseLost, PayloadError
 from queue_workflows.states import JOB_TERMINAL

@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import Jobs, ending, jobs_of, stale
-from support.schemas import blocked, holding, until
+from support.rows.jobs import Jobs, ending, jobs_of, stale
+from support.rows.schemas import blocked, holding, until
 
 from queue_workflows.errors import LeaseLost, PayloadError
 from queue_workflows.repositories import Ending, Fence, error_entry

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 import pytest
-from support.jobs import Jobs, jobs_of
+from support.rows.jobs import Jobs, jobs_of
 
 from queue_workflows.errors import LeaseLost, PayloadError
 from queue_workflows.repositories import Control, WorkerControlRepository

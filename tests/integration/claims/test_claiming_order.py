@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from support.jobs import Jobs, jobs_of
+from support.rows.jobs import Jobs, jobs_of
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories import Marks

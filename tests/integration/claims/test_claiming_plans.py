@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
-from support.jobs import Jobs, ending, jobs_of
-from support.plans import as_prepared, explain, nodes
+from support.rows.jobs import Jobs, ending, jobs_of
+from support.rows.plans import as_prepared, explain, nodes
 
 from queue_workflows.db.connections.engine import connect, parse_dsn
 from queue_workflows.db.connections.pins import PLANNER, Timeouts

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from support.cluster import Cluster
-from support.jobs import Jobs, ending, jobs_of
-from support.wakes import Ear
+from support.rows.jobs import Jobs, ending, jobs_of
+from support.servers.cluster import Cluster
+from support.stages.wakes import Ear
 
 from queue_workflows.db import bootstrap
 from queue_workflows.repositories.claims.sweep import PROMOTED_AT_ONCE, RECLAIMED_AT_ONCE

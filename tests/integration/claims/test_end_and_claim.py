@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from support.claimed_jobs import context
-from support.jobs import Jobs, ending, jobs_of
-from support.limited import CLEAR_LIMITS, cap, holders
-from support.threads import in_time
+from support.processes.threads import in_time
+from support.rows.claim_sessions import CLEAR_LIMITS, cap, holders
+from support.rows.claimed_jobs import context
+from support.rows.jobs import Jobs, ending, jobs_of
 
 from queue_workflows.db.connections.asking_connection import AskingConnection
 from queue_workflows.db.connections.engine import Database

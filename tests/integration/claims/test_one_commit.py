@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import Jobs, ending, jobs_of
-from support.schemas import blocked, holding, until
+from support.rows.jobs import Jobs, ending, jobs_of
+from support.rows.schemas import blocked, holding, until
 
 from queue_workflows.repositories import Ended
 from queue_workflows.repositories.claims.end import MANY

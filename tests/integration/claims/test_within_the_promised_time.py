@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.film import task
-from support.supervised import holder, supervisor_of
-from support.workers import running_orchestrator, running_worker, until
+from support.apps.film import task
+from support.processes.supervised import holder, supervisor_of
+from support.processes.workers import running_orchestrator, running_worker, until
 
 from queue_workflows import cancel_run, start_run
 from queue_workflows.repositories import (

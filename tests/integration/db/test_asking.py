@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from support.schemas import blocked
-from support.threads import in_time
-from support.workers import until
+from support.processes.threads import in_time
+from support.processes.workers import until
+from support.rows.schemas import blocked
 
 from queue_workflows.db.connections.asking_connection import AskingConnection
 from queue_workflows.db.connections.engine import Database

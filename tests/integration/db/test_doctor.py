@@ -8,10 +8,10 @@ import time
 import psycopg
 import pytest
 import sqlalchemy as sa
-from support.cluster import PASSWORD, Cluster
-from support.embedded_users import acquire
-from support.environments import LOCKS
-from support.pgbouncer import PgBouncer
+from support.processes.embedded_users import acquire
+from support.processes.environments import LOCKS
+from support.servers.cluster import PASSWORD, Cluster
+from support.servers.pgbouncer import PgBouncer
 
 from queue_workflows.cli.main import run
 from queue_workflows.config import reset_config

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from support.embedded_users import User, acquire, alive, answers, holders, processes_below, until
+from support.processes.embedded_users import User, acquire, alive, answers, holders, processes_below, until
 
 from queue_workflows.db.embedded.binaries import wheel_bindir
 from queue_workflows.db.embedded.server import EmbeddedServer

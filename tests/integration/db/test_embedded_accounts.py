@@ -8,7 +8,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.embedded_users import User, acquire, alive, answers, ordinary_user, processes_below, until
+from support.processes.embedded_users import (
+    User,
+    acquire,
+    alive,
+    answers,
+    ordinary_user,
+    processes_below,
+    until,
+)
 
 from queue_workflows.db.embedded.binaries import wheel_bindir
 from queue_workflows.errors import EmbeddedServerError

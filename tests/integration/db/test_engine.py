@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 from psycopg.conninfo import make_conninfo
 from psycopg.pq import TransactionStatus
-from support.cluster import PASSWORD, Cluster
-from support.embedded_users import alive, until
-from support.environments import LOCKS
-from support.odd_servers import hangs_up, says_nothing, serving, speaks_http
-from support.transaction_pooler import TransactionPooler
+from support.processes.embedded_users import alive, until
+from support.processes.environments import LOCKS
+from support.servers.cluster import PASSWORD, Cluster
+from support.servers.odd_servers import hangs_up, says_nothing, serving, speaks_http
+from support.servers.transaction_pooler import TransactionPooler
 
 from queue_workflows.config import reset_config
 from queue_workflows.db.connections.engine import Database, classify_failure

@@ -14,11 +14,11 @@ import psycopg
 import pytest
 from psycopg import sql
 from psycopg.errors import CheckViolation, InsufficientPrivilege
-from support.limited_jobs import LimitedJobs
-from support.revisions import HEAD
-from support.roles import DOCS, Roles, least_privilege
-from support.runs import dispatcher, settle
-from support.ticking import away_since, pass_once
+from support.rows.limited_jobs import LimitedJobs
+from support.rows.revisions import HEAD
+from support.rows.roles import DOCS, Roles, least_privilege
+from support.rows.runs import dispatcher, settle
+from support.stages.ticking import away_since, pass_once
 
 from queue_workflows import (
     DispatchEventRepository,

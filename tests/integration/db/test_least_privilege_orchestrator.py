@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.runs import start
-from support.workers import patiently, running_orchestrator, running_worker
+from support.processes.workers import patiently, running_orchestrator, running_worker
+from support.rows.runs import start
 
 from queue_workflows.repositories import InputSubmissionRepository, RunRepository
 

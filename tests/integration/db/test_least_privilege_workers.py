@@ -9,8 +9,8 @@ import signal
 import psycopg
 import pytest
 from psycopg import sql
-from support.supervised import enqueue, holder, supervisor_of
-from support.workers import running_worker, until
+from support.processes.supervised import enqueue, holder, supervisor_of
+from support.processes.workers import running_worker, until
 
 from queue_workflows import (
     HeartbeatRepository,

@@ -10,8 +10,8 @@ import time
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from support.cluster import Cluster
-from support.tcp_proxy import TcpProxy
+from support.servers.cluster import Cluster
+from support.servers.tcp_proxy import TcpProxy
 
 from queue_workflows.config import reset_config
 from queue_workflows.db.connections.bounded_wire import Note, Wire

@@ -7,7 +7,7 @@ import json
 import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
-from support.json_values import anything, as_json, documents
+from support.reference.json_values import anything, as_json, documents
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.payload import check_payload

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from support.embedded_users import until
+from support.processes.embedded_users import until
 
 from queue_workflows.testing import containers
 

@@ -16,8 +16,8 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg import sql
-from support.embedded_users import processes_below, until
-from support.pytest_runs import run_pytest, start_pytest
+from support.processes.embedded_users import processes_below, until
+from support.processes.pytest_runs import run_pytest, start_pytest
 
 from queue_workflows.host.locks.flock import try_lock
 from queue_workflows.testing import runs

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.limited_jobs import LimitedJobs, limited_jobs
-from support.workers import until
+from support.processes.workers import until
+from support.rows.limited_jobs import LimitedJobs, limited_jobs
 
 from queue_workflows import Cancelled, HostLock, RetryAfter
 from queue_workflows.engine.execution.context import JobContext

@@ -8,8 +8,8 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
-from support.limited import CLEAR_LIMITS
-from support.plans import as_prepared, explain
+from support.rows.claim_sessions import CLEAR_LIMITS
+from support.rows.plans import as_prepared, explain
 
 from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.repositories import Fence

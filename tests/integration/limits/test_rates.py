@@ -11,10 +11,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.claimed_jobs import context, ingest_job
-from support.limited_jobs import LimitedJobs, limited_jobs
-from support.threads import together
-from support.workers import until
+from support.processes.threads import together
+from support.processes.workers import until
+from support.rows.claimed_jobs import context, ingest_job
+from support.rows.limited_jobs import LimitedJobs, limited_jobs
 
 from queue_workflows import Cancelled, CostAboveBurst, RetryAfter, UnknownRate
 from queue_workflows.engine.execution.callable import Work

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from support.plans import explain, rows_read
+from support.rows.plans import explain, rows_read
 
 from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.repositories import RunRepository

@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import Jobs
+from support.rows.jobs import Jobs
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 from queue_workflows.repositories.workers.obedience import Obedience, Standing

@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.plans import explain
+from support.rows.jobs import CLEAR
+from support.rows.plans import explain
 
 from queue_workflows.repositories import audit_log
 from queue_workflows.repositories.claims import operator_verbs

@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.runs import dispatcher, run_through, settings, settle, start, work
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, run_through, settings, settle, start, work
 
 from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning

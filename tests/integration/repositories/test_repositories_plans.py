@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from support.plans import explain
+from support.rows.plans import explain
 
 from queue_workflows.repositories.jobs import ingest, ingest_rows
 

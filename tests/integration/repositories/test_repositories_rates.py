@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.plans import explain
-from support.threads import together
+from support.processes.threads import together
+from support.rows.plans import explain
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.repositories import RateRepository

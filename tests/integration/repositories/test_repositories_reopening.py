@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.jobs import Jobs, ending, jobs_of
+from support.rows.jobs import Jobs, ending, jobs_of
 
 from queue_workflows.repositories import NewNodeJob, RunRepository
 from queue_workflows.repositories.jobs.nodes import NO_ITEM

@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.plans import explain
-from support.run_rows import RunRows
+from support.rows.jobs import CLEAR
+from support.rows.plans import explain
+from support.rows.run_rows import RunRows
 
 from queue_workflows.engine.node_inputs.references import load_scope
 from queue_workflows.errors import RefError, UnknownRun

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.runs import dispatcher, run_through, settle, start
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, run_through, settle, start
 
 from queue_workflows.engine.runs import parked_inputs
 from queue_workflows.repositories import InputSubmissionRepository, RunRepository

@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.runs import dispatcher, run_through, settings, settle, start, work
-from support.workers import until
+from support.processes.workers import until
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, run_through, settings, settle, start, work
 
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.runs.finished_hooks import deliver

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.runs import dispatcher, run_through, settle, start, work
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, run_through, settle, start, work
 
 from queue_workflows.engine.runs import advance
 from queue_workflows.engine.runs.verbs import cancel_run

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from support.plans import explain, rows_read
+from support.rows.plans import explain, rows_read
 
 from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.engine.runs import parked_inputs as answers

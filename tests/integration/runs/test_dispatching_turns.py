@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.runs import dispatcher, settings, settle, start, work
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, settings, settle, start, work
 
 from queue_workflows.db.listen.listener import Wake
 from queue_workflows.engine.runs import dispatcher as dispatching

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from support import studio
-from support.workers import running_orchestrator, running_worker, until
+from support.apps import studio
+from support.processes.workers import running_orchestrator, running_worker, until
 
 from queue_workflows import start_run
 from queue_workflows.config import reset_config
 from queue_workflows.repositories import RunRepository
 
-APP = {"QWF_APP": "support.studio_app"}
+APP = {"QWF_APP": "support.apps.studio_app"}
 
 
 @pytest.fixture(autouse=True)

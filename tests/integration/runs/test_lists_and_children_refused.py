@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.runs import dispatcher, run_through, settings, settle, start
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, run_through, settings, settle, start
 
 from queue_workflows.engine.runs.dispatcher import Dispatcher
 from queue_workflows.engine.runs.open_nodes import ELEMENTS_AT_ONCE

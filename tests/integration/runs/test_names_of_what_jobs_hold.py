@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.limited import CLEAR_LIMITS, Hand
-from support.workers import patiently, running_orchestrator, running_worker
+from support.processes.workers import patiently, running_orchestrator, running_worker
+from support.rows.claim_sessions import CLEAR_LIMITS, Hand
+from support.rows.jobs import CLEAR
 
 from queue_workflows import start_run
 from queue_workflows.engine.registry.tasks import TaskRegistry

@@ -9,8 +9,8 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.plans import explain
+from support.rows.jobs import CLEAR
+from support.rows.plans import explain
 
 from queue_workflows.repositories.reports import explain_run
 from queue_workflows.repositories.runs import operator_verbs

@@ -10,9 +10,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR, ending
-from support.runs import Body, dispatcher, run_through, settle, start, work
-from support.schemas import blocked, until
+from support.rows.jobs import CLEAR, ending
+from support.rows.runs import Body, dispatcher, run_through, settle, start, work
+from support.rows.schemas import blocked, until
 
 from queue_workflows import RunRefused, UnknownNode, UnknownRun
 from queue_workflows.engine.runs import open_nodes

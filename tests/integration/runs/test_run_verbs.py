@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
-from support.jobs import CLEAR
-from support.runs import dispatcher, run_through
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, run_through
 
 from queue_workflows import PayloadError, RunRefused, UnknownNode, UnknownRun
 from queue_workflows.config import set_workflow_provider

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.jobs import Jobs
-from support.processes import gone
-from support.supervised import HOST, over_stand_ins
-from support.vendor_tools import VendorTools, card, uuid_of
-from support.workers import until
+from support.processes.programs import gone
+from support.processes.supervised import HOST, over_stand_ins
+from support.processes.vendor_tools import VendorTools, card, uuid_of
+from support.processes.workers import until
+from support.rows.jobs import Jobs
 
 from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.repositories.workers.hardware import HardwareRepository

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from support.roles import Roles
+from support.rows.roles import Roles
 
 from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.repositories import WorkerControlRepository

@@ -13,12 +13,12 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from support.cluster import Cluster
-from support.jobs import CLEAR, Jobs
-from support.processes import gone
-from support.supervised import HOST, over_stand_ins
-from support.tcp_proxy import TcpProxy
-from support.workers import until
+from support.processes.programs import gone
+from support.processes.supervised import HOST, over_stand_ins
+from support.processes.workers import until
+from support.rows.jobs import CLEAR, Jobs
+from support.servers.cluster import Cluster
+from support.servers.tcp_proxy import TcpProxy
 
 from queue_workflows.db import bootstrap
 from queue_workflows.errors import ExitCode

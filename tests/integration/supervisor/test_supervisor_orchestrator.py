@@ -10,11 +10,11 @@ from contextlib import suppress
 import psycopg
 import pytest
 from click import UsageError
-from support.jobs import CLEAR
-from support.processes import gone
-from support.runs import start
-from support.supervised import over_stand_ins, supervisor_of
-from support.workers import until
+from support.processes.programs import gone
+from support.processes.supervised import over_stand_ins, supervisor_of
+from support.processes.workers import until
+from support.rows.jobs import CLEAR
+from support.rows.runs import start
 
 from queue_workflows import wait_for
 from queue_workflows.cli.main import cli

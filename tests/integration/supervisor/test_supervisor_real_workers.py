@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.processes import UNSHARE, gone, pid_namespace
-from support.supervised import HOST, enqueue, holder, idle, supervisor_of
-from support.workers import until
+from support.processes.programs import UNSHARE, gone, pid_namespace
+from support.processes.supervised import HOST, enqueue, holder, idle, supervisor_of
+from support.processes.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 

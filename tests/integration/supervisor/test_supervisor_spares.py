@@ -13,9 +13,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.processes import gone
-from support.supervised import Supervised, enqueue, holder, idle, supervisor_of
-from support.workers import until
+from support.processes.programs import gone
+from support.processes.supervised import Supervised, enqueue, holder, idle, supervisor_of
+from support.processes.workers import until
 
 from queue_workflows.host.processes.fork_server import ForkServerLine
 from queue_workflows.host.processes.tree_by_mark import marks

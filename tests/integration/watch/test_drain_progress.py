@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import psycopg
 import pytest
-from support.jobs import CLEAR, Jobs, ending
-from support.plans import explain
+from support.rows.jobs import CLEAR, Jobs, ending
+from support.rows.plans import explain
 
 from queue_workflows.repositories.reports import drain_progress
 from queue_workflows.repositories.reports.drain_progress import OutcomeRepository, Outcomes

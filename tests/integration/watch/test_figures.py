@@ -10,11 +10,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR, Jobs, ending
-from support.plans import explain
-from support.schemas import holding
-from support.statement_proxy import StatementProxy
-from support.workers import until
+from support.processes.workers import until
+from support.rows.jobs import CLEAR, Jobs, ending
+from support.rows.plans import explain
+from support.rows.schemas import holding
+from support.servers.statement_proxy import StatementProxy
 
 from queue_workflows.repositories import HeartbeatRepository, RunRepository
 from queue_workflows.repositories.reports import metrics

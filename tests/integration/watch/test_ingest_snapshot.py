@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from sqlalchemy.orm import Session
-from support.jobs import CLEAR, Jobs, ending
-from support.schemas import sa_engine
+from support.rows.jobs import CLEAR, Jobs, ending
+from support.rows.schemas import sa_engine
 
 from queue_workflows import QueueSnapshot, configure, ingest_snapshot
 from queue_workflows.config import reset_config

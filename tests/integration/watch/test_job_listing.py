@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR, Jobs, ending, jobs_of
-from support.plans import explain
+from support.rows.jobs import CLEAR, Jobs, ending, jobs_of
+from support.rows.plans import explain
 
 from queue_workflows.engine.operate.many_jobs import Verb, decide_matching, decide_named
 from queue_workflows.errors import PayloadError

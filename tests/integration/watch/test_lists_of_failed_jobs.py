@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.jobs import Jobs, jobs_of
-from support.plans import explain
+from support.rows.jobs import Jobs, jobs_of
+from support.rows.plans import explain
 
 from queue_workflows.repositories import RunRepository
 from queue_workflows.repositories.reports import job_listing

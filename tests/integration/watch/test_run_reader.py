@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.plans import explain
+from support.rows.jobs import CLEAR
+from support.rows.plans import explain
 
 from queue_workflows.engine.watch.run_reader import MOST_TELLING, RunReader
 from queue_workflows.engine.watch.run_view import Activity, Elements, NodeOverview, RunOverview

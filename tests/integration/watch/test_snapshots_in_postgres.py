@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 from hypothesis import example, given, settings
-from support.examples import PATIENT
-from support.json_values import documents
+from support.reference.examples import PATIENT
+from support.reference.json_values import documents
 
 from queue_workflows.workflow.document.load import CompiledDocuments, load_document
 

@@ -15,12 +15,12 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
-from support.claimed_jobs import context, ingest_job
-from support.films_traced import FILMS
-from support.jobs import CLEAR, jobs_of
-from support.telemetry import Told, id_of, parent_of, sdk_here, trace_of
-from support.ticking import away_since, pass_once
-from support.workers import worker_command, worker_environment
+from support.apps.films_traced import FILMS
+from support.processes.workers import worker_command, worker_environment
+from support.rows.claimed_jobs import context, ingest_job
+from support.rows.jobs import CLEAR, jobs_of
+from support.stages.telemetry import Told, id_of, parent_of, sdk_here, trace_of
+from support.stages.ticking import away_since, pass_once
 
 from queue_workflows import NewIngestJob, enqueue_ingest_job, enqueue_many, start_run
 from queue_workflows.db.connections.asking_connection import AskingConnection
@@ -40,7 +40,7 @@ from queue_workflows.telemetry import names, spans
 from queue_workflows.telemetry.harmless import _say
 from queue_workflows.telemetry.instruments import OTHER, instruments
 
-APP = {"QWF_APP": "support.traced_app"}
+APP = {"QWF_APP": "support.apps.traced_app"}
 FAMILY = {"messaging.destination.name": "fetch", "qwf.family": "ingest"}
 
 

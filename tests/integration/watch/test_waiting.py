@@ -11,8 +11,8 @@ import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 from sqlalchemy import Engine
-from support.jobs import Jobs, ending, jobs_of
-from support.workers import running_worker
+from support.processes.workers import running_worker
+from support.rows.jobs import Jobs, ending, jobs_of
 
 from queue_workflows import (
     JobCancelled,

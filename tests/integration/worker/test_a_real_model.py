@@ -7,7 +7,7 @@ import weakref
 from typing import Any
 
 import pytest
-from support.claimed_jobs import context, node_job
+from support.rows.claimed_jobs import context, node_job
 
 from queue_workflows import ModelSpec
 from queue_workflows.engine.execution.executor import execute

@@ -17,8 +17,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.workers import until
+from support.processes.workers import until
+from support.rows.jobs import CLEAR
 
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import LeaseLost, PluginConfigError

@@ -15,9 +15,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.processes import UNSHARE, pid_namespace
-from support.supervised import supervisor_of
-from support.workers import running_worker, until
+from support.processes.programs import UNSHARE, pid_namespace
+from support.processes.supervised import supervisor_of
+from support.processes.workers import running_worker, until
 
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories import IngestJobRepository, WorkerControlRepository

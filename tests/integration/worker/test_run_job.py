@@ -10,7 +10,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.claimed_jobs import node_job
+from support.rows.claimed_jobs import node_job
 
 from queue_workflows import set_invoke_context
 from queue_workflows.models import WorkflowRun

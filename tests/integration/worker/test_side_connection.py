@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from support.claimed_jobs import ingest_job
-from support.workers import until
+from support.processes.workers import until
+from support.rows.claimed_jobs import ingest_job
 
 from queue_workflows.errors import LeaseLost
 from queue_workflows.roles.worker.common.side_connection import SideConnection

@@ -7,9 +7,9 @@ import signal
 
 import psutil
 import pytest
-from support.jobs import jobs_of
-from support.processes import UNSHARE, gone, pid_namespace
-from support.workers import SHORT_LEASE, running_worker, until
+from support.processes.programs import UNSHARE, gone, pid_namespace
+from support.processes.workers import SHORT_LEASE, running_worker, until
+from support.rows.jobs import jobs_of
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 
@@ -312,7 +312,7 @@ def test_as_pid_1_a_stop_is_graceful(qwf_dsn, conn, jobs):
 def test_an_unknown_task_waits_for_a_worker_that_knows_it(qwf_dsn, jobs):
     """It is put aside with the reason, costs nothing of its budget, and who knows it fetches it at once."""
     job, behind = enqueue(jobs, "note"), enqueue(jobs, "note")
-    with running_worker(qwf_dsn, "--drain", QWF_APP="support.processes") as worker:
+    with running_worker(qwf_dsn, "--drain", QWF_APP="support.processes.programs") as worker:
         assert worker.wait(60) == 0
     row = jobs.fetch(job)
     assert (row.status, row.hold_reason, row.hold_key, row.failures) == (
@@ -328,7 +328,7 @@ def test_an_unknown_task_waits_for_a_worker_that_knows_it(qwf_dsn, jobs):
 def test_unknown_tasks_are_put_aside_together(qwf_dsn, jobs):
     """A worker of one job claims one of them to find out; the others wait without an attempt."""
     ids = [enqueue(jobs, "note") for _ in range(20)]
-    with running_worker(qwf_dsn, "--drain", *SOLO, QWF_APP="support.processes") as worker:
+    with running_worker(qwf_dsn, "--drain", *SOLO, QWF_APP="support.processes.programs") as worker:
         assert worker.wait(60) == 0
     rows = [jobs.fetch(job_id) for job_id in ids]
     assert {(row.status, row.hold_reason, row.hold_key) for row in rows} == {
@@ -343,7 +343,9 @@ def test_an_unknown_module_waits_for_a_worker_that_knows_it(qwf_dsn):
     with jobs_of("node", qwf_dsn) as nodes:
         (job,) = nodes.enqueue(1, node_module="echo")
         (other,) = nodes.enqueue(1, node_module="missing")
-        with running_worker(qwf_dsn, "--queue", "cpu", "--drain", QWF_APP="support.processes") as worker:
+        with running_worker(
+            qwf_dsn, "--queue", "cpu", "--drain", QWF_APP="support.processes.programs"
+        ) as worker:
             assert worker.wait(60) == 0
         held = ("scheduled", "unknown_module", 1)
         assert nodes.seen(job, "status", "hold_reason", "attempt") == held

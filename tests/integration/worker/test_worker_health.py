@@ -14,8 +14,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import jobs_of
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
+from support.rows.jobs import jobs_of
 
 from queue_workflows.cli.main import run
 from queue_workflows.repositories import WorkerControlRepository

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import signal
 
 import psutil
 import pytest
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 
@@ -44,7 +44,7 @@ def test_after_so_much_memory_it_is_given_back(qwf_dsn, jobs):
 def test_a_job_that_holds_signals_back_holds_none_back_from_what_follows(qwf_dsn, jobs):
     """A signal mask outlives an exec: the process that the worker becomes would hear no stop."""
     with running_worker(
-        qwf_dsn, "--recycle-jobs", "1", "--concurrency", "1", QWF_APP="support.crew_tasks"
+        qwf_dsn, "--recycle-jobs", "1", "--concurrency", "1", QWF_APP="support.tasks.concurrent_tasks"
     ) as worker:
         ids = [jobs.enqueue(task, queue="fetch").id for task in ("holds signals back", "note")]
         until(lambda: all(jobs.fetch(job).status == "completed" for job in ids))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from support.jobs import jobs_of
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
+from support.rows.jobs import jobs_of
 
 from queue_workflows.repositories import IngestJobRepository
 
@@ -70,7 +70,7 @@ def test_an_end_that_is_refused_ends_no_worker(
 @pytest.mark.slow
 def test_a_run_that_cannot_be_read_ends_no_worker(qwf_dsn: str, conn: psycopg.Connection) -> None:
     """A node whose run the server does not show has not begun: it is put aside with the reason, uncounted."""
-    wrapped = {"QWF_APP": "support.wrapped_tasks"}
+    wrapped = {"QWF_APP": "support.tasks.wrapped_tasks"}
     with jobs_of("node", qwf_dsn) as nodes:
         (refused,) = nodes.enqueue(node_module="echo")
         conn.execute("ALTER TABLE workflow_runs RENAME COLUMN parcel_id TO parcel_id_away")

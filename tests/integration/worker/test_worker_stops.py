@@ -11,11 +11,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.claimed_jobs import context, ingest_job
-from support.cluster import Cluster
-from support.jobs import CLEAR
-from support.tcp_proxy import TcpProxy
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
+from support.rows.claimed_jobs import context, ingest_job
+from support.rows.jobs import CLEAR
+from support.servers.cluster import Cluster
+from support.servers.tcp_proxy import TcpProxy
 
 from queue_workflows.db import bootstrap
 from queue_workflows.engine.execution.guards import Budget, HeldJob

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.jobs import jobs_of
+from support.rows.jobs import jobs_of
 
 # What is left to the planner is a nested loop that runs its inner side again for each row: a LIMIT that is
 # run again after the first row was updated takes another one.

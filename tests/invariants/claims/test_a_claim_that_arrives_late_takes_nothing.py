@@ -6,9 +6,9 @@ import time
 
 import psycopg
 import pytest
-from support.floor import CLAIMS, Floor
-from support.statement_proxy import Moment, StatementProxy
-from support.workers import until
+from support.processes.workers import until
+from support.servers.statement_proxy import Moment, StatementProxy
+from support.stages.floor import CLAIMS, Floor
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 from queue_workflows.roles.supervisor.database_thread import DatabaseThread, DeadWorker

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.commands import qwf_here
-from support.floor import Floor
-from support.supervised import Supervised
-from support.workers import patiently
+from support.processes.commands import qwf_here
+from support.processes.supervised import Supervised
+from support.processes.workers import patiently
+from support.stages.floor import Floor
 
 from queue_workflows.repositories import LimitRepository, NewIngestJob
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued
@@ -24,7 +24,7 @@ def run(dsn: str, *options: str, **settings: str) -> Supervised:
     return Supervised(
         [sys.executable, "-m", "queue_workflows", "queue", "run", "fetch", *options],
         dsn,
-        env={"QWF_APP": "support.worker_tasks", "QWF_GRACE_S": "300", **settings},
+        env={"QWF_APP": "support.tasks.worker_tasks", "QWF_GRACE_S": "300", **settings},
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
-from support.jobs import Jobs, ending, jobs_of
-from support.threads import together
+from support.processes.threads import together
+from support.rows.jobs import Jobs, ending, jobs_of
 
 JOBS = 200
 FINISHERS = 4

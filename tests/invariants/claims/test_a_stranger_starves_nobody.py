@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
+from support.rows.jobs import CLEAR
 
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 
-STRANGER = "support.processes"
+STRANGER = "support.processes.programs"
 LEFT = "SELECT count(*) FROM ingest_jobs WHERE task_name = 'note' AND status <> 'completed'"
 ON_HOLD = "SELECT count(*) FROM ingest_jobs WHERE hold_key = 'note'"
 

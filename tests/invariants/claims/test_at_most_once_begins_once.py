@@ -12,12 +12,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.cluster import Cluster
-from support.floor import CLAIMS, ENDS, Floor
-from support.ledger import Ledger
-from support.statement_proxy import Moment, StatementProxy
-from support.supervised import supervisor_of
-from support.workers import until
+from support.processes.supervised import supervisor_of
+from support.processes.workers import until
+from support.servers.cluster import Cluster
+from support.servers.statement_proxy import Moment, StatementProxy
+from support.stages.floor import CLAIMS, ENDS, Floor
+from support.stages.ledger import Ledger
 
 from queue_workflows.db import bootstrap
 from queue_workflows.repositories import WorkerControlRepository

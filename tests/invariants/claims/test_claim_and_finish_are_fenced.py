@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.schemas import blocked, until
-from support.wakes import Ear
+from support.rows.schemas import blocked, until
+from support.stages.wakes import Ear
 
 from queue_workflows.errors import ExitCode, LeaseLost
 from queue_workflows.repositories import ClaimedIngestJob, IngestJobRepository, NewIngestJob

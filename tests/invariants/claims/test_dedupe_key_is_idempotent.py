@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import psycopg
 import pytest
-from support.schemas import blocked, until
+from support.rows.schemas import blocked, until
 
 import queue_workflows.repositories.jobs.bulk_insert
 import queue_workflows.repositories.sql.columns

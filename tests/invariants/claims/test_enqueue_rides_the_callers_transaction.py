@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 from psycopg.rows import dict_row
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from support.wakes import Ear
+from support.stages.wakes import Ear
 
 from queue_workflows.models import Base, IngestJob
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob, enqueue_ingest_job, enqueue_many

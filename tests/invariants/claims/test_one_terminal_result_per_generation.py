@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.jobs import CLEAR, Jobs, ending, jobs_of
-from support.threads import together
+from support.processes.threads import together
+from support.rows.jobs import CLEAR, Jobs, ending, jobs_of
 
 from queue_workflows.errors import LeaseLost
 from queue_workflows.repositories import ClaimedJob

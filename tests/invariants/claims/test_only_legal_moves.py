@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from support.jobs import Jobs, ending, jobs_of, stale
+from support.rows.jobs import Jobs, ending, jobs_of, stale
 
 from queue_workflows.errors import IllegalTransition, LeaseLost
 from queue_workflows.repositories import ClaimedJob, NewNodeJob

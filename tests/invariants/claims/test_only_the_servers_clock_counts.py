@@ -7,8 +7,8 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from support.floor import Floor
-from support.workers import TESTS, until
+from support.processes.workers import TESTS, until
+from support.stages.floor import Floor
 
 LEASE_S = 30.0
 SKEWED = TESTS / "support" / "skewed_clock"

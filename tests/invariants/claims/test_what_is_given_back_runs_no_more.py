@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.floor import ENDS, Floor
-from support.statement_proxy import Moment, StatementProxy
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
+from support.servers.statement_proxy import Moment, StatementProxy
+from support.stages.floor import ENDS, Floor
 
 from queue_workflows.repositories import HeartbeatRepository, WorkerControlRepository
 
-APP = {"QWF_APP": "support.spoiling_tasks", "QWF_CANCEL_GRACE_S": "0.2"}
+APP = {"QWF_APP": "support.tasks.spoiling_tasks", "QWF_CANCEL_GRACE_S": "0.2"}
 
 
 def attempts(ledger: Path) -> list[int]:

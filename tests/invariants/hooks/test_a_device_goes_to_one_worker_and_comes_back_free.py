@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from support.processes import gone, linux_only
-from support.supervised import HOST, Supervised, over_stand_ins
-from support.vendor_tools import VendorTools, card, uuid_of
-from support.workers import until
+from support.processes.programs import gone, linux_only
+from support.processes.supervised import HOST, Supervised, over_stand_ins
+from support.processes.vendor_tools import VendorTools, card, uuid_of
+from support.processes.workers import until
 
 from queue_workflows.repositories.workers.quarantine import QuarantineRepository
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.hook_stage import UNTIL, Stage
-from support.jobs import CLEAR
-from support.runs import dispatcher, settle, start
-from support.supervised import Supervised
-from support.workers import patiently
+from support.processes.supervised import Supervised
+from support.processes.workers import patiently
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, settle, start
+from support.stages.hook_stage import UNTIL, Stage
 
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.jobs.hooks import HookJobRepository

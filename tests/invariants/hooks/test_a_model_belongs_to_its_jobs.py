@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.studios import ModelStudio
-from support.workers import until
+from support.processes.workers import until
+from support.rows.jobs import CLEAR
+from support.stages.studios import ModelStudio
 
 from queue_workflows.repositories import WorkerControlRepository
 from queue_workflows.repositories.claims.claim_by_model import LOOKED_AT

@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR, Jobs
-from support.threads import together
+from support.processes.threads import together
+from support.rows.jobs import CLEAR, Jobs
 
 from queue_workflows import ModelSpec
 from queue_workflows.gpu.affinity import Affinity

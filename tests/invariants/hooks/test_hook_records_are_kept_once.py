@@ -16,9 +16,9 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
-from support.jobs import CLEAR
-from support.runs import dispatcher, settle
-from support.workers import until
+from support.processes.workers import until
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, settle
 
 from queue_workflows import cancel_run, register_record_type, retry_run
 from queue_workflows.errors import HookError, LeaseLost

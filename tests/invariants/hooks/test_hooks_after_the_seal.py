@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.hook_stage import UNTIL, Stage, result
-from support.jobs import CLEAR
+from support.rows.jobs import CLEAR
+from support.stages.hook_stage import UNTIL, Stage, result
 
 from queue_workflows.engine.runs.retry import retry_run
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from support.hook_stage import UNTIL, Stage, result
-from support.jobs import CLEAR
-from support.processes import WITHOUT_TRACING, linux_only
-from support.workers import running_worker, until
+from support.processes.programs import WITHOUT_TRACING, linux_only
+from support.processes.workers import running_worker, until
+from support.rows.jobs import CLEAR
+from support.stages.hook_stage import UNTIL, Stage, result
 
 from queue_workflows import cancel_run
 from queue_workflows.repositories.hooks.records import HookRecordRepository

@@ -8,10 +8,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.plans import explain, rows_read
-from support.runs import dispatcher, settle, start
-from support.threads import together
+from support.processes.threads import together
+from support.rows.jobs import CLEAR
+from support.rows.plans import explain, rows_read
+from support.rows.runs import dispatcher, settle, start
 
 from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.engine.execution.redaction import Redactor

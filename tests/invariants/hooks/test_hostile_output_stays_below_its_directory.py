@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.runs import dispatcher, settle
-from support.workers import patiently, running_worker
+from support.processes.workers import patiently, running_worker
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, settle
 
 from queue_workflows import HookRecordRepository, RunRepository, start_run
 from queue_workflows.hooks.plugins.compile import compile_hooks

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from support.jobs import Jobs, jobs_of
-from support.limited import CLEAR_LIMITS, Hand, cap, hand, where
+from support.rows.claim_sessions import CLEAR_LIMITS, Hand, cap, hand, where
+from support.rows.jobs import Jobs, jobs_of
 
 from queue_workflows.engine.limits.lane_upkeep import LaneWalk, admit
 from queue_workflows.repositories.limits.lane_turns import NEAR

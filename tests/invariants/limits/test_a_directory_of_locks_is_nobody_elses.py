@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from support.embedded_users import passable_directory
-from support.processes import environment, linux_only
+from support.processes.embedded_users import passable_directory
+from support.processes.programs import environment, linux_only
 
 from queue_workflows.db.embedded.server import EmbeddedServer
 from queue_workflows.errors import ConfigurationError, ExitCode, QwfError
@@ -170,7 +170,7 @@ def test_the_commands_end_with_78(machine: Machine) -> None:
     )
     for arguments in (
         ["run-job", "--lock", "camera", "--", "true"],
-        ["--app", "support.leftovers", "janitor", "--once"],
+        ["--app", "support.apps.leftovers", "janitor", "--once"],
         ["--db", "postgresql://x@127.0.0.1:1/x", "doctor", "--json"],
     ):
         ended = subprocess.run(

@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import Jobs, ending, jobs_of
-from support.limited import CLEAR_LIMITS, cap, hand, holders, where
-from support.workers import until
+from support.processes.workers import until
+from support.rows.claim_sessions import CLEAR_LIMITS, cap, hand, holders, where
+from support.rows.jobs import Jobs, ending, jobs_of
 
 from queue_workflows.engine.outcomes import Stop
 from queue_workflows.repositories.limits.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from support.jobs import Jobs, jobs_of
-from support.plans import explain
+from support.rows.jobs import Jobs, jobs_of
+from support.rows.plans import explain
 
 from queue_workflows.repositories import Marks
 from queue_workflows.repositories.claims.claim import CLAIM, claim_params

@@ -13,10 +13,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.claimed_jobs import context
-from support.jobs import CLEAR, Jobs, ending
-from support.limited import CLEAR_LIMITS, Hand, cap, hand, holders
-from support.workers import patiently, running_worker
+from support.processes.workers import patiently, running_worker
+from support.rows.claim_sessions import CLEAR_LIMITS, Hand, cap, hand, holders
+from support.rows.claimed_jobs import context
+from support.rows.jobs import CLEAR, Jobs, ending
 
 from queue_workflows.engine.limits.held_host_locks import LOOK_EVERY_S
 from queue_workflows.engine.limits.held_slots import KeptSlots
@@ -27,7 +27,7 @@ from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 from queue_workflows.repositories.claims.by_host_lock import HostLockRepository
 from queue_workflows.roles.worker.common.host_lock_checks import HostLockChecks
 
-TASKS = {"QWF_APP": "support.limited_tasks", "QWF_MAX_CRASHES": "1000"}
+TASKS = {"QWF_APP": "support.tasks.limited_tasks", "QWF_MAX_CRASHES": "1000"}
 HELD = ("scheduled", "host_lock")
 
 

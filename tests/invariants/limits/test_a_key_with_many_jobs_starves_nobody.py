@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import psycopg
 import pytest
-from support.jobs import Jobs, ending, jobs_of
-from support.limited import CLEAR_LIMITS, cap, hand, holders, where
-from support.ticking import away_since, pass_once
+from support.rows.claim_sessions import CLEAR_LIMITS, cap, hand, holders, where
+from support.rows.jobs import Jobs, ending, jobs_of
+from support.stages.ticking import away_since, pass_once
 
 from queue_workflows.engine.limits.lane_upkeep import LaneWalk, admit, free_left_by
 from queue_workflows.repositories import (

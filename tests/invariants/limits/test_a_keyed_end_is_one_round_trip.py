@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.pq import TransactionStatus
-from support.jobs import Jobs, ending, jobs_of
-from support.limited import CLEAR_LIMITS, Hand, cap, hand, holders, where
-from support.transaction_pooler import TransactionPooler
+from support.rows.claim_sessions import CLEAR_LIMITS, Hand, cap, hand, holders, where
+from support.rows.jobs import Jobs, ending, jobs_of
+from support.servers.transaction_pooler import TransactionPooler
 
 from queue_workflows.repositories.sql.pipeline_commits import in_one_round_trip
 

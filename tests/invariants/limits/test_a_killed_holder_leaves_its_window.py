@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.window_tasks import notes
-from support.workers import patiently, running_worker
+from support.processes.workers import patiently, running_worker
+from support.tasks.window_tasks import notes
 
 from queue_workflows import IngestJobRepository
 
@@ -40,7 +40,7 @@ def test_kill_of_the_holder_frees_the_window_at_the_end_of_its_lease(
     """It is renewed beyond its first lease; killed, it is the next one's when the last one is over."""
     jobs, log = IngestJobRepository(conn), tmp_path / "log"
     args = {"keys": ["host:a"], "max": 1, "log": str(log), "s": 3600}
-    settings = {"QWF_APP": "support.window_tasks", "QWF_LEASE_S": "4"}
+    settings = {"QWF_APP": "support.tasks.window_tasks", "QWF_LEASE_S": "4"}
     holder = jobs.enqueue("window", queue="fetch", args=args).id
     with running_worker(qwf_dsn, "--concurrency", "1", **settings) as first:
         patiently(lambda: notes(log) == [["in", "host:a"]])

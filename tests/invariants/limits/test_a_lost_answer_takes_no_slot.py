@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.limited import cap
-from support.limited_jobs import LimitedJobs, limited_jobs
+from support.rows.claim_sessions import cap
+from support.rows.limited_jobs import LimitedJobs, limited_jobs
 
 from queue_workflows.engine.limits.wait_loop import DatabaseCalls
 from queue_workflows.engine.limits.windows import Windows

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.claimed_jobs import context
-from support.jobs import Jobs, jobs_of
-from support.limited import CLEAR_LIMITS, Hand, cap, hand, holders
+from support.rows.claim_sessions import CLEAR_LIMITS, Hand, cap, hand, holders
+from support.rows.claimed_jobs import context
+from support.rows.jobs import Jobs, jobs_of
 
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.limits.wait_loop import DatabaseCalls

@@ -15,13 +15,13 @@ from random import Random
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.limited import CLEAR_LIMITS, cap
-from support.workers import patiently, running_worker
+from support.processes.workers import patiently, running_worker
+from support.rows.claim_sessions import CLEAR_LIMITS, cap
+from support.rows.jobs import CLEAR
 
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 
-TASKS = {"QWF_APP": "support.limited_tasks", "QWF_LEASE_S": "2", "QWF_MAX_CRASHES": "1000"}
+TASKS = {"QWF_APP": "support.tasks.limited_tasks", "QWF_LEASE_S": "2", "QWF_MAX_CRASHES": "1000"}
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.window_tasks import most_inside, notes
-from support.workers import patiently, running_worker
+from support.processes.workers import patiently, running_worker
+from support.tasks.window_tasks import most_inside, notes
 
 from queue_workflows import IngestJobRepository, LimitRepository, NewIngestJob
 
@@ -48,7 +48,7 @@ def test_eight_at_once_between_two_caps(
         for _ in range(10)
         for key in (HOST, RESOLVER)
     )
-    with running_worker(qwf_dsn, "--concurrency", "8", QWF_APP="support.window_tasks"):
+    with running_worker(qwf_dsn, "--concurrency", "8", QWF_APP="support.tasks.window_tasks"):
         entered = sorted(result["entered"] for result in results(conn))
     assert most_inside(notes(log)) == {HOST: 1, RESOLVER: 2}
     took_s = entered[-1] + 0.5 - entered[0]
@@ -64,8 +64,8 @@ def test_workers_share_a_rate(qwf_dsn: str, conn: psycopg.Connection[Any], tmp_p
         NewIngestJob(task_name="rated", queue="fetch", args=args) for _ in range(60)
     )
     with (
-        running_worker(qwf_dsn, QWF_APP="support.window_tasks"),
-        running_worker(qwf_dsn, QWF_APP="support.window_tasks"),
+        running_worker(qwf_dsn, QWF_APP="support.tasks.window_tasks"),
+        running_worker(qwf_dsn, QWF_APP="support.tasks.window_tasks"),
     ):
         entered = sorted(result["entered"] for result in results(conn))
     # A full bucket was made with the first take, after the first claim.

@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.workers import until
+from support.processes.workers import until
 
 from queue_workflows.repositories import Fence, LimitRepository
 from queue_workflows.repositories.limits.slots import FREE_LEFT_BY, Slot, SlotRepository, Taken, Want

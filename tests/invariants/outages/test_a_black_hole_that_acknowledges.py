@@ -9,10 +9,10 @@ from __future__ import annotations
 import signal
 
 import pytest
-from support.floor import ENDS, WATCHES, Floor
-from support.runs import start
-from support.statement_proxy import Moment, StatementProxy
-from support.workers import running_orchestrator, until
+from support.processes.workers import running_orchestrator, until
+from support.rows.runs import start
+from support.servers.statement_proxy import Moment, StatementProxy
+from support.stages.floor import ENDS, WATCHES, Floor
 
 from queue_workflows.repositories import HeartbeatRepository, NodeJobRepository, WorkerControlRepository
 from queue_workflows.repositories.runs import outbox

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
-from support.floor import Floor
-from support.jobs import jobs_of
-from support.statement_proxy import StatementProxy
-from support.workers import until
+from support.processes.workers import until
+from support.rows.jobs import jobs_of
+from support.servers.statement_proxy import StatementProxy
+from support.stages.floor import Floor
 
 HELD = 2
 BEAT_S = 5.0

@@ -12,11 +12,11 @@ import subprocess
 from contextlib import ExitStack
 
 import pytest
-from support.floor import Floor
-from support.outages import CUTS, restore, until_over
-from support.runs import dispatcher, settle, start
-from support.statement_proxy import StatementProxy
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
+from support.rows.runs import dispatcher, settle, start
+from support.servers.outages import CUTS, restore, until_over
+from support.servers.statement_proxy import StatementProxy
+from support.stages.floor import Floor
 
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories import LimitRepository

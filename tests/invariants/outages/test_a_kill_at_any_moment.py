@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from support.floor import CLAIMS, ENDS, RENEWALS, WATCHES, Floor
-from support.statement_proxy import Moment, StatementProxy
-from support.workers import until
+from support.processes.workers import until
+from support.servers.statement_proxy import Moment, StatementProxy
+from support.stages.floor import CLAIMS, ENDS, RENEWALS, WATCHES, Floor
 
 STATEMENTS = {"claim": CLAIMS, "end": ENDS, "renewal": RENEWALS}
 

@@ -19,11 +19,11 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from support.cluster import Cluster
-from support.floor import Floor
-from support.ledger import Ledger
-from support.supervised import Supervised
-from support.workers import until
+from support.processes.supervised import Supervised
+from support.processes.workers import until
+from support.servers.cluster import Cluster
+from support.stages.floor import Floor
+from support.stages.ledger import Ledger
 
 from queue_workflows.db import bootstrap
 from queue_workflows.repositories import (
@@ -158,7 +158,7 @@ def test_under_load(cluster: Cluster, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_longer_than_a_lease(cluster: Cluster, tmp_path: Path) -> None:
     """Who held a job is ended by its timer and replaced; the job runs again, and is not blamed."""
-    command = [sys.executable, "-m", "queue_workflows", "--app", "support.worker_tasks", "supervisor"]
+    command = [sys.executable, "-m", "queue_workflows", "--app", "support.tasks.worker_tasks", "supervisor"]
     with ExitStack() as stack:
         before = stack.enter_context(cluster.connect())
         floor = floor_of(before, cluster, tmp_path)

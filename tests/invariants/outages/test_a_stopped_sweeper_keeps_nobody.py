@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import psycopg
 import pytest
-from support.floor import Floor
-from support.jobs import Jobs, jobs_of
-from support.statement_proxy import Moment, StatementProxy
+from support.rows.jobs import Jobs, jobs_of
+from support.servers.statement_proxy import Moment, StatementProxy
+from support.stages.floor import Floor
 
 from queue_workflows.repositories.claims.sweep import PROMOTE, RECLAIM
 

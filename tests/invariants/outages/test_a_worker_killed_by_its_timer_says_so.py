@@ -11,12 +11,12 @@ import signal
 import subprocess
 
 import pytest
-from support.floor import Floor
-from support.outages import CUTS, restore
-from support.processes import UNSHARE, pid_namespace
-from support.statement_proxy import StatementProxy
-from support.supervised import supervisor_of
-from support.workers import running_worker, until
+from support.processes.programs import UNSHARE, pid_namespace
+from support.processes.supervised import supervisor_of
+from support.processes.workers import running_worker, until
+from support.servers.outages import CUTS, restore
+from support.servers.statement_proxy import StatementProxy
+from support.stages.floor import Floor
 
 from queue_workflows.host.processes.pid1 import TIMER_IN_WORDS
 from queue_workflows.repositories import HeartbeatRepository

@@ -14,12 +14,12 @@ from contextlib import ExitStack
 
 import psycopg
 import pytest
-from support.floor import Floor
-from support.outages import restore, stop, until_over
-from support.runs import dispatcher, settle, start
-from support.schemas import start_qwf
-from support.statement_proxy import StatementProxy
-from support.workers import running_orchestrator, running_scheduler, running_worker, until
+from support.processes.workers import running_orchestrator, running_scheduler, running_worker, until
+from support.rows.runs import dispatcher, settle, start
+from support.rows.schemas import start_qwf
+from support.servers.outages import restore, stop, until_over
+from support.servers.statement_proxy import StatementProxy
+from support.stages.floor import Floor
 
 from queue_workflows import wait_for
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository

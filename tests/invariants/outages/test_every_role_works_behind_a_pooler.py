@@ -15,12 +15,12 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.hook_stage import Stage, result
-from support.jobs import CLEAR
-from support.ledger import Ledger
-from support.pgbouncer import PgBouncer
-from support.supervised import supervisor_of
-from support.workers import until, worker_environment
+from support.processes.supervised import supervisor_of
+from support.processes.workers import until, worker_environment
+from support.rows.jobs import CLEAR
+from support.servers.pgbouncer import PgBouncer
+from support.stages.hook_stage import Stage, result
+from support.stages.ledger import Ledger
 
 from queue_workflows import start_run, wait_for
 from queue_workflows.db.connections.bounded_wire import WireLost

@@ -15,10 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from support.pgbouncer import PgBouncer, tracks_nothing
-from support.statement_proxy import StatementProxy
-from support.tcp_proxy import TcpProxy
-from support.workers import until
+from support.processes.workers import until
+from support.servers.pgbouncer import PgBouncer, tracks_nothing
+from support.servers.statement_proxy import StatementProxy
+from support.servers.tcp_proxy import TcpProxy
 
 from queue_workflows.db.connections import sessions
 from queue_workflows.db.connections.engine import Database

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from support.environments import environment_without
+from support.processes.environments import environment_without
 
 import queue_workflows
 

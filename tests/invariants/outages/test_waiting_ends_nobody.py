@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import psycopg
 import pytest
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
 

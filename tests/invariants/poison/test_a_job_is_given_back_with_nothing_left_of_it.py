@@ -7,8 +7,8 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.processes import gone
-from support.workers import running_worker, until
+from support.processes.programs import gone
+from support.processes.workers import running_worker, until
 
 from queue_workflows.repositories import IngestJobRepository, WorkerControlRepository
 

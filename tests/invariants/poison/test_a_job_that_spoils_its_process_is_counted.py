@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.floor import Floor
-from support.quick_supervisor import real_workers
-from support.workers import patiently, until
+from support.processes.quick_supervisor import real_workers
+from support.processes.workers import patiently, until
+from support.stages.floor import Floor
 
-APP = {"QWF_APP": "support.ending_tasks", "QWF_MAX_CRASHES": "1"}
+APP = {"QWF_APP": "support.tasks.ending_tasks", "QWF_MAX_CRASHES": "1"}
 ENOUGH = 512 << 20
 _CGROUPS = Path("/sys/fs/cgroup")
 

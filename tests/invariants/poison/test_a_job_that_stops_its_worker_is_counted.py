@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.floor import Floor
-from support.quick_supervisor import real_workers
-from support.workers import patiently, running_worker
+from support.processes.quick_supervisor import real_workers
+from support.processes.workers import patiently, running_worker
+from support.stages.floor import Floor
 
-APP = {"QWF_APP": "support.ending_tasks", "QWF_GRACE_S": "0.5"}
+APP = {"QWF_APP": "support.tasks.ending_tasks", "QWF_GRACE_S": "0.5"}
 COUNTS = ("status", "attempt", "crash_count", "failures", "suspect")
 SAID = "it killed its worker 2 times, each time running alone: killed by SIGTERM"
 

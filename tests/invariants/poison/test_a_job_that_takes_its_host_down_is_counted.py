@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.floor import Floor
-from support.jobs import Jobs, jobs_of
-from support.workers import running_orchestrator, until
+from support.processes.workers import running_orchestrator, until
+from support.rows.jobs import Jobs, jobs_of
+from support.stages.floor import Floor
 
 from queue_workflows.repositories import ClaimedJob
 from queue_workflows.repositories.claims.withdraw_doubts import withdraw_doubts

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 import pytest
-from support.floor import Floor
-from support.jobs import ending, jobs_of
-from support.supervised import Supervised
+from support.processes.supervised import Supervised
+from support.rows.jobs import ending, jobs_of
+from support.stages.floor import Floor
 
 COUNTS = ("status", "attempt", "crash_count", "failures", "suspect")
 MAX_CRASHES = 2
@@ -19,7 +19,7 @@ def test_among_neighbours(floor: Floor) -> None:
     """Two supervised workers: the poison costs two of their lives, its neighbours run once each."""
     poison = floor.repository.enqueue("suicide", queue="fetch", priority=9).id
     neighbours = [floor.enqueue() for _ in range(6)]
-    command = [sys.executable, "-m", "queue_workflows", "--app", "support.worker_tasks", "supervisor"]
+    command = [sys.executable, "-m", "queue_workflows", "--app", "support.tasks.worker_tasks", "supervisor"]
     env = {"QWF_MAX_CRASHES": str(MAX_CRASHES)}
     with Supervised([*command, "--worker", "fetch:2 --concurrency 1"], floor.dsn, env=env) as supervisor:
         floor.until_completed(*neighbours)

@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
-from support.floor import Floor
-from support.quick_supervisor import real_workers
-from support.supervised import Supervised
-from support.workers import patiently
+from support.processes.quick_supervisor import real_workers
+from support.processes.supervised import Supervised
+from support.processes.workers import patiently
+from support.stages.floor import Floor
 
 # What else opens and closes descriptors would give some back to a worker that a job has left none.
-APP = {"QWF_APP": "support.spoiling_tasks", "QWF_MAX_CRASHES": "1", "QWF_LISTEN": "off"}
+APP = {"QWF_APP": "support.tasks.spoiling_tasks", "QWF_MAX_CRASHES": "1", "QWF_LISTEN": "off"}
 
 
 @pytest.mark.slow

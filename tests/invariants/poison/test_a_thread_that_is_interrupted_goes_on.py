@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import psycopg
-from support.jobs import CLEAR
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
+from support.rows.jobs import CLEAR
 
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 
@@ -19,7 +19,7 @@ def test_an_exception_that_comes_late_takes_no_thread(qwf_dsn: str, tmp_path: Pa
         jobs = IngestJobRepository(connection)
         late = NewIngestJob(task_name="interrupted late", queue="fetch", args={"ledger": str(ledger)})
         ids = [made.id for made in jobs.enqueue_many([late, late])]
-        with running_worker(qwf_dsn, "--concurrency", "2", QWF_APP="support.crew_tasks"):
+        with running_worker(qwf_dsn, "--concurrency", "2", QWF_APP="support.tasks.concurrent_tasks"):
             until(lambda: ledger.exists() and ledger.read_text().count("raised") == 2)
             noop = NewIngestJob(task_name="noop", queue="fetch")
             ids += [made.id for made in jobs.enqueue_many([noop] * 20)]

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support.floor import Floor
-from support.processes import UNSHARE, pid_namespace
-from support.quick_supervisor import ToldProcesses, real_workers
-from support.runs import dispatcher, settle, start
-from support.supervised import HOST
-from support.workers import SHORT_LEASE, patiently, until, worker_command, worker_environment
+from support.processes.programs import UNSHARE, pid_namespace
+from support.processes.quick_supervisor import ToldProcesses, real_workers
+from support.processes.supervised import HOST
+from support.processes.workers import SHORT_LEASE, patiently, until, worker_command, worker_environment
+from support.rows.runs import dispatcher, settle, start
+from support.stages.floor import Floor
 
 from queue_workflows.host.processes.launcher import spawn
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.roles.supervisor.restarts import Next, Restarts, acted_on, crashed, describe
 from queue_workflows.roles.supervisor.slots import WorkerSpec
 
-APP = {"QWF_APP": "support.ending_tasks"}
+APP = {"QWF_APP": "support.tasks.ending_tasks"}
 # What our own code says when nothing is wrong with the job that it was at, or what no restart mends.
 ORDERLY: Final = (0, 2, 69, 77, 78, 79, 80, 130, 143)
 STOPS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from support.evil_tasks import EVIL
-from support.jobs import CLEAR
-from support.workers import patiently, running_worker
+from support.processes.workers import patiently, running_worker
+from support.rows.jobs import CLEAR
+from support.tasks.evil_tasks import EVIL
 
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob, NewNodeJob, NodeJobRepository
 from queue_workflows.repositories.runs.runs import RunRepository
@@ -14,7 +14,7 @@ from queue_workflows.repositories.runs.runs import RunRepository
 pytestmark = pytest.mark.slow
 
 GOOD = 10
-WIRED = {"QWF_APP": "support.evil_tasks"}
+WIRED = {"QWF_APP": "support.tasks.evil_tasks"}
 
 
 @pytest.fixture

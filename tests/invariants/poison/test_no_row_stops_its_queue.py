@@ -14,13 +14,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.hook_stage import Stage, result
-from support.hostile_rows import VALUES, HostileRow, columns_of, insert_hostile
-from support.jobs import CLEAR
-from support.roles import Roles, least_privilege
-from support.runs import dispatcher, run_through, settle, start
-from support.ticking import pass_once
-from support.workers import patiently, running_worker, until
+from support.processes.workers import patiently, running_worker, until
+from support.rows.hostile_rows import VALUES, HostileRow, columns_of, insert_hostile
+from support.rows.jobs import CLEAR
+from support.rows.roles import Roles, least_privilege
+from support.rows.runs import dispatcher, run_through, settle, start
+from support.stages.hook_stage import Stage, result
+from support.stages.ticking import pass_once
 
 from queue_workflows import submit_input
 from queue_workflows.errors import QwfError
@@ -383,7 +383,7 @@ def _outlived(
             AND status IN ('queued', 'running') AND queue = 'fetch' AND position > 0
             AND priority BETWEEN 0 AND 9
     """
-    with running_worker(dsn, *options, QWF_APP="support.hostile_tasks", **settings) as worker:
+    with running_worker(dsn, *options, QWF_APP="support.tasks.hostile_tasks", **settings) as worker:
         patiently(lambda: worker.poll() is not None or admin.execute(wanted, [list(good)]).fetchone()[0])
         patiently(lambda: worker.poll() is not None or admin.execute(over, [ids]).fetchone()[0])
         assert worker.poll() is None, worker.stderr and worker.stderr.read()[-3000:]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.poisoned import Stage, mixed, poison_job, stage
-from support.supervised import idle
-from support.workers import until
+from support.processes.supervised import idle
+from support.processes.workers import until
+from support.stages.poisoned import Stage, mixed, poison_job, stage
 
 from queue_workflows.repositories import NewIngestJob
 

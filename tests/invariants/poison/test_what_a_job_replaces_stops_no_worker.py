@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.floor import Floor
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
+from support.stages.floor import Floor
 
-APP = {"QWF_APP": "support.spoiling_tasks", "QWF_POLL_S": "0.2"}
+APP = {"QWF_APP": "support.tasks.spoiling_tasks", "QWF_POLL_S": "0.2"}
 REPLACED: list[dict[str, Any]] = [
     {"names": ["time.monotonic"], "by": "still"},
     {"names": ["time.monotonic"], "by": "ahead"},

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.film import FILM, task
-from support.floor import Floor
-from support.workers import running_orchestrator, until
+from support.apps.film import FILM, task
+from support.processes.workers import running_orchestrator, until
+from support.stages.floor import Floor
 
 from queue_workflows import RunRepository, cancel_node, cancel_run, start_run
 from queue_workflows.repositories import NodeJobRepository
 
-APP = {"QWF_APP": "support.film_app", "QWF_CANCEL_GRACE_S": "0.2"}
+APP = {"QWF_APP": "support.apps.film_app", "QWF_CANCEL_GRACE_S": "0.2"}
 
 
 class Studio:

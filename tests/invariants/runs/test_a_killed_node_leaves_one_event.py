@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.floor import Floor
-from support.jobs import jobs_of
-from support.statement_proxy import Moment, StatementProxy
-from support.workers import until
+from support.processes.workers import until
+from support.rows.jobs import jobs_of
+from support.servers.statement_proxy import Moment, StatementProxy
+from support.stages.floor import Floor
 
 from queue_workflows.repositories.claims.end import END, END_ALIKE, END_ALIKE_AND_CLAIM, END_AND_CLAIM
 

@@ -12,9 +12,9 @@ from uuid import UUID
 
 import psycopg
 import pytest
-from support.runs import dispatcher, settle, start, work
-from support.statement_proxy import Moment, StatementProxy
-from support.workers import patiently, running_orchestrator
+from support.processes.workers import patiently, running_orchestrator
+from support.rows.runs import dispatcher, settle, start, work
+from support.servers.statement_proxy import Moment, StatementProxy
 
 from queue_workflows.engine.runs import parked_inputs
 from queue_workflows.engine.runs.advance import NODES_AT_ONCE
@@ -245,7 +245,7 @@ def test_killed_while_it_opens_a_long_list_in_parts(floor, proxy: StatementProxy
 def test_killed_after_a_hook_was_called(floor, proxy: StatementProxy, tmp_path) -> None:
     """The hook is called again by another one, once the lease of the dead one is over."""
     connection, heard = floor.connection, tmp_path / "heard"
-    wired = {"QWF_APP": "support.hooked", "HEARD": str(heard)}
+    wired = {"QWF_APP": "support.apps.hooked", "HEARD": str(heard)}
     trap = proxy.trap(DELIVERED, moment=Moment.UNSENT)
     with running_orchestrator(proxy.dsn, **wired) as victim:
         run_id = start(connection, {"nodes": [{"id": "one", "module": "m"}]})

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import Jobs, ending, jobs_of
+from support.rows.jobs import Jobs, ending, jobs_of
 
 REFUSE = """
 CREATE FUNCTION pg_temp.refuse() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import psycopg
-from support.jobs import CLEAR
-from support.runs import dispatcher, run_through, start
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, run_through, start
 
 from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.repositories import NodeJobRepository

@@ -7,8 +7,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.runs import dispatcher, settle, start
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, settle, start
 
 from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.repositories import NodeJobRepository, RunRepository

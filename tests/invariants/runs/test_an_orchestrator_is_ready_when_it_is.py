@@ -11,9 +11,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.roles import least_privilege
-from support.runs import start
-from support.workers import patiently, running_orchestrator
+from support.processes.workers import patiently, running_orchestrator
+from support.rows.roles import least_privilege
+from support.rows.runs import start
 
 from queue_workflows import db
 from queue_workflows.repositories import RunRepository

@@ -14,8 +14,8 @@ from typing import Any
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
-from support.ticking import away_since, pass_once
-from support.workers import TESTS, patiently, running_scheduler
+from support.processes.workers import TESTS, patiently, running_scheduler
+from support.stages.ticking import away_since, pass_once
 
 from queue_workflows.repositories import ScheduleRepository
 from queue_workflows.repositories.schedules.ticks import Planned, Tick, TickRepository

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from support.jobs import Jobs, jobs_of
+from support.rows.jobs import Jobs, jobs_of
 
 from queue_workflows.repositories.reports.explain_job import Circumstances, ExplainingRepository
 from queue_workflows.repositories.sql.families import FAMILIES

@@ -8,9 +8,9 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.runs import dispatcher, run_through, settle, start, work
-from support.workers import patiently, running_orchestrator, running_worker
+from support.processes.workers import patiently, running_orchestrator, running_worker
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, run_through, settle, start, work
 
 from queue_workflows.repositories import NodeJobRepository, RunRepository
 from queue_workflows.repositories.claims.end import Ending

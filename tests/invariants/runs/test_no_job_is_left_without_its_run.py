@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
-from support.jobs import Jobs, ending, jobs_of
-from support.schemas import blocked, until
+from support.rows.jobs import Jobs, ending, jobs_of
+from support.rows.schemas import blocked, until
 
 from queue_workflows.repositories import NodeJobRepository
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import psycopg
-from support.jobs import CLEAR
-from support.runs import dispatcher, run_through, settings, start
+from support.rows.jobs import CLEAR
+from support.rows.runs import dispatcher, run_through, settings, start
 
 from queue_workflows.engine.upkeep.retention import EVERY_S, Pruning
 from queue_workflows.repositories.retention import JOBS_AT_ONCE

@@ -15,10 +15,10 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.random_workflows import random_workflow
-from support.reference_replay import Replay, recorded
-from support.workers import SHORT_LEASE, until, worker_environment
+from support.processes.workers import SHORT_LEASE, until, worker_environment
+from support.reference.random_workflows import random_workflow
+from support.reference.replay import Replay, recorded
+from support.rows.jobs import CLEAR
 
 from queue_workflows import cancel_run, start_run, submit_input
 from queue_workflows.errors import RunRefused
@@ -26,7 +26,7 @@ from queue_workflows.errors import RunRefused
 WORKER = ("worker", "--queue", "cpu")
 ORCHESTRATOR = ("orchestrator",)
 # A kill is no fault of the job; short leases let the next worker have it soon.
-SETTINGS = {**SHORT_LEASE, "QWF_MAX_CRASHES": "1000", "QWF_APP": "support.random_app"}
+SETTINGS = {**SHORT_LEASE, "QWF_MAX_CRASHES": "1000", "QWF_APP": "support.apps.random_app"}
 OPEN = "SELECT count(*) FROM workflow_runs WHERE finished_at IS NULL"
 ENDED = "SELECT count(*) FROM workflow_node_jobs WHERE finished_at IS NOT NULL"
 EVENTS = "SELECT count(*) FROM workflow_dispatch_events"

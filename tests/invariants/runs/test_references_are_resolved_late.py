@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from support.floor import Floor
-from support.jobs import Jobs
-from support.run_rows import RunRows
-from support.statement_proxy import Moment, StatementProxy
-from support.workers import until
+from support.processes.workers import until
+from support.rows.jobs import Jobs
+from support.rows.run_rows import RunRows
+from support.servers.statement_proxy import Moment, StatementProxy
+from support.stages.floor import Floor
 
 from queue_workflows.repositories.runs.references import READ
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 

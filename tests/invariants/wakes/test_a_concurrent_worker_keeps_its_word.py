@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.jobs import CLEAR
-from support.workers import SHORT_LEASE, running_worker, until
+from support.processes.workers import SHORT_LEASE, running_worker, until
+from support.rows.jobs import CLEAR
 
 from queue_workflows.repositories import (
     HeartbeatRepository,
@@ -20,7 +20,7 @@ from queue_workflows.repositories import (
     WorkerControlRepository,
 )
 
-CREW = {"QWF_APP": "support.crew_tasks"}
+CREW = {"QWF_APP": "support.tasks.concurrent_tasks"}
 
 
 @pytest.fixture
@@ -368,7 +368,7 @@ def test_all_jobs_of_a_task_nobody_knows_are_put_aside_at_once(
     """In statements of some thousand, unclaimed but for the first ones; who knows it gets them all."""
     ids = enqueue(jobs, "noop", 5000)
     (behind,) = enqueue(jobs, "nobody knows")
-    with running_worker(qwf_dsn, "--drain", QWF_APP="support.processes") as worker:
+    with running_worker(qwf_dsn, "--drain", QWF_APP="support.processes.programs") as worker:
         assert worker.wait(120) == 0
     conn = jobs._sql._handle
     held = "SELECT count(*), count(*) FILTER (WHERE attempt > 0) FROM ingest_jobs WHERE hold_key = 'noop'"

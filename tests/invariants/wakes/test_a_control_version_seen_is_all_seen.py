@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.schemas import blocked, until
-from support.workers import running_worker
+from support.processes.workers import running_worker
+from support.rows.schemas import blocked, until
 
 from queue_workflows.repositories import (
     HeartbeatRepository,

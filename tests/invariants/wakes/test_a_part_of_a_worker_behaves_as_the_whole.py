@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.floor import Floor
-from support.workers import patiently, running_worker
+from support.processes.workers import patiently, running_worker
+from support.stages.floor import Floor
 
 from queue_workflows.roles.identity import PART
 
@@ -17,7 +17,7 @@ def test_a_job_that_overruns_is_asked_first(floor: Floor, tmp_path: Path) -> Non
         "async patient", queue="fetch", args={"begun": str(begun)}, timeout_s=0.5, max_attempts=1
     ).id
     after = floor.repository.enqueue("noop", queue="fetch").id
-    told = {"QWF_APP": "support.crew_tasks", PART: "1"}
+    told = {"QWF_APP": "support.tasks.concurrent_tasks", PART: "1"}
     with running_worker(floor.dsn, "--concurrency", "8", "--drain", **told) as worker:
         patiently(lambda: worker.poll() is not None)
         assert worker.returncode == 0

@@ -11,9 +11,9 @@ import signal
 from contextlib import ExitStack
 
 import pytest
-from support.floor import CLAIMS, ENDS, Floor
-from support.statement_proxy import Moment, StatementProxy
-from support.workers import until
+from support.processes.workers import until
+from support.servers.statement_proxy import Moment, StatementProxy
+from support.stages.floor import CLAIMS, ENDS, Floor
 
 OVER = ("completed", 2, 1, 0)
 

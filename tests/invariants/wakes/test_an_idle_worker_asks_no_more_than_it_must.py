@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from support.floor import CLAIMS, ENDS, WATCHES, Floor
-from support.statement_proxy import StatementProxy
-from support.workers import until
+from support.processes.workers import until
+from support.servers.statement_proxy import StatementProxy
+from support.stages.floor import CLAIMS, ENDS, WATCHES, Floor
 
 from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.repositories.claims.sweep import PROMOTE, RECLAIM

@@ -11,8 +11,8 @@ from random import Random
 
 import psycopg
 import pytest
-from support.floor import Floor
-from support.workers import until
+from support.processes.workers import until
+from support.stages.floor import Floor
 
 FAR_AWAY = {"QWF_POLL_S": "600"}
 INSERT = "INSERT INTO ingest_jobs (task_name, queue) VALUES ('note', 'fetch'), ('note', 'fetch') RETURNING id"

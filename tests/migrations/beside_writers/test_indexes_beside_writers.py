@@ -10,9 +10,9 @@ from functools import partial
 
 import psycopg
 import pytest
-from support.postgres_versions import each_version
-from support.revisions import HEAD
-from support.schemas import catalog, holding, query, until
+from support.rows.revisions import HEAD
+from support.rows.schemas import catalog, holding, query, until
+from support.servers.postgres_versions import each_version
 
 from queue_workflows.db import bootstrap, migrations
 from queue_workflows.db.doctor import examine

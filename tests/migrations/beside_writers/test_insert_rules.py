@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from support.postgres_versions import each_version
-from support.schemas import query
+from support.rows.schemas import query
+from support.servers.postgres_versions import each_version
 
 from queue_workflows.db.migrations.beside_writers.refusing_triggers import refusing_function
 from queue_workflows.models.insert_rules import OF_BEGINS, OF_TABLES

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from support.jobs import Jobs
-from support.postgres_versions import each_version
-from support.schemas import query
+from support.rows.jobs import Jobs
+from support.rows.schemas import query
+from support.servers.postgres_versions import each_version
 
 SAID = "it was to wait again, but it had begun, and it begins at most once"
 # What the code before does with a lapsed job in the end, said shortly: it knows no `begun_generation`.

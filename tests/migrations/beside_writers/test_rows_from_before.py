@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from support.postgres_versions import each_version
-from support.schemas import query
+from support.rows.schemas import query
+from support.servers.postgres_versions import each_version
 
 from queue_workflows.db import downgrade, migrations
 from queue_workflows.db.migrations.chain.chains import engine_chain

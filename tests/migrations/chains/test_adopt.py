@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import psycopg
 import pytest
-from support.postgres_versions import each_version
-from support.schemas import as_user, blocked, catalog, holding, leftovers, query, qwf, sa_engine
+from support.rows.schemas import as_user, blocked, catalog, holding, leftovers, query, qwf, sa_engine
+from support.servers.postgres_versions import each_version
 
 from queue_workflows.db import bootstrap, migrations, wait_for_schema
 from queue_workflows.db.migrations.chain.chains import engine_chain

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.revisions import HEAD, REVISIONS
+from support.rows.revisions import HEAD, REVISIONS
 
 from queue_workflows.config import HostMigrations, configure
 from queue_workflows.db import migrations, shipped_chain

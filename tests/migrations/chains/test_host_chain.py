@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from support.host_app.models import HostBase
-from support.postgres_versions import each_version
-from support.revisions import BEFORE_HEAD, HEAD
-from support.schemas import catalog, leftovers, query, qwf_environment
+from support.rows.revisions import BEFORE_HEAD, HEAD
+from support.rows.schemas import catalog, leftovers, query, qwf_environment
+from support.servers.postgres_versions import each_version
 
 from queue_workflows.config import HostMigrations, configure
 from queue_workflows.db import bootstrap, downgrade, migrations

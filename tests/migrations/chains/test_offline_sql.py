@@ -7,9 +7,9 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.postgres_versions import each_version
-from support.revisions import HEAD, REVISIONS
-from support.schemas import catalog, leftovers, query, qwf
+from support.rows.revisions import HEAD, REVISIONS
+from support.rows.schemas import catalog, leftovers, query, qwf
+from support.servers.postgres_versions import each_version
 
 from queue_workflows.db import bootstrap, migrations
 from queue_workflows.db.migrations.chain.chains import Chain, engine_chain

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import sqlalchemy as sa
-from support.postgres_versions import each_version
-from support.revisions import REVISIONS
-from support.schemas import catalog, leftovers, query, sa_engine
+from support.rows.revisions import REVISIONS
+from support.rows.schemas import catalog, leftovers, query, sa_engine
+from support.servers.postgres_versions import each_version
 
 from queue_workflows.db import bootstrap, downgrade, migrations
 from queue_workflows.db.migrations.chain.chains import engine_chain

@@ -7,8 +7,8 @@ import sys
 
 import psycopg
 import pytest
-from support.revisions import HEAD
-from support.schemas import as_user, query, qwf_environment
+from support.rows.revisions import HEAD
+from support.rows.schemas import as_user, query, qwf_environment
 
 from queue_workflows.db import bootstrap, migrations
 from queue_workflows.db.migrations.chain.chains import engine_chain

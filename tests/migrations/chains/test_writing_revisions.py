@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from support.schemas import catalog, query, qwf, qwf_environment
+from support.rows.schemas import catalog, query, qwf, qwf_environment
 
 from queue_workflows.config import HostMigrations
 from queue_workflows.db import bootstrap, migrations

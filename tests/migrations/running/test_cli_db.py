@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.revisions import BEFORE_HEAD, HEAD, REVISIONS
-from support.schemas import catalog, query, qwf, qwf_environment
+from support.rows.revisions import BEFORE_HEAD, HEAD, REVISIONS
+from support.rows.schemas import catalog, query, qwf, qwf_environment
 
 from queue_workflows.db.shipped_chain import chain_directory
 

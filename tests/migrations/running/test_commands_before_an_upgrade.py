@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
-from support.revisions import BEFORE_HEAD, HEAD
+from support.rows.revisions import BEFORE_HEAD, HEAD
 
 from queue_workflows.cli.main import cli, run
 from queue_workflows.db import migrations

@@ -9,9 +9,9 @@ import psycopg
 import psycopg2
 import pytest
 import sqlalchemy as sa
-from support.postgres_versions import each_version
-from support.revisions import REVISIONS
-from support.schemas import as_user, blocked, catalog, holding, query, sa_engine, start_qwf, until
+from support.rows.revisions import REVISIONS
+from support.rows.schemas import as_user, blocked, catalog, holding, query, sa_engine, start_qwf, until
+from support.servers.postgres_versions import each_version
 
 from queue_workflows.db import bootstrap, migrations
 from queue_workflows.db.migrations.chain.chains import engine_chain

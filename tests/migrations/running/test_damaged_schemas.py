@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 import sqlalchemy as sa
 from support.host_app.models import HostBase
-from support.postgres_versions import each_version
-from support.revisions import BEFORE_HEAD, HEAD, REVISIONS
-from support.schemas import as_user, catalog, query, qwf, sa_engine
+from support.rows.revisions import BEFORE_HEAD, HEAD, REVISIONS
+from support.rows.schemas import as_user, catalog, query, qwf, sa_engine
+from support.servers.postgres_versions import each_version
 
 from queue_workflows.config import HostMigrations, configure
 from queue_workflows.db import bootstrap, downgrade, migrations, wait_for_schema

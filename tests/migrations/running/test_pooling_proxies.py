@@ -10,9 +10,9 @@ import psycopg
 import psycopg2
 import pytest
 import sqlalchemy as sa
-from support.revisions import HEAD
-from support.schemas import catalog, query, sa_engine
-from support.transaction_pooler import TransactionPooler
+from support.rows.revisions import HEAD
+from support.rows.schemas import catalog, query, sa_engine
+from support.servers.transaction_pooler import TransactionPooler
 
 from queue_workflows.db import bootstrap, downgrade, wait_for_schema
 from queue_workflows.db.connections.proxies import find_proxy

@@ -7,8 +7,8 @@ import threading
 import pytest
 import sqlalchemy as sa
 import sqlalchemy.orm
-from support.revisions import HEAD
-from support.schemas import as_user, query, sa_engine, start_qwf, until
+from support.rows.revisions import HEAD
+from support.rows.schemas import as_user, query, sa_engine, start_qwf, until
 
 from queue_workflows.db import bootstrap, downgrade, migrations, wait_for_schema
 from queue_workflows.db.migrations.chain.chains import engine_chain

@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 import pytest
-from support.claimed_jobs import MOMENT, context, ingest_job, node_job
+from support.rows.claimed_jobs import MOMENT, context, ingest_job, node_job
 
 from queue_workflows.engine.execution.context import FenceToken, JobContext
 from queue_workflows.engine.outcomes import Cancelled, Stop

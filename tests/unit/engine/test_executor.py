@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from support.claimed_jobs import MOMENT, context, ingest_job, node_job
+from support.rows.claimed_jobs import MOMENT, context, ingest_job, node_job
 
 from queue_workflows.engine.execution.callable import Work
 from queue_workflows.engine.execution.context import JobContext

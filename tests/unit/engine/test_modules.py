@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.claimed_jobs import context, node_job
+from support.rows.claimed_jobs import context, node_job
 
 from queue_workflows import set_invoke_context, set_node_module_package, set_node_resolver
 from queue_workflows.config import current_config

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.claimed_jobs import context, ingest_job
+from support.rows.claimed_jobs import context, ingest_job
 
 import queue_workflows
 from queue_workflows.engine.registry import tasks

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.processes import environment
-from support.vendor_tools import VendorTools, card, uuid_of
+from support.processes.programs import environment
+from support.processes.vendor_tools import VendorTools, card, uuid_of
 
 from queue_workflows.errors import ConfigurationError, ExitCode, NoDevices
 from queue_workflows.gpu.devices import environment_for, find_devices, usable

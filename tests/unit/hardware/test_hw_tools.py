@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.vendor_tools import HEAD, VendorTools, card, uuid_of
+from support.processes.vendor_tools import HEAD, VendorTools, card, uuid_of
 
 from queue_workflows.telemetry.hw.amd import AmdReader
 from queue_workflows.telemetry.hw.commands import Asker, ToolAbsent, ToolFailed, ToolSilent

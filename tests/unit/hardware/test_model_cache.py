@@ -7,8 +7,8 @@ import weakref
 from typing import Any
 
 import pytest
-from support.claimed_jobs import context, node_job
-from support.telemetry import sdk_here
+from support.rows.claimed_jobs import context, node_job
+from support.stages.telemetry import sdk_here
 
 from queue_workflows import ModelLoadFailed, ModelSpec
 from queue_workflows.engine.execution.callable import Work

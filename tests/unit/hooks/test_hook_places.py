@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from support.processes import WITHOUT_OVERRIDE
+from support.processes.programs import WITHOUT_OVERRIDE
 
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.attempt.directories import HookPlaces, places_of

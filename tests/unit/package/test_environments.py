@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from support.environments import LOCKS, environment_without
+from support.processes.environments import LOCKS, environment_without
 
 TESTS = Path(__file__).parents[2]
-HELPER = TESTS / "support" / "environments.py"
+HELPER = TESTS / "support" / "processes" / "environments.py"
 
 
 def test_no_process_of_a_test_takes_locks_where_the_programs_of_this_machine_meet() -> None:

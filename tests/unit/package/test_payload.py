@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
-from support.json_values import anything, as_json, documents
+from support.reference.json_values import anything, as_json, documents
 
 from queue_workflows.errors import ExitCode, PayloadError
 from queue_workflows.payload import check_payload

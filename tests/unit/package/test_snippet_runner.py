@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support.snippets import SnippetFailed, find_snippets, output_matches, run_page
+from support.processes.snippets import SnippetFailed, find_snippets, output_matches, run_page
 
 
 @pytest.fixture(autouse=True)

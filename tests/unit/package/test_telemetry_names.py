@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.telemetry import sdk_here
+from support.stages.telemetry import sdk_here
 
 from queue_workflows.telemetry import names
 from queue_workflows.telemetry.instruments import observe_figures, observe_in_flight

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from support.workers import until
+from support.processes.workers import until
 
 from queue_workflows.roles import heartbeat_pipe
 from queue_workflows.roles.heartbeat_pipe import PIPE, HeartbeatPipe, told

@@ -7,7 +7,7 @@ import subprocess
 import threading
 
 import pytest
-from support.workers import until
+from support.processes.workers import until
 
 from queue_workflows.cli.roles.up import Prefixed
 from queue_workflows.drawing.terminal import stdout_terminal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from support.claimed_jobs import node_job
+from support.rows.claimed_jobs import node_job
 
 from queue_workflows.roles.worker.concurrent.background_hooks import HookWorker
 from queue_workflows.roles.worker.concurrent.worker import ConcurrentWorker

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from support.claimed_jobs import ingest_job, node_job
+from support.rows.claimed_jobs import ingest_job, node_job
 
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob, columns_of, loaded
 

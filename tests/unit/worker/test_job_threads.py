@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from support.workers import until
+from support.processes.workers import until
 
 from queue_workflows.engine.execution.guards import Budget, HeldJob
 from queue_workflows.roles.worker.concurrent.job_threads import JobThreads

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.examples import PATIENT
-from support.json_values import documents
+from support.reference.examples import PATIENT
+from support.reference.json_values import documents
 
 from queue_workflows.errors import DocumentError
 from queue_workflows.workflow.document.load import load_document

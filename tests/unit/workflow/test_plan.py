@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, chain, planned
+from support.reference.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, chain, planned
 
 from queue_workflows.states import NodeState, RunStatus
 from queue_workflows.workflow.document.load import load_document

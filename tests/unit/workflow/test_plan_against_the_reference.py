@@ -6,9 +6,9 @@ from random import Random
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun
-from support.random_graphs import graphs
-from support.reference_interpreter import OPEN, ReferenceRun
+from support.reference.interpreter import OPEN, ReferenceRun
+from support.reference.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun
+from support.reference.random_graphs import graphs
 
 from queue_workflows.states import NODE_OVER, NodeState, RunStatus
 from queue_workflows.workflow.planning.graph import Graph

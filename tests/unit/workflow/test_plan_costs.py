@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from support.planned_runs import CANCELLED, COMPLETED, FAILED, PlannedRun
+from support.reference.planned_runs import CANCELLED, COMPLETED, FAILED, PlannedRun
 
 from queue_workflows.states import RunStatus
 from queue_workflows.workflow.planning.graph import Graph, GraphNode, Shape, graph_from

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from support.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, chain, planned
+from support.reference.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, chain, planned
 
 from queue_workflows.states import NodeState, RunStatus
 from queue_workflows.workflow.planning.graph import Shape

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from support.ledger import Ledger
+from support.stages.ledger import Ledger
 
 from queue_workflows import RetryAfter, ingest_task, set_node_module_package
 

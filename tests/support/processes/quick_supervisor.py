@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from support.supervised import HOST, Supervised
+from support.processes.supervised import HOST, Supervised
 
 _PATIENCE_S = 120.0
 # It says its incarnation, and does what it is told: it costs so little that each status can have a process.

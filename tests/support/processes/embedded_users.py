@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
-from support.environments import environment_without
+from support.processes.environments import environment_without
 
 import queue_workflows
 from queue_workflows.db.embedded.server import EmbeddedServer

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from support.claimed_jobs import context, ingest_job
+from support.rows.claimed_jobs import context, ingest_job
 
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.limits.held_host_locks import KeptLocks

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from support.cluster import Cluster, free_port
+from support.servers.cluster import Cluster, free_port
 
 PROGRAM = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 NOBODY = 65_534

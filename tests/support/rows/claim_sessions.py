@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from support.jobs import QUEUES, ending
+from support.rows.jobs import QUEUES, ending
 
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.repositories import ClaimedJob, IngestJobRepository, LimitRepository, NodeJobRepository

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from support import worker_tasks
-from support.film import FILM, FLOP, SCENE
+from support.apps.film import FILM, FLOP, SCENE
+from support.tasks import worker_tasks
 
 from queue_workflows import set_workflow_provider
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import psycopg
 from support.node_modules.scripted import summary
-from support.random_workflows import child
-from support.reference_interpreter import OVER, ReferenceRun
+from support.reference.interpreter import OVER, ReferenceRun
+from support.reference.random_workflows import child
 
 from queue_workflows.states import JobStatus, RunStatus
 from queue_workflows.workflow.document.load import TaskNode, load_document

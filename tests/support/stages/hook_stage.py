@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from support.runs import dispatcher, settle
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
+from support.rows.runs import dispatcher, settle
 
 from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.repositories import RunRepository

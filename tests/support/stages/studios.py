@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from support.jobs import Jobs
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
+from support.rows.jobs import Jobs
 
 from queue_workflows.models import WorkerHeartbeat
 from queue_workflows.repositories import HeartbeatRepository
@@ -30,7 +30,7 @@ class ModelStudio:
 
     def worker(self, *options: str, **settings: str) -> AbstractContextManager[subprocess.Popen[str]]:
         """A real worker of the queue."""
-        told = {"QWF_APP": "support.models_app", "MODELS_AT": str(self.place)} | settings
+        told = {"QWF_APP": "support.apps.models_app", "MODELS_AT": str(self.place)} | settings
         return running_worker(self.dsn, "--queue", "gpu", *options, **told)
 
     def keep(self, *names: str) -> None:

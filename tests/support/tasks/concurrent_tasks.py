@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from support import worker_tasks  # noqa: F401 - its tasks are run here too
+from support.tasks import worker_tasks  # noqa: F401 - its tasks are run here too
 
 from queue_workflows import ingest_task
 

@@ -7,16 +7,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import psycopg
-from support.jobs import Jobs
-from support.ledger import Ledger
-from support.workers import running_worker, until
+from support.processes.workers import running_worker, until
+from support.rows.jobs import Jobs
+from support.stages.ledger import Ledger
 
 from queue_workflows.repositories import IngestJobRepository
 from queue_workflows.repositories.claims.claim import CLAIM, CLAIM_ALONE
 from queue_workflows.repositories.claims.end import END, END_ALIKE, END_ALIKE_AND_CLAIM, END_AND_CLAIM
 from queue_workflows.repositories.claims.hold_lease import RENEW, WATCH
 
-# What a worker of ingest jobs says to the database, for traps of `support.statement_proxy`.
+# What a worker of ingest jobs says to the database, for traps of `support.servers.statement_proxy`.
 CLAIMS = (CLAIM["ingest"], CLAIM_ALONE["ingest"])
 ENDS = tuple(sql["ingest"] for sql in (END, END_ALIKE, END_AND_CLAIM, END_ALIKE_AND_CLAIM))
 RENEWALS = (RENEW["ingest"],)

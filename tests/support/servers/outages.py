@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import psycopg
-from support.statement_proxy import StatementProxy
-from support.workers import until
+from support.processes.workers import until
+from support.servers.statement_proxy import StatementProxy
 
 
 def stop(proxy: StatementProxy) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
-TESTS = Path(__file__).parent.parent
+TESTS = Path(__file__).parents[2]
 # A grace that no slow machine outlasts; everything else is as shipped.
 PATIENT = {"QWF_GRACE_S": "300"}
 # For tests that see a lease lapse; a busy machine may keep any other worker from renewing so short a one.
@@ -40,7 +40,7 @@ def worker_environment(dsn: str, extra: Mapping[str, str] | None = None) -> dict
     return {
         **os.environ,
         "QWF_DB_URL": dsn,
-        "QWF_APP": "support.worker_tasks",
+        "QWF_APP": "support.tasks.worker_tasks",
         "QWF_HOST_LABEL": "here",
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         **PATIENT,

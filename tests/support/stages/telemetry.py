@@ -69,7 +69,7 @@ def points_of(data: dict[str, Any]) -> dict[str, list[tuple[dict[str, Any], floa
 
 @dataclass(frozen=True)
 class Told:
-    """What the processes of `support.traced_app` wrote to their file."""
+    """What the processes of `support.apps.traced_app` wrote to their file."""
 
     file: Path
 

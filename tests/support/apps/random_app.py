@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from support import worker_tasks
-from support.random_workflows import child
+from support.reference.random_workflows import child
+from support.tasks import worker_tasks
 
 from queue_workflows import set_workflow_provider
 

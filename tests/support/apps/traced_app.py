@@ -23,7 +23,7 @@ from opentelemetry.sdk.metrics.export import (
 )
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from support.films_traced import FILMS
+from support.apps.films_traced import FILMS
 
 from queue_workflows import Discard, enqueue_ingest_job, ingest_task, set_node_resolver, set_workflow_provider
 

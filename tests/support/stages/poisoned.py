@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
-from support.poison_tasks import HOW
-from support.supervised import Supervised, idle
-from support.workers import until
+from support.processes.supervised import Supervised, idle
+from support.processes.workers import until
+from support.tasks.poison_tasks import HOW
 
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 
@@ -79,7 +79,7 @@ class Stage:
 @contextmanager
 def stage(dsn: str, *, log: Path | None = None, concurrency: int = 8) -> Iterator[Stage]:
     """The shipped command with the tasks of `poison_tasks`, over an empty table."""
-    command = [sys.executable, "-m", "queue_workflows", "--app", "support.poison_tasks", "supervisor"]
+    command = [sys.executable, "-m", "queue_workflows", "--app", "support.tasks.poison_tasks", "supervisor"]
     worker = f"fetch:{WORKERS} --concurrency {concurrency}"
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute("TRUNCATE ingest_jobs")

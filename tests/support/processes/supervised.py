@@ -17,11 +17,11 @@ from typing import Self
 
 import psutil
 import psycopg
-from support.workers import until
+from support.processes.workers import until
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parents[2]
 # It beats in its heartbeat pipe alone, and holds nothing.
 ORCHESTRATOR = """
 import os, signal, sys, threading
@@ -58,7 +58,7 @@ class Supervised:
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
     ) -> None:
-        from support.processes import environment
+        from support.processes.programs import environment
 
         paths = os.pathsep.join([environment()["PYTHONPATH"], str(TESTS)])
         self.process = subprocess.Popen(
@@ -164,7 +164,7 @@ def supervisor_of(
         "-m",
         "queue_workflows",
         "--app",
-        "support.worker_tasks",
+        "support.tasks.worker_tasks",
         "supervisor",
     ]
     return Supervised([*command, *options], dsn, env=env)

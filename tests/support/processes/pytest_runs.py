@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.environments import environment_without
+from support.processes.environments import environment_without
 
 _WITHOUT = (
     "PYTEST_",

@@ -13,12 +13,12 @@ from pathlib import Path
 import psycopg
 import sqlalchemy as sa
 from psycopg.conninfo import make_conninfo
-from support.environments import environment_without
+from support.processes.environments import environment_without
 
 from queue_workflows.db.migrations.catalog import read_catalog
 
 ROLE_PASSWORD = "not-a-secret"
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 
 # Everything that somebody made, whatever its schema; what belongs to a thing of another kind comes with it.
 LEFTOVERS = """

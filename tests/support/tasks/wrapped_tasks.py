@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import support.worker_tasks  # noqa: F401 - the same tasks
+import support.tasks.worker_tasks  # noqa: F401 - the same tasks
 
 from queue_workflows import set_invoke_context
 
