@@ -48,3 +48,26 @@ def test_a_package_without_a_layer_is_refused(copy: Path) -> None:
     ended = lint_imports(copy)
     assert ended.returncode == 1
     assert "utils" in ended.stdout
+
+
+def test_folders_that_need_each_other_are_refused(copy: Path) -> None:
+    """A subject stands on others or carries them, never both."""
+    with (copy / "src/queue_workflows/hooks/script/arguments.py").open("a", encoding="utf-8") as arguments:
+        arguments.write("\nfrom queue_workflows.hooks.attempt import result\n")
+    ended = lint_imports(copy)
+    assert ended.returncode == 1
+    assert "queue_workflows.hooks" in ended.stdout
+
+
+MOST_FILES = 15
+
+
+@pytest.mark.parametrize("root", ["src/queue_workflows", "tests"])
+def test_a_folder_is_seen_at_a_glance(root: str) -> None:
+    """Beside its `__init__`; what has more files has two subjects."""
+    folders = [folder for folder in (ROOT / root).rglob("*") if folder.is_dir()]
+    counts = {
+        str(folder.relative_to(ROOT)): sum(file.name != "__init__.py" for file in folder.glob("*.py"))
+        for folder in folders
+    }
+    assert {folder: count for folder, count in counts.items() if count > MOST_FILES} == {}
