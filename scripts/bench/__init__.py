@@ -1,1 +1,1 @@
-"""Measures the engine against its database: `queue.py` its speed, `soak.py` and `mutants.py` its word."""
+"""Measures the engine against its database: `queue.py` and its neighbours its speed, `soak.py` its word."""

@@ -14,8 +14,8 @@ if __name__ == "__main__":
 
 def main() -> int:
     """Run the measures that are wanted; 1 if a target is missed and that is to count."""
-    from bench.placement import affinity, flat, leaving
-    from bench.reporting import report
+    from bench.gpu.placement import affinity, flat, leaving
+    from bench.harness.reporting import report
 
     return report(
         "Measure what preferring loaded models comes to, beside the same engine in the order of age.",

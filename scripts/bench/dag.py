@@ -14,9 +14,9 @@ if __name__ == "__main__":
 
 def main() -> int:
     """Run the measures that are wanted; 1 if a target is missed and that is to count."""
-    from bench.dispatching import dispatching
-    from bench.graphs import chain, diamonds, fan_out, for_each
-    from bench.reporting import report
+    from bench.harness.reporting import report
+    from bench.runs.dispatching import dispatching
+    from bench.runs.graphs import chain, diamonds, fan_out, for_each
 
     return report(
         "Measure runs of workflows beside the plain queue.",

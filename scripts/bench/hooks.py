@@ -14,9 +14,9 @@ if __name__ == "__main__":
 
 def main() -> int:
     """Run the measures that are wanted; 1 if a target is missed and that is to count."""
-    from bench.commands import at_once, process
-    from bench.hook_runs import shipped
-    from bench.reporting import report
+    from bench.harness.reporting import report
+    from bench.hook_scripts.commands import at_once, process
+    from bench.hook_scripts.hook_runs import shipped
 
     return report("Measure what a hook costs.", {"process": process, "at-once": at_once, "shipped": shipped})
 

@@ -14,11 +14,11 @@ if __name__ == "__main__":
 
 def main() -> int:
     """Run the measures that are wanted; 1 if a target is missed and that is to count."""
-    from bench.draining import drain, head, processes
-    from bench.enqueueing import bulk, single
-    from bench.fairness import fairness
-    from bench.reporting import report
-    from bench.starting import start
+    from bench.harness.reporting import report
+    from bench.producing.enqueueing import bulk, single
+    from bench.worker.draining import drain, head, processes
+    from bench.worker.fairness import fairness
+    from bench.worker.starting import start
 
     return report(
         "Measure ingest beside bare Postgres, and with --peers beside other queues.",

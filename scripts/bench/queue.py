@@ -15,12 +15,12 @@ if __name__ == "__main__":
 
 def main() -> int:
     """Run the measures that are wanted; 1 if a target is missed and that is to count."""
-    from bench.memory import memory
-    from bench.producers import producers
-    from bench.rates import flat, one_worker, snapshot
-    from bench.reporting import report
-    from bench.restart import restart
-    from bench.wakes import wakes
+    from bench.harness.reporting import report
+    from bench.producing.producers import producers
+    from bench.worker.memory import memory
+    from bench.worker.rates import flat, one_worker, snapshot
+    from bench.worker.restart import restart
+    from bench.worker.wakes import wakes
 
     return report(
         "Measure the worker beside bare pgbench.",

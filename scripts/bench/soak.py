@@ -20,9 +20,9 @@ if __name__ == "__main__":
 
 def main() -> int:
     """Soak for so long, drain, and print the account."""
-    from bench.accounts import account, watch_ends
-    from bench.chaos import Chaos
-    from bench.servers import open_server
+    from bench.harness.servers import open_server
+    from bench.kills.accounts import account, watch_ends
+    from bench.kills.chaos import Chaos
 
     parser = argparse.ArgumentParser(description="Kill workers at random, then account for every job.")
     parser.add_argument("--minutes", type=float, default=1.0)

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import psycopg
 
-from bench.orders import take_orders
 from bench.peers.kinds import Peer
+from bench.producing.orders import take_orders
 
 NAMES: Final = ("pgqueuer", "procrastinate", "chancy", "dbos")
 # A row as the peer wrote it, so many times over.

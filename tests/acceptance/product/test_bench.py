@@ -17,8 +17,8 @@ SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 sys.path.append(str(SCRIPTS))
 
 from bench import peers  # noqa: E402
-from bench.accounts import account, watch_ends  # noqa: E402
-from bench.figures import Figure, table  # noqa: E402
+from bench.harness.figures import Figure, table  # noqa: E402
+from bench.kills.accounts import account, watch_ends  # noqa: E402
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from queue_workflows.testing.servers import QwfServer
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 sys.path.append(str(SCRIPTS))
 
-from bench.mutations import MUTANTS  # noqa: E402
+from mutations import MUTANTS  # noqa: E402
 
 
 @pytest.mark.slow
@@ -22,7 +22,7 @@ from bench.mutations import MUTANTS  # noqa: E402
 def test_every_mutant_is_killed(qwf_server: QwfServer) -> None:
     """The test that guards a promise goes red when the promise is broken, and only then."""
     ran = subprocess.run(
-        [sys.executable, str(SCRIPTS / "bench" / "mutants.py")],
+        [sys.executable, str(SCRIPTS / "mutants.py")],
         env={**os.environ, "QWF_TEST_DB_URL": qwf_server.dsn("mutants_test")},
         capture_output=True,
         text=True,

@@ -62,7 +62,7 @@ def test_folders_that_need_each_other_are_refused(copy: Path) -> None:
 MOST_FILES = 15
 
 
-@pytest.mark.parametrize("root", ["src/queue_workflows", "tests"])
+@pytest.mark.parametrize("root", ["src/queue_workflows", "tests", "scripts/bench"])
 def test_a_folder_is_seen_at_a_glance(root: str) -> None:
     """Beside its `__init__`; what has more files has two subjects."""
     folders = [folder for folder in (ROOT / root).rglob("*") if folder.is_dir()]

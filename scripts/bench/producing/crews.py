@@ -12,7 +12,7 @@ _PATIENCE_S: Final = 300.0
 
 
 class Crew:
-    """So many processes of one command, which take orders as `bench.orders` has it."""
+    """So many processes of one command, which take orders as `bench.producing.orders` has it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, size: int) -> None:
         self._members = [

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import psycopg
 
-from bench.figures import Figure
-from bench.measuring import Bench
+from bench.harness.figures import Figure
+from bench.harness.measuring import Bench
 from queue_workflows import start_run
 from queue_workflows.engine.runs.dispatcher import Dispatcher
 from queue_workflows.repositories import Ending, NodeJobRepository

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import psycopg
 
-from bench.figures import Figure, percentile
-from bench.measuring import Bench
-from bench.workers import ONE_AT_A_TIME, environment, working
+from bench.harness.figures import Figure, percentile
+from bench.harness.measuring import Bench
+from bench.harness.workers import ONE_AT_A_TIME, environment, working
 from queue_workflows.db.listen.listener import ADVERTISE
 from queue_workflows.repositories.claims.claim import CLAIM, claim_params
 from queue_workflows.repositories.sql.low_water_marks import UNMARKED
@@ -99,7 +99,7 @@ def until(look: Callable[[], Any]) -> Any:
 
 @contextmanager
 def _bare_loop(dsn: str) -> Iterator[Began]:
-    command = [sys.executable, "-m", "bench.wakes", dsn]
+    command = [sys.executable, "-m", "bench.worker.wakes", dsn]
     with subprocess.Popen(command, env=environment(dsn), stdout=subprocess.PIPE, text=True) as process:
 
         def began(job: int) -> int:

@@ -15,8 +15,8 @@ from typing import Final
 
 import psutil
 
-from bench.figures import Figure, interleaved, percentile, ratio
-from bench.measuring import Bench
+from bench.harness.figures import Figure, interleaved, percentile, ratio
+from bench.harness.measuring import Bench
 from queue_workflows.hooks.script.process import HookCommand, HookStop, run_hook
 from queue_workflows.host.commands.client import Spawner
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import psycopg
 
-from bench.commands import SCRIPTS, bare, executable
-from bench.figures import Figure, percentile, ratio
-from bench.measuring import Bench
-from bench.workers import orchestrating, working
+from bench.harness.figures import Figure, percentile, ratio
+from bench.harness.measuring import Bench
+from bench.harness.workers import orchestrating, working
+from bench.hook_scripts.commands import SCRIPTS, bare, executable
 from queue_workflows import start_run
 from queue_workflows.db import bootstrap
 from queue_workflows.hooks.plugins.compile import compile_hooks

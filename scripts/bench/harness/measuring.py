@@ -9,8 +9,8 @@ from typing import Any
 
 import psycopg
 
-from bench.figures import Figure
-from bench.servers import Server
+from bench.harness.figures import Figure
+from bench.harness.servers import Server
 
 
 @dataclass(frozen=True)

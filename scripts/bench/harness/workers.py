@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-SCRIPTS: Final = Path(__file__).resolve().parents[1]
+SCRIPTS: Final = Path(__file__).resolve().parents[2]
 # A worker of an ingest queue has several jobs at a time unless it is told otherwise.
 ONE_AT_A_TIME: Final = ("--concurrency", "1")
 _LONGEST_S: Final = 3600
@@ -23,7 +23,7 @@ def environment(dsn: str, settings: Mapping[str, str] | None = None) -> dict[str
     return {
         **around,
         "QWF_DB_URL": dsn,
-        "QWF_APP": "bench.tasks",
+        "QWF_APP": "bench.harness.tasks",
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         **(settings or {}),
     }

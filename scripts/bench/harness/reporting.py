@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from bench import peers
-from bench.figures import Figure, as_json, table
-from bench.measuring import Bench, Measure
-from bench.servers import open_server
+from bench.harness.figures import Figure, as_json, table
+from bench.harness.measuring import Bench, Measure
+from bench.harness.servers import open_server
 
 
 def report(description: str, measures: Mapping[str, Measure], *, beside_peers: bool = False) -> int:

@@ -12,13 +12,14 @@ from typing import Any, Final
 
 import psycopg
 
-from bench import peers, pgbench
-from bench.crews import Crew
-from bench.figures import Figure, interleaved, ratio
-from bench.measuring import Bench
-from bench.orders import take_orders
-from bench.servers import said
-from bench.workers import ONE_AT_A_TIME, environment, working
+from bench import peers
+from bench.harness import pgbench
+from bench.harness.figures import Figure, interleaved, ratio
+from bench.harness.measuring import Bench
+from bench.harness.servers import said
+from bench.harness.workers import ONE_AT_A_TIME, environment, working
+from bench.producing.crews import Crew
+from bench.producing.orders import take_orders
 from queue_workflows import enqueue_ingest_job, enqueue_many
 from queue_workflows.repositories import NewIngestJob
 
@@ -96,7 +97,7 @@ def _peer_figures(
 
 def library(dsn: str, size: int = 1) -> Crew:
     """Processes that enqueue as `produce` has it."""
-    command = [sys.executable, "-m", "bench.producers", dsn]
+    command = [sys.executable, "-m", "bench.producing.producers", dsn]
     return Crew(command, environment(dsn), size=size)
 
 

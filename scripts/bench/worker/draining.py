@@ -12,13 +12,14 @@ from typing import Any, Final
 
 import psycopg
 
-from bench import peers, pgbench
-from bench.figures import Figure, interleaved, ratio, spread
-from bench.measuring import Bench
-from bench.rates import fill, settle
-from bench.servers import cpu_s, said
-from bench.wakes import LISTENERS, until
-from bench.workers import work_off, working
+from bench import peers
+from bench.harness import pgbench
+from bench.harness.figures import Figure, interleaved, ratio, spread
+from bench.harness.measuring import Bench
+from bench.harness.servers import cpu_s, said
+from bench.harness.workers import work_off, working
+from bench.worker.rates import fill, settle
+from bench.worker.wakes import LISTENERS, until
 
 CONCURRENCY: Final = 8
 BATCH: Final = 200

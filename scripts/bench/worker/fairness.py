@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from bench.draining import CREW
-from bench.figures import Figure
-from bench.measuring import Bench
-from bench.servers import said
-from bench.wakes import until
-from bench.workers import working
+from bench.harness.figures import Figure
+from bench.harness.measuring import Bench
+from bench.harness.servers import said
+from bench.harness.workers import working
+from bench.worker.draining import CREW
+from bench.worker.wakes import until
 from queue_workflows import enqueue_many
 from queue_workflows.repositories import NewIngestJob
 from queue_workflows.repositories.limits.lanes import FRONT

@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 
 import psycopg
 
-from bench.figures import Figure, interleaved, percentile, ratio
-from bench.measuring import Bench
-from bench.models import LOADS, PLACE, SCALE
-from bench.servers import said
-from bench.workers import supervising
+from bench.gpu.models import LOADS, PLACE, SCALE
+from bench.harness.figures import Figure, interleaved, percentile, ratio
+from bench.harness.measuring import Bench
+from bench.harness.servers import said
+from bench.harness.workers import supervising
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
 from queue_workflows.repositories.claims.claim_by_model import AffinityRepository, Preference
 from queue_workflows.repositories.sql.low_water_marks import PRIORITIES
@@ -142,7 +142,7 @@ def _worked_off(bench: Bench, arrivals: Sequence[Arrival], settings: Mapping[str
     with bench.database() as (dsn, connection), TemporaryDirectory() as place:
         loads = Path(place) / "loads"
         loads.touch()
-        settings = {"QWF_APP": "bench.models", PLACE: str(loads), **settings}
+        settings = {"QWF_APP": "bench.gpu.models", PLACE: str(loads), **settings}
         with supervising(dsn, "--worker", f"gpu:{WORKERS}", settings=settings):
             _until(lambda: said(connection, IDLE) == WORKERS)
             _send(connection, arrivals)

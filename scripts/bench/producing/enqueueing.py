@@ -17,12 +17,12 @@ from typing import Any, Final
 
 import psycopg
 
-from bench import pgbench
-from bench.figures import Figure, interleaved, ratio, spread
-from bench.measuring import Bench
-from bench.producers import library, peer
-from bench.servers import said
-from bench.workers import environment
+from bench.harness import pgbench
+from bench.harness.figures import Figure, interleaved, ratio, spread
+from bench.harness.measuring import Bench
+from bench.harness.servers import said
+from bench.harness.workers import environment
+from bench.producing.producers import library, peer
 
 COPY: Final = "COPY ingest_jobs (task_name, queue, args) FROM STDIN"
 COPY_KEYED: Final = "COPY ingest_jobs (task_name, queue, args, dedupe_key) FROM STDIN"

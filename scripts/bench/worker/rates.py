@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import psycopg
 
-from bench import pgbench
-from bench.figures import Figure, interleaved, ratio
-from bench.measuring import Bench
-from bench.servers import said
-from bench.workers import ONE_AT_A_TIME, work_off
+from bench.harness import pgbench
+from bench.harness.figures import Figure, interleaved, ratio
+from bench.harness.measuring import Bench
+from bench.harness.servers import said
+from bench.harness.workers import ONE_AT_A_TIME, work_off
 
 FILL: Final = """
 INSERT INTO ingest_jobs (task_name, queue, args)

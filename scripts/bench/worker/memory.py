@@ -9,11 +9,11 @@ from typing import Final
 
 import psutil
 
-from bench.figures import Figure
-from bench.measuring import Bench
-from bench.rates import fill, settle
-from bench.servers import said
-from bench.workers import ONE_AT_A_TIME, working
+from bench.harness.figures import Figure
+from bench.harness.measuring import Bench
+from bench.harness.servers import said
+from bench.harness.workers import ONE_AT_A_TIME, working
+from bench.worker.rates import fill, settle
 
 LEFT: Final = "SELECT count(*) FROM ingest_jobs WHERE status = 'queued'"
 

@@ -11,13 +11,13 @@ from typing import IO, Any, Final
 import psycopg
 
 from bench import peers
-from bench.crews import Crew
-from bench.draining import CREW
-from bench.figures import Figure, percentile
-from bench.measuring import Bench
-from bench.servers import said
-from bench.wakes import ENQUEUE, LISTENERS, PATIENCE_S, result, until, value
-from bench.workers import working
+from bench.harness.figures import Figure, percentile
+from bench.harness.measuring import Bench
+from bench.harness.servers import said
+from bench.harness.workers import working
+from bench.producing.crews import Crew
+from bench.worker.draining import CREW
+from bench.worker.wakes import ENQUEUE, LISTENERS, PATIENCE_S, result, until, value
 
 EVERY_S: Final = 0.05
 _IN_A_ROW: Final = 20

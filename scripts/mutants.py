@@ -1,6 +1,6 @@
 """Breaks the engine on purpose, in a copy, and sees that the tests that guard each promise notice.
 
-    .venv/bin/python scripts/bench/mutants.py [--only NAME]
+    .venv/bin/python scripts/mutants.py [--only NAME]
 
 Exit status 1 if a mutant survives, or no longer applies.
 """
@@ -15,17 +15,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-if __name__ == "__main__":
-    # Our directory off the path: `queue.py` in it would be everybody's module `queue`.
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 _LONGEST_S = 600
 
 
 def main() -> int:
     """Try each mutant, and print what became of it."""
-    from bench.mutations import MUTANTS
+    from mutations import MUTANTS
 
     parser = argparse.ArgumentParser(description="Break the engine on purpose, and see the tests notice.")
     parser.add_argument("--only", action="append", choices=[mutant.name for mutant in MUTANTS])

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import psycopg
 
-from bench.figures import Figure, ratio
-from bench.measuring import Bench
-from bench.rates import fill, settle
-from bench.servers import said
-from bench.workers import ONE_AT_A_TIME, working
+from bench.harness.figures import Figure, ratio
+from bench.harness.measuring import Bench
+from bench.harness.servers import said
+from bench.harness.workers import ONE_AT_A_TIME, working
+from bench.worker.rates import fill, settle
 from queue_workflows.db import bootstrap
 from queue_workflows.db.embedded.server import EmbeddedServer
 from queue_workflows.testing.runs import new_run

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 import psycopg
 
-from bench.figures import Figure, percentile, ratio
-from bench.measuring import Bench
-from bench.rates import fill, worker_rate
-from bench.servers import said
-from bench.wakes import LISTENERS, wakes
-from bench.workers import ONE_AT_A_TIME, orchestrating, working
+from bench.harness.figures import Figure, percentile, ratio
+from bench.harness.measuring import Bench
+from bench.harness.servers import said
+from bench.harness.workers import ONE_AT_A_TIME, orchestrating, working
+from bench.worker.rates import fill, worker_rate
+from bench.worker.wakes import LISTENERS, wakes
 from queue_workflows import start_run
 from queue_workflows.workflow.document.load import load_document
 

@@ -18,9 +18,9 @@ from typing import Any, Final, Self
 import psutil
 import psycopg
 
-from bench.accounts import MAX_CRASHES
-from bench.servers import said
-from bench.workers import environment
+from bench.harness.servers import said
+from bench.harness.workers import environment
+from bench.kills.accounts import MAX_CRASHES
 from queue_workflows import enqueue_many
 from queue_workflows.repositories import NewIngestJob
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from queue_workflows import ingest_task, set_node_module_package
 
-set_node_module_package("bench.nodes")
+set_node_module_package("bench.harness.nodes")
 
 
 @ingest_task("noop", queue="fetch")

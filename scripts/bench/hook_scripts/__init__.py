@@ -1,0 +1,1 @@
+"""Measures of hook scripts beside starting a process bare."""
