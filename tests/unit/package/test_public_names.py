@@ -1,6 +1,6 @@
 """The names that others have in their code and in their scripts: none goes or comes unnoticed.
 
-A name that is added goes into `public_names.txt` with its change; one that is taken away needs a new major version.
+A name that is added goes into `public_names.txt` with its change; to take one away takes a new major version.
 """
 
 from __future__ import annotations
