@@ -65,7 +65,8 @@ ENTRIES: Final = {
         "queue_workflows.cli.operations.workers:workers", "See the workers; pause them, stop them, go on."
     ),
     "limits": Entry(
-        "queue_workflows.cli.operations.limits:limits", "Caps of limit keys: see who holds them, change them."
+        "queue_workflows.cli.operations.limits:limits",
+        "Caps of limit keys: see what holds them, change them.",
     ),
     "binaries": Entry(
         "queue_workflows.cli.hooks.binaries:binaries", "Programs that plugins need: see them, have them here."

@@ -241,8 +241,8 @@ db.add_command(serve)
 def adopt(invocation: Invocation, *, dry_run: bool, terms: SessionTerms) -> None:
     """Take over tables that no version table of ours accounts for, if they are what a revision makes.
 
-    Those of the older SQL chain, whose ledger gives way to ours if it tells the truth, and those whose
-    version table lost its row.
+    Tables of the older SQL chain, the ledger of which gives way to ours if it tells the truth, and tables
+    that lost the row of their version table.
     """
     done = migrations.adopt(invocation.db_url, dry_run=dry_run, terms=terms)
     if done.already:

@@ -14,12 +14,12 @@ import psycopg
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.operator import (
+    asking_user,
     json_option,
     operators_connection,
     print_json,
     print_table,
     say,
-    whoever,
 )
 from queue_workflows.errors import ExitCode
 from queue_workflows.models import Binary
@@ -66,7 +66,7 @@ def list_(invocation: Invocation, *, host_label: str | None, as_json: bool) -> N
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="A directory of plugins, with providers of yours; the setting hook_dirs if absent.",
 )
-@click.option("--providers", metavar="A,B", help="Who may install NAME, in order: env,pip,npm,apt,brew.")
+@click.option("--providers", metavar="A,B", help="What may install NAME, in order: env,pip,npm,apt,brew.")
 @click.option("--host-label", metavar="HOST", help="What this machine is called; its host name if absent.")
 @json_option
 @click.pass_obj
@@ -109,7 +109,7 @@ def ensure_(
             hook_dirs=tuple(place.absolute() for place in places),
             data_dir=settings.data_dir,
             spawner=spawner,
-            claimed_by=whoever(),
+            claimed_by=asking_user(),
             dsns=tuple(dsn for dsn in (database.dsn, database.direct_dsn) if dsn),
             redactor=Redactor(secrets_of(database.params)),
         )
@@ -152,7 +152,7 @@ def _is_had(need: Need, workshop: Installer) -> bool:
 
 
 def _one_at_a_time(connection: psycopg.Connection[Any]) -> Asking:
-    """For an installation and its renewals, whose statements must not come between each other's."""
+    """For an installation and its renewals: no statement of one may come between those of the other."""
     turn = Lock()
 
     def ask(question: Callable[[psycopg.Connection[Any]], T]) -> T:

@@ -75,7 +75,7 @@ def list_(event: str, *, dirs: Sequence[str], as_json: bool) -> ExitCode:
     metavar="N,N",
     default=",".join(map(str, sorted(SEQUENTIAL_STEPS))),
     show_default=True,
-    help="The steps whose hooks run one after the other.",
+    help="The steps in which hooks run one after the other.",
 )
 @click.option("--dedupe-key", metavar="KEY", help="Start nothing if a run of it has this key already.")
 @click.option("--watch", is_flag=True, help="Follow the run, and end as it does; see `qwf run watch`.")

@@ -69,7 +69,7 @@ def _cells(record: HookRecord) -> list[str]:
 
 
 def _what(payload: dict[str, Any]) -> str:
-    """A record in a few words; who wants all of it asks for JSON."""
+    """A record in a few words; all of it is in the JSON."""
     if isinstance(files := payload.get("files"), list):
         paths = [str(found.get("path", "")) for found in files if isinstance(found, dict)]
         return f"{len(files)}: {', '.join(paths)}" if files else "0"

@@ -73,7 +73,7 @@ def filter_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--task", metavar="NAME", help="Ingest jobs of this task."),
         click.option("--node", metavar="NAME", help="Node jobs of this node or module."),
         click.option("--run", "run_id", type=click.UUID, metavar="RUN", help="Node jobs of this run."),
-        click.option("--error", metavar="TEXT", help="Whose last error has this in it, or is it."),
+        click.option("--error", metavar="TEXT", help="Last error contains TEXT."),
         click.option("--worker", metavar="WORKER_ID", help="That this worker has, or had last."),
         click.option("--older-than", type=span, metavar="SPAN", help="Enqueued at least so long ago."),
         click.option("--newer-than", type=span, metavar="SPAN", help="Enqueued at most so long ago."),
@@ -188,7 +188,7 @@ def _show(family: Family, row: Job, columns: dict[str, Any], audit: list[dict[st
 @deciding_options(filter_options, "[JOB]...")
 @click.pass_obj
 def cancel(invocation: Invocation, /, **given: Any) -> ExitCode:
-    """Cancel JOBs, or all that match: who waits is over, who runs is asked to stop."""
+    """Cancel JOBs, or all that match: what waits is over, what runs is asked to stop."""
     return _decide(invocation, Verb.CANCEL, _OPEN, **given)
 
 

@@ -45,7 +45,7 @@ def hw(
 ) -> None:
     """Show processors, memory and GPUs of each host, as its supervisor saw them last.
 
-    A host whose supervisor says nothing more is marked stale: its figures are those of then.
+    A host is marked stale when its supervisor says nothing more: its figures are those of then.
     """
     stale_s = effective_settings().stale_heartbeat_s
     with operators_connection(invocation) as connection:

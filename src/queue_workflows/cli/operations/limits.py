@@ -1,4 +1,4 @@
-"""`qwf limits`: how many jobs may hold a key at once, who holds it, and changing that while all runs."""
+"""`qwf limits`: how many jobs may hold a key at once, which hold it, and changing that while all runs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def limits() -> None:
 def list_(
     invocation: Invocation, *, keys: tuple[str, ...], limit: int, after: str, rates: bool, as_json: bool
 ) -> None:
-    """Show keys and patterns: the cap, who holds slots, how many wait."""
+    """Show keys and patterns: the cap, which jobs hold slots, how many wait."""
     with operators_connection(invocation) as connection:
         if rates:
             list_rates(connection, keys, limit=limit, after=after, as_json=as_json)
@@ -84,7 +84,7 @@ def set_(
 ) -> None:
     """Let at most CAP jobs hold KEY at once, 0 closes it; or, with --rate, say how fast it may be used.
 
-    Who holds a slot keeps it, also where the cap is lowered; what a higher cap has room for starts at once.
+    What holds a slot keeps it, also where the cap is lowered; what a higher cap has room for starts at once.
     """
     if (most is None) == (per_s is None):
         raise click.UsageError("give a CAP or a --rate, one of them at a time")

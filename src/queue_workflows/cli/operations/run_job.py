@@ -93,7 +93,7 @@ def run_job(
     if run is None and (shares or in_workspace):
         raise click.UsageError("--share and --in-workspace are for a --workspace")
     if not IS_LINUX:
-        raise ConfigurationError("run-job needs Linux, whose kernel keeps a command's processes together")
+        raise ConfigurationError("run-job needs Linux: its kernel keeps a command's processes together")
     if not sees_us():
         raise ConfigurationError(
             "run-job finds a command's processes in /proc, which is not that of this PID namespace",
@@ -118,8 +118,8 @@ def take_locks(
 ) -> list[int]:
     """The descriptors of all the locks, within one `wait_s` for them together.
 
-    Who waits for one holds no other: so no two commands wait for each other, and no lock is held for longer
-    than the command may take.
+    A command that waits for one holds no other: so no two commands wait for each other, and no lock is held
+    for longer than the command may take.
     """
     locks = [HostLock(name, deadline_s=deadline_s, note=f"run-job {program}") for name in sorted(set(names))]
     say = {lock: _said_once(lock) for lock in locks}
@@ -144,8 +144,8 @@ def _said_once(lock: HostLock) -> Callable[[float], None]:
     def say(_waited_s: float) -> None:
         if not said:
             said.append(lock.name)
-            who = lock.holder() or "another process"
-            click.echo(f"qwf: waiting for the lock {lock.name!r}, which {who} holds", err=True)
+            holder = lock.holder() or "another process"
+            click.echo(f"qwf: waiting for the lock {lock.name!r}, which {holder} holds", err=True)
 
     return say
 

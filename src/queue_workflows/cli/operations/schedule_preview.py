@@ -35,7 +35,7 @@ _YEARS: Final = (1900, 9000)
 
 @dataclass(frozen=True)
 class _Asked:
-    """Whose ticks, and after when."""
+    """The schedule, and the time after which its ticks are shown."""
 
     cron: str
     timezone: str

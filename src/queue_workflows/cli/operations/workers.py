@@ -1,4 +1,4 @@
-"""`qwf workers`: who works, and telling them to pause, to go off, to go on."""
+"""`qwf workers`: which workers there are, and telling them to pause, to go off, to go on."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _wanted(one: Standing) -> str:
 
 
 def told_of(wish: WorkerControl) -> str:
-    """Of whom what is asked, by whom, until when and why; in a sentence."""
+    """What is asked of which workers, on which account, until when and why; in a sentence."""
     return f"{_scope(wish.host_label, wish.queue)} is {_asked(wish)}"
 
 

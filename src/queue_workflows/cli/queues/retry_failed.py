@@ -24,7 +24,7 @@ from queue_workflows.states import JobStatus
 @click.option(
     "--error",
     metavar="TEXT",
-    help="Whose last error, `TYPE: MESSAGE`, has this in it.",
+    help="Last error, `TYPE: MESSAGE`, contains this.",
 )
 @click.option("--all", "everything", is_flag=True, help="Whatever failed.")
 @click.option("--dry-run", is_flag=True, help="Say what it would be, change nothing.")
@@ -45,7 +45,7 @@ def retry_failed(
     reason: str | None,
     **how: Any,
 ) -> ExitCode:
-    """Run failed ingest jobs again: a new generation each, with no failures yet; who and why is kept.
+    """Run failed ingest jobs again: a new generation each, with no failures yet; actor and reason are kept.
 
     They go in pages of 500 that are committed one by one, oldest first; an interruption says how many.
     Each is retried once, however soon it fails again. Nodes of workflows are for `qwf run retry`.

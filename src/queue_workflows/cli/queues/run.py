@@ -66,7 +66,7 @@ def run(
 ) -> ExitCode:
     """Work on QUEUE and show how it goes; at the end a table of what became of its jobs meanwhile.
 
-    It ends with 1 if jobs failed or wait to be tried again, whoever ran them, or were put aside as nobody
+    It ends with 1 if jobs failed or wait to be tried again, wherever they ran, or were put aside as no worker
     knows their task. A worker that dies is replaced. Ctrl-C lets the current jobs finish within the grace, a
     second one does not; a --drain that was stopped so ends with 130.
     """

@@ -42,7 +42,7 @@ from queue_workflows.states import JobStatus, WorkerState
 def stats(
     invocation: Invocation, *, name: str | None, since: float, watch: bool, every: float, as_json: bool
 ) -> None:
-    """Show what waits, runs and ended on each queue, how fast, and who works there.
+    """Show what waits, runs and ended on each queue, how fast, and which workers are there.
 
     Counts stop at 100,000, shown with a +, so that looking is cheap however much is stored.
     """
@@ -111,7 +111,7 @@ def _count(one: QueueStats, name: str, count: int) -> str:
 
 
 def _workers(one: QueueStats) -> str:
-    """Who lives, by what they do; silence last."""
+    """The workers that live, by what they do; silent ones last."""
     parts = [f"{one.workers[state]} {state}" for state in WorkerState if one.workers[state]]
     if one.silent_workers:
         parts.append(f"{one.silent_workers} silent")

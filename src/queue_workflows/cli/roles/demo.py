@@ -49,8 +49,8 @@ def demo(invocation: Invocation, yes: bool, as_json: bool) -> ExitCode:
 
     Migrates the database and starts the film in one transaction with a row of its own; a supervisor with an
     orchestrator, a scheduler and workers makes it, asks you whether to publish it, and stops. Then the run is
-    drawn, and who did what when. Without a database it starts an embedded Postgres in .qwf/. May be run as
-    often as you like; it refuses a database in which others work.
+    drawn, and which worker did what when. Without a database it starts an embedded Postgres in .qwf/. May be
+    run as often as you like; it refuses a database in which others work.
     """
     terminal = stdout_terminal()
     say: Callable[[str], None] = lambda line: click.echo(line, err=as_json)  # noqa: E731
@@ -123,8 +123,8 @@ def _bar(row: Row) -> Bar:
     """A parked job is at it from the beginning: nobody has to come for it."""
     is_parked = row.worker is None and row.status != JobStatus.SKIPPED
     started = row.created_at if is_parked else row.started_at
-    who = row.worker or ("nobody: parked" if is_parked else row.status)
-    return Bar(row.name, row.status, who, row.created_at, started, row.finished_at, is_parked)
+    worker = row.worker or ("nobody: parked" if is_parked else row.status)
+    return Bar(row.name, row.status, worker, row.created_at, started, row.finished_at, is_parked)
 
 
 def _film(outcome: Outcome) -> Iterator[str]:

@@ -60,7 +60,7 @@ def janitor(
     from queue_workflows.roles.janitor.process import ROLE, run_janitor, run_reaper
 
     if as_json and not (once or dry_run):
-        raise click.UsageError("--json goes with --once or --dry-run: who runs on has a log")
+        raise click.UsageError("--json goes with --once or --dry-run: a janitor that runs on has a log")
     log_to_stderr(debug=invocation.debug)
     if reap is not None:
         return run_reaper(*reap)

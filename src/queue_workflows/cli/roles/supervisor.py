@@ -1,4 +1,4 @@
-"""`qwf supervisor`: the workers of a machine below one process, and who works beside them if asked."""
+"""`qwf supervisor`: the workers of a machine below one process, and other roles beside them if asked."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def supervisor(
 
 
 def _on_devices(each: EachDevice | None, settings: Settings) -> EachDevice | None:
-    """With the devices that are there now; to have none is not what whoever asked for them meant."""
+    """With the devices that are there now; to have none is not what was asked for."""
     if each is None:
         return None
     return replace(each, devices=tuple(find_devices(settings.hw_tool_timeout_s, os.environ)))

@@ -56,7 +56,7 @@ def up(invocation: Invocation, *, workers: Workers) -> ExitCode:
     """Migrate the database, then run an orchestrator, a scheduler and workers until Ctrl-C; for development.
 
     Without a database of yours an embedded one is started in .qwf/. The log of all goes to stdout, each line
-    with who says it. The first Ctrl-C lets running jobs finish within the grace, the second does not.
+    with its role. The first Ctrl-C lets running jobs finish within the grace, the second does not.
     """
     run_as_child_if_pid1()
     bound_to_launcher()
@@ -104,7 +104,7 @@ def _next(invocation: Invocation) -> str:
     return f"""in another terminal:
   {qwf} run start film.yaml --watch   a workflow, from a file or by name, drawn while it runs
   {qwf} run list                      the runs, and what became of them
-  {qwf} queue stats                   what waits on each queue, and who works there
+  {qwf} queue stats                   what waits on each queue, and which workers
   {qwf} workers list                  the workers; pause one, or switch it off"""
 
 

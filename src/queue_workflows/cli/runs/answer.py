@@ -10,7 +10,13 @@ import click
 import psycopg
 
 from queue_workflows.cli import Invocation
-from queue_workflows.cli.shared.operator import json_option, operators_connection, print_json, say, whoever
+from queue_workflows.cli.shared.operator import (
+    asking_user,
+    json_option,
+    operators_connection,
+    print_json,
+    say,
+)
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.cli.shared.values import mapping_in, mapping_of
 from queue_workflows.engine.runs.verbs import asked_node, submit_input
@@ -22,7 +28,12 @@ from queue_workflows.workflow.document.nodes import InputNode
 @click.argument("node")
 @click.argument("answer", metavar="[JSON]", required=False)
 @click.option("--file", metavar="FILE", help="The answer, as JSON or YAML; - is standard input.")
-@click.option("--by", default=whoever, metavar="NAME", help="Who answers.  [default: USER@HOST]")
+@click.option(
+    "--by",
+    default=asking_user,
+    metavar="NAME",
+    help="Your name, for the record.  [default: USER@HOST]",
+)
 @json_option
 @click.pass_obj
 def submit(
@@ -64,7 +75,7 @@ def _from_terminal(connection: psycopg.Connection[Any], run_id: Any, node: str) 
 
 
 def ask(node: InputNode) -> dict[str, Any]:
-    """Put the node's question to whoever sits at the terminal, property by property."""
+    """Put the node's question to the person at the terminal, property by property."""
     if node.prompt:
         click.echo(node.prompt, err=True)
     if node.answer_schema is None:

@@ -121,7 +121,7 @@ def _note(line: RunLine) -> str:
 @json_option
 @click.pass_obj
 def show(invocation: Invocation, *, run_name: str, every: bool, ascii_only: bool, as_json: bool) -> None:
-    """Draw RUN: its nodes with their states, attempts, times, and who runs what.
+    """Draw RUN: its nodes with their states, attempts, times, and what runs where.
 
     RUN is an id, or its first eight digits or more. Of more than 60 nodes, those that are alike share a row.
     """

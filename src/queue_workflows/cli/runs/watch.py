@@ -1,4 +1,4 @@
-"""`qwf run watch` and `qwf run start --watch`: a run drawn live, or told line by line to whoever reads."""
+"""`qwf run watch` and `qwf run start --watch`: a run drawn live, or told line by line to what reads it."""
 
 from __future__ import annotations
 

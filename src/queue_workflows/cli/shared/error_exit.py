@@ -57,7 +57,7 @@ def wait_for_no_thread(status: int) -> None:
     """Let this process end with its status though a thread that a job left behind may never end.
 
     The interpreter waits for every thread that is no daemon, for ever; and an OpenTelemetry SDK, at its end,
-    for whoever takes what it still has to send.
+    for what takes the rest that it has to send.
     """
     left = [each for each in threading.enumerate() if each is not threading.main_thread() and not each.daemon]
     if left or is_configured():

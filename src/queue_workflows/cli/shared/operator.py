@@ -1,4 +1,4 @@
-"""What the operators' commands share: a connection, who is asking, and how an answer is printed."""
+"""What the operators' commands share: a connection, the user that is asking, and how an answer is printed."""
 
 from __future__ import annotations
 
@@ -55,10 +55,13 @@ def json_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def audit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Who and why, for the audit log."""
+    """The account and the reason, for the audit log."""
     with_reason = click.option("--reason", metavar="TEXT", help="Why, for the audit log and for colleagues.")
     with_actor = click.option(
-        "--actor", default=whoever, metavar="NAME", help="Who asks, for the audit log.  [default: USER@HOST]"
+        "--actor",
+        default=asking_user,
+        metavar="NAME",
+        help="Your name, for the audit log.  [default: USER@HOST]",
     )
     return with_reason(with_actor(command))
 
@@ -83,8 +86,8 @@ def deciding_options(
     return decorated
 
 
-def whoever() -> str:
-    """Who asks, as far as the machine knows."""
+def asking_user() -> str:
+    """The user that asks, as far as the machine knows."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # an account without a name, as containers have them
@@ -107,7 +110,7 @@ def confirm(question: str, *, yes: bool) -> bool:
 
 
 def print_json(value: Any) -> None:
-    """For machines: times in ISO 8601 with their zone. A line at a time, as whoever reads may go away."""
+    """For machines: times in ISO 8601 with their zone. A line at a time, as what reads may go away."""
     for line in json.dumps(value, indent=2, default=plain, ensure_ascii=False).split("\n"):
         click.echo(line)
 

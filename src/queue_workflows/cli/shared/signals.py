@@ -25,7 +25,7 @@ class Stops:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             self._take(signal.SIGTERM, self._terminate)
-            # Whoever started us deaf to Ctrl-C (`nohup`, a shell's `&`) wants us to stay so.
+            # A process that started us deaf to Ctrl-C (`nohup`, a shell's `&`) wants us to stay so.
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
                 self._take(signal.SIGINT, self._interrupt)
         return self
