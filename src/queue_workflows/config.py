@@ -289,7 +289,7 @@ def keep_directory() -> None:
 
 
 def resolve_dsn(argument: str | None = None) -> DsnChoice:
-    """Which database, and who said so.
+    """Which database, and which source named it.
 
     The direct DSN only counts if it comes from the same layer as the DSN or a stronger one: else it was
     written for another database than the one that is used.

@@ -1,8 +1,8 @@
 """Opens a directory that a setting names, unless another account decides where its path leads.
 
-A path means what its components mean, and whoever may replace one of them may send us anywhere: root to
-`/etc` by a link, a holder of a lock to a directory in which others remove it. So a path is walked from `/`,
-each component opened in the one before it:
+A path means what its components mean, and an account that may replace one of them may send us anywhere:
+root to `/etc` by a link, a holder of a lock to a directory in which others remove it. So a path is walked
+from `/`, each component opened in the one before it:
 
     component    is refused                                                       else
     link         if it is another user's                                          what it leads to is judged
@@ -61,7 +61,7 @@ def check_directory(path: Path, use: Use) -> None:
 
 
 def open_directory(path: Path, use: Use, *, make: bool = False) -> int:
-    """A descriptor to open other files in, of a directory whose path nobody else can change.
+    """A descriptor to open other files in, of a directory with a path that nobody else can change.
 
     `OSError` for what any path may suffer from; what is missing is made if `make` says so.
     """

@@ -64,7 +64,7 @@ _pieces: Final[Callable[[object, int], Iterable[str]] | None] = _maker and _make
 
 
 def is_storable(moment: datetime) -> bool:
-    """Whether a point in time can be stored, and read back by whoever has whatever time zone."""
+    """Whether a point in time can be stored, and read back in whatever time zone."""
     return YEARS[0] <= moment.year <= YEARS[1]
 
 

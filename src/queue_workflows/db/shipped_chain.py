@@ -1,7 +1,8 @@
 """The engine's chain as it ships, and whether a database is at its head: told without Alembic.
 
 To load Alembic and every revision is a quarter of what a process costs to start, and all but the first start
-after a deploy finds the schema at the head. Who is told that it is not asks `db.migrations`, which knows why.
+after a deploy finds the schema at the head. A caller told that it is not asks `db.migrations`, which
+knows why.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def chain_directory() -> Path:
 
 
 def engine_versions() -> Path:
-    """Where the engine's revisions lie, each in a file whose name begins with its id."""
+    """Where the engine's revisions lie, each in a file with a name that begins with its id."""
     return chain_directory() / "engine" / "versions"
 
 

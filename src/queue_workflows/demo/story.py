@@ -46,7 +46,7 @@ LOOK_EVERY_S: Final = 0.1
 
 @dataclass(frozen=True)
 class Stage:
-    """Where the story is told: a line, the run as it is at the moment, and a question to whoever watches.
+    """Where the story is told: a line, the run as it is at the moment, and a question to the viewer.
 
     `ask` gets the node and the seconds until it expires; None is no answer.
     """
@@ -231,7 +231,7 @@ def _watch(database: Database, made: _Made, workers: crew.Crew, stage: Stage) ->
 
 
 def _ask(database: Database, made: _Made, seen: RunOverview, node: NodeOverview, stage: Stage) -> None:
-    """Have the node answered; who does not answer in time is told by how the run ends."""
+    """Have the node answered; a question not answered in time shows in how the run ends."""
     left_s = (node.due_at - seen.at).total_seconds() if node.due_at else PATIENCE_S
     with database.engine.connect() as connection:
         asked = asked_node(made.run, node.id, conn=connection)

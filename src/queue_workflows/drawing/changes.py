@@ -50,7 +50,7 @@ def _told_of(node: NodeOverview) -> tuple[object, ...]:
 
 
 def _counted(run: RunOverview) -> tuple[int, int]:
-    """Of a run whose nodes are only counted: how many hundredths of them are over, and how many failed."""
+    """Of a run with only counts of its nodes: how many hundredths of them are over, and how many failed."""
     failed, total = run.counts.get("failed", 0), sum(run.counts.values())
     return (100 * (run.counts.get("over", 0) + failed) // total if total else 0), failed
 

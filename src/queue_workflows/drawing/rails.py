@@ -27,14 +27,14 @@ _JOINTS: Final = {
 
 
 class Rail(NamedTuple):
-    """One line of rails: before a row, whose place is at MARK, or between two rows."""
+    """One line of rails: before a row, with its place at MARK, or between two rows."""
 
     text: str
     row: str | None
 
 
 def reduced(parents: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """The same order with fewer edges: none to a child that is reached through another one as well."""
+    """An equal order with fewer edges: none to a child that is reached through another one as well."""
     order = _topological(parents)
     place = {row: number for number, row in enumerate(order)}
     # The set of all above a row, as the bits of a number.

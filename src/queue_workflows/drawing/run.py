@@ -47,7 +47,7 @@ LOOKS: Final[Mapping[str, Look]] = {
 }
 # What a parked node is called that waits for no answer.
 _PARKED: Final = {"wait": "pausing", "workflow": "child run"}
-# What somebody who looks at a large run came for; never folded away.
+# What a user looks for in a large run; never folded away.
 _TELLING: Final = frozenset({"failed", "running", "active", "awaiting_input"})
 
 
@@ -63,7 +63,7 @@ def draw(run: RunOverview, terminal: Terminal, *, most_rows: int | None = MOST_R
 
 
 def draw_within(run: RunOverview, terminal: Terminal, height: int) -> list[str]:
-    """The same in so many lines at the most: folded further and further, and cut in the end."""
+    """The run in so many lines at the most: folded further and further, and cut in the end."""
     for most_rows in (MOST_ROWS, MOST_ROWS // 2, MOST_ROWS // 4, MOST_ROWS // 8):
         lines = draw(run, terminal, most_rows=most_rows)
         if len(lines) <= height:

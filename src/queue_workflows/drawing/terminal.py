@@ -42,7 +42,7 @@ class Terminal:
         return click.style(text, **style) if self.colour and style and text else text
 
     def glyphs(self, text: str) -> str:
-        """The same in the characters that can be shown."""
+        """The text in the characters that can be shown."""
         return text if self.unicode else text.translate(_IN_ASCII).encode("ascii", "replace").decode("ascii")
 
     def cut(self, text: str, columns: int | None) -> str:

@@ -1,4 +1,4 @@
-"""What ran when, and who ran it: a bar a job, below one another on one scale of time."""
+"""What ran when, and what ran it: a bar a job, below one another on one scale of time."""
 
 from __future__ import annotations
 

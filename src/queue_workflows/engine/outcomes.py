@@ -1,7 +1,7 @@
 """How one attempt of a job ends: what its function may raise to say so, and what the executor makes of it.
 
-`Skip`, `Discard` and `RetryAfter` are the function's own verdict. The outcomes are plain data for whoever
-writes the end of the attempt; none of them has touched the database.
+`Skip`, `Discard` and `RetryAfter` are the function's own verdict. The outcomes are plain data for the code
+that writes the end of the attempt; none of them has touched the database.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ UNOBSERVED: Final = Unobserved()
 
 
 class _Observed(Unobserved):
-    """The same in a span that is current for its function, and timed."""
+    """One job that runs in a span that is current for its function, and is timed."""
 
     def __init__(self, job: ClaimedJob, counts: Instruments | None) -> None:
         self._job = job
@@ -129,7 +129,7 @@ def processing(job: ClaimedJob) -> Unobserved:
 
 
 def cut_short(ends: Iterable[tuple[Unobserved, Outcome]], *, within_s: float) -> None:
-    """Have it exported how jobs end whose process ends with them."""
+    """Export how these jobs end, as their process ends with them."""
     for observed, outcome in ends:
         observed.cut_short(outcome)
     flush(within_s)
@@ -137,7 +137,7 @@ def cut_short(ends: Iterable[tuple[Unobserved, Outcome]], *, within_s: float) ->
 
 @contextmanager
 def dispatching(run: LockedRun) -> Iterator[LockedRun]:
-    """Around a batch of a run's events; with a span, the run whose jobs come from this."""
+    """Around a batch of a run's events: the run, with the batch's span, if any, as its traceparent."""
     with spans.dispatching(run.workflow, run.traceparent, {RUN: str(run.id)}) as traced:
         yield run if traced.traceparent is None else replace(run, traceparent=traced.traceparent)
 
@@ -155,7 +155,7 @@ def count_claimed(jobs: Sequence[ClaimedJob]) -> None:
 
 
 def count_ended(queue: str, endings: Sequence[Ending], accepted: Mapping[int, JobStatus]) -> None:
-    """A batch of ends, and what the jobs became whose end was accepted."""
+    """A batch of ends; `accepted` has what each job became if its end was accepted."""
     if is_silent() or (counts := instruments()) is None:
         return
     family = JobFamily.NODE if queue in RESERVED_QUEUES else JobFamily.INGEST
@@ -171,7 +171,7 @@ def count_held(claimed: Sequence[ClaimedJob], count: int) -> None:
 
 
 def count_lost(queues: Iterable[str], family: JobFamily) -> None:
-    """Attempts that were taken from workers whose lease lapsed, by their queues."""
+    """Attempts that were taken from workers after their lease had lapsed, by their queues."""
     if is_silent() or (counts := instruments()) is None:
         return
     for queue, count in Counter(queues).items():

@@ -1,4 +1,4 @@
-"""What becomes of jobs and runs, for who waits for them or works on them."""
+"""What becomes of jobs and runs, for callers that wait for them or work on them."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Models that stay loaded between jobs, and who should run what needs them."""
+"""Models that stay loaded between jobs, and which workers should run the jobs that need them."""

@@ -1,13 +1,14 @@
 """Which jobs a worker prefers because of what it has loaded, and for how long it may.
 
 Preferring is passing others by. A worker that has done so for `max_wait_s` then takes the oldest job, of
-whatever model, and loads that; then it may prefer again. So whoever has become the oldest waits for no longer
+whatever model, and loads that; then it may prefer again. So a job that has become the oldest waits no longer
 than that and the job that a worker is at, however many workers there are and however many jobs for models
 that are loaded: each of them either takes it, or passes it and remembers since when.
 
-Each priority has a clock of its own, as a job of another one passes nobody that it might not. Only who has
-taken the oldest and may do it stops a clock, and who has seen that nothing waits stops all. A worker that has
-just begun does not know whom those before it have passed, and takes the oldest of each priority first.
+Each priority has a clock of its own, as a job of another one passes nobody that it might not. Only a worker
+that has taken the oldest and may do it stops a clock, and one that has seen that nothing waits stops all. One
+that has just begun does not know what those before it have passed, and takes the oldest of each priority
+first.
 
 What counts is the time of passing and not that of waiting: under a backlog every job has waited for long, and
 each worker would load a model for every job when it is needed least.
@@ -39,7 +40,7 @@ class Affinity:
 
     @property
     def is_passing(self) -> bool:
-        """Whether there may be somebody whom it has passed."""
+        """Whether there may be a job that it has passed."""
         return bool(self._passing_since)
 
     def preference(self, now: float) -> Preference:
@@ -62,7 +63,7 @@ class Affinity:
             self._forgotten = priority, since
 
     def put_aside(self) -> None:
-        """The job that was given last cannot run here: whoever was passed waits still."""
+        """The job that was given last cannot run here: a job that was passed waits still."""
         if self._forgotten is not None:
             priority, since = self._forgotten
             self._passing_since[priority], self._forgotten = since, None
@@ -72,5 +73,5 @@ class Affinity:
         self._passing_since = dict.fromkeys(PRIORITIES, -inf)
 
     def nothing_waits(self) -> None:
-        """Nobody is left whom it has passed."""
+        """No job is left that it has passed."""
         self._passing_since.clear()

@@ -17,7 +17,7 @@ CUDA_ORDER: Final = "CUDA_DEVICE_ORDER"
 
 
 def find_devices(timeout_s: float, environ: Mapping[str, str]) -> list[Device]:
-    """Those of this machine that are ours to use, or an error that says why there are none."""
+    """The devices of this machine that are ours to use, or an error that says why there are none."""
     seen = DeviceReader(timeout_s).look()
     ours = usable(seen.found, environ)
     if not ours:
@@ -74,7 +74,7 @@ def _number(device: Device) -> int | None:
 def _left(
     devices: Sequence[Device], told: str | None, number: Callable[[Device], int | None]
 ) -> list[Device]:
-    """Those that a variable names, in its order; as in CUDA, the first that fits nothing ends the list."""
+    """The devices that a variable names, in its order; as in CUDA, the first unknown one ends the list."""
     if told is None:
         return list(devices)
     left: list[Device] = []

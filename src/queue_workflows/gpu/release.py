@@ -9,7 +9,7 @@ worker started there would fail for want of memory, job after job. So a device c
 evidence of a look that began after the worker's whole tree had ended. Silence of the tool is no evidence, and
 a look that never ends is waited for only so long.
 
-A device whose memory was never told has none to prove: there the end of the tree has to do.
+A device of which no memory was ever told has none to prove: there the end of the tree has to do.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ NO_BOUNDS: Final = Bounds(0.0, 0)
 def prove(
     device: Device, left_by: Occupancy, sight: Sight, *, since: float, now: float, bounds: Bounds
 ) -> tuple[Proof, str]:
-    """How it stands with a device whose worker's tree had ended at `since`, and why it is not free."""
+    """How it stands with a device after its worker's tree had ended at `since`, and why it is not free."""
     seen = sight.devices.get(device.id)
     is_fresh = sight.asked_at >= since
     if is_fresh and seen is not None and _is_back(seen, left_by, bounds):

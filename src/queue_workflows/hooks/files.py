@@ -1,4 +1,4 @@
-"""The files that a hook left: a walk that stays beneath a directory whose owner may change it meanwhile.
+"""The files that a hook left: a walk that stays beneath a directory that its owner may change meanwhile.
 
 Every directory and file is opened by name in the directory above it, never through a link, and judged by what
 was opened. So whatever is swapped between a look and an open, nothing outside is read, and nothing blocks.
@@ -219,7 +219,7 @@ class _Walk:
 
 
 def _digest(opened: int, size: int) -> tuple[str, int]:
-    """The checksum of as much as the file had when it was opened: who still writes it must not hold us up."""
+    """The checksum of as much as the file had when opened: one that still grows must not hold us up."""
     digest, read = hashlib.sha256(), 0
     while read < size and (block := os.read(opened, min(_BLOCK, size - read))):
         digest.update(block)

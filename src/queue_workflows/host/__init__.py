@@ -1,1 +1,1 @@
-"""This machine: the timer that ends a stuck process, who starts whom, and how a process tree ends."""
+"""This machine: the timer that ends a stuck process, how processes start each other, and how a tree ends."""

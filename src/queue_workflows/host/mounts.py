@@ -43,7 +43,7 @@ def mount_of(descriptor: int) -> tuple[int, str]:
 
 
 def _kind_at(path: str, mounts: Iterable[tuple[str, str]]) -> str:
-    """That of the innermost mount; of several on one place the last one hides the others."""
+    """The kind of the innermost mount; of several on one place the last one hides the others."""
     deepest, kind = "", ""
     for place, its_kind in mounts:
         inside = place.rstrip("/") + "/"

@@ -22,7 +22,7 @@ class ServiceManager:
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str] = os.environ) -> Self:
-        """As our service manager said it; taken out, because it is not meant for our children."""
+        """Take what our service manager said out of the environment: it is not meant for our children."""
         address = environ.pop("NOTIFY_SOCKET", "")
         microseconds = environ.pop("WATCHDOG_USEC", "")
         meant = environ.pop("WATCHDOG_PID", "") or str(os.getpid())

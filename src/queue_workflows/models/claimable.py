@@ -56,7 +56,7 @@ class Claimable:
     at_most_once: Mapped[bool] = mapped_column(server_default=text("false"))
     # The generation in which that function has begun; only of jobs that begin at most once.
     begun_generation: Mapped[int | None] = mapped_column(Integer)
-    # The worker's incarnation; kept after the end to say who ran it, empty while nobody holds the row.
+    # The worker's incarnation; kept after the end to say what ran it, empty while nobody holds the row.
     claimed_by: Mapped[str | None]
     # Not indexed, so that renewals stay HOT.
     lease_expires_at: Mapped[datetime | None]
@@ -64,13 +64,13 @@ class Claimable:
     stall_timeout_s: Mapped[float | None] = mapped_column(Float(53))
     # Stored, not enforced: neither the claim nor a worker goes by it.
     host_lock: Mapped[str | None]
-    # Who claims the job takes a slot of this key, as far as the key has a cap.
+    # A worker that claims the job takes a slot of this key, as far as the key has a cap.
     limit_key: Mapped[str | None]
     progress: Mapped[dict[str, Any] | None]
     # One bounded, redacted entry per failed attempt.
     errors: Mapped[list[Any]] = mapped_column(JSONB(none_as_null=True), server_default=text("'[]'::jsonb"))
     cancel_requested_at: Mapped[datetime | None]
-    # W3C trace context of whoever enqueued.
+    # W3C trace context of the code that enqueued it.
     traceparent: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     # Start of the current or last attempt.
@@ -79,7 +79,7 @@ class Claimable:
 
 
 def claimable_constraints(statuses: tuple[JobStatus, ...]) -> tuple[CheckConstraint, ...]:
-    """What a job row must look like in each status, whoever writes it."""
+    """What a job row must look like in each status, whatever writes it."""
     terminal = one_of("status", _TERMINAL)
     return (
         CheckConstraint(one_of("status", statuses), name="status"),

@@ -18,7 +18,7 @@ class HostHardware(Base):
 
     host_label: Mapped[str] = mapped_column(primary_key=True)
     reading: Mapped[dict[str, Any]]
-    # How often its supervisor looks, so that who reads it knows when it is late.
+    # How often its supervisor looks, so that a reader knows when it is late.
     every_s: Mapped[float] = mapped_column(Float(53))
     sampled_at: Mapped[datetime] = mapped_column(server_default=func.now())
 

@@ -66,9 +66,9 @@ class Binary(Base):
     provider: Mapped[str | None]
     overrides: Mapped[dict[str, Any]] = mapped_column(server_default=text("'{}'::jsonb"))
     error: Mapped[str | None]
-    # Who may install it, in order; NULL is whoever can.
+    # The providers that may install it, in order; NULL is any that can.
     bin_providers: Mapped[str | None]
-    # The fence of whoever installs it, as jobs have one.
+    # The fence of the worker that installs it, as jobs have one.
     attempt: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     claimed_by: Mapped[str | None]
     lease_expires_at: Mapped[datetime | None]

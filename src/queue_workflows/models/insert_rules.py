@@ -1,6 +1,6 @@
 """What may be inserted into the tables of jobs, runs and answers: by table and column, what breaks a rule.
 
-Whoever inserts a row gets to see the column and the words beside it.
+An insert that is refused shows the column and the words beside it.
 """
 
 from __future__ import annotations

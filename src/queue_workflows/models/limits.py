@@ -54,7 +54,7 @@ class LimitSlot(Base):
 
     limit_key: Mapped[str] = mapped_column(primary_key=True)
     slot: Mapped[int] = mapped_column(Integer, primary_key=True)
-    # The fence of who holds it, or held it last.
+    # The fence of the attempt that holds it, or held it last.
     job_family: Mapped[str]
     job_id: Mapped[int]
     attempt: Mapped[int] = mapped_column(Integer)
@@ -93,7 +93,7 @@ class RateLimit(Base):
     refilled_at: Mapped[datetime] = mapped_column(server_default=func.now())
     # A server asked everybody to wait until then.
     blocked_until: Mapped[datetime | None]
-    # Who set the rule; None where a pattern or a job's code gave it.
+    # The actor that set the rule; None where a pattern or a job's code gave it.
     updated_by: Mapped[str | None]
     reason: Mapped[str | None]
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())

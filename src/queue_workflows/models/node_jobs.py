@@ -93,7 +93,7 @@ class WorkflowNodeJob(Claimable, Base):
             postgresql_where=text("COALESCE(status = 'queued' AND queue = 'hooks', false)"),
         ),
         *_warm_indexes(),
-        # Who waits for an answer, and whose time is up.
+        # Jobs that wait for an answer, by when their time is up.
         Index(
             "ix_workflow_node_jobs_awaiting",
             "expires_at",
@@ -129,7 +129,7 @@ class WorkflowDispatchEvent(Base):
         ),
         # Drained per run, in order of id; never read by id > cursor.
         Index("ix_workflow_dispatch_events_run", "run_id", "id"),
-        # Whose hooks are to be called.
+        # Ends of runs for which hooks are to be called.
         Index(
             "ix_workflow_dispatch_events_finished",
             "next_try_at",

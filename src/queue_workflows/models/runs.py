@@ -37,7 +37,7 @@ class WorkflowRun(Base):
     depth: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
     # Step barrier of hook pipelines.
     current_step: Mapped[int | None] = mapped_column(SmallInteger)
-    # For hook pipelines, whose jobs read each other's files: the host of the first claim.
+    # For hook pipelines, where jobs read each other's files: the host of the first claim.
     pinned_host: Mapped[str | None]
     seal_requested_at: Mapped[datetime | None]
     dedupe_key: Mapped[str | None]
@@ -53,7 +53,7 @@ class WorkflowRun(Base):
     stopping: Mapped[str | None]
     cancel_requested_at: Mapped[datetime | None]
     cancel_reason: Mapped[str | None]
-    # W3C trace context of whoever started the run.
+    # W3C trace context of the code that started the run.
     traceparent: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     started_at: Mapped[datetime | None]

@@ -58,7 +58,7 @@ class Schedule(Base):
     next_tick_at: Mapped[datetime | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     updated_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    # The host app whose code declares it, which version of that, and how long a scheduler vouches for it.
+    # The host app that declares it in code, which version of that, and how long a scheduler vouches for it.
     declared_by: Mapped[str | None]
     declaration: Mapped[str | None]
     declared_until: Mapped[datetime | None]

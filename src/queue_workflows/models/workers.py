@@ -1,4 +1,4 @@
-"""Workers as they see themselves, as the operator wants them, and what was done to them by whom."""
+"""Workers as they see themselves, as the operator wants them, and what each actor did to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class WorkerHeartbeat(Base):
     queue: Mapped[str]
     pid: Mapped[int] = mapped_column(Integer)
     state: Mapped[str] = mapped_column(server_default=WorkerState.STARTING.value)
-    # Why, where the state needs a word (what quarantined it, who parked it).
+    # Why, where the state needs a word (what quarantined or parked it).
     state_reason: Mapped[str | None]
     # Ids are numbered per family, so that one alone names two jobs.
     current_job_family: Mapped[str | None]
@@ -43,7 +43,7 @@ class WorkerHeartbeat(Base):
     control_version: Mapped[int] = mapped_column(server_default=text("0"))
     started_at: Mapped[datetime] = mapped_column(server_default=func.now())
     last_seen: Mapped[datetime] = mapped_column(server_default=func.now())
-    # Set by whoever found the beat too old; cleared by a fresh beat.
+    # Set by the process that found the beat too old; cleared by a fresh beat.
     last_flagged_dead_at: Mapped[datetime | None]
 
     __table_args__ = (
@@ -74,8 +74,8 @@ class WorkerControl(Base):
 class WorkerControlClock(Base):
     """The version of the last change of worker_control, a removal too; one row, or none before the first.
 
-    Whoever changes worker_control locks it first, so that versions are committed in their order and a reader
-    who sees one has seen all before it.
+    Every change of worker_control locks it first, so that versions are committed in their order and a reader
+    that sees one has seen all before it.
     """
 
     __tablename__ = "worker_control_clock"
@@ -87,7 +87,7 @@ class WorkerControlClock(Base):
 
 
 class AuditLog(Base):
-    """Who cancelled, retried, paused, switched off or raised a limit; when; why."""
+    """An operator's cancel, retry, pause, switch-off or raised limit: its actor, its time, its reason."""
 
     __tablename__ = "audit_log"
 

@@ -1,4 +1,4 @@
-"""What operators did: who, when, why; written by the statements that did it, read here."""
+"""What operators did, with name, time and reason; written by the statements that did it, read here."""
 
 from __future__ import annotations
 

@@ -118,11 +118,11 @@ class PruningRepository:
         return len(self._sql.rows(STRIP_INGEST, self._times))
 
     def standing_runs(self, run_ids: Collection[uuid.UUID]) -> dict[uuid.UUID, bool]:
-        """Those of these runs that are there, and whether each is to go."""
+        """Which of these runs are there, and whether each is to go."""
         rows = self._sql.rows(STANDING_RUNS, {**self._times, "run_ids": list(run_ids)})
         return {row[0]: row[1] for row in rows}
 
     def standing_ingest(self, job_ids: Collection[int]) -> dict[tuple[int, datetime], bool]:
-        """Those of these ingest jobs that are there, by when they were made, and whether each is to go."""
+        """Which of these ingest jobs are there, by when they were made, and whether each is to go."""
         rows = self._sql.rows(STANDING_INGEST, {**self._times, "job_ids": list(job_ids)})
         return {(job_id, created_at): is_old for job_id, created_at, is_old in rows}

@@ -13,7 +13,7 @@ LOOK_EVERY_S: Final = 0.2
 
 @dataclass(frozen=True)
 class Awaited:
-    """Who is not there yet, and who is not waited for because nothing was heard of it for too long."""
+    """The workers that are not there yet, and those not waited for as they were silent for too long."""
 
     behind: tuple[Standing, ...]
     silent: tuple[Standing, ...]
@@ -29,7 +29,7 @@ def await_obedience(
     sleep: Callable[[float], None],
     tell: Callable[[Awaited], None] = lambda _: None,
 ) -> Awaited:
-    """Look until all who are heard of obey, or the time is over; `tell` hears of each change on the way."""
+    """Look until all that are heard of obey, or the time is over; `tell` hears of each change on the way."""
     until = now() + timeout_s
     told: list[tuple[str, Obedience]] | None = None
     while True:

@@ -18,7 +18,7 @@ _RETRY_S: Final = 0.5
 
 
 class RoleConnection:
-    """One connection; after an outage whoever asks for it next gets another."""
+    """One connection of a role; after an outage the next caller gets another."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RoleConnection:
 
     @property
     def obstacle(self) -> str | None:
-        """For a probe."""
+        """What keeps this role from its work, for a probe; None if nothing does."""
         return "the database is away" if self.is_cut_off else None
 
     def connected(self) -> psycopg.Connection[Any]:
@@ -65,7 +65,7 @@ class RoleConnection:
         self._wait(_RETRY_S * (0.5 + self._rng.random()))
 
     def cut_if_unanswered(self, after_s: float) -> None:
-        """From another thread: let go of a server that gives no answer, as a network may swallow them all."""
+        """Let go, from another thread, of a server that gives no answer: a network may swallow them all."""
         self._line.cut_if_unanswered(after_s)
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ class ExecInheritance:
         self.take()
 
     def take(self) -> None:
-        """As they are at this moment."""
+        """Note what an exec would inherit at this moment."""
         self._directory: str | None = None
         with suppress(OSError):
             self._directory = os.getcwd()
@@ -33,7 +33,7 @@ class ExecInheritance:
         os.umask(self._mask)
 
     def restore(self) -> None:
-        """As far as a process may: a limit that was lowered for good stays so."""
+        """Restore what was noted as far as a process may: a limit that was lowered for good stays so."""
         for number, (soft, _) in self._limits.items():
             with suppress(OSError, ValueError):
                 _, hard = resource.getrlimit(number)

@@ -33,7 +33,7 @@ class HeartbeatPipe:
         self._since = self._looked_at = now
 
     def handed_over(self) -> None:
-        """The child has its end."""
+        """Close our copy of the child's end: the child has it."""
         os.close(self.fd)
 
     def judge(self, now: float) -> str | None:
@@ -50,7 +50,7 @@ class HeartbeatPipe:
         return f"no sign of life within {self._first_s:g} s" if silence > self._first_s else None
 
     def close(self) -> None:
-        """The child has ended."""
+        """Close the pipe: the child has ended."""
         os.close(self._pipe)
 
 
@@ -58,7 +58,7 @@ class HeartbeatPipe:
 def told(
     is_fine: Callable[[], bool], see_to: Callable[[], object], environ: MutableMapping[str, str] = os.environ
 ) -> Iterator[None]:
-    """Meanwhile `see_to` it each second that nothing is stuck, and tell the supervisor, if there is one."""
+    """Call `see_to` each second meanwhile, so that nothing is stuck, and tell the supervisor, if any."""
     given = environ.pop(PIPE, "")
     pipe = int(given) if given.isdecimal() else None
     if pipe is not None:

@@ -1,4 +1,4 @@
-"""Who a worker is: one incarnation of one process, so that a reused name or pid inherits nothing."""
+"""What a worker is: one incarnation of one process, so that a reused name or pid inherits nothing."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Identity:
         return cls(host_label, queue, incarnation, os.getpid(), jobs_done, schema, number)
 
     def hand_on(self, jobs_done: int, environ: MutableMapping[str, str] = os.environ) -> None:
-        """Before this process executes itself anew: to its supervisor, and in its counts, it is the same."""
+        """Keep this identity when the process executes itself anew: to supervisor and counts it is one."""
         environ[INCARNATION] = self.incarnation
         environ[JOBS_DONE] = str(jobs_done)
         environ[SCHEMA] = self.schema

@@ -87,11 +87,11 @@ class Waiter:
         self._selector.register(fileno, selectors.EVENT_READ, call)
 
     def forget(self, fileno: int) -> None:
-        """Watch a descriptor no more; before it is closed."""
+        """Watch a descriptor no more; to be called before it is closed."""
         self._selector.unregister(fileno)
 
     def wait(self, seconds: float) -> None:
-        """Wait for so long at most, then call whoever is due."""
+        """Wait for so long at most, then make the calls that are due."""
         due = [key.data for key, _ in self._selector.select(seconds)]
         self._bell.answer()
         for call in due:

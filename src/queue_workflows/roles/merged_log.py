@@ -1,4 +1,4 @@
-"""The output of several children as one log: whole lines, each with the name of who said it in front."""
+"""The output of several children as one log: whole lines, each with the name of its child in front."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Final, Self
 from queue_workflows.db.listen.join_thread import INTERRUPT, Wakeup
 
 _CHUNK: Final = 65_536
-# Longer lines are broken, so that nobody fills our memory who never ends one.
+# Longer lines are broken, so that a child that never ends one does not fill our memory.
 LONGEST_LINE: Final = 65_536
 
 

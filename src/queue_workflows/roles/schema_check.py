@@ -20,7 +20,7 @@ def is_as_shipped(connection: psycopg.Connection[Any]) -> bool:
 
 
 def is_ready(database: Database) -> bool:
-    """The same of a database to connect to; False as well where nobody answers."""
+    """Whether the schema of this database is as shipped; False as well where no server answers."""
     try:
         connection = database.connect(autocommit=True)
     except QwfError:
@@ -30,6 +30,6 @@ def is_ready(database: Database) -> bool:
 
 
 def wait_for_schema(database: Database, min_version: int, within_s: float) -> None:
-    """Until the engine's schema is at `min_version`, or the error that says why it will not do."""
+    """Wait until the engine's schema is at `min_version`; raises the error that says why it will not do."""
     if not is_ready(database):
         db.wait_for_schema(min_version, within_s, engine=database.engine)

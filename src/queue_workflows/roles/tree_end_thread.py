@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Sweep(threading.Thread):
-    """Ends one child's tree; `over` is set, and whoever started it rung, when it is through.
+    """Ends one child's tree; `over` is set, and its starter rung, when it is through.
 
     Nobody waits for the child before that, so that its pid stays its own.
     """

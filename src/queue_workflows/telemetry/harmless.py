@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 def harmless(tell: Callable[P, None]) -> Callable[P, None]:
-    """The same function, whose errors are said once each, and no more than that."""
+    """A function that does what `tell` does, but says each of its errors once, and no more than that."""
 
     @wraps(tell)
     def told(*args: P.args, **kwargs: P.kwargs) -> None:

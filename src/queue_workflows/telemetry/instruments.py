@@ -92,7 +92,7 @@ class Instruments:
 
 
 def instruments() -> Instruments | None:
-    """Those of the SDK that is configured now."""
+    """The instruments of the SDK that is configured now."""
     made_by = meter()
     return None if made_by is None else _instruments_of(made_by)
 

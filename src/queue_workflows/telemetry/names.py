@@ -1,7 +1,7 @@
 """Every metric that is exported, with what it means: the one table that docs and dashboards are checked by.
 
 `INSTRUMENTS` are counted by the process that does the work. `FIGURES` are read from the database, by the
-Prometheus endpoint and by orchestrators, and are the same whoever reads them.
+Prometheus endpoint and by orchestrators, and are the same for every reader.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ _silence = _Silence()
 
 
 def settle() -> None:
-    """Decide for this process, whose wiring is done: where nobody listens, nobody is looked for any more."""
+    """Decide for this process, as its wiring is done: where nobody listens, nobody is looked for any more."""
     _silence.is_settled = not is_configured()
 
 

@@ -1,7 +1,7 @@
-"""Spans, and the W3C context that a row carries from who enqueued it to who runs it.
+"""Spans, and the W3C context that a row carries from the process that enqueued it to the one that runs it.
 
-It is W3C's `traceparent`, with its `tracestate` behind a blank where there is one. Who knows the first part
-alone takes the two for no context at all, and runs the job as a trace of its own.
+It is W3C's `traceparent`, with its `tracestate` behind a blank where there is one. A worker that knows only
+the first part takes the two for no context at all, and runs the job as a trace of its own.
 
 Where there is no SDK, what was current all the same is passed on: a service behind a proxy that traces may
 have a context without exporting anything itself.

@@ -31,7 +31,7 @@ Kind = Literal["url", "container", "embedded", "none"]
 
 @dataclass(frozen=True)
 class Choice:
-    """A kind of server; `detail` is its DSN, image or directory of binaries, `source` says who chose it.
+    """A kind of server; `detail` is its DSN, image or directory of binaries, `source` says what chose it.
 
     `passed_over` says why what comes before it in the order was not taken.
     """

@@ -26,7 +26,7 @@ _COMMAND = "-c fsync=off -c full_page_writes=off -c max_connections=300"
 
 @contextmanager
 def shared_container(directory: Path, image: str, engine: str) -> Iterator[str]:
-    """The DSN of the run's container of that image, started by the first who asks."""
+    """The DSN of the run's container of that image, started by the first process that asks."""
     name = image.replace("/", "-").replace(":", "-")
     note, users_path = directory / f"{name}.dsn", directory / f"{name}.users"
     container: Any = None

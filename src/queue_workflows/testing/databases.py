@@ -1,8 +1,8 @@
 """The databases of one test run on a server: a template migrated once, clones of it, and what dead runs left.
 
 Every name holds the run's number and ends in `_test`; nothing else on the server is ever touched. A process
-of a run holds that number as a shared advisory lock for as long as it uses the server, so a run whose lock is
-free is dead, and its databases and roles may go.
+of a run holds that number as a shared advisory lock for as long as it uses the server, so a run with a free
+lock is dead, and its databases and roles may go.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Databases:
         self._admin.execute(sql.SQL("CREATE DATABASE {} TEMPLATE {}").format(*parts))
 
     def drop(self, name: str) -> None:
-        """Drop a database with whoever is still connected to it."""
+        """Drop a database, with all connections to it that are left."""
         self._admin.execute(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name)))
 
     def drop_roles(self) -> None:

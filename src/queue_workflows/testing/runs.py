@@ -77,7 +77,7 @@ def _sweep(parent: Path, mine: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    """Wait until the embedded servers of the directory have stopped, also those whose users were killed."""
+    """Wait until the embedded servers of the directory have stopped, also if their users were killed."""
     for data_dir in directory.glob("pg*"):
         with suppress(OSError, EmbeddedServerError):
             place, _ = settle(data_dir, None, FALLBACK)

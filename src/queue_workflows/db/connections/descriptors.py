@@ -31,8 +31,8 @@ class Descriptors:
 class MarkedSocket:
     """A socket of this process that is connected to nothing, and there to be looked at after each job.
 
-    Who closes all descriptors closes it too. To look at it is one call that keeps the GIL: threads that let
-    go of that after each job of some microseconds would spend as long on handing it around.
+    A job that closes all descriptors closes it too. To look at it is one call that keeps the GIL: threads
+    that let go of that after each job of some microseconds would spend as long on handing it around.
     """
 
     def __init__(self) -> None:

@@ -84,7 +84,7 @@ class Database:
     ) -> Self:
         """Open what argument, `configure()`, environment or file name, else the embedded server.
 
-        Who only looks says so (`creates=False`) and makes no embedded server where there is none yet.
+        `creates=False` is for callers that only look: it makes no embedded server where there is none yet.
         """
         settings = settings or effective_settings()
         choice = resolve_dsn(dsn)
@@ -125,7 +125,7 @@ class Database:
             return route.connect(autocommit=autocommit, hot=hot)
 
     def connect_session(self, *, autocommit: bool = False) -> AskingConnection:
-        """A connection whose session of the server stays its own, past a proxy that keeps none."""
+        """A connection that keeps a server session of its own, past a proxy that keeps none."""
         if not self.can_listen:
             raise SessionsNotKept("QWF_LISTEN is off", advice=PROXY_ADVICE)
         connection = self.connect(autocommit=autocommit, direct=True)

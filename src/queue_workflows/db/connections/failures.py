@@ -31,7 +31,7 @@ from queue_workflows.errors import (
 OLDEST_MAJOR = 15
 # No answer, or none that says more than to ask again: what was asked may have been done or not.
 DATABASE_AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, DatabaseError, OSError)
-# Away, or it refuses what it was asked: for who has to live with the one as with the other.
+# Away, or it refuses what it was asked: for callers that have to live with the one as with the other.
 DATABASE_FAILED: Final = (psycopg.Error, QwfError, OSError)
 PROXY_ADVICE: Final = (
     "behind a transaction-pooling proxy set QWF_DIRECT_DB_URL to the server itself, for LISTEN and migrations"

@@ -65,7 +65,7 @@ class Line(Generic[C]):
             self._cut_if(self._asked_at, after_s)
 
     def cut_if_unanswered(self, after_s: float) -> None:
-        """The same for whatever the server was asked last, however long it is since the question before."""
+        """From any thread: let fail what the server was asked last, if it has not answered for so long."""
         with self._guard:
             if isinstance(self._connection, AskingConnection):
                 self._cut_if(self._connection.waiting_since, after_s)

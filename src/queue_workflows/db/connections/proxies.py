@@ -30,7 +30,7 @@ BEGIN: Final = "BEGIN"
 ROLLBACK: Final = "ROLLBACK"
 NOTIFY: Final = "SELECT pg_notify($1, $2)"
 
-# Hosted poolers say who they are by their host names; PgBouncer usually by its port.
+# Hosted poolers are known by their host names; PgBouncer usually by its port.
 _HOSTED = (
     (r"\.pooler\.supabase\.com$", "Supavisor"),
     (r"-pooler\..*\.neon\.tech$", "Neon's PgBouncer"),

@@ -42,7 +42,7 @@ def _skipped() -> list[Check]:
 
 
 def _check_where(dsn: str | None, settings: Settings, database: Database) -> list[Check]:
-    """Where we go and who said so: known before anything is connected."""
+    """Where we go and which source said so: known before anything is connected."""
     choice = resolve_dsn(dsn)
     shown = redact_dsn(choice.dsn) if choice.dsn is not None else f"in {database.data_dir}"
     found = f"{shown} (from {choice.source})" if choice.dsn is not None else f"{choice.source} {shown}"

@@ -1,4 +1,4 @@
-"""The data directory of the embedded server: made whole or not at all, and whose it is at the moment."""
+"""The data directory of the embedded server: made whole or not at all, and which process holds it."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def server_in(place: Place) -> psutil.Process | None:
 
 
 def forget_stale_pids(place: Place) -> None:
-    """Remove lock files whose pid is a zombie or another process by now: Postgres would not dare."""
+    """Remove lock files with a pid that is a zombie or another process by now: Postgres would not dare."""
     for path in (os.path.join(place.data, "postmaster.pid"), place.socket + ".lock"):
         try:
             if _is_server(place, psutil.Process(_pid_in(path))):

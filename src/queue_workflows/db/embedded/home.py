@@ -37,7 +37,7 @@ _PASSING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno
 
 @dataclass(frozen=True)
 class Account:
-    """Whom the server runs as when that is not ourselves."""
+    """The account that the server runs as when that is not our own."""
 
     name: str
     uid: int
@@ -80,7 +80,7 @@ def cannot(do: str, error: OSError, advice: str = _ELSEWHERE) -> EmbeddedServerE
 
 
 def absent(place: Path) -> EmbeddedSetupError:
-    """There is no embedded database yet, and who asks would only look at it."""
+    """The error for a caller that would only look at an embedded database, where there is none yet."""
     return EmbeddedSetupError(
         f"no database is named, and there is no embedded one in {place} yet",
         advice="`qwf db upgrade` makes it; QWF_DB_URL names a database of your own",
@@ -184,7 +184,7 @@ def _existing_home(data_dir: Path, fallback: Path) -> Path | None:
                 advice="run as root, or name a directory of your own with QWF_DATA_DIR",
             )
         if not Path(said).exists():
-            pointer.unlink()  # whoever deleted the data there wants to start afresh
+            pointer.unlink()  # the data there was deleted to start afresh
         elif said != str(elsewhere):
             raise EmbeddedSetupError(
                 f"{data_dir} was moved or copied; the data of its embedded Postgres is in {said}",
@@ -218,7 +218,7 @@ def _said_by(pointer: Path) -> str:
 
 
 def user_name(uid: int) -> str:
-    """Who that is, in words."""
+    """The name of a user, or else its number in words."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
@@ -226,7 +226,7 @@ def user_name(uid: int) -> str:
 
 
 def _account(name: str | None, home: Path | None) -> Account | None:
-    """As root: who owns the data already, else the wanted account, else one that exists."""
+    """As root: the account that owns the data already, else the wanted one, else one that exists."""
     if os.geteuid() != 0:
         if name is not None and name != user_name(os.geteuid()):
             raise EmbeddedSetupError(f"only root can run the embedded Postgres as {name}")
@@ -341,7 +341,7 @@ def make_private(directory: Path, account: Account | None) -> None:
 
 
 def refuse_squatted(directory: Path, account: Account | None) -> None:
-    """Whoever made a predictable name first must not serve our clients; nothing there is fine."""
+    """No other account that made a predictable name first may serve our clients; nothing there is fine."""
     uid = account.uid if account else os.geteuid()
     try:
         entry = directory.lstat()

@@ -14,10 +14,10 @@ after `kill -9`, so lock files below the server's home are the whole truth.
                                  │
       stopped ───────────────────┴──────────────> running, keeper waits for users EXCLUSIVE
          ^                                             │ last user gone: released, exited or killed
-         └───── SIGINT (fast shutdown), wait <──── whoever gets users EXCLUSIVE: a leaving user or the keeper
+         └───── SIGINT (fast shutdown), wait <──── whatever gets users EXCLUSIVE: a leaving user or the keeper
 
-A newcomer that meets the stopping server waits for its shared lock and then starts the server afresh. Who
-dies half-way leaves nothing undecided: `initdb` and the keeper inherit the start lock, so it stays held
+A newcomer that meets the stopping server waits for its shared lock and then starts the server afresh. A user
+that dies half-way leaves nothing undecided: `initdb` and the keeper inherit the start lock, so it stays held
 until they are through, also when their user was killed. The keeper ends with its server; and should the
 keeper be killed, Linux stops the server in the same moment (PDEATHSIG), so that a server never outlives
 both its users and its keeper; elsewhere its next user does. Whether a server runs is

@@ -26,7 +26,7 @@ class Wakeup:
     """A pipe to end a poll with: a byte is all that a signal handler may safely write, so it says it all.
 
     It closes when nobody refers to it any more: before, somebody could still ring, by then on a descriptor
-    of others. One whose descriptors a job has closed does nothing any more, for the same reason.
+    of others. Once a job has closed its descriptors it does nothing any more, for the same reason.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Wakeup:
 
     @property
     def writer(self) -> int:
-        """The descriptor to ring by, for who can only write to one."""
+        """The descriptor to ring by, for a caller that can only write to one."""
         return self._writer
 
     def ring(self, what: bytes) -> None:

@@ -1,7 +1,7 @@
 """The LISTEN connection: a loop waits here for work, or for its next poll.
 
-NOTIFY is a hint, never the record; whoever waits here polls as well. What this adds is that the hint is
-seldom missed and that its absence is known.
+NOTIFY is a hint, never the record; each loop that waits here polls as well. What this adds is that the hint
+is seldom missed and that its absence is known.
 
     off         no LISTEN, as the user wants it: poll only
 
@@ -17,8 +17,8 @@ again, and the caller is woken once: it may have missed something.
 
 An idle worker *advertises* its queue by a shared advisory lock on this connection, and writers notify only
 where somebody does. A transaction that inserted before the lock was taken sends nothing and may commit at
-any time after. So with the lock held we keep the next transaction id N that the server would hand out:
-whoever inserted before has a smaller one. As long as `pg_snapshot_xmin(pg_current_snapshot()) < N` such a
+any time after. So with the lock held we keep the next transaction id N that the server would hand out: one
+that inserted before has a smaller id. As long as `pg_snapshot_xmin(pg_current_snapshot()) < N` such a
 transaction may still be running, and the caller must look again; once it is not, one last look sees all of
 them.
 
@@ -190,7 +190,7 @@ class Listener:
 
     def is_wanted(self, queue: str) -> bool:
         """Whether this queue is advertised, or is to be as soon as that can be done."""
-        with self._in_use:  # who takes it back in `absorb` may have done half of that
+        with self._in_use:  # a thread that takes it back in `absorb` may have done half of that
             return queue in self._wanted
 
     def withdraw(self, queue: str) -> None:
@@ -413,18 +413,18 @@ class Listener:
     def _advertise_wanted(self, wire: Wire) -> None:
         for queue in sorted(self._wanted - self._advertised):
             if wire.ask(ADVERTISE, queue) == ("t",):
-                # Asked in a statement after the lock's: whoever inserted before the lock was held is below.
+                # Asked in a statement after the lock's: what inserted before the lock was held is below.
                 self._mark = int(wire.ask(NEXT_TRANSACTION)[0] or 0)
                 # Only now: without the mark nobody would look for those writers.
                 self._advertised.add(queue)
 
     def _withdraw_all(self, wire: Wire) -> None:
-        """Without waiting for the answer: whoever asks next takes that first."""
+        """Withdraw all without waiting for the answers: the next question takes them first."""
         for queue in sorted(self._advertised):
             wire.send(WITHDRAW, queue)
 
     def _settle(self, wire: Wire) -> bool:
-        """Whether everything is advertised and nobody is left who inserted before it was."""
+        """Whether everything is advertised and no transaction is left that inserted before it was."""
         self._advertise_wanted(wire)
         if self._wanted - self._advertised:
             return False

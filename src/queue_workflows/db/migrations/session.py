@@ -5,7 +5,7 @@ sits in a blocking lock call holds a snapshot, and a CREATE INDEX CONCURRENTLY o
 wait for it for ever. The lock dies with its connection, so a killed migration leaves nothing to clean up.
 
 DDL waits for table locks no longer than `lock_timeout`, because everybody else queues behind a waiting DDL
-statement. Who was in the way is asked over a second connection while the statement waits; afterwards nobody
+statement. What was in the way is asked over a second connection while the statement waits; afterwards nobody
 knows.
 """
 
@@ -85,7 +85,7 @@ def connection_to(
 ) -> Iterator[sa.Connection]:
     """A connection to what the caller named: a DSN, an engine, a connection, or what the settings say.
 
-    `inside_transaction` is for those who only look, and leave a transaction of the caller's alone.
+    `inside_transaction` is for a use that only looks, and leaves a transaction of the caller's alone.
     """
     if isinstance(target, sa.Connection):
         if target.in_transaction() and not inside_transaction:
@@ -145,7 +145,7 @@ def _connected(engine: sa.Engine) -> sa.Connection:
 
 @dataclass
 class Watch:
-    """Remembers who was last seen in the way of a backend."""
+    """Remembers what was last seen in the way of a backend."""
 
     pid: int
     every_s: float
@@ -157,7 +157,7 @@ class Watch:
     _done: threading.Event = field(default_factory=threading.Event)
 
     def begin(self, doing: str) -> None:
-        """A new revision begins: who blocked the one before is of no interest."""
+        """A new revision begins: what blocked the one before is of no interest."""
         self.doing, self.blockers = doing, []
         self.is_in_parts = self._has_committed = False
 
@@ -294,7 +294,7 @@ def silent(_thing: Any) -> None:
 
 @dataclass(frozen=True)
 class SessionTerms:
-    """How long to wait for a table lock and for another migration (None: as set), and whom to tell."""
+    """How long to wait for a table lock and for another migration (None: as set), and how to report it."""
 
     lock_timeout_s: float | None = None
     wait_s: float | None = None

@@ -1,4 +1,4 @@
-"""Writes subtitles, for those who do not read the scenes' own language."""
+"""Writes subtitles for viewers with another language than the scenes' own."""
 
 from __future__ import annotations
 

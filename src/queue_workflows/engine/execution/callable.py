@@ -99,5 +99,5 @@ def _check_keywords(parameters: list[Parameter], label: str, offered: frozenset[
 
 
 def _is(kind: Callable[[Any], bool], fn: Any) -> bool:
-    """Whether a function is of a kind, or an object whose `__call__` is."""
+    """Whether a function is of a kind, or is an object with a `__call__` of that kind."""
     return kind(fn) or (not inspect.isroutine(fn) and kind(type(fn).__call__))

@@ -97,7 +97,7 @@ class JobContext(Limited):
     # It has begun, and may go on without its lease while that cannot be renewed.
     survives_outage: bool = False
     _workspaces: tuple[Workspace, ...] = ()
-    # Held until the attempt has to stop; made by the first who sleeps.
+    # Held until the attempt has to stop; made by the first thread that sleeps.
     _running: threading.Lock | None = None
     _own_lock: threading.Lock | None = None
     _making: ClassVar[threading.Lock] = threading.Lock()
@@ -131,7 +131,7 @@ class JobContext(Limited):
 
     @property
     def _lock(self) -> threading.Lock:
-        """Made by the first who needs it, as hardly a short job does."""
+        """A lock made by the first thread that needs it, as hardly a short job does."""
         if self._own_lock is None:
             with self._making:
                 self._own_lock = self._own_lock or threading.Lock()
@@ -184,7 +184,7 @@ class JobContext(Limited):
 
     @property
     def fence(self) -> FenceToken:
-        """The token for your own rows: store it with them, and refuse a write whose token is older.
+        """The token for your own rows: store it with them, and refuse a write with an older token.
 
         A claim may be committed asynchronously; the first use makes it durable (one round trip, so off the
         event loop in async code), or no crash could be told from a second claim with the same number.
@@ -262,7 +262,7 @@ class JobContext(Limited):
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
-        """A logger whose records carry the job's fields."""
+        """A logger that puts the job's fields into its records."""
         fields = {
             "family": self.family,
             "job_id": self.id,
@@ -341,7 +341,7 @@ class JobContext(Limited):
     def close(self) -> None:
         """The function has ended; what its threads still report is not its job's any more."""
         self._closed = True
-        # Who made no lock before that was true will see it; who did is waited for.
+        # A thread that made no lock before that was true will see it; one that did is waited for.
         if self._own_lock is not None:
             with self._own_lock:
                 pass

@@ -1,7 +1,7 @@
 """From how an attempt ended to what becomes of its row: the one function that every end goes through.
 
 The function's own outcome, a watchdog's verdict, a cancel, an operator's `off`, a worker that stops: each is
-an `Outcome` first and an `Ending` by `ending_of`, whoever then writes it.
+an `Outcome` first and an `Ending` by `ending_of`, whatever then writes it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from queue_workflows.repositories.claims.end import Ending, error_entry
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob
 from queue_workflows.states import JobStatus
 
-# How long a job waits whose end was refused for a reason that is not in the job.
+# How long a job waits after its end was refused for a reason that is not in the job.
 _REFUSED_DELAY_S: Final = 60.0
 # An enum's members are dear to look up on a class, and this one is wanted for nearly every job.
 # The kind of the error of a job that would have begun again.
@@ -41,7 +41,7 @@ _made: Final = tuple.__new__
 
 
 def for_good(outcome: Outcome, ctx: JobContext) -> Outcome:
-    """What an attempt comes to whose function has begun and may not begin again: it failed, or it is over."""
+    """What an attempt comes to once its function has begun and may not begin again: it failed, or is over."""
     if not ctx.has_begun_for_good:
         return outcome
     match outcome:
@@ -91,7 +91,7 @@ def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float
 def ending_instead(
     refusal: psycopg.Error | QwfError, job: ClaimedJob, entry: str, *, for_good: bool = False
 ) -> Ending:
-    """What to write of a job that could not begin, or whose end the server refused; `entry` tells why.
+    """What to write of a job that could not begin, or if the server refused its end; `entry` tells why.
 
     What is in the job, its row or what it left, would be so again, and ends it as failed. So does a refusal
     of one that has begun `for_good`.

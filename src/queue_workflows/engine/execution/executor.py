@@ -190,7 +190,7 @@ def _perform_sync(  # noqa: PLR0917 - a context that is run in takes keywords at
     limits: PayloadLimits,
     redactor: Redactor,
 ) -> Outcome:
-    """The same for a function that is no coroutine, which needs no event loop."""
+    """Do the work of a function that is no coroutine, which needs no event loop."""
     observed = processing(job)
     if observed is UNOBSERVED:
         return _outcome_in_thread(job, work, ctx, invoke_context, run, limits, redactor)

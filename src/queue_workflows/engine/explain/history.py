@@ -1,7 +1,7 @@
 """What happened to a job until now: its history, and what it waited for before its last attempt.
 
-Pure, as the rest of `qwf explain`. Everything is from the row, whose errors and past holds are the trace that
-attempts leave, and from the audit log.
+Pure, as the rest of `qwf explain`. Everything is from the row, where attempts leave their errors and past
+holds, and from the audit log.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def held_for(reason: str, key: str | None) -> str:
 
 
 def asked_of(host_label: str, asked: DesiredState, *, past: bool = False) -> str:
-    """What a wish did to whom: the queue, or its workers on one host."""
+    """What a wish did, and what to: the queue, or its workers on one host."""
     be = ("was", "were") if past else ("is", "are")
     whose = f"the queue {be[0]}" if host_label == "*" else f"its workers on {host_label} {be[1]}"
     return f"{whose} {ASKED[asked]}"

@@ -1,4 +1,4 @@
-"""Why a hook does not run whose run belongs to one host."""
+"""Why a hook of a run that belongs to one host does not run."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def _held(there: Circumstances) -> Reason:
 
 
 def _without_binary(there: Circumstances, key: str, data: dict[str, Any]) -> Reason:
-    """It goes on when its program is there; who installs it, or why nobody could."""
+    """The job goes on when its program is there; which worker installs it, or why none could."""
     (host_label, name), binary = waited_for(key), there.binary
     why = "nobody has installed it yet"
     if binary is not None:

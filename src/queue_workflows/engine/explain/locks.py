@@ -1,4 +1,4 @@
-"""Why a job waits for a lock of its machine, and who has it."""
+"""Why a job waits for a lock of its machine, and what holds it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _NAMED = 5
 
 
 def cannot_load(model: str | None) -> str:
-    """Why a job is on hold whose model no worker that claimed it could load."""
+    """Why a job is on hold if no worker that claimed it could load its model."""
     return (
         f"no worker that claimed it can load the model {model!r}: start one whose registrar knows it and"
         " whose budget has room for it, it then runs at once"

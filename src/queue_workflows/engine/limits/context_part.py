@@ -93,7 +93,7 @@ class Limited(ABC):
     def penalize(
         self, key: str, seconds: float, *, per_s: float | None = None, burst: float | None = None
     ) -> None:
-        """Let nobody take from a key's bucket for so long, as its server asked; also those who wait now."""
+        """Let no job, not even a waiting one, take from a key's bucket for so long, as its server asked."""
         refuse_in_event_loop("ctx.penalize", "await ctx.penalize_async(…)")
         self._reach().errands.run(self, self._penalizing(key, seconds, per_s, burst))
 

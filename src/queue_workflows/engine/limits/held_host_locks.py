@@ -5,10 +5,10 @@
                │                                                                               v
                └─held──> on hold, uncounted, `host_lock` and the lock <──────── the next of each queue
                               │                                                   is promoted
-                              └── who put it there tries the lock again each second; after `HELD_S` all may
+                              └── its worker tries the lock again each second; after `HELD_S` every worker may
 
 So a job never waits in a worker, and nobody waits behind it. What frees a lock and is no job (a program of
-this machine) tells nobody, which is what the second look is for. A job whose lock's name begins with
+this machine) tells nobody, which is what the second look is for. A job with a lock name that begins with
 `elsewhere:` is also looked for by workers of other hosts, and taken by one that finds the lock free on its
 own host: see `lock_offers`.
 """
@@ -33,9 +33,9 @@ _log = logging.getLogger(__name__)
 
 J = TypeVar("J", bound=ClaimedJob)
 
-# How long a job waits that nobody fetches; who put it aside does so as soon as the lock is free.
+# How long a job waits unless it is fetched; the worker that put it aside does so once the lock is free.
 HELD_S: Final = 30.0
-# The same for those behind it: one at a time comes out of their hold, by who frees the lock or finds it free.
+# How long the jobs behind it wait: the worker that frees the lock or finds it free lets one out at a time.
 BEHIND_S: Final = 86_400.0
 LOOK_EVERY_S: Final = 1.0
 
@@ -58,7 +58,7 @@ class KeptLocks:
         return bool(self._held)
 
     def take(self, jobs: Iterable[J]) -> list[J]:
-        """Try the lock of each; those whose lock is not to be had now."""
+        """Try the lock of each job; the jobs that cannot have theirs now."""
         return [job for job in jobs if job.host_lock is not None and not self._has(job, job.host_lock)]
 
     def has_of(self, fences: Iterable[Fence]) -> bool:
@@ -75,7 +75,7 @@ class KeptLocks:
 
     @property
     def missed(self) -> bool:
-        """Whether jobs were put aside whose lock may be free by now."""
+        """Whether jobs were put aside for a lock that may be free by now."""
         return bool(self._missed)
 
     def miss(self, keys: Iterable[str]) -> None:
@@ -101,7 +101,7 @@ class KeptLocks:
         return isinstance(found, Free | Absent)
 
     def lock_for(self, job: ClaimedJob, name: str) -> HostLock:
-        """The lock that a job is about to try, with the job's name for who looks."""
+        """The lock that a job is about to try, with a note that names the job."""
         note = f"{job.family}:{job.id}, attempt {job.attempt}"
         return HostLock(name, directory=self._place(), deadline_s=job.timeout_s, note=note)
 

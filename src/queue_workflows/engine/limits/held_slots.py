@@ -14,7 +14,7 @@ class KeptSlots:
     """The slots of each attempt in hand, and the key that it was claimed under, which may have no slot.
 
     Renewed with the leases of the jobs, given back with their ends: what is added here needs no other care.
-    A slot that had to be taken again is known by what it was first: so who opened a window can close it.
+    A slot that had to be taken again is still known by what it was first, so that its window can be closed.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class KeptSlots:
         return bool(self._late)
 
     def pop_late(self) -> list[Slot]:
-        """Those slots, which the end of the attempt may have missed."""
+        """The slots perhaps taken again while their attempt ended, so that its end may have missed them."""
         with self._lock:
             late, self._late = self._late, []
             return late

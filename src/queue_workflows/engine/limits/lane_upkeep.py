@@ -14,7 +14,7 @@ from queue_workflows.repositories.sql.families import BY_NAME, FAMILIES
 
 
 def free_left_by(connection: psycopg.Connection[Any], workers: Iterable[str]) -> None:
-    """Free the slots of workers whose attempts are over, and let others of these keys go on."""
+    """Free the slots that ended attempts of these workers left, and let other jobs of these keys go on."""
     slots = SlotRepository(connection)
     admit(connection, {key for worker in set(workers) for key in slots.free_left_by(worker)})
 
@@ -31,7 +31,7 @@ def admit(connection: psycopg.Connection[Any], keys: Iterable[str]) -> int:
 class LaneWalk:
     """Looks at the lanes in turn, some each time; where it got to is kept between the times.
 
-    It finds what nobody tells: slots whose lease is over, and jobs that went into a lane just as the last
+    It finds what nobody tells: slots with a lapsed lease, and jobs that went into a lane just as the last
     one of it came out.
     """
 
@@ -45,7 +45,7 @@ class LaneWalk:
 
 
 def admit_matching(connection: psycopg.Connection[Any], key_pattern: str) -> int:
-    """The same for all keys that a limit is for, which an operator has changed; how many."""
+    """Let out of the lanes of all keys that match a limit's pattern what there is room for; how many."""
     if not key_pattern.endswith("*"):
         return admit(connection, [key_pattern])
     admitted = 0

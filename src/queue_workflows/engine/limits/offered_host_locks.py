@@ -15,7 +15,7 @@ from queue_workflows.repositories.sql.checks import ELSEWHERE
 
 
 class LockOffers:
-    """Of one worker, which claims what is offered; any of its threads may offer."""
+    """The offers to one worker, which claims them; any of its threads may offer."""
 
     def __init__(self) -> None:
         self._waiting: frozenset[str] = frozenset()

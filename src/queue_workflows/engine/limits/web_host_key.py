@@ -1,4 +1,4 @@
-"""The key of a web host, so that everybody who fetches from it counts against the same limit."""
+"""The key of a web host: every job that fetches from it counts against the same limit."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _address(host: str) -> str | None:
 
 
 def _name(host: str, url: str) -> str:
-    # What looks alike is the same, as for whoever resolves it: full-width letters, the dots of other scripts.
+    # What looks alike is the same, as it is for resolvers: full-width letters, the dots of other scripts.
     folded = unicodedata.normalize("NFKC", host.lower()).replace("\u3002", ".").removesuffix(".")
     labels = [_label(label, url) for label in folded.split(".")]
     name = ".".join(labels)

@@ -1,16 +1,16 @@
 """`with ctx.limit(…)`: a window in which a job holds slots of some keys, and how it waits for them.
 
     open    sorted keys -> ask for a slot of each, all or none -> full? stand in line -> … -> held
-    close   give them back -> wake who stands in line here
+    close   give them back -> wake the jobs in line here
 
-Nobody holds one slot of a window while he waits for another, so no two windows wait for each other; and a
+No job holds one slot of a window while it waits for another, so no two windows wait for each other; and a
 window inside another one may only want keys that sort after those which are held, so nesting does not either.
 A job that has waited for too long is put back: its thread works for nobody meanwhile, and what it holds by
 its own `limit_key` may be what another one waits for.
 
-In one process those who wait stand in line. Whoever wants no more than you do and came before you goes first;
-you may pass who waits for something else. Who is first is woken when a slot is given back here, and looks
-for himself again and again, as it may be given back elsewhere.
+In one process the waiting jobs stand in line. A job goes before a later one if it wants nothing that the
+later one does not want; else the later one may pass it. The first is woken when a slot is given back here,
+and also looks again and again by itself, as a slot may be given back elsewhere.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _AROUND: Final[ContextVar[tuple[str, ...]]] = ContextVar("qwf_windows", default=
 
 
 class Windows:
-    """Those of a worker: the line of who waits here, and what it takes to hold something."""
+    """The windows of a worker: the line of jobs that wait here, and what it takes to hold slots."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Windows:
                 if left_s <= 0:
                     keys = " and ".join(repr(want.key) for want in wants)
                     raise RetryAfter(PUT_BACK_S, f"waited {max_wait_s:g} s for a window of {keys}")
-                # Who is not first is rung for when he is.
+                # A job that is not first is rung for when it becomes first.
                 pause_s = look_s * (0.75 + self.rng.random() / 2) if is_first else LONGEST_STAND_S
                 yield Pause(min(pause_s, left_s), bell)
                 look_s = min(look_s * 2, LONGEST_LOOK_S) if is_first else FIRST_LOOK_S
@@ -113,10 +113,10 @@ class Windows:
         return slots
 
     def closing(self, waiter: Waiter, slots: Sequence[Slot]) -> Procedure[None]:
-        """Give them back, and wake who waits for them here."""
+        """Give the slots back, and wake the jobs that wait for them here."""
         if not slots:
             return
-        # First, so that who renews does not take for lost what was given back.
+        # First, so that the thread that renews does not take for lost what was given back.
         held = self.kept.remove(slots)
         try:
             yield Ask(partial(_free, waiter.job, held))
@@ -125,7 +125,7 @@ class Windows:
 
 
 class Line:
-    """Who waits in this process, in the order in which they came."""
+    """The jobs that wait in this process, in the order in which they came."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -140,7 +140,7 @@ class Line:
             return place
 
     def wake(self, keys: set[str]) -> None:
-        """A slot of these is free: those look for it who are first to want one of them."""
+        """A slot of these keys is free: the jobs that are first to want one of them look for it."""
         with self._lock:
             woken = [
                 place
@@ -151,12 +151,12 @@ class Line:
             place.bell.ring()
 
     def is_first(self, place: Place) -> bool:
-        """Whether nobody came before who wants no more."""
+        """Whether each earlier place wants something that this one does not want."""
         with self._lock:
             return self._is_first(place)
 
     def leave(self, place: Place) -> None:
-        """Those behind move up."""
+        """Leave the line, and ring for the places behind that are first now."""
         with self._lock:
             if self._places.pop(place.number, None) is None:
                 return
@@ -175,7 +175,7 @@ class Line:
 
 
 class Place:
-    """One who waits."""
+    """The place in line of one job that waits."""
 
     def __init__(self, line: Line, number: int, wants: frozenset[tuple[str, int | None]]) -> None:
         self.number = number

@@ -15,7 +15,7 @@ from queue_workflows.engine.execution.context import JobContext, Loading
 from queue_workflows.errors import ModelLoadFailed
 from queue_workflows.gpu.cache import ModelCache
 
-# Why a job is on hold whose model this worker cannot load; the key is the model's name.
+# Why a job is on hold if this worker cannot load its model; the key is the model's name.
 UNKNOWN_MODEL: Final = "model_unknown"
 
 

@@ -58,7 +58,7 @@ class KeptInputs:
 def on_resolved_inputs(
     work: Work, job: ClaimedNodeJob, ask: Ask, host: HostRefs | None, kept: KeptInputs | None = None
 ) -> Work:
-    """The work, to be called with a job whose references are resolved; reads only if they need rows."""
+    """The work, which then gets the job with its references resolved; reads only if they need rows."""
     if not job.inputs:
         return work
     index = None if job.map_index < 0 else job.map_index

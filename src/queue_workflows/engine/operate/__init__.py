@@ -1,6 +1,6 @@
 """Operators' verbs over many rows, page by page, each page one short transaction.
 
 `many_jobs` and `many_runs` cancel and retry what a filter matches, `import_file` enqueues from a file or a
-pipe, whose lines `piped_lines` reads. A verb that is interrupted has done whole pages. Begin with
+pipe, and `piped_lines` reads the lines of a pipe. A verb that is interrupted has done whole pages. Begin with
 `many_jobs`.
 """

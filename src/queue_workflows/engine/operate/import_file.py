@@ -2,7 +2,7 @@
 
     lines -> rows, each checked -> a batch is on its way -> meanwhile the next one is read -> its answers
 
-A batch is one statement, so it is there as a whole or not at all, and whoever repeats an import that ended
+A batch is one statement, so it is there as a whole or not at all, and repeating an import that ended
 early adds what is missing, as far as jobs have a `dedupe_key`. Nothing is kept of a line once it is sent.
 """
 
@@ -235,8 +235,8 @@ def batches_of(
 ) -> Iterator[Batch]:
     """Rows in batches; what is refused goes to `skip`, or ends it all after the batch of what came before.
 
-    A pause ends a batch, be it empty: who feeds a pipe slowly sees the jobs soon, and nobody who has
-    something else to do is kept waiting for more.
+    A pause ends a batch, be it empty: the jobs of a slowly fed pipe are seen soon, and a caller that has
+    something else to do is not kept waiting for more.
     """
     batch = Batch()
     try:

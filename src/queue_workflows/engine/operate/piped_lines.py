@@ -1,4 +1,4 @@
-"""Lines out of a pipe, with a word when it pauses: who reads in batches need not wait for a slow writer."""
+"""Lines out of a pipe, with a word when it pauses: a reader of batches need not wait for a slow writer."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ class TaskRegistry:
         return decorate
 
     def find(self, name: str) -> Work | None:
-        """How to run jobs of a task; None if nobody here knows it, and the job waits for who does."""
+        """How to run jobs of a task; None if it is unknown here: its jobs wait for a worker that knows it."""
         known = self._known.get(name)
         return None if known is None else known[1]
 

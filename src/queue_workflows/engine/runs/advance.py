@@ -87,7 +87,7 @@ class Advancing:
         self._expansions: list[tuple[str, int]] = []
         self._written: dict[str, Counters] = {}
         self._stopped: set[str] = set()
-        # Statements whose rows nobody wants; they go together, at the end or before what they write is read.
+        # Statements with unused rows; they go together, at the end or before what they write is read.
         self._unsent: list[Callable[[], None]] = []
         self._cancel_reason: str | None = None
         self.has_put_off = self.has_ended = False
@@ -122,7 +122,7 @@ class Advancing:
             statement()
 
     def _send_now(self) -> None:
-        """The same before something is read that it writes."""
+        """Send what is unsent in a pipeline of its own, before something is read that it writes."""
         if self._unsent:
             with self._desk.connection.pipeline():
                 self.send()
@@ -321,7 +321,7 @@ class Advancing:
         return ended
 
     def _insert_part(self, opening: Opening) -> list[Event]:
-        """Insert a part of a list, or a job whose number has to be known."""
+        """Insert a part of a list, or a job of which the number has to be known."""
         node, part = opening.node, self._jobs(opening)
         try:
             opened = self._desk.jobs.open_many(part)

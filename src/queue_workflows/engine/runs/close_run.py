@@ -14,12 +14,12 @@ from queue_workflows.states import RunStatus
 from queue_workflows.workflow.document.load import Document
 from queue_workflows.workflow.references.references import paths_in, resolve
 
-# The kind of error of a run whose nodes did well and whose outputs cannot be had.
+# The kind of error of a run with nodes that did well and outputs that cannot be had.
 OUTPUTS: Final = "outputs"
 
 
 def end_of(desk: DispatchTools, run: LockedRun, over: RunStatus, document: Document) -> RunEnd:
-    """How a locked run ended, whose nodes are written."""
+    """How a locked run ended; its nodes are written already."""
     if over is RunStatus.COMPLETED:
         return _completed(desk, run, document)
     return RunEnd(over, error=_failure(desk, run) if over is RunStatus.FAILED else None)
@@ -61,7 +61,7 @@ def tell_parent(desk: DispatchTools, run: LockedRun, end: RunEnd) -> None:
 
 
 def give_up(desk: DispatchTools, run: LockedRun, *, reason: str | None) -> None:
-    """Cancel a locked run whose document cannot be read, so that nobody can say what its nodes are."""
+    """Cancel a locked run that has an unreadable document, so that nobody can say what its nodes are."""
     desk.events.stop(run.id, desk.nodes.active(run.id), reason or "its document cannot be read")
     end = RunEnd(RunStatus.CANCELLED)
     tell_parent(desk, run, end)

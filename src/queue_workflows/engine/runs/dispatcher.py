@@ -1,8 +1,8 @@
 """Advances runs: finds those that have something to do, and acts on the outbox of one at a time.
 
-Any number of dispatchers may do this at once. A run belongs to whoever has its row locked, for one batch; the
-others pass it by and take the next one. Nothing is remembered between two batches but what saves reading it
-again, so one that is killed is missed by nobody: its transaction never happened.
+Any number of dispatchers may do this at once. A run belongs to the one that has its row locked, for one
+batch; the others pass it by and take the next one. Nothing is remembered between two batches but what saves
+reading it again, so one that is killed is missed by nobody: its transaction never happened.
 
 A batch that fails is tried event by event, and one that still fails is put off, for longer each time, and at
 last put aside with its error. The run's other events go on, and so do other runs.
@@ -90,10 +90,10 @@ class Dispatcher:
     def turn(self, go_on: Callable[[], bool] = lambda: True, *, woken: Woken = Woken.NOT) -> int:
         """Give each run that has something to do one batch, in turn; how many did something.
 
-        `go_on` is asked between two runs. Who was `woken` was so most likely by the run that moved last, if
-        only one did: that is tried before anything is looked for. If it moves and the wake was the only one
-        nothing else is looked for at once: whoever wrote for another run alone has sent a wake of his own.
-        Who wrote for several in one transaction has sent one for all, so that the caller comes again by
+        `go_on` is asked between two runs. A caller that was `woken` was so most likely by the run that moved
+        last, if only one did: that is tried before anything is looked for. If it moves and the wake was the
+        only one, nothing else is looked for at once: a writer for another run alone has sent its own wake. A
+        writer for several in one transaction has sent one for all, so that the caller comes again by
         `looks_at`, woken or not.
         """
         last, self._last, self._has_more = self._last, None, False
@@ -188,7 +188,7 @@ class Dispatcher:
         return found or compiled(self._repository.spec(run.id), run.spec_hash)
 
     def _too_late(self, run: LockedRun, events: list[TakenEvent]) -> None:
-        """Events of a run that is over mean nothing any more; who answered one of its nodes is told."""
+        """Events of a run that is over mean nothing any more; the sender of an answer to a node is told."""
         parking = Parking(self._desk, run, None)
         for event in events:
             if event.kind == "input_submitted":

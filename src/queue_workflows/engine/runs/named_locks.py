@@ -27,7 +27,7 @@ def names_of(
     scope: Mapping[str, Any],
     host: HostRefs | None,
 ) -> Mapping[int | None, Names]:
-    """Those of the jobs of a part, by their index; nothing for a node whose jobs hold nothing."""
+    """The names for the jobs of a part, by their index; empty for a node with jobs that hold nothing."""
     if not isinstance(node, TaskNode) or (node.host_lock is None and node.exclusive is None):
         return {}
     roots = {path.root for value in (node.host_lock, node.exclusive) for path in paths_in(value)}

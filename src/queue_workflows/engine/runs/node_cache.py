@@ -1,6 +1,6 @@
 """The node rows of runs that moved last, kept from batch to batch, so that the next one need not read them.
 
-Whoever writes nodes of a run writes the run's row in the same transaction. So where that row is still the one
+Every transaction that writes nodes of a run writes the run's row too. So where that row is still the one
 that our own last batch left, its nodes are as we know them; else they are forgotten.
 """
 
@@ -29,7 +29,7 @@ class KeptNodes:
         self._nodes = 0
 
     def take(self, run_id: uuid.UUID, version: str) -> Known:
-        """The nodes of a run whose row is of this version; none where another one has written it since."""
+        """The nodes of a run if its row is of this version; none if others have written it since."""
         was, known = self._kept.pop(run_id, (version, {}))
         self._nodes -= len(known)
         return known if was == version else {}

@@ -1,4 +1,4 @@
-"""What becomes of a node whose time has come: skipped, broken, or opened with the jobs that execute it.
+"""What becomes of a node when its time has come: skipped, broken, or opened with the jobs that execute it.
 
 Its conditions are resolved here, its inputs when it executes. An element of a list is a job, and a long list
 is opened in parts.
@@ -58,7 +58,7 @@ class Opening:
 
     @property
     def part(self) -> Sequence[int | None]:
-        """The indexes of the elements whose jobs are inserted now; of a plain node, the one job it has."""
+        """The indexes of the elements that get their jobs now; of a plain node, the one job it has."""
         if self.elements is None:
             return (None,)
         return range(self.start, min(self.start + ELEMENTS_AT_ONCE, len(self.elements)))

@@ -1,7 +1,7 @@
 """Running a run again that is over: what failed or follows a node, with all finished results kept.
 
-The run's rows are set back in the caller's transaction, so that whoever waits for it after that commit waits
-for its new end. What is ready then is opened by an orchestrator, as any other node.
+The run's rows are set back in the caller's transaction, so that a wait that begins after that commit is for
+the new end. What is ready then is opened by an orchestrator, as any other node.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def retry_run(
 
 
 def go_on_with(run_id: uuid.UUID, *, conn: Handle) -> bool:
-    """Run a child run again whose parent's node is run again; false if it has nothing to go on with.
+    """Run a child run again, as its parent's node is run again; false if it has nothing to go on with.
 
-    Nor has one that somebody holds at this moment: he may be waiting for the parent's row, which we hold.
+    Nor has one that is locked at this moment: its holder may be waiting for the parent's row, which we hold.
     """
     stored = SteeringRepository(conn).stored_unless_held(run_id)
     if stored is None or stored.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
@@ -117,7 +117,7 @@ def _write(
     reason: str | None,
     details: dict[str, Any],
 ) -> None:
-    """Set back the rows of a run whose lock is held."""
+    """Set back the rows of a run that the caller has locked."""
     graph = document.derived(graph_of)
     mapped = [node_id for node_id in reopening.nodes if graph.nodes[node_id].is_mapped]
     WorkflowNodeRepository(conn).write(run_id, reopening.nodes.values(), mapped)

@@ -3,7 +3,7 @@
 cronsim says which times of the wall clock match. The wall clock jumps, so what becomes of these times is
 decided here, as Debian's cron does it:
 
-- An expression whose minute and hour are both given (neither begins with `*`) means times of day: one that a
+- An expression with both minute and hour given (neither begins with `*`) means times of day: one that a
   jump forward leaves out comes at the first instant after the jump, once however many were left out, and one
   that a jump back repeats comes the first time only.
 - Every other expression means intervals: what is left out does not come, and what is repeated comes twice.

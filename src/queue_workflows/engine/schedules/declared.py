@@ -54,12 +54,12 @@ class DeclaredSchedules:
 
     @property
     def digest(self) -> str:
-        """The same for the same words, whoever reckons it."""
+        """A digest of the words, which every process reckons alike."""
         text = json.dumps(self.words, sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def owned_by(self, app: str | None) -> str:
-        """Whose they are: as told, else the package of the wiring, the module `app`."""
+        """The owner of the schedules: as told, else the package of the wiring, the module `app`."""
         if self.owner is not None:
             return self.owner
         return app.partition(".")[0] if app else DEFAULT_OWNER

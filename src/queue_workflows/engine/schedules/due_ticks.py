@@ -46,7 +46,7 @@ class Plan:
 def plan(times: Times, now: datetime) -> Plan:
     """What is due of a schedule at `now`."""
     cron, timezone = times.cron, times.timezone
-    # A sum of a time of a zone whose clock jumps is one of the wall clock's, up to an hour beside the moment.
+    # Adding to a time in a zone with a jumping clock gives wall-clock time, up to an hour beside the moment.
     now = now.astimezone(UTC)
     since = times.since.astimezone(UTC)
     if times.reckoned is not None:
@@ -66,7 +66,7 @@ def plan(times: Times, now: datetime) -> Plan:
 
 
 def begins_at(name: str, tick: datetime, jitter_s: float) -> datetime:
-    """When the job of a tick may begin: later by the same part of the jitter for everybody who asks."""
+    """When the job of a tick may begin: later by the same part of the jitter for every caller."""
     if not jitter_s:
         return tick
     digest = hashlib.sha256(f"{name}\n{int(tick.timestamp())}".encode()).digest()

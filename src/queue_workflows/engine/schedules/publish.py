@@ -64,7 +64,7 @@ class Declaring:
         return EVERY_S
 
     def _tell(self, owner: str, written: list[str], gone: list[str]) -> None:
-        assert self._declared is not None  # noqa: S101 - asked by whoever declares
+        assert self._declared is not None  # noqa: S101 - asked only where schedules are declared
         for name in gone:
             _log.info("schedule %s is not declared by %s any more: it ticks no more", name, owner)
         not_ours = [one["name"] for one in self._declared.words if one["name"] not in written]

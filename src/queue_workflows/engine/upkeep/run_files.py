@@ -125,7 +125,7 @@ def _to_go(
 
 
 def _standing(repository: PruningRepository, names: Collection[str]) -> dict[str, bool]:
-    """Those that the database knows, and whether each is to go."""
+    """The names that the database knows, and whether each is to go."""
     runs = {run_id: name for name in names if (run_id := _run_of(name)) is not None}
     ingest = {job: name for name in names if (job := ingest_job_of(name)) is not None}
     found = {runs[run_id]: old for run_id, old in repository.standing_runs(runs).items()} if runs else {}

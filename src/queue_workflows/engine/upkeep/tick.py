@@ -1,10 +1,10 @@
 """One maintenance tick: promote what is due, take back what lapsed, let out of lanes what has room, now and
-then see to silent workers, and seldom to operators' wishes whose time is over and slots that nobody uses.
+then see to silent workers, and seldom to operators' wishes that have lapsed and to slots that nobody uses.
 
 Every role does it, so that none has to exist; as there may be hundreds of them, a tick with nothing to do is
-one look. Whoever comes first does it for all: the others find the lock taken and come again later. Each
-statement is a transaction of its own, so that nobody who is stopped or cut off between two of them keeps the
-others away.
+one look. The first to come does it for all: the others find the lock taken and come again later. Each
+statement is a transaction of its own, so that a process stopped or cut off between two of them does not keep
+the others away.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def sweep(
 ) -> Swept:
     """One tick on a connection in autocommit; `recovered_s` is how long ago the caller got through again.
 
-    Who keeps `lanes` between the ticks comes to all of them, however many there are.
+    A caller that keeps `lanes` between the ticks comes to all lanes, however many there are.
     """
     longest = max(settings.lease_s, *settings.lease_s_by_queue.values())
     promoted = reclaimed = 0
@@ -96,7 +96,7 @@ def sweep(
 def _see_to_the_silent(
     connection: psycopg.Connection[Any], stale_s: float, recovered_s: float | None
 ) -> None:
-    """Flag who holds jobs and says nothing, for its supervisor to end; forget who has been away for a day.
+    """Flag workers that hold jobs and say nothing, for supervisors to end; forget those away for a day.
 
     After an outage everybody looks silent, and has time to beat again before a word is said.
     """

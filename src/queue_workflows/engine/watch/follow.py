@@ -1,7 +1,7 @@
 """Watching a run until it is over: woken when something changes, looking once a second all the same.
 
-Whoever advances the run or reports progress notifies only because this advertises the run; claims notify
-nobody, so that a node is seen to run up to a second late. An outage of the database is waited out.
+A process that advances the run or reports progress notifies only because this advertises the run; claims
+notify nobody, so that a node is seen to run up to a second late. An outage of the database is waited out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHANNEL: Final = "run_changed"
 LOOK_EVERY_S: Final = 1.0
 # A busy run changes thousands of times a second; nobody can read that.
 LOOK_AT_MOST_EVERY_S: Final = 0.1
-# While somebody who began before we advertised may still write without a word to us.
+# While a writer that began before we advertised may still write without a word to us.
 _SETTLING_S: Final = 0.3
 
 

@@ -1,4 +1,4 @@
-"""One run as a whole: its nodes with what each is at, for whoever looks at it or watches it."""
+"""One run as a whole, to be looked at or watched: its nodes with what each is at."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Elements:
 
     @property
     def ended(self) -> int:
-        """Those that are over, however they ended."""
+        """How many are over, however they ended."""
         return self.completed + self.skipped + self.failed + self.cancelled
 
 

@@ -1,4 +1,4 @@
-"""Waiting for the result of one job or run, for callers who cannot do without it.
+"""Waiting for the result of one job or run, for callers that cannot do without it.
 
 There is no NOTIFY at a job's end: every job would pay for the few that somebody waits for. So this looks, by
 primary key: often at first, then after a tenth of what it has waited, and once a second at the least. The

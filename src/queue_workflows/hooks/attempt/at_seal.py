@@ -9,7 +9,7 @@ from typing import Final
 
 from queue_workflows.hooks.script.process import HookStop
 
-# What a background hook is told whose run has come to its last step's end.
+# What a background hook is told when its run has come to its last step's end.
 SEALED: Final = "the run is sealed"
 # Why one is skipped that had not begun by then.
 NOTHING_LEFT: Final = "its run is sealed: there is nothing left that it could run beside"
@@ -34,12 +34,12 @@ class AtSeal:
                 self._stops.pop(job_id, None)
 
     def jobs(self) -> list[int]:
-        """The jobs whose runs are to be looked at."""
+        """The jobs of the runs that are to be looked at."""
         with self._lock:
             return list(self._stops)
 
     def end(self, jobs: Iterable[int]) -> None:
-        """End the hooks of these jobs, whose runs are sealed."""
+        """End the hooks of these jobs, as their runs are sealed."""
         with self._lock:
             stops = [stop for job_id in jobs if (stop := self._stops.get(job_id)) is not None]
         for stop in stops:

@@ -53,7 +53,7 @@ T = TypeVar("T")
 VERDICTS: Final = (Skip, Discard)
 # How long what a hook printed and left may take to be read and stored after its own timeout.
 _TO_READ_S: Final = 600.0
-# One more than is read, by which who reads it knows that there was more, also after its worker's death.
+# One more than is read, so that a reader knows that there was more, also after its worker's death.
 _KEPT_BYTES: Final = USUAL.total_bytes + 1
 # How many attempts that nobody read are looked for.
 _LOOKED_BACK: Final = 5
@@ -76,7 +76,7 @@ class HookTerms:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What all who read a hook's output share: checksums that are known, and the turn to parse a line."""
+    """What all readers of a hook's output share: checksums that are known, and the turn to parse a line."""
 
     digests: Digests = field(default_factory=Digests)
     turn: threading.Lock = field(default_factory=threading.Lock)
@@ -126,7 +126,7 @@ class HookAttempt:
         if values.timeout_s is not None:
             self._ctx.takes_s = values.timeout_s + terms.grace_s + _TO_READ_S
         if self._job.attempt > 1:
-            # Of the attempt before, whose worker may have been killed with all that would have ended it.
+            # Of the attempt before: its worker may have been killed with all that would have ended it.
             end_orphans()
             self._sweep_what_was_left()
         self._keep_what_was_left()
@@ -222,7 +222,7 @@ class HookAttempt:
             )
 
     def _keep_what_was_left(self) -> None:
-        """What attempts before this one printed whose worker died before it was stored."""
+        """Keep what earlier attempts printed, if their worker died before it was stored."""
         job = self._job
         printed = {attempt: places for attempt, places in self._before() if places.stdout.exists()}
         if not printed:

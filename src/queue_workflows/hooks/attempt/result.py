@@ -8,7 +8,7 @@
     another status, a signal              anything                          tried again, at last failed
     whatever, after its timeout           anything                          the same
     whatever, told to stop                anything                          the same, or what the stop says
-    told to end with its run's last step  as with status 0, whatever its exit; also who was about to be told
+    told to end with its run's last step  as with status 0, whatever its exit; also if about to be told
     a background hook's own timeout       as with status 0: it had its time
     whatever, its output not written      anything                          tried again: its disk may be full
 
@@ -41,7 +41,7 @@ def result_of(
 ) -> dict[str, Any]:
     """What the job returns; raises `Skip`, `Discard` for what is final, and `HookFailed` for another try."""
     had_its_time = ended.stopped == SEALED or (is_background and ended.timed_out)
-    # Whoever catches SIGTERM and exits with 0 has been cut short all the same.
+    # A hook that catches SIGTERM and exits with 0 has been cut short all the same.
     was_cut_short = ended.timed_out or ended.stopped is not None
     if (ended.code != 0 or was_cut_short) and not had_its_time:
         raise HookFailed(label, _how(ended), ended.stderr_tail)

@@ -79,11 +79,11 @@ class HookRunner:
             self._ask(job, lambda conn: HookJobRepository.at(host)(conn).let_go(job, self.knows))
 
     def ending_at_seal(self) -> list[int]:
-        """The jobs whose runs are to be looked at."""
+        """The jobs of the runs that are to be looked at."""
         return self._bench.at_seal.jobs()
 
     def end_at_seal(self, jobs: Iterable[int]) -> None:
-        """End the hooks of these jobs, whose runs are sealed."""
+        """End the hooks of these jobs, as their runs are sealed."""
         self._bench.at_seal.end(jobs)
 
     def _run(

@@ -6,7 +6,7 @@
 
 Storing and processing commit together, so a record that is stored has had its effect. The fence comes last: a
 handler takes as long as it does, and meanwhile the job's row is locked for nobody, its worker's renewals of
-all their leases above all. Whoever has lost the lease by then takes back what the handlers wrote.
+all their leases above all. A worker that has lost the lease by then takes back what the handlers wrote.
 A type that nobody handles is stored like any other.
 """
 
@@ -40,7 +40,7 @@ _SAID: Final = 500
 # How much of an output is one transaction.
 _PART_S: Final = 0.5
 _PART_LINES: Final = 500
-# How often a part is begun whose connection was lost in it each time, or that others were in the way of.
+# How often a part is begun if each time its connection was lost, or others were in the way.
 _TRIES: Final = 10
 # A deadlock, a lock's timeout, a conflict between transactions: the same again may do.
 _IN_THE_WAY: Final = frozenset({"40P01", "55P03", "40001"})
@@ -59,7 +59,7 @@ class Storing:
         clock: Callable[[], float] = time.monotonic,
         digests: Digests | None = None,
     ) -> None:
-        """Who knows the `hook` of the job says so, which saves questions; `digests` save reading."""
+        """A caller that knows the job's `hook` passes it, which saves questions; `digests` save reading."""
         self.counts: Counter[str] = Counter()
         self._fence = fence
         self._hook = hook
@@ -152,7 +152,7 @@ def store_and_process(
 
 
 def keep_what_was_left(conn: psycopg.Connection[Any], fence: Fence, attempt: int, output: HookOutput) -> None:
-    """Keep what an earlier attempt printed whose worker died before all of it was stored.
+    """Keep what an earlier attempt printed if its worker died before all of it was stored.
 
     It is there to be read and has no effect: the attempt that holds the job prints its own.
     """

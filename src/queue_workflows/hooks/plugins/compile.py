@@ -9,7 +9,7 @@
 
 A node depends on the foreground of the step before with `when: all_done`, and since both have a `step` it
 passes at the end of their first attempts. Nobody but the End hooks waits for background hooks. Whether a
-plugin is switched off is for the worker to say, who has its configuration.
+plugin is switched off is for the worker to say, which has its configuration.
 """
 
 from __future__ import annotations

@@ -29,7 +29,10 @@ _FIELDS: Final = frozenset({"type", "name", "bin_name", "bin_providers", "overri
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A program, who may install it, in order, and what each is told of it; `is_exact`: by nobody else."""
+    """A program, the providers that may install it, in order, and what each is told of it.
+
+    With `is_exact` no other provider may install it.
+    """
 
     name: str
     providers: tuple[str, ...]
@@ -38,7 +41,7 @@ class Need:
     is_exact: bool = False
 
     def or_by(self, others: Iterable[Need]) -> Need:
-        """The same program by whoever may install it for one of `others`, too; their own come first."""
+        """This need, with the providers of `others` after its own."""
         providers, overrides = list(self.providers), dict(self.overrides)
         for other in others:
             providers += [provider for provider in other.providers if provider not in providers]
@@ -67,9 +70,9 @@ def needs_of(plugin: Path) -> tuple[Need, ...]:
 
 
 def needs_below(dirs: Iterable[Path | str], *, strict: bool = False) -> dict[str, Need]:
-    """What all plugins of these directories need, each program by whoever may install it for one of them.
+    """What all plugins of these directories need: each program with the providers that any of them allows.
 
-    A plugin whose file is wrong is passed over, unless `strict`: that is its own hooks' affair.
+    A plugin with a wrong file is passed over, unless `strict`: that is its own hooks' affair.
     """
     found: dict[str, Need] = {}
     for plugin in plugins_in(dirs).values():
@@ -85,7 +88,7 @@ def needs_below(dirs: Iterable[Path | str], *, strict: bool = False) -> dict[str
 
 
 def need_of(name: str, providers: object = None, overrides: object = None) -> Need:
-    """A program by itself, from whoever can install it unless that is said; `ValueError` if it is wrong."""
+    """A program by itself, from any provider unless some are named; `ValueError` if it is wrong."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r:.120} is no name of a program")
     given = overrides if overrides is not None else {}

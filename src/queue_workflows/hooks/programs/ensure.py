@@ -1,6 +1,6 @@
 """What a hook needs before it runs: its plugin's programs, found or installed on this machine.
 
-A worker that meets a hook whose program is missing installs it there and then, in the hook's own time. While
+A worker that meets a hook without its program installs that there and then, in the hook's own time. While
 another worker of this machine does, or where nobody could, the hook is put on hold and goes on as soon as the
 program is there.
 """
@@ -31,7 +31,7 @@ from queue_workflows.states import BinaryStatus
 
 # When a hook that waits is looked at again, if nobody promotes it before.
 LOOK_AGAIN_S: Final = 60.0
-# How often who waits for another's installation looks at it.
+# How often a worker that waits for another's installation looks at it.
 _LOOK_S: Final = 0.5
 
 # What the user set a variable to, if anything.
@@ -67,7 +67,7 @@ def ensure(
     """Have these programs on this machine; the first that cannot be had is the answer.
 
     `chosen` says of a variable what the user set it to, which is not looked for. `at_once` tries again what
-    failed a moment ago. With `on_wait` it waits for who installs one at this moment, and says so first.
+    failed a moment ago. With `on_wait` it waits for an installation by another worker, and says so first.
     """
     env: dict[str, str] = {}
     left: list[Need] = []
@@ -161,13 +161,13 @@ def _claim(
 def _wait(
     need: Need, workshop: Installer, known: Binary, on_wait: OnWait
 ) -> tuple[Binary, BinaryFence | None]:
-    """Until who installs it has ended, or has died: then it may be ours."""
+    """Wait until the worker that installs it has ended or died: then it may be ours."""
     fence = None
     if known.status == BinaryStatus.RUNNING:
         on_wait(f"{need.name}: {reason_of(known)}")
     while fence is None and known.status in (BinaryStatus.RUNNING, BinaryStatus.QUEUED):
         time.sleep(_LOOK_S)
-        # What has just failed is not tried again by who waited for it.
+        # What has just failed is not tried again by a worker that waited for it.
         known, fence = workshop.ask(partial(_claim, need, workshop, known, False))
     return known, fence
 

@@ -52,9 +52,9 @@ class Asking(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Installer:
-    """What installing takes: the database (autocommit), this machine, directories, and who starts programs.
+    """What installing takes: the database (autocommit), this machine, directories, and what starts programs.
 
-    `claimed_by` is who claims, `lease_s` for how long without a renewal. As any
+    `claimed_by` names the claiming worker, `lease_s` is how long it claims without a renewal. As any
     hook, a provider is kept from the `dsns` in `environ`, and its words from the `redactor`'s secrets.
     """
 
@@ -76,7 +76,7 @@ class InstallationStopped(QwfError):
 
 
 class InstallationLost(QwfError):
-    """An installation is another's by now, who goes on with it."""
+    """An installation is another worker's by now, which goes on with it."""
 
 
 class Installation:
@@ -112,7 +112,7 @@ class Installation:
 
     def update_and_requeue(self) -> None:
         """Queue it again at once, as nothing is known of it."""
-        # Whoever has taken it over, or has ended it, knows better.
+        # A worker that has taken it over, or has ended it, knows better.
         with suppress(InstallationLost, LeaseLost, psycopg.Error):
             self._write(lambda binaries: binaries.released(self._fence), wakes=True)
 
@@ -123,7 +123,7 @@ class Installation:
             self._renewing.join()
 
     def _write(self, what: Callable[[BinaryRepository], None], *, wakes: bool = False) -> None:
-        """Write its row; `wakes` those who wait for it, in one transaction."""
+        """Write its row; `wakes` the jobs that wait for it, in one transaction."""
 
         def question(connection: psycopg.Connection[Any]) -> None:
             with connection.transaction():

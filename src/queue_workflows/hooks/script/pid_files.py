@@ -30,7 +30,7 @@ _MADE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEX
 def sweep_pid_files(
     directory: Path, *, mark: str, since: float, grace_s: float, beneath: Beneath | None = None
 ) -> tuple[int, ...]:
-    """End whom the directory's pid files name, if it is the script's own; the pids that were ended.
+    """End the processes that the directory's pid files name, if they are the script's own; the pids ended.
 
     `since` is when the script was started, in seconds since the epoch, and `mark` what its processes have in
     their environment. Files that name nobody any more are removed. No link below `beneath` is followed.
@@ -52,7 +52,7 @@ def told_to_the_next(began: Path, *, beneath: Beneath) -> Iterator[None]:
 
 
 def sweep_what_was_left(began: Path, directory: Path, *, beneath: Path, grace_s: float) -> tuple[int, ...]:
-    """As `sweep_pid_files`, for a script whose end nobody saw: its `began` says since when it ran.
+    """As `sweep_pid_files`, for a script that nobody saw end: its `began` says since when it ran.
 
     What bears a mark is not looked for here, as it is ended with its spawner's other orphans.
     """

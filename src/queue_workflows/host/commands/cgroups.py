@@ -1,10 +1,10 @@
 """A cgroup for each command, where the machine lets us make some: all that is in one dies by a single write.
 
-Links from child to parent already tell who belongs to a command (see `trees`). A cgroup adds two things: what
-forks faster than it can be found is killed at once, and what is left when nobody of ours lived to end it is
-found by the next worker here.
+Links from child to parent already tell which processes belong to a command (see `tree_below`). A cgroup adds
+two things: what forks faster than it can be found is killed at once, and what is left when nobody of ours
+lived to end it is found by the next worker here.
 
-    our own cgroup / qwf-{random}  the spawner's; whoever of it lives holds a lock on the directory
+    our own cgroup / qwf-{random}  the spawner's; its live processes hold a lock on the directory
                    / {keeper}      where a keeper puts its command
 
 Nobody else's cgroups are touched: an ordinary user can write only to what was delegated, and for root that
@@ -126,7 +126,7 @@ def _mounted() -> str:
 
 
 def _is_marked(home: str) -> bool:
-    """As systemd marks what it has delegated."""
+    """Whether systemd has marked this cgroup as delegated."""
     for name in ("user.delegate", "trusted.delegate"):
         with suppress(OSError):
             if os.getxattr(home, name) == b"1":
@@ -164,7 +164,7 @@ def _sweep(home: str) -> None:
 
 
 def _remove(path: str) -> None:
-    """With those below it; one in which somebody is still dying stays, for the next sweep."""
+    """Remove a cgroup with those below it; one with a process still dying stays, for the next sweep."""
     with suppress(OSError):
         for entry in list(os.scandir(path)):
             if entry.is_dir(follow_symlinks=False):

@@ -43,7 +43,7 @@ _PROGRAM: Final = (
     "from queue_workflows.host.commands.spawner import main; main(int(control), int(worker))"
 )
 _END_PATIENCE_S: Final = 15.0
-# The kernel queues no more for who does not take it.
+# The kernel queues no more for a process that does not take it.
 _FULL: Final = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS})
 _FULL_S: Final = 0.1
 # How often it is looked after a command that says nothing.
@@ -250,7 +250,7 @@ class _Waiting:
         self._paying = Lock()
 
     def send(self, message: bytes) -> None:
-        """All of it, even if nobody reads it yet."""
+        """Send all of the message, even if nobody reads it yet."""
         rest = memoryview(message)
         while rest:
             try:
@@ -259,7 +259,7 @@ class _Waiting:
                 self._await(select.POLLOUT)
 
     def tell(self, grace_s: float | None) -> None:
-        """Have it ended."""
+        """Have the command ended."""
         self._is_unread()
         with self._paying:
             self._owed = STOP.pack(self._command.grace_s if grace_s is None else grace_s)
@@ -278,7 +278,7 @@ class _Waiting:
                 self._owed = None
 
     def until_it_speaks(self) -> None:
-        """Until there is something to read."""
+        """Wait until there is something to read."""
         self._await(select.POLLIN)
 
     def _await(self, event: int) -> None:
@@ -308,7 +308,7 @@ class _Waiting:
         return self._read_at is None
 
     def _is_overdue(self, asked_at: float | None) -> bool:
-        """Its times begin when a keeper reads of it: it may have been queued for long."""
+        """Whether the command is overdue; its times begin when a keeper reads of it, which may be late."""
         if self._read_at is None:
             return False
         limit = self._command.timeout_s

@@ -61,7 +61,7 @@ class Keeper:
         self._wait = _waiting_for(control, self._woken)
 
     def run(self) -> None:
-        """Until the worker or the spawner is gone, or there is nothing to do for so many keepers."""
+        """Keep commands until the worker or spawner is gone, or so many keepers have too little to do."""
         served, is_busy = 0, False
         while served < _COMMANDS:
             given = self._next(_SOON_S if is_busy else _IDLE_S if served else None)
@@ -246,7 +246,7 @@ class Run:
         return self._report(survivors)
 
     def _wait(self) -> bool:
-        """Until something happens, or it is time; whether the worker is gone."""
+        """Wait until something happens, or it is time; whether the worker is gone."""
         left = None if self._until is None else max(self._until - time.monotonic(), 0.0)
         for descriptor, _ in self._poll.poll(None if left is None else left * 1000 + 1):
             if descriptor in self._pipes:
@@ -275,7 +275,7 @@ class Run:
         return True
 
     def _end(self, grace_s: float) -> None:
-        """SIGTERM to all; whoever is stopped is not woken for it, as it would go on with its work."""
+        """SIGTERM to all; a stopped process is not woken for it, as it would go on with its work."""
         self._ending = True
         self._until = time.monotonic() + grace_s
         if grace_s <= 0:
@@ -349,7 +349,7 @@ class Run:
         return more
 
     def _last(self, descriptor: int) -> None:
-        """What a pipe holds when nobody below is left; a stranger who got hold of it is not waited for."""
+        """Read what a pipe holds when none below is left; a stranger that has it open is not waited for."""
         for _ in range(64):
             if not self._read(descriptor):
                 break
@@ -372,7 +372,7 @@ class Run:
 
 
 def _directory(path: str, beneath: Beneath | None) -> AbstractContextManager[int]:
-    """It, open; without `beneath` whatever the path leads to."""
+    """The directory, open; without `beneath` whatever the path leads to."""
     return directory_beneath(path, beneath=path if beneath is None else beneath)
 
 

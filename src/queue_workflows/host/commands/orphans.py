@@ -1,4 +1,4 @@
-"""Commands whose spawner is gone: who killed a worker, its spawner and its keepers at one moment left them.
+"""Commands without a spawner: the worker, its spawner and its keepers were killed at one moment.
 
 A command bears `{spawner's mark}/command-{its own}`, and its spawner and keepers bear the first part, for as
 long as one of them lives. So a command is nobody's when nobody bears that any more.

@@ -81,8 +81,8 @@ class Capped(Sink):
 class HeadAndTail(Sink):
     """Keeps the beginning and the end, half of the cap each: errors tend to stand at either.
 
-    `last_words` are what its file ends with once it is closed. By its path it is not read again: whose output
-    it is may have put anything there.
+    `last_words` are what its file ends with once it is closed. It is not read again by its path: the command
+    may have put anything there.
     """
 
     last_words: bytes = b""

@@ -140,7 +140,7 @@ class _Second:
         self._timed_out = False
 
     def run(self, warden: int) -> int:
-        """From the command's start to the end of the last that it started; what to end with."""
+        """Attend the command until the last process that it started has ended; the status to end with."""
         os.setsid()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -172,7 +172,7 @@ class _Second:
         )
 
     def _patience(self) -> float:
-        """Until the next moment at which something is to be done unasked."""
+        """How long to wait for the next moment at which something is to be done unasked."""
         at = self._terms.deadline if self._kill_at is None else self._kill_at
         return _LOOK_EVERY_S if at is None else max(0.0, min(_LOOK_EVERY_S, at - clock()))
 
@@ -199,7 +199,7 @@ class _Second:
             self._tell_to_end(number)
 
     def _tell_to_end(self, number: signal.Signals) -> None:
-        """Once to each; also to those that came into being while others were told."""
+        """Signal each process once; also those that came into being while others were told."""
         fresh = [member for member in tree_below.below(os.getpid()) if _key(member) not in self._told]
         tree_below.send(number, fresh)
         self._told |= {_key(member) for member in fresh}
@@ -239,7 +239,7 @@ def _shown(program: str) -> str:
 
 
 def _end_all(reap: Callable[[], object]) -> None:
-    """SIGKILL to all below; who is in uninterruptible sleep is waited for, as it may use what is locked."""
+    """SIGKILL to all below; what is in uninterruptible sleep is waited for, as it may use what is locked."""
     is_said = False
     while survivors := tree_below.kill_all(
         lambda: tree_below.below(os.getpid()), reap, patience_s=_PATIENCE_S

@@ -16,8 +16,8 @@ How nothing is left behind:
 - When the spawner is gone, the kernel tells the keepers (PR_SET_PDEATHSIG), and they do the same. The spawner
   learns so of the worker's end, because a socket may have been inherited by a child that somebody forked.
 - A keeper that is stopped (SIGSTOP) is killed: its command may not outwit its timeout like that.
-- When a keeper is killed, what it kept falls to the spawner, which is a subreaper too and kills whom it has
-  below itself besides keepers.
+- When a keeper is killed, what it kept falls to the spawner, which is a subreaper too and kills all that
+  is below it besides keepers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Spawner:
             prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
     def run(self) -> None:
-        """Until the worker is gone, or closes its end; then nobody is left below this process."""
+        """Serve until the worker is gone, or closes its end; then nothing is left below this process."""
         poll = select.poll()
         poll.register(self._control, 0)  # its end is told unasked
         poll.register(self._news, select.POLLIN)
@@ -146,7 +146,7 @@ def _nothing(*_: object) -> None:
 
 
 def _nobody() -> None:
-    """Whoever has ended is waited for at the next SIGCHLD."""
+    """Reap none: a child that has ended is waited for at the next SIGCHLD."""
 
 
 def _reap_all() -> None:

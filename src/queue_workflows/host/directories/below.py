@@ -1,6 +1,6 @@
 """Directories opened name by name, so that no link on the way leads elsewhere; standard library only.
 
-Whoever may write to a directory may put a link to another in the place of one below it, at any moment. So
+A process that may write to a directory may put a link in the place of a directory below it, at any moment. So
 each is opened in the one above it, and what is done there is done by descriptor.
 """
 
@@ -29,7 +29,7 @@ Beneath: TypeAlias = str | os.PathLike[str] | OpenDirectory
 
 
 def path_of(beneath: Beneath) -> str:
-    """Where it is."""
+    """The path of a directory."""
     return beneath.path if isinstance(beneath, OpenDirectory) else os.fspath(beneath)
 
 

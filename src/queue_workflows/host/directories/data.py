@@ -4,11 +4,11 @@ What runs there is not trusted: it may put links anywhere. So nothing below `bas
 from one open directory to the next, and a link on the way is refused. On the way to `base` a link of ours or
 root's is followed, and one of another user is not (`path_ownership`).
 
-    in use:   a shared flock on the directory itself, by everybody who works there; it ends with its process
+    in use:   a shared flock on the directory itself, by each process that works there; it ends with that
     removed:  the exclusive one, by try only; then renamed into `.removed`, and emptied there
 
-The rename makes a removal one step to everybody else: who comes for the directory a moment later finds none
-and makes another. Who waited for the lock meanwhile compares what it holds with what is at the path.
+The rename makes a removal one step to all others: a process that comes for the directory a moment later finds
+none and makes another. One that waited for the lock compares what it holds with what is at the path.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def hold(base: Path, *names: str, opening: Opening | None = None) -> int:
 def make_usable(directory: Path, *, beneath: Beneath) -> None:
     """Make what is missing of a directory below `beneath`, and take back the rights to what is on the way.
 
-    Whoever worked there may have taken them from us; a link, or what is somebody else's, stays in the way.
+    What worked there may have taken them from us; a link, or what is somebody else's, stays in the way.
     """
     with directory_beneath(directory, beneath=beneath, make=True, opening=usable):
         pass
@@ -208,7 +208,7 @@ def _is_directory(name: str, above: int) -> bool:
 
 
 def _writable(above: int, name: str) -> int:
-    """A directory, opened; whoever worked there may have taken the right to it away, as from a cache.
+    """Open a directory; what worked there may have taken the right to it away, as from a cache.
 
     What is mounted there is somebody else's, and stays as it is.
     """

@@ -123,7 +123,7 @@ def _targets(share: Mapping[str, str | os.PathLike[str]]) -> dict[str, Path]:
 
 
 def _link(held: int, path: Path, link: str, target: Path) -> None:
-    """In one step, so that whoever is at work there finds the link, the former or this one, at any moment."""
+    """Set the link in one step, so that what works there finds it, the former or this, at any moment."""
     try:
         try:
             os.symlink(target, link, dir_fd=held)

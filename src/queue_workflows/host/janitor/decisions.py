@@ -2,11 +2,11 @@
 
 A thing that a job owns outside the database (a deployed server, a device, a port, a directory) has a name,
 and its owner holds the lock of that name for longer than the thing is there. Nobody asks whether an owner is
-well: the kernel frees the lock when it ends, however it ends. So whoever can take the lock knows that there
-is no owner, and while he has it there cannot be one.
+well: the kernel frees the lock when it ends, however it ends. So a process that can take the lock knows that
+there is no owner, and while it has the lock there cannot be one.
 
     discover ──names──> those that match the whole pattern ──the lock of each──┬── held by somebody: live
-                                                                              └── in our hand: an orphan
+                                                                              └── held by us: an orphan
     orphan ──still there?──yes──> teardown ──gone?──yes──> lock file removed, then the lock let go
                  └──no: its owner was in time───────────────^     └──no, raised, too slow: let go, tried later
 
@@ -23,7 +23,7 @@ janitors cannot have one lock, and the second finds the thing gone. What a look 
     is there      cannot be judged, or the      skip, and say why: a doubt never ends anything
                   directory is missing
     is there      any, reaped in vain before    wait for its next try, which comes later each time
-    is not        free for a while              tidy: the lock file is removed, with the lock in our hand
+    is not        free for a while              tidy: the lock file is removed while we hold the lock
     is not        free since a moment ago       leave: somebody may be about to make the thing
     is not        held                          leave, or flag as above
     is not        cannot be judged              skip, and say why
@@ -74,7 +74,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """Somebody lives who has the lock of a file that is not there any more."""
+    """A live process has the lock of a file that is not there any more."""
 
     pid: int
 
@@ -94,7 +94,7 @@ class Verdict:
 def judge(
     thing: bool, lock: Probe | Removed, *, deadline_s: float, idle_s: float = 0.0
 ) -> tuple[Action, str]:
-    """The table; `idle_s` is how long ago a lock that is free was taken."""
+    """What the table above says of a lock; `idle_s` is how long ago a lock that is free was taken."""
     if isinstance(lock, Unusable):
         return Action.SKIP, lock.why
     if isinstance(lock, Held | Removed):
@@ -129,13 +129,13 @@ class FailedTries:
     due_at: float = 0.0
 
     def again(self, now: float) -> FailedTries:
-        """After one more: the delay doubles."""
+        """The state after one more failed try: the delay doubles."""
         return FailedTries(self.times + 1, now + min(_MOST_S, _FIRST_S * 2.0 ** min(self.times, 30)))
 
 
 @dataclass(frozen=True)
 class Found:
-    """A verdict, and the lock in our hand where there is something to do with it."""
+    """A verdict, and the lock, held by us, where there is something to do with it."""
 
     verdict: Verdict
     lock: HostLock | None = None
@@ -151,7 +151,7 @@ def look_at(
 ) -> Found:
     """Judge a candidate; with its lock in hand if it is to be reaped, unless this is only to tell.
 
-    `removed` says who has which lock file that is not there any more, and is asked before anything is reaped.
+    `removed` says which process has which removed lock file, and is asked before anything is reaped.
     """
     file = lock_file_name(name)
     lock: Probe | Removed = probe(directory, file)
@@ -164,7 +164,7 @@ def look_at(
     verdict = _verdict(kind.name, name, deed, why, lock)
     if dry or deed is not Action.REAP:
         return Found(verdict)
-    # What was free is taken as any owner takes it, so that whoever waits for it reads who has it.
+    # What was free is taken as any owner takes it, so that what waits for it reads which process has it.
     ours = HostLock(name, directory=directory, deadline_s=kind.timeout_s, note="a janitor, reaping")
     if not ours.try_acquire():
         return Found(replace(verdict, deed=Action.LEAVE, why="live: somebody has just taken its lock"))
@@ -217,7 +217,7 @@ def _look_at_file(
 
 
 def _deadline(claim: Claim | None, kinds: Sequence[ResourceKind]) -> float:
-    """The holder's own word, else that of the kind whose name it holds."""
+    """The deadline that the holder stated, else that of the kind that takes its name."""
     told = [claim.deadline_s] if claim is not None and claim.deadline_s else []
     told += [kind.deadline_s for kind in kinds if claim is not None and kind.takes(claim.name)]
     return next(iter(told), DEADLINE_S)

@@ -20,7 +20,7 @@ _NAMED: Final = 3
 
 
 def check_locks(directory: Path, kinds: Sequence[ResourceKind], *, now: float | None = None) -> list[Check]:
-    """Whether the directory can be used, who holds something for too long, and what is left lying about."""
+    """Whether the directory can be used, what is held for too long, and what is left lying about."""
     usable = _check_directory(directory)
     if usable.status is Status.FAIL:
         skipped = [Check(name, Status.SKIP, "needs the directory of the locks") for name in ("held", "stale")]

@@ -1,6 +1,6 @@
 """What a janitor makes of a directory of locks that is not there: it went alone, or with its holders.
 
-Who has the lock of a file that is not there is asked in `claims`.
+Which process has the lock of a file that is not there is asked in `owner_note`.
 
     the directory is missing, and this janitor starts        what is done
     ──────────────────────────────────────────────────────   ───────────────────────────────────────────────
@@ -60,7 +60,7 @@ def _boot(boot_id: Path) -> str:
 
 
 def _seen(data_dir: Path) -> dict[str, str]:
-    """By directory, the boot under which a janitor saw it last."""
+    """The boot under which a janitor last saw each directory."""
     with suppress(OSError, ValueError, QwfError), opened(data_dir.absolute(), makes=False) as above:
         seen = os.open(_SEEN, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=above)
         with os.fdopen(seen) as text:
@@ -71,7 +71,7 @@ def _seen(data_dir: Path) -> dict[str, str]:
 
 
 def _remember(data_dir: Path, seen: dict[str, str]) -> None:
-    """As well as can be: without it, a missing directory is waited for."""
+    """Write down what was seen, if that can be: without it, a missing directory is waited for."""
     new = f"{_SEEN}.{os.getpid()}"
     how = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:

@@ -1,7 +1,7 @@
 """What a host app says of the things that its jobs own outside the database: how they are found and ended.
 
 A thing has a name, and its owner holds the lock of that name from before the thing is made until after it is
-gone. So a thing whose lock nobody holds is an orphan, which the janitor ends (see `janitor`).
+gone. So a thing is an orphan if nobody holds its lock, and the janitor ends it (see `janitor`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A lock on a file that only one process tree of this machine can hold, and that ends with its last holder.
 
 The lock is the kernel's: it belongs to the open file, so a child that inherits the descriptor holds it too,
-and nobody has to break it. Only who holds the lock of a file may remove that file, and who takes a lock looks
+and nobody has to break it. Only the holder of a file's lock may remove that file, and what takes a lock looks
 whether its file still is the one at the path: so no two ever hold what they both take for the same.
 """
 
@@ -31,7 +31,7 @@ _FIRST_FREE: Final = 3
 def lock_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
     """Where locks live: where the setting says, else where all of this machine meet, else the user's own.
 
-    Who finds the meeting place and cannot write there must not lock elsewhere: nobody would see it.
+    A process that cannot write to the meeting place must not lock elsewhere: others would not see it.
     """
     if chosen is None and (shared := _shared()) is not None:
         return local(shared)
@@ -45,7 +45,7 @@ def lock_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ)
 
 
 def expected_directory(chosen: Path | None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The same for who only looks: nothing is made, and nothing is refused."""
+    """Where locks live, for a process that only looks: nothing is made, and nothing is refused."""
     has_shared = SHARED.exists() or os.access(SHARED.parent, os.W_OK | os.X_OK)
     return chosen or (SHARED if has_shared else _own(environ))
 
@@ -108,7 +108,7 @@ def _say_once(own: Path) -> None:
 def try_lock(path: Path, *, create: bool = True, shared: bool = False) -> int | None:
     """The descriptor that holds the lock, close-on-exec; None where somebody else does.
 
-    A shared one is for who only looks, and is not in the way of others who do.
+    A shared one is for a process that only looks, and is not in the way of others that do.
 
     FileNotFoundError without the file, where none is to be made.
     """
@@ -128,8 +128,9 @@ def try_lock(path: Path, *, create: bool = True, shared: bool = False) -> int | 
 
 
 def _opened(path: Path, create: bool) -> int:
-    """Never under the number of a closed stream: a message would be written into the file, a daemon's
-    `dup2` would free the lock.
+    """Open a lock file, never under the number of a closed stream.
+
+    A message would be written into the file, and a daemon's `dup2` would free the lock.
     """
     fd = os.open(path, _OPEN | (os.O_CREAT if create else 0), 0o644)
     if fd >= _FIRST_FREE:
@@ -158,7 +159,7 @@ def unlock(fd: int) -> None:
 
 
 def remove(fd: int | None, path: Path) -> None:
-    """Remove the file whose lock is held; not one that somebody has put there since."""
+    """Remove the file that is locked by `fd`; not one that was put in its place since."""
     if fd is not None and is_at(fd, path):
         path.unlink()
 

@@ -19,7 +19,7 @@ free.
 
 The name of the lock, the pid of its holder and the holder's deadline stand in the file, for people and for
 `probe`; nothing is decided by them. The file was changed last when its lock was taken. Releasing leaves the
-file; only `probe`, which a janitor uses, may remove it, while it holds the lock. Who waited for the removed
+file; only `probe`, which a janitor uses, may remove it, while it holds the lock. What waited for the removed
 file finds out, and opens the one that is there.
 
 A lock belongs to its object, and stays held when nobody refers to that any more: it ends by `release`, by the
@@ -104,7 +104,7 @@ class HostLock:
     """A lock of this machine, held from `acquire` or `with` until `release`, by one thing at a time.
 
     Two objects of one name exclude each other in one process too. `deadline_s` is how long the holder means
-    to live at most, and `note` what it is, for those who look.
+    to live at most, and `note` what it is, for people that look.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class HostLock:
         deadline_s: float | None = None,
         note: str | None = None,
     ) -> None:
-        """In `directory`, or where `QWF_LOCK_DIR` says.
+        """The lock of this name in `directory`, or where `QWF_LOCK_DIR` says.
 
         A directory on a network file system is refused, and one that another account can change.
         """
@@ -128,7 +128,7 @@ class HostLock:
                 advice=f"leave it out: {name.removeprefix(ELSEWHERE)!r}",
             )
         if directory is None:
-            # Here, because who names a directory need not pay for reading all settings.
+            # Here, because a caller that names a directory need not pay for reading all settings.
             from queue_workflows.config import effective_settings
 
             directory = lock_directory(effective_settings().lock_dir)
@@ -169,7 +169,7 @@ class HostLock:
         try:
             while (fd := try_lock(self.path)) is not None:
                 write_claim(fd, replace(self._claim, pid=os.getpid()))
-                # Who finds the directory replaced reads from the claims who held something in the former one.
+                # If the directory was replaced, the claims tell which processes hold locks in the former one.
                 if is_at(fd, self.path):
                     break
                 unlock(fd)
@@ -179,13 +179,13 @@ class HostLock:
 
     @property
     def is_seen(self) -> bool:
-        """Whether who comes to the path meets this lock; not when its file or directory was taken away."""
+        """Whether others that come to the path meet this lock; not once its file or directory was removed."""
         return self._fd is not None and is_at(self._fd, self.path)
 
     def follow(self) -> bool:
         """Take the lock at the path as well, unless somebody has it, and be seen again; never waits.
 
-        Who had the former file has the new one then, and nobody could take it meanwhile.
+        The holder of the former file has the new one then, and no other could take it meanwhile.
         """
         if self._fd is None or self.is_seen or not self.path.parent.is_dir():
             return False
@@ -212,7 +212,7 @@ class HostLock:
             waited_s = now() - began
             left_s = _SAY_AGAIN_S if timeout_s is None else timeout_s - waited_s
             if left_s <= 0:
-                sleep(FIRST_LOOK_S)  # who only looks has it for a moment
+                sleep(FIRST_LOOK_S)  # a process that only looks has it for a moment
                 if self.try_acquire():
                     break
                 raise LockHeld(self.name, self._holder(), waited_s)
@@ -265,7 +265,7 @@ class HostLock:
         self.release()
 
     def holder(self) -> Claim | None:
-        """Who says to hold the lock, for a message; its last holder where nobody has it."""
+        """The claim of the lock's holder, for a message; that of its last holder where none has it."""
         return told(self.path)
 
     def _holder(self) -> str:
@@ -274,7 +274,7 @@ class HostLock:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Somebody lives who has the lock, for so long."""
+    """A live process has had the lock for so long."""
 
     age_s: float
     claim: Claim | None
@@ -282,7 +282,7 @@ class Held:
 
 @dataclass(slots=True)
 class Free:
-    """Nobody has it but who probed: it stays in that hand until one of the verbs is called."""
+    """No process has the lock but the prober, which keeps it until one of the verbs is called."""
 
     path: Path
     claim: Claim | None
@@ -311,12 +311,12 @@ class Free:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """There is no such file, so nobody has the lock; who means to act on that takes it first."""
+    """There is no lock file, so none has the lock; a caller that means to act on that takes it first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """There is nothing to learn from it, and nothing may be done to it."""
+    """There is nothing to learn from this lock file, and nothing may be done to it."""
 
     why: str
 
@@ -325,7 +325,7 @@ Probe = Held | Free | Absent | Unusable
 
 
 def probe(directory: Path, file: str, *, now: Callable[[], float] = time.time) -> Probe:
-    """Whether somebody has the lock of that file; where nobody has, it is in our hand from here on.
+    """Whether somebody has the lock of that file; where nobody has, we hold it from here on.
 
     Changes neither a file nor its times. A missing directory is unusable, as it may be mounted later.
     """
@@ -377,7 +377,7 @@ def _flaw(there: os.stat_result) -> str | None:
 
 
 def _hold_none() -> None:
-    """In a process that was forked, which has copies of the descriptors."""
+    """Close the copies of the locks' descriptors that a forked process has."""
     for lock in _held:
         if lock._fd is not None:
             os.close(lock._fd)

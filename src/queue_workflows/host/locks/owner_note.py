@@ -1,10 +1,10 @@
-"""What the holder of a lock writes into its file: for people, and to find holders whom nobody meets.
+"""What the holder of a lock writes into its file: for people, and to find holders that nobody meets.
 
 A lock is held as before when its file was removed, or its directory was renamed and another put in its place,
-and who comes to the path does not see it. What is open, and where its holder meant it to be, is seen in
+and what comes to the path does not see it. What is open, and where its holder meant it to be, is seen in
 /proc: of the processes that this one may look into, those of its user in its PID namespace. That is asked
-where somebody would conclude from a missing or free lock that there is no owner, and by the first who takes a
-lock in a directory that is new. He leaves a mark there, so that all others only look for that.
+where a missing or free lock would be taken to mean that there is no owner, and by the first process to take a
+lock in a new directory. It leaves a mark there, so that all others only look for that.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Claim:
 
 
 def write_claim(fd: int, claim: Claim) -> None:
-    """Say who holds it; a lock is held without that too, as on a full disk."""
+    """Write down the holder of a lock; the lock is held without that too, as on a full disk."""
     given = {key: value for key, value in asdict(claim).items() if value is not None}
     if len(dumps(claim.directory)) > _LONGEST_DIRECTORY:
         del given["directory"]
@@ -79,7 +79,7 @@ def read_claim(fd: int) -> Claim | None:
 
 
 def told(path: Path, *, follows: bool = False) -> Claim | None:
-    """Who says to hold the lock of a file, or held it last; None where there is nothing to read.
+    """The claim of the holder of a file's lock, or of the last one; None where there is nothing to read.
 
     `follows` is for the links of the kernel to what is open.
     """

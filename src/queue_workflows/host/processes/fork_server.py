@@ -149,7 +149,7 @@ class ForkServerLine:
         return answer is not None and answer.get("others") == 0
 
     def close(self) -> None:
-        """Nothing more is asked, so it ends."""
+        """Ask nothing more, so that the fork server ends."""
         self._own.close()
 
     def _ask(self, request: dict[str, Any], descriptors: list[int] | None = None) -> dict[str, Any] | None:
@@ -174,7 +174,7 @@ class ForkServerLine:
         return answer
 
     def lose(self) -> None:
-        """There are no more answers."""
+        """Count the fork server as lost: there are no more answers."""
         self.is_lost = True
 
 
@@ -267,7 +267,7 @@ def _forked(
 def _begin(
     request: dict[str, Any], received: list[int], launcher_pid: int, environ: MutableMapping[str, str]
 ) -> None:
-    """In the child: what an exec would have given it."""
+    """Give the forked child what an exec would have given it."""
     os.setsid()
     environ.update(request["fork"])
     environ[LAUNCHER_PID] = str(launcher_pid)

@@ -14,12 +14,12 @@ its `finally` blocks on every path that leaves it the time, and must not live on
                                      on_teardown, once │
                                                        v
                                                      ended
-    from the first signal on, and from the deadline on: `teardown_s`, and who is not through by then is ended
+    from the first signal on, and from the deadline on: `teardown_s`; what is not through by then is ended
 
 - The signals become one exception in the main thread, a SystemExit (see `unwinding`). A second signal does
   not break off a teardown, so a `finally` block runs to its end; only the last bound does that.
 - The last bound is kept twice: by a thread, which ends the process with its status, and by the kernel's
-  timer, which also ends a process whose GIL is held or that was stopped (see `deadman`).
+  timer, which also ends a process that was stopped or has its GIL held (see `lease_timer`).
 - The deadline is on the clock that counts the time a machine is suspended. Where code took SIGALRM, as for a
   timeout of its own, or blocks it, the thread begins the teardown with another signal a second later.
 - A child that was forked inherits none of it: there the signals do what they do to any program.
@@ -91,7 +91,7 @@ def exit_code_of(number: int) -> ExitCode:
 
 
 def hearable(numbers: Sequence[signal.Signals] = ENDING) -> list[signal.Signals]:
-    """Those to take: who started us deaf to the terminal's signals (`nohup`, a shell's `&`) wants us so."""
+    """The signals to take; a terminal's that we were started deaf to (`nohup`, a shell's `&`) stay so."""
     return [
         number
         for number in numbers
@@ -147,7 +147,7 @@ class Hardened:
         return None if self.by is None else exit_code_of(self.by)
 
     def close(self) -> None:
-        """The teardown's last part, once; what comes meanwhile is noted, and what comes later is not ours."""
+        """Do the teardown's last part, once; what comes meanwhile is noted, what comes later is not ours."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -189,7 +189,7 @@ class Hardened:
             self._unwinding.begin(lambda: TornDown(code), frame)
 
     def _watch(self) -> None:
-        """In a thread: say why it ends, and see to it that it does."""
+        """Say, in a thread, why this process ends, and see to it that it does."""
         by = self._first()
         if by is None:
             return
@@ -236,8 +236,8 @@ def harden(
     """From here on this program ends in one way, through its `finally` blocks, and not after its launcher.
 
     SIGTERM, SIGHUP, SIGINT and the deadline raise one SystemExit in the main thread; `on_teardown` is called
-    once at the end, on every path. Who is not through `teardown_s` after the signal is killed. The launcher
-    is who `launcher_pid` says, by default who started this process if that was ours or of a job of ours:
+    once at the end, on every path. What is not through `teardown_s` after the signal is killed. The launcher
+    is `launcher_pid`, by default the process that started this one if that was ours or of a job of ours:
     `os.getppid()` binds it to any. Raises Orphaned when that one is gone.
     """
     if threading.current_thread() is not threading.main_thread():

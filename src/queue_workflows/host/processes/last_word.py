@@ -54,7 +54,7 @@ class LastWord:
         self.fd = os.dup(self._file)
 
     def handed_over(self) -> None:
-        """The child has its end."""
+        """Close our copy of the child's end: the child has it."""
         os.close(self.fd)
 
     def announced(self, pid: int, status: int) -> bool:
@@ -124,7 +124,7 @@ class Announcer:
                 os.write(self._fd, _words(self._pid, status))
 
     def hand_on(self, environ: MutableMapping[str, str] = os.environ) -> None:
-        """Before this process executes itself anew: it keeps its pid, and what follows may announce too."""
+        """Let this process announce also after it executes itself anew, with the pid it has now."""
         if self.has_file:
             os.set_inheritable(self._fd, True)
             environ[PIPE] = str(self._fd)

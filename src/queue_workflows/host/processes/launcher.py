@@ -1,6 +1,6 @@
 """Starting processes of ours: as PID 1 of a container, and as children that a supervisor watches.
 
-Children are started by exec, never by a bare fork, whose child would inherit locked locks, open connections
+Children are started by exec, never by a bare fork: that would hand them locked locks, open connections
 and half a program's threads. Each gets a session of its own, so that a terminal's Ctrl-C reaches the
 supervisor alone and the whole of a child can be found by its session; the pid of its launcher, which it
 compares with its parent (see `lifetime`); and a mark in its environment, which its descendants inherit.
@@ -65,7 +65,7 @@ class Started(Protocol):
 
     @property
     def returncode(self) -> int | None:
-        """As `poll` found it."""
+        """The status that `poll` found."""
 
     @property
     def is_lost(self) -> bool:
@@ -92,7 +92,7 @@ class Child(subprocess.Popen[bytes]):
     is_lost = False
 
     def has_left_nothing(self) -> bool:
-        """That would take a look at every process."""
+        """False, as to be certain would take a look at every process."""
         return False
 
     def chose(self, status: int) -> bool:

@@ -216,13 +216,13 @@ class DeadMan:
 
 
 class Alarm(DeadMan):
-    """The same clock with a signal that can be heard, SIGALRM."""
+    """A lease timer with a signal that can be heard, SIGALRM."""
 
     _number = signal.SIGALRM
 
 
 class Wake(DeadMan):
-    """The same clock with the signal that lets a stopped process go on, and that others do not notice."""
+    """A lease timer with the signal that lets a stopped process go on, and that others do not notice."""
 
     _number = signal.SIGCONT
 

@@ -5,7 +5,7 @@ themselves. So the links from child to parent are all that is needed: nobody bel
 below exactly when the kernel says that there are no children. (Where processes have to be found that are
 *not* below one, as from a supervisor, `lifetime` looks for sessions and marks too.)
 
-A signal goes through a pidfd that is compared with what was seen, so that it never meets a stranger who got
+A signal goes through a pidfd that is compared with what was seen, so that it never meets a stranger that got
 the number of one that has ended meanwhile.
 """
 
@@ -62,20 +62,20 @@ def seen(pid: int) -> Member | None:
 
 
 def below(root: int, *, without: Iterable[int] = ()) -> list[Member]:
-    """Who is below a process, zombies too; not those in `without`, nor whom they have below them."""
+    """What is below a process, zombies too; not those in `without`, nor what they have below them."""
     spared = frozenset(without)
     return under(root, [member for member in everyone() if member.pid not in spared])
 
 
 def everyone() -> list[Member]:
-    """Who is on this machine, zombies too."""
+    """All processes of this machine, zombies too."""
     names = os.listdir("/proc") if IS_LINUX else ()
     found = (seen(int(name)) for name in names if name.isdigit())
     return [member for member in found if member is not None]
 
 
 def under(root: int, everybody: Iterable[Member]) -> list[Member]:
-    """Who of them is below a process."""
+    """The members of `everybody` that are below a process."""
     children: dict[int, list[Member]] = {}
     for member in everybody:
         children.setdefault(member.parent, []).append(member)
@@ -89,7 +89,7 @@ def under(root: int, everybody: Iterable[Member]) -> list[Member]:
 
 
 def send(number: signal.Signals, members: Iterable[Member]) -> None:
-    """Signal those that are still who they were."""
+    """Signal those that are still the processes they were."""
     for member in members:
         with suppress(OSError):
             _send(number, member)
@@ -124,7 +124,7 @@ def kill_all(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[int]:
-    """SIGKILL whom `look` finds until it finds nobody; the pids that live all the same.
+    """SIGKILL what `look` finds until it finds none; returns the pids that live all the same.
 
     All are stopped before any is killed, so that none can fork faster than it is found.
     """
@@ -140,7 +140,7 @@ def kill_all(
 
 
 def _stopped(alive: list[Member], look: Callable[[], list[Member]]) -> list[Member]:
-    """All of them, and whom they started before they stood still."""
+    """Stop all of them, and what they started before they stood still; returns both."""
     known: dict[tuple[int, int], Member] = {}
     for _ in range(_ROUNDS_OF_STOPPING):
         fresh = [member for member in alive if (member.pid, member.started) not in known]

@@ -50,7 +50,7 @@ SHORTEST_MARK: Final = 32  # random enough that nobody else's begins with it
 
 
 def take_launcher_pid(environ: MutableMapping[str, str] = os.environ) -> int | None:
-    """Who started this process, as its launcher told; taken out, as it is not true of our children."""
+    """The pid of our launcher, as that told it; taken out, as it is not true of our children."""
     told = environ.pop(LAUNCHER_PID, "")
     return int(told) if told.isascii() and told.isdigit() else None
 
@@ -142,7 +142,7 @@ def kill_trees(
     while True:
         tree.signal(signal.SIGKILL)
         left = _wait(tree.alive, until, sleep, now)
-        # Who came into being all the same, as from a thread that was slow to stop, may bear the mark.
+        # What came into being all the same, as from a thread that was slow to stop, may bear the mark.
         if not tree.look() or now() >= until:
             break
     tree.reap_adopted()
@@ -163,7 +163,7 @@ class _Tree:
         self._grow(everyone, fresh=[seen for seen in everyone if seen.pid in roots])
 
     def look(self) -> list[psutil.Process]:
-        """Add whom the tree consists of now; returns those that are new.
+        """Add what the tree consists of now; returns those that are new.
 
         The number of a member that has ended names its session and group while there is anybody in them; only
         after that can a stranger get it. So a number that a stranger has leads nothing any more.
@@ -224,7 +224,7 @@ class _Tree:
 
 
 def _ourselves_and_above() -> frozenset[int]:
-    """Whom no mistake of a caller may end: this process, its ancestors, and init."""
+    """The processes that no mistake of a caller may end: this process, its ancestors, and init."""
     try:
         return frozenset({1, os.getpid(), *(parent.pid for parent in psutil.Process().parents())})
     except psutil.Error:  # one of them has just ended
@@ -306,7 +306,7 @@ def _status(process: psutil.Process) -> str:
 def _wait(
     alive: Callable[[], list[int]], until: float, sleep: Callable[[float], None], now: Callable[[], float]
 ) -> list[int]:
-    """Until nobody is alive or it is time; who is alive then."""
+    """Wait until none is alive or it is time; returns those alive then."""
     while (left := alive()) and now() < until:
         sleep(_TICK_S)
     return left

@@ -5,8 +5,8 @@ reference's or a `__del__` runs, and every import runs some. So it is insisted o
 goes on, and the exception is on its way no more, it is raised anew. While `finally` blocks run it is on its
 way, so that each of them runs once; and when the interpreter ends, the program has been left.
 
-Who has a thread for it calls `insist` there, and SIGALRM comes only when it has to: a `finally` block may
-have timeouts of its own, and may exec a program. Else an interval timer sends it all the time.
+A caller with a thread for it calls `insist` there, and SIGALRM comes only when it has to: a `finally` block
+may have timeouts of its own, and may exec a program. Else an interval timer sends it all the time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Unwinding:
         self._hook = sys.unraisablehook
 
     def begin(self, make: Callable[[], BaseException], frame: FrameType | None = None) -> None:
-        """Raise it, and insist from now on; begun again, with what is given last. `frame` is where we are."""
+        """Raise what `make` makes, the one given last, and insist from now on. `frame` is where we are."""
         self._outermost = _outermost(frame)
         if self._make is None:
             self._hook, sys.unraisablehook = sys.unraisablehook, self._swallowed
@@ -42,11 +42,11 @@ class Unwinding:
         self._make = make
         if self._by_timer:
             signal.setitimer(signal.ITIMER_REAL, INSIST_EVERY_S, INSIST_EVERY_S)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])  # whoever blocked it is being left
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])  # what blocked it is being left
         self._raise(make)
 
     def insist(self) -> None:
-        """For another thread, about every INSIST_EVERY_S: raise it anew if somebody swallowed it."""
+        """Raise it anew if it was swallowed; for another thread to call about every INSIST_EVERY_S."""
         main = threading.main_thread().ident
         if main is None or self._make is None or self._is_on_its_way():
             return
@@ -54,7 +54,7 @@ class Unwinding:
             signal.pthread_kill(main, signal.SIGALRM)
 
     def end(self) -> None:
-        """It has arrived."""
+        """Insist no more: the exception has arrived."""
         if self._make is not None:
             if self._by_timer:
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -68,7 +68,7 @@ class Unwinding:
         self._raise(self._make)
 
     def _is_on_its_way(self) -> bool:
-        """Asked of the reference: another thread must never be the last to have the exception itself."""
+        """Whether the exception is on its way, by its reference: no other thread may be its last holder."""
         return self._on_its_way is not None and self._on_its_way.__callback__ is not None
 
     def _raise(self, make: Callable[[], BaseException]) -> None:

@@ -17,9 +17,9 @@ from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import BY_NAME, per_family
 
-# given: the fence. What the function's registration says beyond the row goes into the row, as whoever takes
-# the job back may not know the function. `started_at` is that of this very claim: a server that crashed may
-# have forgotten one of the same worker with the same number.
+# given: the fence. What the function's registration says beyond the row goes into the row, as the process
+# that takes the job back may not know the function. `started_at` is that of this very claim: a server that
+# crashed may have forgotten one of the same worker with the same number.
 BEGIN: Final = per_family("""
 WITH given AS MATERIALIZED (
     SELECT *, 'running' AS held FROM unnest(%(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[])

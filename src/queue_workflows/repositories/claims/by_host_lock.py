@@ -1,4 +1,4 @@
-"""Jobs that need a lock of the machine they run on: who holds it, and who comes next.
+"""Jobs that need a lock of the machine they run on: which job holds it, and which comes next.
 
 What a job carries is the name of the lock. One that begins with `elsewhere:` names the rest of it, and says
 that another host may take the job while the lock is held on the one that claimed it.

@@ -2,7 +2,7 @@
 
     priority
       └─ the oldest, if this worker has passed others for long enough  (turn 0)
-         └─ jobs whose model this worker has loaded                     (turn 1)
+         └─ jobs with a model that this worker has loaded               (turn 1)
             └─ all of them, but what an idle worker has loaded          (turn 2)
                └─ host_priority, from the end that this host prefers
                   └─ age
@@ -34,7 +34,7 @@ LOOKED_AT: Final = 16
 _HERE: Final = """COALESCE(status = 'queued' AND queue = 'gpu', false)
                     AND NOT suspect AND priority = level.priority"""
 # By the index of every claim, which is in the order of age: that the queue is `gpu` is kept from the planner,
-# who would else sort what the other indexes have.
+# which would else sort what the other indexes have.
 _BY_AGE: Final = CLAIMABLE.replace("%(queue)s::text", "(SELECT %(queue)s::text)")
 # peers: what workers have loaded that have nothing to do, as far as they were heard of lately.
 PEERS: Final = """peers AS MATERIALIZED (
@@ -45,7 +45,7 @@ PEERS: Final = """peers AS MATERIALIZED (
             AND worker.last_seen > statement_timestamp() - make_interval(secs => %(fresh_s)s::float8)
     ) AS models
 )"""
-# What is left to them: a job that came just now and whose model they have.
+# What is left to them: a job that came just now, for a model that they have.
 LEFT_TO_PEERS: Final = """(
     required_model = ANY (peers.models)
     AND run_at > statement_timestamp() - make_interval(secs => %(yield_s)s::float8)

@@ -47,8 +47,8 @@ GIVEN_ALIKE: Final = """given AS (
         %(key)s::text AS key, %(progress)s::text AS progress, 'running' AS held,
         %(status)s::text IN ({terminal}) AS is_over
 )"""
-# ended: what was still held by who says so. The row keeps its position, and its last errors. What would not
-# be over yet is, if somebody asked to cancel it.
+# ended: what the sender of the ending still held. The row keeps its position, and its last errors. What would
+# not be over yet is, if somebody asked to cancel it.
 _ENDED: Final = """ended AS (
     UPDATE {table} AS job SET
         status = CASE WHEN given.is_over OR job.cancel_requested_at IS NULL THEN given.status
@@ -110,7 +110,7 @@ def any_and_claim(**claim: str) -> Mapping[str, str]:
 
 
 def alike_and_claim(**claim: str) -> Mapping[str, str]:
-    """The same for endings that are alike."""
+    """The statement of each family for endings that are alike, with the fragments of a claim."""
     return with_claimed(per_family(AND_CLAIM, given=GIVEN_ALIKE, ending=ENDED_ALIKE, **claim))
 
 
@@ -139,7 +139,7 @@ class Ending(NamedTuple):
     progress: str | None = None
 
     def saying(self, progress: str) -> Ending:
-        """The same with the job's last words."""
+        """This ending, with `progress` as the job's last words."""
         return self._replace(progress=progress)
 
 
@@ -182,7 +182,7 @@ def error_entry(
     traceback: str | None = None,
     **more: str | int | float | bool | None,
 ) -> str:
-    """An entry of `errors` as JSON text, bounded; the statement adds when, whose and which attempt."""
+    """An entry of `errors` as JSON text, bounded; the statement adds time, attempt and worker."""
     entry: dict[str, Any] = {"kind": kind, "message": _shortened(message, ERROR_TEXT)}
     if error_type is not None:
         entry["type"] = _shortened(error_type, 200)

@@ -14,14 +14,14 @@ from queue_workflows.repositories.sql.arrays import id_array
 from queue_workflows.repositories.sql.families import NODE, per_family
 from queue_workflows.states import JOB_TERMINAL, MOVES, JobStatus
 
-# logged: by whom and why; nothing where the caller logs a greater thing that this is part of.
+# logged: the actor and the reason; nothing where the caller logs a greater thing that this is part of.
 _LOGGED: Final = """logged AS (
     INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
     SELECT %(actor)s::text, '{action}', '{title}', id::text, %(why)s::text, {details}
     FROM ended WHERE %(actor)s::text IS NOT NULL
 )"""
 # found: what is not over, locked in order, so that two statements with the same rows do not deadlock. ended:
-# who waits is cancelled; who runs is asked to stop, which its worker sees with its next look.
+# a job that waits is cancelled; one that runs is asked to stop, which its worker sees with its next look.
 CANCEL: Final = per_family(
     """
 WITH found AS MATERIALIZED (
@@ -67,7 +67,7 @@ SELECT id, generation, limit_key FROM ended
         "{details}", "jsonb_build_object('generation', generation)"
     ),
 )
-# Of these nodes, whose run goes on, the ones of which an orchestrator has counted the end.
+# Of these nodes of a run that goes on, the ones of which an orchestrator has counted the end.
 COUNTED: Final = per_family("""
 SELECT id FROM {table}
 WHERE id = ANY (%(ids)s::bigint[]) AND status IN ({terminal}) AND {is_planned} AND NOT EXISTS (

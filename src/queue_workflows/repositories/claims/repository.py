@@ -137,7 +137,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         return ended.statuses[ending.fence.job_id]
 
     def end_many(self, endings: Sequence[Ending]) -> Ended:
-        """End a batch of claims in one statement; those whose lease is lost are named and change nothing."""
+        """End a batch of claims in one statement; those with a lost lease are named and change nothing."""
         return self.ask_end(endings)() if endings else Ended()
 
     def ask_end(self, endings: Sequence[Ending]) -> Callable[[], Ended]:
@@ -309,7 +309,7 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         beat_s: float | None = None,
         in_turn: bool = False,
     ) -> list[Reclaimed]:
-        """Take back jobs whose lease lapsed, at most `RECLAIMED_AT_ONCE`; `in_turn` as for `promote`.
+        """Take back jobs with a lapsed lease, at most `RECLAIMED_AT_ONCE`; `in_turn` as for `promote`.
 
         `lease_s` is the longest lease in use, by which a lapse is held against the time when the database was
         away; `recovered_s` says how long ago the caller itself got through again, if it had lost touch.

@@ -16,12 +16,12 @@ its place, as its run waits for it.)
 
 Whether a worker held several is asked of the rows that are still running, and sweeps may take them apart: one
 lease lapses before another, a batch is full, two sweepers share them, the families have a statement each. So
-who takes a job of several from a worker marks the others as it does, for the attempt that they are in.
+a sweep that takes a job of several from a worker marks the others as it does, for their present attempt.
 
 A worker of hooks holds many, each a process of its own, and listeners for as long as their runs last. So one
-shared death makes no suspect of a hook, `TRUSTED` of them do, and who has shared `_MOST_SHARED` is given up,
-as background hooks are seldom alone. Beside a suspect of the foreground nobody else is doubted; beside one of
-the background, on trial there, no other of the background that has been a suspect. See decision 0024.
+shared death makes no suspect of a hook, `TRUSTED` of them do, and one that has shared `_MOST_SHARED` is given
+up, as background hooks are seldom alone. Beside a suspect of the foreground nobody else is doubted; beside
+one of the background, on trial there, no other of the background that has been a suspect. See decision 0024.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LAPSED: Final = "lease_expires_at < statement_timestamp()"
 # due: in the order in which they fell due, by walking the index: the planner does not see how many at most,
 # and takes that for a tenth. Of a table without statistics it would else expect few, read all and sort them.
 # placed: the retries among them go to the end of the queue, in that order; what was on hold keeps its place.
-# A job whose key has enough in front goes into the key's lane.
+# A job goes into its key's lane where the key has enough in front.
 PROMOTE: Final = per_family(
     """
 WITH due AS MATERIALIZED (
@@ -81,7 +81,7 @@ RETURNING job.id
     limit_full=LIMIT_FULL,
 )
 # freed: what waited for one of these keys, in the order in which it would be claimed, which is that of the
-# index for each key: whoever frees one slot reads one row of the thousands that wait for it.
+# index for each key: a worker that frees one slot reads one row of the thousands that wait.
 PROMOTE_HELD: Final = per_family(
     """
 WITH freed AS MATERIALIZED (
@@ -166,9 +166,9 @@ _EXCUSED_BEFORE: Final = """jsonb_array_length(jsonb_path_query_array(
             jsonb_build_object('generation', generation)))"""
 _MOST_SILENT: Final = 5
 # lapsed: rows to take back. workers: how many jobs each of their holders has, of both families, and whether
-# one of them is a suspect, or one on trial in the background. judged: who is to blame, who shares (1) a death
-# that it may be to blame for, and what becomes of the row. ended: back to its place in the queue, unless it
-# is cancelled, has killed too many workers, or has begun and may not begin again.
+# one of them is a suspect, or one on trial in the background. judged: which job is to blame, which shares (1)
+# a death that it may be to blame for, and what becomes of the row. ended: back to its place in the queue,
+# unless it is cancelled, has killed too many workers, or has begun and may not begin again.
 _RECLAIM: Final = """
 WITH lapsed AS MATERIALIZED (
     SELECT id, claimed_by, crash_count, cancel_requested_at, suspect, {shared_before} AS shared_before,
@@ -255,9 +255,9 @@ _BACK: Final = """(SELECT GREATEST(
         pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_archiver),
         statement_timestamp() - make_interval(secs => %(recovered_s)s::float8)
     ))"""
-# one: the worker whose lease lapsed, silent for so long that another of its host would have been heard since.
-# One that was there at the same time and was heard last when it was says that it is the host, unless anybody
-# was heard of there later. An incarnation that followed another says nothing of it.
+# one: the worker with the lapsed lease, silent for so long that another of its host would have been heard
+# since. One that was there at the same time and was heard last when it was says that it is the host, unless
+# anybody was heard of there later. An incarnation that followed another says nothing of it.
 _TOGETHER: Final = """EXISTS (
         SELECT FROM worker_heartbeats AS one, LATERAL (
             SELECT make_interval(secs => %(beat_s)s::float8) AS beat

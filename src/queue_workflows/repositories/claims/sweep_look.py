@@ -26,7 +26,7 @@ LOOK: Final = f"SELECT {','.join(_LOOKS[family.name] for family in FAMILIES)}"
 
 
 class Sweepable(NamedTuple):
-    """What a family has: jobs that are due, attempts whose lease is over, lanes."""
+    """What a family has: jobs that are due, attempts with a lapsed lease, lanes."""
 
     due: bool
     lapsed: bool

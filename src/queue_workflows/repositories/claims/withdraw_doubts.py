@@ -10,7 +10,7 @@ from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import BY_NAME, per_family
 
-# given: the attempts of such a worker. said: what whoever took them for dead wrote of them, in this
+# given: the attempts of such a worker. said: what the sweeper that took them for dead wrote of them, in this
 # generation, also where that was an excuse, as those are counted. The row forgets it, unless it is doubted
 # for another death as well; the entries stay, and say that they were withdrawn. What is over stays as it is,
 # and so does a row of which more was said meanwhile.

@@ -2,7 +2,7 @@
 
                   ┌──────── claim ────────┐          ┌─ installed ── gone from the disk ──┐
     queued ───────┴──────> running ───────┼──────────┴─ failed ── after a delay ──────────┴──> claimed again
-                                          └─ queued    who installed it let go of it
+                                          └─ queued    its installer let go of it
 
 The claim of a row is what makes two workers of one machine install once: its lease and its attempt are the
 fence of all that is written for it, as those of a job are.
@@ -30,7 +30,7 @@ BINARY_MISSING: Final = "binary_missing"
 BACKOFF_S: Final = 60.0
 LONGEST_BACKOFF_S: Final = 3600.0
 
-# What nobody could install is tried again at once by somebody who knows of another provider.
+# What nobody could install is tried again at once for a plugin that names another provider.
 WANT: Final = """
 INSERT INTO binaries (machine_id, name, bin_providers, overrides)
 VALUES (%(machine_id)s::bigint, %(name)s::text, %(bin_providers)s::text, %(overrides)s::jsonb)
@@ -94,7 +94,7 @@ UPDATE binaries SET
     status = 'queued', claimed_by = NULL, lease_expires_at = NULL, updated_at = statement_timestamp()
 WHERE {_FENCE} RETURNING id
 """  # noqa: S608 - a fragment of our own
-# What a hook found by itself; who installs it at this moment has the last word.
+# What a hook found by itself; a worker that installs it at this moment has the last word.
 REPORT: Final = """
 INSERT INTO binaries (machine_id, name, status, abspath, version, sha256, provider)
 VALUES (%(machine_id)s::bigint, %(name)s::text, 'installed', %(abspath)s::text, %(version)s::text,
@@ -132,7 +132,7 @@ def waited_for(key: str) -> tuple[str, str]:
 
 
 class BinaryFence(NamedTuple):
-    """Who may write for a binary that is being installed."""
+    """The claim that every write for a binary has to show while it is being installed."""
 
     id: int
     attempt: int
@@ -157,7 +157,7 @@ class BinaryRepository(Repository[Binary]):
     def want(
         self, machine_id: int, name: str, *, bin_providers: str | None, overrides: dict[str, Any] | None
     ) -> None:
-        """Have a row for a program that a plugin needs, and have it tried again by whom nobody has asked."""
+        """Have a row for a program that a plugin needs; a failed one is tried again if a provider is new."""
         params = {
             "machine_id": machine_id,
             "name": check.text("name", name),
@@ -186,9 +186,9 @@ class BinaryRepository(Repository[Binary]):
         bin_providers: str | None = None,
         overrides: dict[str, Any] | None = None,
     ) -> BinaryFence | None:
-        """Become the one who installs it; None while somebody else does, or before it may be tried again.
+        """Become the installer of a program; None while another is, or before it may be tried again.
 
-        `at_once` is for an operator, who does not wait for that. The row says then who is asked for it.
+        `at_once`, for an operator, does not wait for that. The row says then which providers are asked.
         """
         params = {
             "id": binary_id,

@@ -1,7 +1,7 @@
-"""What hooks said: stored by whoever holds the job's attempt, once however often it is read, and read back.
+"""What hooks said: stored by the holder of the job's attempt, once however often it is read, and read back.
 
-A job's rows are those of all its attempts. Who asks for a run's records gets each job's last attempt alone,
-so a retry's records take the place of what a failed attempt had to say, and nothing is there twice.
+A job's rows are those of all its attempts. A reader of a run's records gets each job's last attempt alone, so
+a retry's records take the place of what a failed attempt had to say, and nothing is there twice.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class HookRecordRepository(Repository[HookRecord]):
             raise LeaseLost(JobFamily.NODE.value, fence.job_id, fence.attempt)
 
     def stored_before(self, fence: Fence) -> set[int]:
-        """The earlier attempts whose output was stored to its end."""
+        """The earlier attempts that have their output stored to its end."""
         params = {"id": fence.job_id, "attempt": fence.attempt}
         return {row[0] for row in self._sql.rows(STORED, params)}
 

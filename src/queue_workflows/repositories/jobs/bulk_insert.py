@@ -1,7 +1,8 @@
-"""Insert rows whose key may be taken already, one or many, and learn each one's id and whether it is new.
+"""Insert rows with keys that may be taken already, one or many; learn each one's id and whether it is new.
 
 The statement inserts what is free (ON CONFLICT DO NOTHING waits for a transaction that holds the key open); a
-second one, with a newer snapshot, finds who has the rest. A row that vanished in between is tried again.
+second one, with a newer snapshot, finds the rows that have the other keys. A row that vanished in between is
+tried again.
 
 Many go as arrays into one statement per chunk. Not by COPY, which knows neither ON CONFLICT nor pipelines,
 and is no faster with the temporary table that would make up for it; docs/decisions/0004 has the figures.
@@ -39,7 +40,7 @@ WITH given AS MATERIALIZED (
 {answer}
 """
 # As one array: to read a row for each takes longer than all else that is done with an answer.
-# A row whose key is taken has no id; where there are no keys, all have one.
+# A row with a taken key has no id; where there are no keys, all have one.
 ANSWER_KEYED: Final = """
 SELECT array_agg(inserted.id ORDER BY position) FROM given LEFT JOIN inserted USING (position)
 """
@@ -90,12 +91,12 @@ class BulkTable:
     only_for_made: tuple[str, ...] = ("run_at", "delay_s")
     # A column that `made` may use beside those that are given, worked out once for each row.
     beside: tuple[str, str] | None = None
-    # What becomes of a row whose key is taken.
+    # What becomes of a row with a taken key.
     on_conflict: str = "DO NOTHING"
 
     @property
     def large(self) -> tuple[str, ...]:
-        """The columns whose texts bound what one statement takes."""
+        """The columns with the texts that bound what one statement takes."""
         return tuple(name for name, kind in self.columns if kind == "jsonb")
 
     @property
@@ -139,7 +140,7 @@ def insert_many(statements: Statements, table: BulkTable, rows: Columns) -> list
 
 
 def send_many(statements: Statements, table: BulkTable, rows: Columns) -> None:
-    """The same where nobody wants to know, and nobody else writes these keys at this time."""
+    """Insert rows without their ids coming back, where nobody else writes their keys at this time."""
     if rows.count == 1 and table.beside is None:
         statements.send(_single(table), rows.same)
         return
@@ -150,7 +151,7 @@ def send_many(statements: Statements, table: BulkTable, rows: Columns) -> None:
 def _by_key(table: BulkTable, rows: Columns) -> list[int] | None:
     """The rows' numbers in the order in which the server sorts their keys; None if they are in it already.
 
-    Who has no key waits for nobody, and comes last.
+    A row without a key waits for nobody, and comes last.
     """
     if any(name in rows.same and rows.same[name] is None for name in table.key):
         return None
@@ -181,7 +182,7 @@ def _insert_chunks(
                 yield _settled(statements, table, rows, places, answer())
             if not flying:
                 return
-            # In a pipeline who calls for the first answer waits for all of them.
+            # In a pipeline a call for the first answer waits for all of them.
             rows, places, first = flying[0]
             landed = [(rows, places, first._replace(rows=partial(list, first()))), *flying[1:]]
 
@@ -193,7 +194,7 @@ def _settled(
     places: Sequence[int] | None,
     answers: Sequence[Sequence[Any]],
 ) -> list[Enqueued]:
-    """Each row's id: of those whose key was taken the id of who has it."""
+    """Each row's id; for a row with a taken key, the id of the row that has the key."""
     ids = _ids(answers)
     if len(ids) == rows.count and None not in ids:
         # A call of Python's for each would cost as much as all else that is done with an answer.

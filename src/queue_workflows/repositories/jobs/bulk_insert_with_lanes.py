@@ -1,4 +1,4 @@
-"""Jobs of a limit's key that are inserted many at once: who goes into the queue, and who into the lane."""
+"""Jobs of a limit's key that are inserted many at once: which go into the queue, and which into the lane."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def with_lanes(table: BulkTable, *, is_full: str, elsewhere: str = "false") -> B
     """The insert for jobs of which some have a key; apart, so that others neither pay nor need the rights.
 
     `is_full` says of the n-th of its key whether there is no room in front, and is asked of the first few
-    alone; `elsewhere` is who neither waits in the queue nor in a lane. At SERIALIZABLE nobody looks, as the
-    caller would then depend on others of the key; there the claim puts aside what is too much.
+    alone; `elsewhere` says of a job that it waits neither in the queue nor in a lane. At SERIALIZABLE nobody
+    looks, as the caller would then depend on others of the key; there the claim puts aside what is too much.
     """
     made = dict(table.made)
     laned = f"""CASE

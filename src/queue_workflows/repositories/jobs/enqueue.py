@@ -139,7 +139,7 @@ def enqueue_many(jobs: Iterable[NewIngestJob], *, conn: Handle) -> list[Enqueued
 
 
 def _kept_repository(conn: Handle, standing: _Standing) -> IngestJobRepository:
-    """The repository of a psycopg connection for single jobs, whose cursors have prepared their statement.
+    """The repository of a psycopg connection for single jobs; its cursors have prepared their statement.
 
     Kept by the connection itself and not by a table of ours: a cursor holds its connection, so a table would
     keep open whatever the caller forgot to close.

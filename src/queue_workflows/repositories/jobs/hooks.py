@@ -1,12 +1,12 @@
 """The claim of the queue `hooks`: by host, and background hooks apart from the others.
 
 A run of hooks belongs to the host of its first claim, where its files are. That claim writes so on the run,
-in its own statement, with the run's row locked; who finds that lock taken passes the job by, so of two
-hosts that claim from one run at once only one gets any of it, and nobody waits for an orchestrator.
+in its own statement, with the run's row locked; a claim that finds that lock taken passes the job by, so of
+two hosts that claim from one run at once only one gets any of it, and nobody waits for an orchestrator.
 
-A suspect is claimed by a worker that has no other hook in the foreground; see `sweeping` for who is one. In
-the background it is on trial: until it has outlived what it may be doubted for, its worker begins no other
-that was ever doubted, so that of several the one that kills is the only one to blame.
+A suspect is claimed by a worker that has no other hook in the foreground; see `sweeping` for what makes a job
+one. In the background it is on trial: until it has outlived what it may be doubted for, its worker begins no
+other that was ever doubted, so that of several the one that kills is the only one to blame.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from queue_workflows.repositories.sql.table import LONGEST_PAGE
 # seen: the first jobs that nobody else is claiming, within a priority those of this host's runs before those
 # of runs that are no host's yet, or are this one's since; each is looked up, where by EXISTS all of them may
 # be read. runs: those of the latter, locked and looked at again. pinned: the ones that become this host's.
-# siblings: what else of them waits already. next: the jobs of `seen` whose run is this host's.
+# siblings: what else of them waits already. next: the jobs of `seen` in runs that are this host's.
 NEXT: Final = """seen AS MATERIALIZED (
     SELECT job.id, job.run_id, place.host = '' AS is_free
     FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS level (priority)
@@ -88,7 +88,7 @@ RETURNING {claimed}
 )[NODE.name]
 
 
-# In the background: a suspect, or the others; beside one on trial those who were never suspects.
+# In the background: a suspect, or the others; beside one on trial those that were never suspects.
 CLAIM_BEHIND: Final = CLAIM.replace(
     "(%(alone)s::boolean OR NOT suspect)",
     f"suspect = %(suspect)s::boolean AND (NOT %(beside)s::boolean OR {SHARED_BEFORE} < {TRUSTED})",
@@ -110,7 +110,7 @@ RETURNING id
 
 END_AND_CLAIM: Final = any_and_claim(next=NEXT, claiming=_CLAIMING)[NODE.name]
 END_ALIKE_AND_CLAIM: Final = alike_and_claim(next=NEXT, claiming=_CLAIMING)[NODE.name]
-# The first in line of the foreground here, whoever may claim it; in the order of NEXT.
+# The first in line of the foreground here, whichever worker may claim it; in the order of NEXT.
 HEAD: Final = """
 SELECT job.suspect FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS level (priority)
 CROSS JOIN (VALUES (1, %(host)s::text), (2, '')) AS place (turn, host)
@@ -160,12 +160,12 @@ LABELS: Final = """
 SELECT DISTINCT plugin || '/' || node_module FROM workflow_node_jobs
 WHERE run_id = %(run_id)s::uuid AND queue = 'hooks' AND attempt > 0 AND plugin IS NOT NULL
 """
-# Who fetches what is on hold fetches what it may claim.
+# A worker that fetches what is on hold fetches only what it may claim.
 _PROMOTE_HELD: Final = PROMOTE_HELD[NODE.name].replace(
     "AND queue = %(queue)s::text",
     "AND queue = %(queue)s::text AND COALESCE(pinned_host, %(host)s::text) = %(host)s::text",
 )
-# freed: what of the run waits for the host. Who runs there ends there, and its retry may be anybody's.
+# freed: what of the run waits for the host. A job that runs there ends there, and its retry may be anybody's.
 UNPIN: Final = """
 WITH found AS MATERIALIZED (
     SELECT id, pinned_host FROM workflow_runs WHERE id = %(run_id)s::uuid FOR NO KEY UPDATE
@@ -204,7 +204,7 @@ class HookJobRepository(NodeJobRepository):
     ) -> list[ClaimedNodeJob]:
         """Take the next background hooks for `lease_s` seconds, in the order in which they are to begin.
 
-        A `suspect`, which is on trial then, or others; `beside` one on trial, who was never doubted.
+        A `suspect`, which is on trial then, or others; `beside` one on trial, none that ever was a suspect.
         """
         params = {
             **self._beside,
@@ -244,7 +244,7 @@ class HookJobRepository(NodeJobRepository):
         return bool(rows and rows[0][0])
 
     def sealed(self, ids: list[int]) -> set[int]:
-        """Which of these are background hooks whose run is sealed."""
+        """Which of these are background hooks of a sealed run."""
         return {job_id for (job_id,) in self._sql.rows(SEALED, {"ids": ids})}
 
     def unpin(

@@ -154,7 +154,7 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
         max_crashes: int | None = None,
         at_most_once: bool | None = None,
     ) -> Enqueued:
-        """Insert one job, or find the one that has its `dedupe_key`, waiting for whoever holds that open.
+        """Insert one job, or find the one that has its `dedupe_key`, waiting if that one is uncommitted.
 
         A job due later is 'scheduled' and any other 'queued', as the database's clock has it.
         """
@@ -191,11 +191,11 @@ class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
         return self._rows.columns(jobs, traceparent=traceparent)
 
     def enqueue_rows(self, rows: Sequence[check.Row]) -> list[Enqueued]:
-        """The same for rows that `IngestRows` has checked."""
+        """Insert rows that `IngestRows` has checked; answers as from `enqueue_many`."""
         return self.enqueue_columns(Columns.of(BULK.names, rows))
 
     def enqueue_columns(self, rows: Columns) -> list[Enqueued]:
-        """And for those that it has made columns of."""
+        """Insert columns that `IngestRows` has made; answers as from `enqueue_many`."""
         is_keyed = rows.same.get("limit_key", "") is not None
         return insert_many(self._sql, KEYED_BULK if is_keyed else BULK, rows)
 

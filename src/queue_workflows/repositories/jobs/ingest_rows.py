@@ -23,8 +23,8 @@ from queue_workflows.repositories.sql.columns import CHUNK_ROWS, Columns
 from queue_workflows.repositories.sql.table import Table
 from queue_workflows.settings import check_queue_name
 
-# wanted: the keys that were taken, numbered in the caller's order. taken: who has one; the LIMIT makes it a
-# look-up per key, where without statistics a join would read the whole table.
+# wanted: the keys that were taken, numbered in the caller's order. taken: the job that has one; the LIMIT
+# makes it a look-up per key, where without statistics a join would read the whole table.
 FIND_MANY: Final = """
 SELECT wanted.number, taken.id
 FROM unnest(%(task_name)b::text[], %(dedupe_key)b::text[])
@@ -166,7 +166,7 @@ class IngestRows:
         return tuple(checked.values())
 
     def of(self, given: Mapping[str, Any]) -> check.Row:
-        """The same by the names of its fields, a task and a queue among them: for who has a million."""
+        """The values of `BULK.columns` from fields by name, task and queue among them; fast for a million."""
         values, last = self._usual.copy(), self._last_names
         if "exclusive" in given or "at_most_once" in given:
             given = _settled_words(given)
@@ -187,10 +187,10 @@ class IngestRows:
         return self._limits.json_object("args", args), key
 
     def columns(self, jobs: Iterable[NewIngestJob], *, traceparent: str | None = None) -> Columns:
-        """The same of many, column by column; `PayloadError` says which job is refused.
+        """The checked values of many jobs, column by column; `PayloadError` says which job is refused.
 
-        `traceparent` is for those that have none. Args may be changed by who hands them over, so their text
-        is made at once; what else a job says stays what it is, and is looked at in the end.
+        `traceparent` is for those that have none. The caller may change args after it handed them over, so
+        their text is made at once; what else a job says stays what it is, and is looked at in the end.
         """
         parts: list[Columns] = []
         text_of, longest, coming = self._limits.json_object, longest_small(*self._limits), iter(jobs)
@@ -223,7 +223,7 @@ class IngestRows:
     ) -> Columns:
         """Of what jobs say, in the order of `SAID`, and the checked JSON texts of their args.
 
-        `first` is the number of the first, for who is told that one is refused.
+        `first` is the number of the first, for the error that says which one is refused.
         """
         if len(said) > 1 and _are_alike(said):
             one = self.columns_of(said[:1], texts[:1], first=first, traceparent=traceparent).same
@@ -248,7 +248,7 @@ class IngestRows:
         return Columns.reduced(len(texts), same, each)
 
     def _column(self, name: str, values: Sequence[Any]) -> Sequence[Any]:
-        """Each value checked, and put in for who does not say; what many say is looked at once."""
+        """Each value checked, and put in for a job that does not say it; what many say is looked at once."""
         checked, kinds = self._checks[name], set(map(type, values))
         unsaid = self._unsaid.get(name, _NOTHING)
         if kinds == {str} or (kinds <= _TEXTS and unsaid is None):
@@ -295,7 +295,7 @@ class IngestRows:
     def plain_texts(
         self, task_name: str, queue: str, args: dict[str, Any] | None, priority: int
     ) -> tuple[bytes, ...]:
-        """The same as the server reads them, in the order of `PLAIN`; see `_plain_row`."""
+        """The values of `plain` as the server reads them, in the order of `PLAIN`; see `_plain_row`."""
         last, before, after = self._last_texts
         if not (task_name is last[0] and queue is last[1] and priority is last[2]):
             texts = [_sent(value) for value in self.plain(task_name, queue, None, priority).values()]
@@ -376,7 +376,7 @@ def ingest_queue(queue: str) -> str:
     return queue
 
 
-# Remembers that a name is right and hands none out: who asked first may have said it by an enum's member.
+# Remembers that a name is right and hands none out: the first caller may have said it by an enum's member.
 @lru_cache(maxsize=256)
 def _refuse_reserved(queue: str) -> None:
     if check_queue_name(queue).lower() in RESERVED_QUEUES:

@@ -43,8 +43,8 @@ COUNTS_OF_RUN: Final = """
 SELECT queue, status, count(*) FROM workflow_node_jobs WHERE run_id = %(run_id)s::uuid
 GROUP BY queue, status ORDER BY queue, status
 """
-# wanted: the keys that were taken, numbered in the caller's order. taken: who has one; the LIMIT makes it a
-# look-up per key, where without statistics a join would read the whole table.
+# wanted: the keys that were taken, numbered in the caller's order. taken: the job that has one; the LIMIT
+# makes it a look-up per key, where without statistics a join would read the whole table.
 FIND_MANY: Final = """
 SELECT wanted.number, taken.id
 FROM unnest(%(run_id)b::uuid[], %(node_id)b::text[], %(map_index)b::integer[])
@@ -112,8 +112,8 @@ WHERE workflow_node_jobs.status IN ('completed', 'skipped', 'failed', 'cancelled
     AND workflow_node_jobs.item IS NOT DISTINCT FROM excluded.item
 )""".replace("{new_values}", ", ".join(f"{name} = excluded.{name}" for name in _NEW_VALUES))
 _OPENED: Final = replace(_BULK, on_conflict=_REOPENED)
-# The same where some have a limit's key. Who is pinned to a host keeps its place, as nobody else may take
-# it; a row of an earlier time waits from here on.
+# The same where some have a limit's key. A job that is pinned to a host keeps its place, as nobody else may
+# take it; a row of an earlier time waits from here on.
 _KEYED_BULK: Final = with_lanes(
     _BULK,
     is_full=to_the_lane("{limit_key}", "{queue}", NTH, _BULK.name),

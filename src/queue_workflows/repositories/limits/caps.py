@@ -12,7 +12,7 @@ from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Reposi
 _TABLE: Final = Table(ConcurrencyLimit)
 _SLOTS: Final = Table(LimitSlot)
 
-# before: what was set until now, for the log. changed: the row as it is now. logged: who changed it and why.
+# before: what was set until now, for the log. changed: the row as it is now. logged: actor and reason.
 SET: Final = _TABLE.sql("""
 WITH before AS MATERIALIZED (
     SELECT max_slots FROM concurrency_limits WHERE key_pattern = %(key_pattern)s::text
@@ -31,7 +31,7 @@ WITH before AS MATERIALIZED (
 )
 SELECT {columns} FROM changed AS concurrency_limits
 """)
-# removed: the limit that goes. logged: who took it back and why.
+# removed: the limit that goes. logged: actor and reason of that.
 CLEAR: Final = _TABLE.sql("""
 WITH removed AS (
     DELETE FROM concurrency_limits WHERE key_pattern = %(key_pattern)s::text RETURNING {columns}

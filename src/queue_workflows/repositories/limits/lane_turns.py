@@ -3,10 +3,11 @@
     let out, at the end    u1  u2  u3  u4 … u90000  k1  k2  k3
     moved up               u1  k1  u2  k2  u3  k3  u4 … u90000
 
-Who stands more than `NEAR` jobs behind the head moves up, to right behind an unkeyed job that nobody else has
-moved up behind. So jobs with a key and without go about one to one, however many keys and workers there are.
-Nobody passes a job that was enqueued before it: ids say so. Where no unkeyed job is so near, who claims from
-the queue moves up behind all of these `NEAR`, next time behind the `NEAR` after them.
+A job that stands more than `NEAR` jobs behind the head moves up, to right behind an unkeyed job that nobody
+else has moved up behind. So jobs with a key and without go about one to one, however many keys and workers
+there are. Nobody passes a job that was enqueued before it: ids say so. Where no unkeyed job is so near, a
+worker that claims from the queue moves it up behind all of these `NEAR`, next time behind the `NEAR` after
+them.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ from typing import Any, Final
 from queue_workflows.repositories.sql.families import per_family
 from queue_workflows.repositories.sql.low_water_marks import PRIORITIES, UNMARKED, Marks, marks_text
 
-# How far it is looked for a place, how many move up at once, and who has fewer in front stays.
+# How far a place is looked for, and how many move up at once; a job with fewer in front stays.
 NEAR: Final = 128
-# How many of a key may stand in the queue whose jobs are claimed in batches: twice the last, up to this.
+# How many of a key may stand in the queue if they are claimed in batches: twice the last, up to this.
 LONGEST_FRONT: Final = 400
 # What of a key stands in a queue, by the words of the index of keys. Said as the claim says it, it would let
 # the planner take the claim's index, with all that is queued, where it expects next to nothing to be.
 IN_FRONT: Final = "COALESCE(status = 'queued', false)"
 
-# out: who came out of the lanes of some keys, the keys in turn. line: the next jobs of each queue and
-# priority in which one of them stands far back, behind what was claimed or moved up last; free is who has no
-# key and nobody from a lane at the place behind it. ends: the last of each line that is long enough. moved:
-# who stands behind it, and was enqueued before who is next there. locked: but for what is being claimed;
-# by id, as without statistics the planner would also read an index of all that is queued. What is reckoned
-# stays below a place that came out of the sequence, as others may be the last of all.
+# out: the jobs that came out of the lanes of some keys, the keys in turn. line: the next jobs of each queue
+# and priority in which one of them stands far back, behind what was claimed or moved up last; free is a job
+# that has no key and nobody from a lane at the place behind it. ends: the last of each line that is long
+# enough. moved: what stands behind it, and was enqueued before the job that is next there. locked: but for
+# what is being claimed; by id, as without statistics the planner would also read an index of all that is
+# queued. What is reckoned stays below a place that came out of the sequence, as others may be the last of
+# all.
 ADVANCE: Final = per_family(
     """
 WITH out AS MATERIALIZED (
@@ -104,8 +106,8 @@ RETURNING job.queue, job.priority, job.position
 class Reached:
     """How far one queue has come, per priority: by one worker's claims, and by what it has moved up.
 
-    So what moves up stands above that worker's marks. Others, whose marks may be higher, find it when they
-    look at everything, like what was given back.
+    So what moves up stands above that worker's marks. Others, with marks that may be higher, find it when
+    they look at everything, like what was given back.
     """
 
     def __init__(self, queue: str = "") -> None:

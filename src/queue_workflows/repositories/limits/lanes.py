@@ -10,8 +10,9 @@ when a slot of the key is given back, when a job of the key was claimed, when th
 jobs of one key never stand in front of anybody's, and keys take turns, each by a few jobs at a time. Nobody
 has to walk over what may not run.
 
-Who frees a slot looks for the lane after his commit; who put a job into the lane looks for a free slot after
-his. So one of them sees the other, and the maintenance tick finds what a crash between the two has left.
+A worker that frees a slot looks for the lane after its commit; a producer that put a job into the lane looks
+for a free slot after its own. So one of them sees the other, and the maintenance tick finds what a crash
+between the two has left.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ _TO_THE_LANE: Final = """(
 def to_the_lane(key: str, queue: str, nth: str, table: str = "{table}") -> str:
     """Whether a job goes into the lane, the n-th of its key that comes now: there is one, or enough in front.
 
-    The arguments are SQL. Producers, who may not look, ask the function `qwf_front_room`.
+    The arguments are SQL. Producers, which may not look, ask the function `qwf_front_room`.
     """
     fixed = {
         "{table}": table,
@@ -144,9 +145,10 @@ RETURNING job.id
 # given: keys, with how many of each were claimed or ended just now. lane: each queue in which the key has a
 # lane, found by a jump from one to the next, with its first job and how many stand in front. capped: how many
 # slots of a key are not held, less one that is left to the other family: where it has a lane and nobody in
-# front, and this one took the last slot. Who asks for the other one gets nothing where that is so of it.
-# roomy: how many may come out, where a key with several lanes leaves a slot to each that is older and has
-# nobody in front. next: who they are; placed: at the end of the queue, the keys in turn.
+# front, and this one took the last slot. With `for_the_other` it lets out nothing of a key of which this
+# family took the last slot. roomy: how many may come out, where a key with several lanes leaves a slot to
+# each that is older and has nobody in front. next: these jobs; placed: at the end of the queue, the keys in
+# turn.
 ADMIT: Final = per_family(
     """
 WITH given AS MATERIALIZED (
@@ -266,8 +268,8 @@ class LaneRepository:
     def move_others(self, keys: Iterable[str]) -> int:
         """Put into the lanes what stands in the queues of both families for full keys; how many.
 
-        Of each family at most `MOVED_AT_ONCE`. Whoever has a few in front all the time would else have each
-        slot before the others, who have to be woken.
+        Of each family at most `MOVED_AT_ONCE`. A family or queue with a few in front all the time would else
+        have each slot before the others, which have to be woken.
         """
         params = {"keys": texts(sorted(set(keys)))}
         return sum(len(self._sql.rows(sql, params)) for sql in MOVE_OTHERS.values())
@@ -276,18 +278,18 @@ class LaneRepository:
         """Let out of the lanes of these keys what there is room for; how many.
 
         `recent` says how many jobs of a key were claimed or ended just now, so that a key which is worked on
-        in batches does not wait for its jobs one by one; `reached` is who claims from a queue.
+        in batches does not wait for its jobs one by one; `reached` is how far a queue has come.
         """
         params = admit_params(recent)
         return self._admitted(self._name, params, reached or Reached())
 
     def admit_freed(self, recent: Mapping[str, int] | Iterable[str], reached: Reached | None = None) -> None:
-        """The same after slots were given back, and for the other family's lanes where that one is next."""
+        """`admit` after slots were given back, also for the other family's lanes where that one is next."""
         self.admit(recent, reached)
         self._admitted(self._other, admit_params(recent, for_the_other=True), Reached())
 
     def send_admit(self, recent: Mapping[str, int], reached: Reached) -> Callable[[], None]:
-        """The same, where a pipeline need not wait for the answers; what to call when it is over."""
+        """`admit_freed` in a pipeline, without waiting for the answers; what to call when it is over."""
         params = admit_params(recent)
         self._sql.send(ADMIT[self._name], params)
         moved = self._sql.ask(ADVANCE[self._name], reached.params(params["keys"]))
@@ -308,7 +310,7 @@ class LaneRepository:
     def mend(self, after: str) -> str:
         """Let out what there is room for, lane by lane from a key on; where it stopped, empty at the end.
 
-        Who came out before and found no place near the head has another try.
+        Jobs that came out before and found no place near the head have another try.
         """
         keys = self.keys(after, in_turn=True)
         if keys:
@@ -317,13 +319,13 @@ class LaneRepository:
         return keys[-1] if len(keys) == MENDED_AT_ONCE else ""
 
     def keys(self, after: str = "", *, in_turn: bool = False) -> list[str]:
-        """The next keys that have a lane in some queue; `in_turn` leaves it to who is sweeping right now."""
+        """The next keys that have a lane in some queue; `in_turn` leaves them to a sweep that runs now."""
         rows = self._sql.rows(LANES[self._name], {"after": after, "in_turn": in_turn})
         return [key for (key,) in rows]
 
 
 def admit_params(recent: Mapping[str, int] | Iterable[str], *, for_the_other: bool = False) -> dict[str, Any]:
-    """Keys in one order, each with its count; `for_the_other` is who lets out of another family's lanes."""
+    """Keys in one order, each with its count; `for_the_other` is for the lanes of the other family."""
     counts = dict(recent) if isinstance(recent, Mapping) else dict.fromkeys(recent, 0)
     keys: Sequence[str] = sorted(counts)
     return {

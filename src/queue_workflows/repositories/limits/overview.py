@@ -1,4 +1,4 @@
-"""Keyed limits as `qwf limits list` and `qwf explain` show them: caps, who holds slots, who waits."""
+"""Keyed limits as `qwf limits list` and `qwf explain` show them: caps, holders of slots, waiting jobs."""
 
 from __future__ import annotations
 

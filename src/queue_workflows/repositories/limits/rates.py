@@ -1,8 +1,8 @@
 """Token buckets that all workers share: each take is one statement, and the time is the server's.
 
-A bucket gives in advance: its tokens may go below zero, and who took them waits until they would be back. So
-nobody polls, and those who wait have their turns in the order in which they came. While a bucket is blocked
-it refills nothing; blocking it also voids what it gave to those who have not begun, so its debt is forgiven
+A bucket gives in advance: its tokens may go below zero, and a taker waits until they would be back. So nobody
+polls, and takers that wait have their turns in the order in which they came. While a bucket is blocked it
+refills nothing; blocking it also voids what it gave to takers that have not begun, so its debt is forgiven
 and they take again. `blocked_until` tells them, as it is another one than when they took.
 
 The rule of a key is, the first that there is: its own, set by an operator; that of the longest pattern; the
@@ -40,9 +40,10 @@ def _written(template: str) -> str:
     return template.replace("{pattern}", _PATTERN).replace("{asynchronously}", ASYNCHRONOUSLY)
 
 
-# kept: the bucket, locked; who comes second waits here. ruled: the rule that holds, and the time, which is
-# read when the lock is held. filled: what is in it by now, as a block lets nothing in. decided: what the cost
-# would have to wait for; what costs more than there can ever be, or would wait for too long, is not taken.
+# kept: the bucket, locked; a statement that comes second waits here. ruled: the rule that holds, and the
+# time, which is read when the lock is held. filled: what is in it by now, as a block lets nothing in.
+# decided: what the cost would have to wait for; what costs more than there can ever be, or would wait for too
+# long, is not taken.
 TAKE: Final = _written("""
 WITH kept AS MATERIALIZED (
     SELECT tokens_per_s, burst, tokens, refilled_at, blocked_until, updated_by FROM rate_limits
@@ -118,7 +119,7 @@ WHERE rate_key = %(rate_key)s::text
 RETURNING blocked_until
 """
 # before: what held until now, for the log. changed: the rule as it is now; what the bucket gained by the old
-# one is kept, up to the new burst. logged: who changed it and why.
+# one is kept, up to the new burst. logged: actor and reason.
 SET: Final = _TABLE.sql("""
 WITH before AS MATERIALIZED (
     SELECT tokens_per_s, burst FROM rate_limits WHERE rate_key = %(rate_key)s::text
@@ -143,7 +144,7 @@ WITH before AS MATERIALIZED (
 )
 SELECT {columns} FROM changed AS rate_limits
 """)
-# removed: the rule that goes, and its bucket. logged: who took it back and why.
+# removed: the rule that goes, and its bucket. logged: actor and reason of that.
 CLEAR: Final = _TABLE.sql("""
 WITH removed AS (
     DELETE FROM rate_limits WHERE rate_key = %(rate_key)s::text RETURNING {columns}

@@ -1,12 +1,12 @@
 """Slots of keyed limits: leased rows that stay, so that nothing is counted and a crash leaks none.
 
 A slot is (key, number), held until its lease is over and free after that; given back, its lease is over at
-once. A key's slots are numbered from 0, and only numbers below its cap are taken, so that two who take at the
+once. A key's slots are numbered from 0, and only numbers below its cap are taken, so that two takers at the
 same time meet on a row: one locks it, the other skips it. Nobody waits for a lock of somebody else's.
 
 Where a cap was lowered, slots above it may be held still. As many fewer of those below it are to be taken:
-the highest `bound` for which `bound` and the slots held from there on come to no more than the cap. Whoever
-takes stays below his bound, so however many take at once, no more than the cap are held.
+the highest `bound` for which `bound` and the slots held from there on come to no more than the cap. Each
+taker stays below its bound, so however many take at once, no more than the cap are held.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ def _written(template: str) -> str:
 
 
 # No EXISTS in these, which the planner may turn into a hash of all that is stored.
-# want: one row per slot that is wanted. capped: each key with its cap, or the lower one of who asks. roomy:
-# its bound, which differs from the cap only while slots above it are held. found: as many free slots as are
-# wanted, locked. given: who gets which. taken: unless all are wanted together and one is missing.
+# want: one row per slot that is wanted. capped: each key with its cap, or the lower one that the caller
+# brings. roomy: its bound, which differs from the cap only while slots above it are held. found: as many free
+# slots as are wanted, locked. given: which job gets which slot. taken: unless all are wanted together and one
+# is missing.
 TAKE: Final = _written("""
 WITH want AS MATERIALIZED (
     SELECT *, row_number() OVER (PARTITION BY key ORDER BY number) AS nth
@@ -119,7 +120,8 @@ SELECT given.number, given.cap IS NULL, given.slot IS NOT NULL, taken.slot, take
 FROM given LEFT JOIN taken USING (number) LEFT JOIN roomy USING (key)
 ORDER BY given.number
 """)
-# opened: the first numbers that have no row yet, held by nobody. Who opens the same waits until it is done.
+# opened: the first numbers that have no row yet, held by nobody. Another statement that opens the same waits
+# until it is done.
 OPEN: Final = """
 INSERT INTO limit_slots (limit_key, slot, job_family, job_id, attempt, claimed_by, lease_expires_at)
 SELECT
@@ -194,7 +196,7 @@ WHERE held.limit_key = locked.limit_key AND held.slot = locked.slot
 RETURNING held.limit_key
 """
 # left_behind: slots of a worker for attempts that are over. locked: those of them that are held by the same
-# attempts still; who has one locked meanwhile is giving it back, or taking it for another.
+# attempts still; a statement that has one locked meanwhile is giving it back, or taking it for another.
 FREE_LEFT_BY: Final = per_family(_LEFT, whose="held.claimed_by = %(worker_id)s::text")
 # Free for so long that a key is perhaps never used again.
 FORGET: Final = """
@@ -215,9 +217,9 @@ class Want(NamedTuple):
 
 
 class Slot(NamedTuple):
-    """A slot that is held, by whom, and since when: what renewing it and giving it back have to show.
+    """A slot that is held, its holder, and since when: what renewing it and giving it back have to show.
 
-    `most` is the cap of its own that it was taken with, for who has to take it again.
+    `most` is the cap of its own that it was taken with, for a worker that has to take it again.
     """
 
     key: str
@@ -264,7 +266,7 @@ class SlotRepository:
         }
         rows = self._sql.rows(TAKE, params)
         if self._opened(wants, rows):
-            # Only for those who got none, as the others have theirs.
+            # Only for those that got none, as the others have theirs.
             again = [row[0] - 1 for row in rows if not row[1] and row[3] is None]
             more = self._sql.rows(TAKE, params | _wanted([wants[place] for place in again]))
             found = {again[row[0] - 1] + 1: row[1:] for row in more}
@@ -272,7 +274,7 @@ class SlotRepository:
         return _taken(wants, rows)
 
     def held(self, wants: Sequence[Want]) -> list[Slot]:
-        """The slots that these attempts hold of these keys, whoever knows of them."""
+        """The slots that these attempts hold of these keys, known to this process or not."""
         rows = self._sql.rows(HELD, _wanted(wants)) if wants else []
         by_place = [(wants[number - 1], slot, since) for number, slot, since in rows]
         return [Slot(want.key, slot, want.family, want.fence, since) for want, slot, since in by_place]
@@ -292,12 +294,12 @@ class SlotRepository:
         return _among(slots, self._sql.rows(FREE, _held(slots))) if slots else []
 
     def send_free(self, slots: Sequence[Slot]) -> None:
-        """The same, where a pipeline need not wait for the answer."""
+        """Give slots back in a pipeline, without waiting for the answer."""
         if slots:
             self._sql.send(FREE, _held(slots))
 
     def free_left_by(self, worker_id: str) -> set[str]:
-        """Free the slots of a worker whose attempts are over, windows among them; the keys that got room."""
+        """Free a worker's slots for attempts that are over, windows among them; the keys that got room."""
         params = {"worker_id": check.text("worker_id", worker_id)}
         return {key for sql in FREE_LEFT_BY.values() for (key,) in self._sql.rows(sql, params)}
 

@@ -1,4 +1,4 @@
-"""What became of a queue's jobs since a moment, and what is left of them: for whoever works it off."""
+"""What became of a queue's jobs since a moment, and what is left of them: for a command that works it off."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Everything that decides whether a job runs, read in one place for `qwf explain`.
 
 Whether a job could be claimed, is due or has lost its lease is asked by the very fragments of the claim and
-the sweeps; who may work and what keeps them from it, by the words in which workers ask themselves.
+the sweeps; which workers may work and what keeps them from it, by the words in which they ask themselves.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class AtWork:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a job's limit key is about: what was set for it, its holders, who is before it in the lane."""
+    """What a job's limit key is about: what was set for it, its holders, the jobs before it in the lane."""
 
     limit: ConcurrencyLimit | None
     slots: list[LimitSlot]

@@ -188,7 +188,7 @@ class RunExplainingRepository:
         )
 
     def nodes(self, run_id: uuid.UUID, node_ids: Sequence[str]) -> dict[str, NodeRow]:
-        """Those of some nodes that were touched."""
+        """The rows of some nodes, by id, as far as they were touched."""
         rows = self._sql.rows(NODES, {"run_id": run_id, "nodes": list(node_ids)})
         return {
             node_id: NodeRow(node_id, NodeState(state), left, _loaded(error), finished)

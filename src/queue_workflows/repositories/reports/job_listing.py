@@ -36,8 +36,8 @@ LIMIT %(limit)s::bigint
 """
 COUNT: Final = "SELECT count(*) FROM (SELECT FROM {table}{where} LIMIT %(limit)s::bigint) AS counted"
 LAST_ID: Final = "SELECT COALESCE(max(id), 0) FROM {table}"
-# In the order of ids, as every statement that locks several rows: whoever has one of them is waited for, and
-# a row that has changed meanwhile is asked again whether it is meant.
+# In the order of ids, as every statement that locks several rows: a statement that has one of them locked is
+# waited for, and a row that has changed meanwhile is asked again whether it is meant.
 PAGE: Final = """
 SELECT id FROM {table}{where}
 ORDER BY id
@@ -61,7 +61,8 @@ GROUP BY queue, title, error
 ORDER BY count(*) DESC, max(finished_at) DESC
 """
 FAILURES_READ: Final = 50_000
-# What a retry leaves alone is no part of it: nodes whose run would not go on. The retry itself asks by locks.
+# What a retry leaves alone is no part of it: nodes of a run that would not go on. The retry itself asks by
+# locks.
 _GOES_ON: Final = per_family(
     """EXISTS (
     SELECT FROM workflow_runs AS run
@@ -173,7 +174,7 @@ class JobLine:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Failed jobs of one queue and task whose last errors are alike; `latest` are some of their ids."""
+    """Failed jobs of one queue and task with last errors that are alike; `latest` are some of their ids."""
 
     family: str
     queue: str

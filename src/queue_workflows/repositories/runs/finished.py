@@ -1,7 +1,7 @@
 """The ends of runs that hooks are yet to hear of: leased, delivered, deleted.
 
-A lease is a try and a time: whoever has it calls the hooks without a transaction open, and what it writes
-afterwards counts only if nobody has leased the event since.
+A lease is a try and a time: the process that has it calls the hooks without a transaction open, and what it
+writes afterwards counts only if nobody has leased the event since.
 """
 
 from __future__ import annotations

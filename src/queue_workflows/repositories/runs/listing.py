@@ -127,7 +127,7 @@ class RunLinesRepository:
         return [row[0] for row in self._page(PAGE, wanted.where(after=after, until=until), limit)]
 
     def named(self, beginning: str) -> list[uuid.UUID]:
-        """Up to three runs whose ids begin with these hexadecimal digits."""
+        """Up to three runs with ids that begin with these hexadecimal digits."""
         params = {"first": uuid.UUID(beginning.ljust(32, "0")), "last": uuid.UUID(beginning.ljust(32, "f"))}
         return [row[0] for row in self._sql.rows(NAMED, params)]
 

@@ -1,4 +1,4 @@
-"""The nodes of a run: their counters, read and written by who holds the run's row lock."""
+"""The nodes of a run: their counters, read and written by the holder of the run's row lock."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What people ask of runs: cancel them, answer their parked nodes, run them again.
 
-A request is an event in the run's outbox, and whoever advances the run acts on it. Nothing here waits for a
-run's row lock but a retry, whose run nobody advances.
+A request is an event in the run's outbox, and the process that advances the run acts on it. Nothing here
+waits for a run's row lock but a retry, as nobody advances its run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from queue_workflows.states import NodeState, RunStatus
 ENGINE_MODE: Final = "node"
 
 # found: the runs as they are. asked: one event for each that is not over; none, if one of them is not there
-# or not ours to ask. logged: who did it, if anybody did.
+# or not ours to ask. logged: the actor, if there is one.
 CANCEL: Final = """
 WITH found AS MATERIALIZED (
     SELECT id, status, mode FROM workflow_runs WHERE id = ANY (%(ids)s::uuid[])
@@ -212,7 +212,7 @@ class SteeringRepository:
         return _stored(self._sql.rows(LOCK if lock else LOOK, {"run_id": run_id}))
 
     def stored_unless_held(self, run_id: uuid.UUID) -> StoredRun | None:
-        """The same, locked; None if somebody else has it locked."""
+        """A run and its document, locked; None if somebody else has it locked."""
         return _stored(self._sql.rows(LOCK_UNLESS_HELD, {"run_id": run_id}))
 
     def is_pruned(self, run_id: uuid.UUID) -> bool:
@@ -234,7 +234,7 @@ class SteeringRepository:
     ) -> None:
         """Let a run that is over go on, and ask for the nodes that are `ready`; its lock is held.
 
-        `unsealed` is for one whose last step is gone through again.
+        `unsealed` is for one that goes through its last step again.
         """
         params = {
             "run_id": run_id,

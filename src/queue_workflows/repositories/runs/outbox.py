@@ -89,8 +89,8 @@ COMMIT: Final = "COMMIT"
 ROLLBACK: Final = "ROLLBACK"
 # locked: the run, unless another one has it; apart, as what is selected beside a lock is worked out before
 # the lock is had. The commit may come back before it is on disk: if it is lost, its events are still there.
-# The transaction remembers which run it has locked, for the statement that is on its way behind this one. Who
-# wrote the row last, and who we are, tell whether anybody has since we did.
+# The transaction remembers which run it has locked, for the statement that is on its way behind this one. The
+# row's last writer and our own id tell whether anybody has written it since we did.
 LOCK: Final = """
 WITH locked AS MATERIALIZED (
     SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, parent_node_job_id,
@@ -138,9 +138,9 @@ ORDER BY run_id, id
 LIMIT {EVENTS_AT_ONCE}
 """  # noqa: S608 - fragments of our own
 # found: what is not over, locked in order; by a sum, as the planner might else walk the primary key for it.
-# ended: who waits is cancelled, and counted by the caller instead of by an event each; who runs is asked to
-# stop, and its end is an event as always. children: the runs of these nodes, told by their own outbox,
-# because who holds one run never waits for another.
+# ended: a job that waits is cancelled, and counted by the caller instead of by an event each; one that runs
+# is asked to stop, and its end is an event as always. children: the runs of these nodes, told by their own
+# outbox, because a holder of one run never waits for another.
 STOP: Final = f"""
 WITH found AS MATERIALIZED (
     SELECT id FROM workflow_node_jobs
@@ -165,7 +165,7 @@ WITH found AS MATERIALIZED (
 )
 SELECT node_id, count(*) FROM ended WHERE status = 'cancelled' GROUP BY node_id ORDER BY node_id
 """  # noqa: S608 - fragments of our own
-# Who has cancelled a run first is who is named, also when its last node ends in a later batch.
+# The first cancellation of a run is the one that is named, also when its last node ends in a later batch.
 SAVE: Final = """
 UPDATE workflow_runs SET
     status = %(status)s::text, nodes_left = %(nodes_left)s::integer, nodes_active = %(nodes_active)s::integer,
@@ -209,7 +209,7 @@ UPDATE workflow_runs SET seal_requested_at = COALESCE(seal_requested_at, stateme
 WHERE id = %(run_id)s::uuid
 RETURNING id
 """  # noqa: S608 - a fragment of our own
-# The job that a child run was started for, locked: who retries the parent opens it again and starts another
+# The job that a child run was started for, locked: a retry of the parent opens it again and starts another
 # child in one transaction. Then, by a statement of its own, whether somebody has.
 LOCK_PARENT_JOB: Final = """
 SELECT id FROM workflow_node_jobs WHERE id = %(job_id)s::bigint FOR NO KEY UPDATE
@@ -245,7 +245,7 @@ LONGEST_BACKOFF_S: Final = 300.0
 
 @dataclass(frozen=True, slots=True)
 class LockedRun:
-    """A run whose row lock we hold; its row has this `version` now, and `next_version` if we write it."""
+    """A run with its row locked by us; the row has this `version` now, and `next_version` if we write it."""
 
     id: uuid.UUID
     status: RunStatus
@@ -378,7 +378,7 @@ class DispatchRepository:
         return int(self._sql.rows(ADD_EVENT, _event(run_id, kind, payload))[0][0])
 
     def send_event(self, run_id: uuid.UUID, kind: str, payload: dict[str, Any] | None = None) -> None:
-        """The same where nobody wants to know the id."""
+        """Add an event of the run itself, without asking for its id."""
         self._sql.send(ADD_EVENT, _event(run_id, kind, payload))
 
     def defer(

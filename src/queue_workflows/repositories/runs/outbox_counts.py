@@ -33,7 +33,7 @@ SELECT count(*) FILTER (WHERE poisoned_at IS NULL), count(*) FILTER (WHERE poiso
 FROM workflow_dispatch_events
 """
 
-# freed: events that were given up are as new. logged: who had them tried again.
+# freed: events that were given up are as new. logged: the actor that had them tried again.
 UNPOISON: Final = """
 WITH freed AS (
     UPDATE workflow_dispatch_events SET poisoned_at = NULL, tries = 0, next_try_at = statement_timestamp()

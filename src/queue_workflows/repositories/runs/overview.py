@@ -51,7 +51,7 @@ WHERE node.run_id = %(run_id)s::uuid AND (%(states)s::text[] IS NULL OR node.sta
 ORDER BY node.started_at, node.node_id
 LIMIT %(most)s::bigint
 """
-# The same of a run whose jobs the host app inserts: there are no counters, so they are counted.
+# Nodes of a run for which the host app inserts the jobs: there are no counters, so the jobs are counted.
 COUNTED_NODES: Final = """
 SELECT node_id,
     CASE
@@ -210,7 +210,7 @@ class OverviewRepository:
         return _nodes(self._sql.rows(COUNTED_NODES, {"run_id": run_id, "most": most}))
 
     def running(self, run_id: uuid.UUID) -> list[RunningJob]:
-        """Those of its jobs that a worker has, the longest running first."""
+        """The run's jobs that a worker has, the longest running first."""
         rows = self._sql.rows(RUNNING, {"run_id": run_id})
         jobs = (RunningJob(*row) for row in rows)
         return [job._replace(progress=_loaded(job.progress) or {}) for job in jobs]
@@ -220,7 +220,7 @@ class OverviewRepository:
         return int(self._sql.rows(EVENTS, {"run_id": run_id, "most": most})[0][0])
 
     def poisoned(self, run_id: uuid.UUID, *, most: int = 10) -> list[PoisonedEvent]:
-        """Those of its events that were given up, the oldest first."""
+        """The run's events that were given up, the oldest first."""
         rows = self._sql.rows(POISONED, {"run_id": run_id, "most": most})
         return [PoisonedEvent(*row) for row in rows]
 

@@ -1,4 +1,4 @@
-"""Parked jobs whose time is up: a wait is completed, and what waited for an answer has failed."""
+"""Parked jobs that are past their time: a wait is completed, and what waited for an answer has failed."""
 
 from __future__ import annotations
 

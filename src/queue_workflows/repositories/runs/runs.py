@@ -79,10 +79,10 @@ SELECT id FROM workflow_runs
 WHERE workflow_name = %(workflow_name)s::text AND dedupe_key = %(dedupe_key)s::text
 """
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM workflow_runs WHERE id = %(id)s::uuid")
-# For who asks again and again: the document of a run may be large, and never changes.
+# For a caller that asks again and again: the document of a run may be large, and never changes.
 FETCH_AGAIN: Final = FETCH.replace("workflow_runs.spec::text AS spec", "NULL AS spec")
-# Runs that were found on the way, for which no node of this one waits; told by their own outbox, because who
-# holds one run never waits for another.
+# Runs that were found on the way, for which no node of this one waits; told by their own outbox, because a
+# holder of one run never waits for another.
 CANCEL_FOUND: Final = """
 INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, payload)
 SELECT id, 1, 0, 'cancel', jsonb_build_object('reason', %(reason)s::text) FROM workflow_runs

@@ -1,9 +1,9 @@
 """Schedules that host apps declare in code, and how two versions of one get along.
 
-Each scheduler vouches for what its code declares, for a minute at a time. Whoever starts has its version put
-into force. It stays in force while anybody vouches for it; when nobody does any more, a scheduler of another
-version that still runs puts its own into force. So a new version holds at once, an old one that goes on for a
-while does not take it back, and what is left in the end is what still runs.
+Each scheduler vouches for what its code declares, for a minute at a time. A scheduler that starts has its
+version put into force. It stays in force while anybody vouches for it; when nobody does any more, a scheduler
+of another version that still runs puts its own into force. So a new version holds at once, an old one that
+goes on for a while does not take it back, and what is left in the end is what still runs.
 """
 
 from __future__ import annotations
@@ -135,6 +135,6 @@ class DeclarationRepository(Repository[Schedule]):
         return len(self._sql.rows(VOUCH, {"owner": owner, "digest": digest}))
 
     def in_force(self, owner: str, digest: str) -> InForce:
-        """Whose version holds."""
+        """How many of the owner's schedules are as this version or another declares them."""
         ((ours, others, alive),) = self._sql.rows(IN_FORCE, {"owner": owner, "digest": digest})
         return InForce(ours, others, alive)

@@ -48,7 +48,7 @@ RETURNING {columns}
 """)
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM schedules WHERE name = %(name)s::text")
 DELETE: Final = _TABLE.sql("DELETE FROM schedules WHERE name = %(name)s::text RETURNING {columns}")
-# changed: the row, if this is a change; what fell due while it was off does not come. logged: who and why.
+# changed: the row, if this is a change; what fell due while it was off stays out. logged: actor and reason.
 SET_ENABLED: Final = _TABLE.sql("""
 WITH changed AS (
     UPDATE schedules SET
@@ -63,7 +63,7 @@ WITH changed AS (
 SELECT {columns} FROM changed AS schedules
 """)
 # now: a moment that is no tick, as those are whole seconds. job: what the next tick would enqueue. logged:
-# who and why.
+# actor and reason.
 TRIGGER: Final = """
 WITH now AS (
     SELECT date_trunc('second', clock_timestamp()) + GREATEST(
@@ -139,7 +139,7 @@ class ScheduleRepository(Repository[Schedule]):
     def set_enabled(
         self, name: str, enabled: bool, *, actor: str, reason: str | None = None
     ) -> Schedule | None:
-        """Switch a schedule on or off, and write down who and why; None if it is so already, or not there.
+        """Switch a schedule on or off, and log actor and reason; None if it is so already, or not there.
 
         What fell due while it was off does not come when it is on again.
         """

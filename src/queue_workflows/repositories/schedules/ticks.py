@@ -1,9 +1,8 @@
 """What a ticker asks and says: which schedules are due, the jobs of their ticks, when to look again.
 
 Any number of tickers asks at once. Each reckons the ticks of a schedule from what it read, and the first
-whose statement arrives while that still holds inserts them and moves the schedule on, in that one statement:
-whoever comes later finds it moved, and nobody waits for anybody. A ticker that is stopped or killed holds
-nothing.
+statement to arrive while that still holds inserts them and moves the schedule on: a ticker that comes later
+finds it moved, and nobody waits for anybody. A ticker that is stopped or killed holds nothing.
 """
 
 from __future__ import annotations

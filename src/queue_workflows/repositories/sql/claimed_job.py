@@ -16,7 +16,7 @@ from queue_workflows.states import JobFamily
 
 
 class Fence(NamedTuple):
-    """Who may write for a job: the holder of this attempt, and nobody once it has ended."""
+    """The right to write for a job: the holder of this attempt has it, and nobody once it has ended."""
 
     job_id: int
     attempt: int
@@ -69,7 +69,7 @@ class ClaimedJob:
 
     @property
     def worker_id(self) -> str:
-        """Who claimed it."""
+        """The worker that claimed it."""
         return self.claimed_by
 
     @property

@@ -27,7 +27,7 @@ class Columns:
 
     @classmethod
     def of(cls, names: Sequence[str], rows: Sequence[Row]) -> Self:
-        """Rows whose values are in the order of these names."""
+        """Columns of rows that have their values in the order of these names."""
         return cls.reduced(
             len(rows), {}, dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
         )

@@ -43,7 +43,7 @@ _AT_ONCE: Final = {"stream_results": False, "yield_per": None}
 
 
 class Answer(NamedTuple):
-    """What a statement brought: its rows, for who calls for them, and how many they are."""
+    """What a statement brought: its rows, for a caller that wants them, and how many they are."""
 
     rows: Callable[[], Rows]
     number: Callable[[], int]
@@ -118,8 +118,8 @@ class Statements:
         return handle.pipeline() if is_begun and psycopg.Pipeline.is_supported() else nullcontext()
 
     def send(self, sql: str, params: Params) -> None:
-        """A statement whose rows nobody wants. In a psycopg pipeline nobody waits for it either: what goes
-        wrong comes out with a later answer, or when the pipeline ends."""
+        """Send a statement of which nobody wants the rows. In a psycopg pipeline nobody waits for it either:
+        what goes wrong comes out with a later answer, or when the pipeline ends."""
         if isinstance(self._handle, psycopg.Connection):
             # Never one that `ask` uses: there this statement's rows would be taken for the next one's.
             cursor, query = self._sent.get(sql) or (psycopg.Cursor(self._handle), sql.encode())

@@ -148,17 +148,17 @@ SYNCHRONOUSLY: Final = """(
         THEN set_config('synchronous_commit', 'on', true) = 'on' ELSE true
     END
 )"""
-# Who takes turns leaves it to whoever is at it at this moment. The lock lasts as long as the statement's own
-# transaction: held over several statements, it would stay with a sweeper that is stopped between two of them.
-# Its class stands beside that of the wake's locks, 7714.
+# Sweepers that take turns leave it to one that is at it at this moment. The lock lasts as long as the
+# statement's own transaction: held over several statements, it would stay with a sweeper that is stopped
+# between two of them. Its class stands beside that of the wake's locks, 7714.
 IN_TURN: Final = """(
     SELECT CASE WHEN %(in_turn)s::boolean THEN pg_try_advisory_xact_lock(7715, 1) ELSE true END
 )"""
 # The last entries and one more.
 _ERRORS: Final = f"jsonb_path_query_array(job.errors, '$[last - {ERRORS_KEPT - 2} to last]')"
-# What is kept of a hold by whoever ends it, so that claims and other ends write nothing for it. A job is put
-# aside right after its claim, so `started_at` says since when, or when it is enqueued; holds for one thing in
-# attempts that follow each other are one entry.
+# What is kept of a hold by the statement that ends it, so that claims and other ends write nothing for it. A
+# job is put aside right after its claim, so `started_at` says since when, or when it is enqueued; holds for
+# one thing in attempts that follow each other are one entry.
 PAST_HOLDS: Final = f"""CASE
     WHEN job.hold_reason IS NULL THEN job.past_holds
     WHEN (job.past_holds -> -1 ->> 'reason', job.past_holds -> -1 ->> 'key',

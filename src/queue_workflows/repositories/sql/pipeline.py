@@ -41,7 +41,7 @@ _IS_SUPPORTED: Final = psycopg.Pipeline.is_supported()
 
 
 class OneCommit:
-    """Of one connection; each statement is in psycopg's `%(name)s` style and is prepared at its first use."""
+    """Asks two statements in one commit; each is in psycopg's `%(name)s` style and prepared at first use."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
@@ -107,7 +107,7 @@ class OneCommit:
                 results += yield from generators.fetch_many(pgconn)
             yield from generators.fetch_many(pgconn)
         except BaseException:
-            # Nobody knows what the server was at; who asks again asks elsewhere.
+            # Nobody knows what the server was at; a caller that asks again asks elsewhere.
             pgconn.finish()
             raise
         pgconn.exit_pipeline_mode()

@@ -14,7 +14,7 @@ _IDLE: Final = TransactionStatus.IDLE
 
 @contextmanager
 def in_one_round_trip(connection: psycopg.Connection[Any]) -> Iterator[Callable[[], None]]:
-    """A pipeline whose one sync is its end; what it gives commits what was sent so far.
+    """A pipeline with one sync, at its end; what it gives commits what was sent so far.
 
     What follows that is a transaction of its own with a later snapshot, and is not run if the first one is
     refused. `Pipeline.sync` would wait, and so would an answer that is read within the block.

@@ -1,4 +1,4 @@
-"""What operators want of workers; every change is written down with who and why in the same statement."""
+"""What operators want of workers; every change is logged with actor and reason in the same statement."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TICK: Final = """INSERT INTO worker_control_clock (version)
     SELECT nextval('worker_control_version_seq'){where}
     ON CONFLICT (singleton) DO UPDATE SET version = nextval('worker_control_version_seq')
     RETURNING version"""
-# tick: the version of this change. changed: the row as it is now. logged: who changed it and why.
+# tick: the version of this change. changed: the row as it is now. logged: actor and reason.
 SET: Final = _TABLE.sql(
     """
 WITH tick AS (
@@ -46,7 +46,7 @@ SELECT {columns} FROM changed AS worker_control
 )
 _THIS: Final = "host_label = %(host_label)s::text AND queue = %(queue)s::text"
 # tick: the version of this change, if there is something to change. removed: the row that said pause or off.
-# logged: who took it back and why.
+# logged: actor and reason of that.
 CLEAR: Final = _TABLE.sql(
     """
 WITH tick AS (
@@ -65,7 +65,7 @@ SELECT cleared_at, {columns} FROM removed AS worker_control
         "{tick}", _TICK.replace("{where}", " WHERE EXISTS (SELECT FROM worker_control WHERE {this})")
     ).replace("{this}", _THIS)
 )
-# The latest change that is committed; who has read it has seen all before it.
+# The latest change that is committed; a worker that has read it has seen all before it.
 VERSION: Final = "COALESCE((SELECT version FROM worker_control_clock), 0)"
 # What holds for a worker now; the strictest first, and of equals the one that names most. A worker that
 # watches its jobs asks by the same words.
@@ -86,7 +86,7 @@ ORDER BY {STRICTEST_FIRST}, host_label, queue
 """)  # noqa: S608
 
 _LAPSED: Final = "expires_at < statement_timestamp() - make_interval(secs => %(for_s)s::float8)"
-# Whether whoever asks may delete wishes, as a worker with the least rights may not, and there are some.
+# Whether the asking role may delete wishes, as a worker with the least rights may not, and there are some.
 HAS_LAPSED: Final = """
 SELECT has_table_privilege('worker_control', 'DELETE') AND has_table_privilege('worker_control', 'UPDATE')
     AND EXISTS (SELECT FROM worker_control WHERE {lapsed})
@@ -155,14 +155,14 @@ class WorkerControlRepository(Repository[WorkerControl]):
         return None
 
     def forget_lapsed(self, *, for_s: float) -> int:
-        """Delete wishes whose time was over so long ago, if this connection may; how many."""
+        """Delete wishes that ran out so long ago, if this connection may; how many."""
         params = {"for_s": check.seconds("for_s", for_s)}
         if not self._sql.rows(HAS_LAPSED, params)[0][0]:
             return 0
         return len(self._sql.rows(FORGET_LAPSED, params))
 
     def version(self) -> int:
-        """The latest change; a worker whose heartbeat says so much has seen it."""
+        """The latest change; a worker with as much in its heartbeat has seen it."""
         return int(self._sql.rows(f"SELECT {VERSION}", {})[0][0])
 
     def matching(self, host_label: str, queue: str) -> list[WorkerControl]:

@@ -1,4 +1,4 @@
-"""What the machines are at: the last reading of each, told to who listens as well."""
+"""What the machines are at: the last reading of each, told to listeners as well."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class HardwareRepository:
     def report(
         self, host_label: str, reading: dict[str, Any], *, every_s: float, parts: Sequence[str]
     ) -> None:
-        """Store a machine's reading in place of the one before, and tell `parts` to who listens.
+        """Store a machine's reading in place of the one before, and tell `parts` to listeners.
 
         Several supervisors may look at one machine: the reading of one that gives no devices to workers, or
         sees none, does not replace that of one that does. What a crash of the server forgets is told anew.

@@ -1,4 +1,4 @@
-"""Signs of life of workers, and who has gone silent with work in hand."""
+"""Signs of life of workers, and which have gone silent with work in hand."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from queue_workflows.states import JobFamily, WorkerState
 
 _TABLE: Final = Table(WorkerHeartbeat)
 
-# A fresh beat takes a dead flag back: whoever flagged it was wrong, or the worker woke up. And it learns how
-# many others there are, up to a thousand.
+# A fresh beat takes a dead flag back: the flag was wrong, or the worker woke up. And it learns how many
+# others there are, up to a thousand.
 BEAT: Final = """
 INSERT INTO worker_heartbeats (
     worker_id, host_label, queue, pid, state, state_reason, current_job_family, current_job_id, jobs_held,
@@ -54,7 +54,8 @@ _HOLDS: Final = """(
 _IS_HOLDING: Final = _HOLDS.replace("{worker_id}", "worker.worker_id")
 # Literal, for the planner; a row that is locked is one that beats, or that somebody else sees to.
 _AT_ONCE: Final = "LIMIT 200 FOR UPDATE SKIP LOCKED"
-# silent: only who holds running jobs, as an idle worker that went away harms nobody; flagged once a silence.
+# silent: only workers that hold running jobs, as an idle worker that went away harms nobody; flagged once a
+# silence.
 FLAG_DEAD: Final = (
     _TABLE.sql("""
 WITH silent AS MATERIALIZED (
@@ -70,8 +71,8 @@ RETURNING {columns}
     .replace("{is_holding}", _IS_HOLDING)
     .replace("{at_once}", _AT_ONCE)
 )
-# gone: who holds nothing either, so that nobody needs the row to take anything back. A quarantine is an
-# operator's to end, however long its supervisor is away.
+# gone: workers that hold nothing either, so that nobody needs the row to take anything back. A quarantine is
+# an operator's to end, however long its supervisor is away.
 FORGET: Final = """
 WITH gone AS MATERIALIZED (
     SELECT worker_id FROM worker_heartbeats AS worker

@@ -12,8 +12,9 @@ from typing import Any, Final
 from queue_workflows.repositories.workers.control import HOLDS, STRICTEST_FIRST, Control
 from queue_workflows.states import DesiredState, JobFamily, WorkerState
 
-# worker: who beat, on this host and queue, where `*` is any. control: what it has to obey now, by the words
-# in which it asks itself. job: what it has held longest, by the rows, as its next beat may be seconds away.
+# worker: those with a heartbeat, on this host and queue, where `*` is any. control: what it has to obey now,
+# by the words in which it asks itself. job: what it has held longest, by the rows, as its next beat may be
+# seconds away.
 STANDING: Final = """
 SELECT
     worker.worker_id, worker.host_label, worker.queue, worker.pid, worker.state, worker.state_reason,

@@ -1,6 +1,6 @@
 """Devices that no worker is started on, because what the last one used there was not given back.
 
-Each is a row among the heartbeats, so that whoever lists the workers of a queue sees it. Its supervisor keeps
+Each is a row among the heartbeats, so that it is in every list of the queue's workers. Its supervisor keeps
 it fresh by an update alone: a row that an operator deleted stays away, and that is how the supervisor hears.
 """
 
@@ -29,7 +29,7 @@ _COLUMNS: Final = (
 READ: Final = f"""
 SELECT {_COLUMNS} FROM worker_heartbeats WHERE {_MATCHES} ORDER BY host_label, queue, worker_id
 """  # noqa: S608 - fragments of our own
-# kept: those whose last sign of life is a while ago; asked each second, it writes no oftener than a beat.
+# kept: those with a last sign of life a while ago; asked each second, it writes no oftener than a beat.
 KEEP: Final = f"""
 WITH kept AS (
     UPDATE worker_heartbeats SET last_seen = statement_timestamp(), pid = %(pid)s::integer
@@ -39,7 +39,7 @@ WITH kept AS (
 SELECT worker_id FROM worker_heartbeats
 WHERE worker_id = ANY (%(worker_ids)s::text[]) AND state = 'quarantined'
 """  # noqa: S608 - fragments of our own
-# cleared: the devices that may be tried again. logged: who said so and why.
+# cleared: the devices that may be tried again. logged: actor and reason.
 CLEAR: Final = f"""
 WITH cleared AS (
     DELETE FROM worker_heartbeats WHERE {_MATCHES}
@@ -92,7 +92,7 @@ class QuarantineRepository:
         )
 
     def of(self, host_label: str = "*", queue: str = "*") -> list[Quarantine]:
-        """Those of a host and queue, `*` for any."""
+        """The quarantined devices of a host and queue, `*` for any."""
         params = {"host_label": check.text("host_label", host_label), "queue": check.text("queue", queue)}
         return [Quarantine(*row) for row in self._sql.rows(READ, params)]
 

@@ -40,7 +40,7 @@ MOST_AT_ONCE: Final = 4
 # A discovery that has been at it for so many of its times does not come back.
 _HOPELESS: Final = 5.0
 _LEFT_AGAIN_S: Final = 5.0
-# For how long an answer counts to who has lock files that were removed.
+# For how long it counts which processes were seen to hold lock files that were removed.
 _REMOVED_FOR_S: Final = 0.5
 
 
@@ -122,7 +122,7 @@ class Janitor:
         self.main_at = self.now()
 
     def run(self) -> ExitCode:
-        """Until told to stop; with `once` or `dry` for one round."""
+        """Work until told to stop; with `once` or `dry` for one round."""
         loop.run(self._tick, self.waiter.wait)
         if self._is_single and self.halt.by is not None:
             return exit_code_of(self.halt.by)  # what was broken off may have seen to nothing
@@ -264,7 +264,7 @@ class Janitor:
         self.waiter.watch(place.reaping.fd, lambda: self._end(place))
 
     def _end(self, place: _Place) -> None:
-        """It has ended, or is late: the rest of its tree goes before the lock does."""
+        """A reaper has ended, or is late: the rest of its tree goes before the lock does."""
         if place.sweep is None:
             self.waiter.forget(place.reaping.fd)
             os.close(place.reaping.fd)
@@ -272,7 +272,7 @@ class Janitor:
             place.sweep.start()
 
     def _held_removed(self) -> Mapping[str, int]:
-        """Asked of the kernel once for all that are looked at together, as it takes a while."""
+        """The removed lock files that are held; the kernel is asked once for each look, as it takes long."""
         directory = self.lock_directory()
         place = identity(directory)
         if (now := self.now()) > self._removed_at + _REMOVED_FOR_S or place != self._removed_of:
@@ -346,7 +346,7 @@ class Janitor:
             _log.info("%s: its file is removed: %s", thing, verdict.why)
 
     def _say(self, level: int, key: tuple[str, str], what: object, words: str) -> None:
-        """Once, until it is something else."""
+        """Log something once, until it is something else."""
         if self._said.get(key) != what:
             _log.log(level, "%s", words)
         self._said[key] = what

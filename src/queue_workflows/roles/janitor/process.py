@@ -92,7 +92,7 @@ def run_janitor(
 
 
 def run_reaper(kind: str, name: str, lock: int, report: int) -> ExitCode:
-    """Be the reaper of one orphan, whose lock is in our hand; what it starts ends before it does."""
+    """Be the reaper of one orphan, holding its lock; what the reaper starts ends before it does."""
     is_ours = all(_is_open(descriptor) for descriptor in (lock, report))
     for one in registered_kinds():
         if one.name == kind and is_ours:
@@ -111,7 +111,7 @@ def _is_open(descriptor: int) -> bool:
 
 
 def _clear_once(outcome: Outcome, settings: Settings, db_url: str | None, *, dry: bool) -> None:
-    """By what the database says of runs; without one nothing is known, and nothing goes."""
+    """Clear directories by what the database says of runs; without one nothing goes."""
     if not has_places(settings):
         return
     try:
@@ -125,7 +125,7 @@ def _clear_once(outcome: Outcome, settings: Settings, db_url: str | None, *, dry
             )
     except (QwfError, OSError, psycopg.Error) as exc:
         outcome.failures.append(f"directories of runs: {' '.join(str(exc).split())}")
-        if not isinstance(exc, EmbeddedSetupError):  # who has no database has nothing to be asked
+        if not isinstance(exc, EmbeddedSetupError):  # there is no database to ask
             outcome.status = outcome.status or getattr(exc, "exit_code", ExitCode.FAILED)
         return
     outcome.directories = cleared.removed
@@ -145,7 +145,7 @@ def _connected(settings: Settings, db_url: str | None) -> Iterator[psycopg.Conne
 
 @contextmanager
 def _cleared(settings: Settings, db_url: str | None, *, now_and_then: bool) -> Iterator[None]:
-    """Meanwhile, on a thread of its own: what waits for a database keeps no thing from being reaped."""
+    """Clear directories meanwhile, in a thread of its own: waiting for a database delays no reaper."""
     over = threading.Event()
 
     def work(wait: Callable[[float], bool] = over.wait) -> None:

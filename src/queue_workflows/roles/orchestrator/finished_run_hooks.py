@@ -42,7 +42,7 @@ class FinishedRunHooks:
         self._rung.set()
 
     def cut_if_stuck(self) -> None:
-        """From another thread: let go of a server that gives no answer."""
+        """Let go, from another thread, of a server that gives no answer."""
         self._line.cut_if_unanswered(self._answer_within_s)
 
     def tell_all(self) -> None:

@@ -115,11 +115,11 @@ class Orchestrator:
         return self._halt.exit_code
 
     def cut_if_stuck(self) -> None:
-        """From another thread: let go of a server that gives no answer, as a network may swallow them all."""
+        """Let go, from another thread, of a server that gives no answer: a network may swallow them all."""
         self._reach.cut_if_unanswered(STALE_TIMES * self._settings.stale_heartbeat_s)
 
     def pulse(self) -> Pulse:
-        """For a probe; a batch may take its time, as the first of a run whose document is large."""
+        """What a probe is told; a batch may take its time, as the first of a large run does."""
         now = time.monotonic()
         is_at_a_run = self._is_at_a_run and now - self._main_at < _LONGEST_BATCH_S
         return Pulse(
@@ -189,7 +189,7 @@ class Orchestrator:
         looks_at = math.inf if self._dispatcher is None else self._dispatcher.looks_at
         timeout = max(0.0, min(timeout, min(self._upkeep_at, looks_at) - time.monotonic()))
         if is_unsettled := self._listener.must_look_again():
-            # Somebody who wrote before we advertised may commit without a wake.
+            # A transaction that wrote before we advertised may commit without a wake.
             timeout = min(timeout, pause)
         woken = self._listener.wait(0)
         if woken is None:

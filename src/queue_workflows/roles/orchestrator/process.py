@@ -93,7 +93,7 @@ def run_orchestrator(database: Database, settings: Settings, options: Orchestrat
 
 @contextmanager
 def _observed(database: Database, settings: Settings) -> Iterator[None]:
-    """Tell an SDK the database's figures, where there is one: who needs no orchestrator has `qwf metrics`."""
+    """Tell an SDK the database's figures, if there is one; `qwf metrics` needs no orchestrator."""
     if meter() is None:
         yield
         return
@@ -108,7 +108,7 @@ def _observed(database: Database, settings: Settings) -> Iterator[None]:
 
 
 def _prepare_schema(database: Database, options: OrchestratorOptions) -> None:
-    """Migrate, or wait for somebody who may; a server that does not answer yet is waited for too."""
+    """Migrate, or wait for another process to; a server that does not answer yet is waited for too."""
     if current_config().host_migrations is None and is_ready(database):
         return
     try:

@@ -1,6 +1,6 @@
 """The figures of a deployment, read from its database seldom enough to be asked for often.
 
-Whoever asks gets what was read last if that is young enough; else the first one reads and the others wait
+Each caller gets what was read last if that is young enough; else the first one reads and the others wait
 for it. A database that does not answer is a figure too, and is asked again no sooner.
 """
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 WINDOW_S: Final = 300.0
 STATEMENT_S: Final = 5.0
-# Longer than one who reads may take while the server answers; shorter than Prometheus waits.
+# Longer than a reading may take while the server answers; shorter than Prometheus waits.
 PATIENCE_S: Final = 8.0
 AWAY: Final[Figures] = {"qwf.database.up": [((), 0.0)]}
 
@@ -54,11 +54,11 @@ class FigureReader:
         self._is_closed = False
 
     def figures(self) -> Figures:
-        """Those of now, or of a few seconds ago; none any more once it is closed."""
+        """The figures of now, or of a few seconds ago; none any more once the reader is closed."""
         if self._is_closed:
             return {}
         if not self._reading.acquire(timeout=PATIENCE_S):
-            # Whoever reads gets no answer; so would we.
+            # The thread that reads gets no answer; nor would we.
             self._line.cut_if_stuck(PATIENCE_S)
             return AWAY
         try:
@@ -70,7 +70,7 @@ class FigureReader:
             self._reading.release()
 
     def close(self) -> None:
-        """Let go of the connection, if whoever reads gives it back in time."""
+        """Let go of the connection, if the thread that reads gives it back in time."""
         self._is_closed = True
         if self._reading.acquire(timeout=1.0):
             self._line.let_go()

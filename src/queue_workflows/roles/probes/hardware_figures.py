@@ -13,7 +13,7 @@ _MIB: Final = 2**20
 
 
 def of_hardware(readings: Iterable[HostReading], *, stale_s: float) -> dict[str, Points]:
-    """Of each machine that somebody looks at; what its tools do not tell is left out."""
+    """The figures of each machine that is looked at; what its tools do not tell is left out."""
     figures: dict[str, list[Point]] = {
         name: []
         for name in (

@@ -39,7 +39,7 @@ class Health:
     reasons: tuple[str, ...] = ()
 
     def text(self) -> str:
-        """As a probe reads it."""
+        """This answer as a probe reads it."""
         return dumps(asdict(self) | {"pid": os.getpid()})
 
 

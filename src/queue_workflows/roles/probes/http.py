@@ -21,7 +21,7 @@ class Answer(NamedTuple):
 
 
 class AnsweringServer:
-    """Sends what `answer` has for a path, from a thread for each who asks."""
+    """Sends what `answer` has for a path, from a thread for each connection."""
 
     def __init__(
         self, answer: Callable[[str], Answer], address: tuple[str, int], *, name: str, advice: str
@@ -57,11 +57,11 @@ class AnsweringServer:
 
 
 def _server_for(address: tuple[str, int]) -> type[ThreadingHTTPServer]:
-    """Of the address's own family; only one of IPv6 has colons."""
+    """The server class for the address's own family; only one of IPv6 has colons."""
 
     class Server(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        # Who still asks when we go is not waited for.
+        # A client that still asks when we go is not waited for.
         block_on_close = False
 
     return Server

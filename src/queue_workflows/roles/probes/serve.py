@@ -1,4 +1,4 @@
-"""Answers to probes for as long as a role runs; who asks for none need not import a web server."""
+"""Answers to probes for as long as a role runs; without probes no web server is imported."""
 
 from __future__ import annotations
 

@@ -103,11 +103,11 @@ class Scheduler:
         return self._halt.exit_code
 
     def cut_if_stuck(self) -> None:
-        """From another thread: let go of a server that gives no answer, as a network may swallow them all."""
+        """Let go, from another thread, of a server that gives no answer: a network may swallow them all."""
         self._reach.cut_if_unanswered(self._settings.stale_heartbeat_s)
 
     def pulse(self) -> Pulse:
-        """For a probe."""
+        """What a probe is told of this scheduler."""
         now = time.monotonic()
         return Pulse(
             worker_id=self._name,
@@ -120,7 +120,7 @@ class Scheduler:
         )
 
     def _turn(self) -> float:
-        """What is due now; how long until something may be again."""
+        """Insert what is due now; how long until something may be due again."""
         connection = self._reach.connected()
         now = time.monotonic()
         if now >= self._declare_at:
@@ -151,7 +151,7 @@ class Scheduler:
         return sweep(connection, self._settings, recovered_s=self._reach.recovered_s).next_in_s
 
     def _insert(self, ticks: TickRepository, schedules: Sequence[Schedule], now: datetime) -> None:
-        """In few statements; where one is refused, each schedule by itself."""
+        """Insert ticks in few statements; where one is refused, each schedule by itself."""
         for planned in _in_parts(self._plan(schedules, now)):
             try:
                 self._tell(insert_ticks(ticks, planned))
@@ -218,7 +218,7 @@ def _planned(schedule: Schedule, now: datetime, options: Mapping[str, Any], sett
 
 
 def _in_parts(planned: Iterator[Planned]) -> Iterator[list[Planned]]:
-    """As many at once as a statement should insert."""
+    """The schedules in parts, each with as many ticks as a statement should insert."""
     part: list[Planned] = []
     count = 0
     for one in planned:

@@ -73,7 +73,7 @@ class DeadWorker:
 
 @dataclass(frozen=True)
 class Pace:
-    """In seconds: how often to look, how long to wait for answers and ends, how soon to try again."""
+    """Times in seconds: how often to look, how long to wait for answers and ends, how soon to try again."""
 
     look_every: float = 1.0
     answer_within: float = 10.0
@@ -138,7 +138,7 @@ class DatabaseThread(threading.Thread):
         return verdicts
 
     def close(self, *, within_s: float) -> None:
-        """Bury who is left, if that can be done in time."""
+        """Bury the workers that are left, if that can be done in time."""
         self._closing = True
         self._wake.set()
         until = self._now() + within_s
@@ -260,7 +260,7 @@ class DatabaseThread(threading.Thread):
         return self._pace.retry_after(self._failures)
 
     def _reach(self) -> None:
-        """Before anything else, so that who ended meanwhile is judged by it."""
+        """Note when the database is back, before all else: workers that ended meanwhile are judged by it."""
         away_since = self._away_since or self._now()
         with self._line.asking() as connection:
             connection.execute("SELECT 1")

@@ -7,9 +7,9 @@
                                             └───`qwf workers on`─── quarantined <───it is not, in time─┘
 
 The lock is a file's, held by the supervisor and, by inheritance, by the worker: a worker that outlives its
-supervisor keeps the next one from its device. In that file stands who was started on the device and what was
-in use before, until its release is proved; so the proof outlives the supervisor as well. What is quarantined
-stands in the database, where an operator ends it.
+supervisor keeps the next one from its device. The file says which worker was started on the device and what
+was in use before, until its release is proved; so the proof outlives the supervisor as well. What is
+quarantined stands in the database, where an operator ends it.
 
 All of this is for the supervisor's main thread. It looks at what the sampler saw last and never waits.
 """
@@ -74,7 +74,7 @@ class Handover:
 
 
 class Placement:
-    """The devices behind a supervisor's slots; for who asked for none it lets everything pass."""
+    """The devices behind a supervisor's slots; where none were asked for it lets everything pass."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Placement:
 
     @classmethod
     def of(cls, settings: Settings, each: EachDevice | None, ring: Callable[[], None]) -> Self:
-        """With a thread that looks at this machine, and rings after each look."""
+        """A placement with a thread that looks at this machine, and rings after each look."""
         desk = HardwareDesk(settings.host_label, GPU, every_s=settings.hw_sample_s)
         reader = HardwareReader(
             timeout_s=settings.hw_tool_timeout_s, container_prefix=settings.container_prefix
@@ -124,12 +124,12 @@ class Placement:
             self._sampler.close(within_s=within_s)
 
     def errand(self, connection: psycopg.Connection[Any]) -> None:
-        """What the bookkeeper does for the devices in each of its rounds."""
+        """What the database thread does for the devices in each of its rounds."""
         if self._desk is not None:
             self._desk.run(connection)
 
     def first_slots(self) -> list[Slot]:
-        """One for each device that was there when it was asked."""
+        """A slot for each device that was there at the start."""
         return self._slots_for(self._each.devices) if self._each is not None else []
 
     def tend(self) -> list[Slot]:
@@ -181,7 +181,7 @@ class Placement:
         return Handover(environment_for(place.device, self._environ), descriptors)
 
     def vacated(self, slot: Slot, left: Sequence[int] = ()) -> None:
-        """Its worker's whole tree has ended but for what is `left`, or could not be started."""
+        """Note that a slot's whole process tree has ended but for what is `left`, or could not be started."""
         if slot.device is not None:
             place = self._places[slot.device]
             place.state, place.since = _State.PROVING, self._now()
@@ -308,14 +308,14 @@ class Placement:
             _log.error("device %s: who has it cannot be written down: %s", place.device.id, exc)
 
     def _say(self, place: _Place, what: str) -> None:
-        """Once, until it is something else."""
+        """Log something of a device once, until it is something else."""
         if what and place.said != what:
             _log.warning("device %s %s", place.device.id, what)
         place.said = what
 
 
 def _label(device: Device) -> str:
-    """What the log calls its slot; older drivers name a slice by its card and its place there."""
+    """What the log calls a device's slot; older drivers name a slice by its card and its place there."""
     if device.number is not None:
         return f"{device.vendor}{device.number}"
     card, _, place = device.id.partition("/")
@@ -323,7 +323,7 @@ def _label(device: Device) -> str:
 
 
 def _read(lock: int) -> Occupancy | None:
-    """Who was started on a device and was never proved to be gone from it."""
+    """Which worker was started on a device and was never proved to be gone from it."""
     try:
         return Occupancy.of(json.loads(os.pread(lock, _LONGEST_CLAIM, 0) or b"null"))
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
 """What the supervisor tells the database of its hardware, and hears of it there: readings, and quarantines.
 
-The main thread and the sampler leave word here; the bookkeeper carries it, on its connection, in its rounds.
+The main thread and the sampler leave word here; the database thread carries it in its rounds.
 A device in quarantine is so whether the row could be written yet or not, and until its row was deleted.
 """
 
@@ -39,7 +39,7 @@ class _Quarantined:
 
 
 class HardwareDesk:
-    """For the devices of one queue on one host; `is_open` once it is known which of them are quarantined."""
+    """Reports on the devices of one queue on one host; `is_open` once the quarantined ones are known."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class HardwareDesk:
         self._id = secrets.token_hex(6)
 
     def publish(self, reading: Reading) -> None:
-        """Have this reading stored and told, with whose it is, in place of one that has not been yet."""
+        """Have this reading stored and told, with each device's worker, in place of one not yet stored."""
         plain = {**reading.plain(), "supervisor": {"id": self._id, "devices": self.devices}}
         for device in plain["devices"]:
             if (worker := self.occupants.get(device["id"])) is not None:
@@ -81,7 +81,7 @@ class HardwareDesk:
             self._quarantined[device] = _Quarantined(reason, told)
 
     def is_quarantined(self, device: str) -> bool:
-        """Whether it is put aside."""
+        """Whether a device is put aside."""
         with self._guard:
             return device in self._quarantined
 

@@ -25,7 +25,7 @@ class Looks(Protocol):
         """The figures of now."""
 
     def cancel(self) -> None:
-        """From another thread: end a look that hangs."""
+        """End a look that hangs; called from another thread."""
 
 
 class Sampler(threading.Thread):
@@ -87,7 +87,7 @@ class Sampler(threading.Thread):
         self._publish(reading)
 
     def _say(self, troubles: dict[str, str]) -> None:
-        """Each trouble once, and that it is over."""
+        """Log each trouble once, and that it is over."""
         for vendor, trouble in troubles.items():
             if self._said.get(vendor) != trouble:
                 _log.warning("%s", trouble)

@@ -26,11 +26,11 @@ class Attending:
         self._look_at = now() + _LOOK_EVERY_S
 
     def first(self) -> Sequence[Spec]:
-        """At the start."""
+        """The janitor to start at the beginning, if one is needed."""
         return self._wanted()
 
     def late(self) -> Sequence[Spec]:
-        """Later: the first run with a directory of its own may come at any time."""
+        """The janitor to start later: the first run with a directory of its own may come at any time."""
         if self._now() < self._look_at:
             return ()
         self._look_at = self._now() + _LOOK_EVERY_S

@@ -49,11 +49,11 @@ class Liveness:
         self._lives[worker_id] = _Life(now)
 
     def end(self, worker_id: str) -> None:
-        """It has ended, or is being ended."""
+        """Judge this worker no more: it has ended, or is being ended."""
         self._lives.pop(worker_id, None)
 
     def judge(self, signs: Signs) -> dict[str, str]:
-        """Who has to be killed, and why."""
+        """Which workers have to be killed, and why."""
         judged = {name: self._judge(life, signs, signs.beats.get(name)) for name, life in self._lives.items()}
         return {name: reason for name, reason in judged.items() if reason is not None}
 

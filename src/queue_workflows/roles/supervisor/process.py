@@ -33,7 +33,7 @@ def supervise(
 ) -> ExitCode:
     """Supervise in this process, from its main thread, until a signal says otherwise or all have finished.
 
-    `each` asks for a worker on every device, `late` tells who shall be there from now on. `with_spares` is
+    `each` asks for a worker on every device, `late` tells what shall be there from now on. `with_spares` is
     for commands that are `qwf worker`, which knows how to stand by.
     """
     manager = ServiceManager.from_environment()

@@ -61,7 +61,7 @@ class Next:
     parked: bool = False
 
     def in_words(self, status: int) -> str:
-        """For the log, beside how it ended."""
+        """What the log says beside how a process ended."""
         if self.delay_s is None:
             return "its work is done" if status == ExitCode.DONE else "it is not started again"
         if self.parked:
@@ -105,7 +105,7 @@ class Restarts:
 
 @dataclass(frozen=True)
 class BoundedRestarts(Restarts):
-    """The same, but what nobody is there to mend is the end; `ended_with` has the status of each end."""
+    """Restarts that end where nobody is there to mend what fails; `ended_with` has the status of each end."""
 
     most_deaths: int = 5
     ended_with: list[int] = field(default_factory=list)

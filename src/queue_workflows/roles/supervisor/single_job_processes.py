@@ -93,7 +93,7 @@ class Isolation:
         return min(slot.spec.shared_by, share, self._most - there)
 
     def in_words(self, slot: Slot) -> str:
-        """For the log, of a worker that has just been divided."""
+        """What the log says of a worker that has just been divided."""
         parts, jobs = len(slot.parts), slot.spec.shared_by
         fewer = f", {parts} at once instead of {jobs} (see QWF_SINGLE_JOB_PROCESSES)" if parts < jobs else ""
         return f"a job may have ended it: each has its own process for a while{fewer}"
@@ -108,7 +108,7 @@ class Isolation:
         return division is not None and division.rejoins_until is not None
 
     def tend(self, signs: Signs) -> list[Slot]:
-        """Rejoin what is calm, by what the bookkeeper read last; the parts that are no more."""
+        """Rejoin what is calm, by what the database thread read last; returns the parts that are no more."""
         over: list[Slot] = []
         for name, (whole, division) in list(self._divided.items()):
             if division.rejoins_until is not None:
@@ -122,7 +122,7 @@ class Isolation:
         return over
 
     def _crashed_apart(self, slot: Slot, now: float) -> None:
-        """A part did: none rejoins, and a part that has ended for that is started again."""
+        """Have no part rejoin after one has crashed, and start again those that have ended to rejoin."""
         division = self._of(slot)
         if division is not None:
             was_rejoining, division.rejoins_until = division.rejoins_until, None
@@ -149,7 +149,7 @@ class Isolation:
                 tell(part.life.child, part.life.fd, RETIRE)
 
     def _part_again(self, whole: Slot, division: _Division) -> None:
-        """Else the places of the others would stand empty while some jobs last."""
+        """Start parts again, as the places of those that ended would stand empty while other jobs last."""
         division.rejoins_until, division.crashed_at = None, self._now()
         division.calm_s = min(division.calm_s * 2, _LONGEST_CALM_S)
         for part in whole.parts:

@@ -14,14 +14,14 @@ from queue_workflows.roles.loop import Urgency
 from queue_workflows.roles.tree_end_thread import Sweep
 from queue_workflows.telemetry.hw.device import Device
 
-# Who is to do one job has had it when its own watchdog ends it.
+# A worker that is to do one job has had that job when its own watchdog ends it.
 _LAST_ENDS: Final = {
     "--drain": frozenset({ExitCode.DONE}),
     "--once": frozenset({ExitCode.DONE, ExitCode.WALL_CLOCK, ExitCode.STALL}),
 }
 
 
-# The one queue whose workers have devices.
+# The one queue with workers that have devices.
 GPU: Final = "gpu"
 
 
@@ -63,12 +63,12 @@ class RoleSpec:
     last_ends: ClassVar[frozenset[int]] = frozenset()
 
     def worker_id(self, _host_label: str, _incarnation: str) -> None:
-        """It is no worker."""
+        """None, as this role is no worker."""
 
 
 @dataclass(frozen=True)
 class EachDevice:
-    """One such worker on each GPU of this machine; `devices` are those that are there at the start."""
+    """A worker of this kind on each GPU of this machine; `devices` are those that are there at the start."""
 
     worker: WorkerSpec
     devices: tuple[Device, ...] = ()
@@ -82,7 +82,7 @@ Spec = WorkerSpec | RoleSpec
 
 @dataclass
 class Life:
-    """One incarnation; `fd` is None once it has ended, `worker_id` for who is no worker."""
+    """One incarnation; `fd` is None once it has ended, `worker_id` if it is no worker."""
 
     worker_id: str | None
     child: Started
@@ -124,7 +124,7 @@ class Slot:
         return self.life is None and self.start_at is None and self.parked_at is None
 
     def hear(self, verdicts: Mapping[str, bool], now: float) -> bool:
-        """Which workers died of their jobs, and which did not; whether one of this slot did, which starts.
+        """Heed which workers died of their jobs, and which did not; whether one of this slot did, and starts.
 
         Then there is no reason to wait with the next.
         """
@@ -151,7 +151,7 @@ def slots_of(specs: Sequence[Spec], now: float) -> list[Slot]:
 
 
 def worth_a_spare(specs: Sequence[Spec]) -> list[Spec]:
-    """Not those that are never replaced, and not where a second process would be in the way."""
+    """The workers that are replaced when they end, unless a second process would be in the way."""
     return [
         spec for spec in specs if isinstance(spec, WorkerSpec) and not spec.last_ends and spec.queue != GPU
     ]

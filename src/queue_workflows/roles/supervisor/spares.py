@@ -52,7 +52,7 @@ class _Spare:
 
 
 class Spares(Generic[K]):
-    """At most one for each key; all calls come from the thread that spawns."""
+    """The spares, at most one for each key; all calls come from the thread that spawns."""
 
     def __init__(self, keys: Iterable[K], command_for: Callable[[K], Sequence[str]], waiter: Waiter) -> None:
         self._keys = list(dict.fromkeys(keys))[:MOST]
@@ -119,7 +119,7 @@ class Spares(Generic[K]):
             self._retire(spare)
 
     def dismiss_all(self) -> None:
-        """Do without them, for good."""
+        """Do without spares, for good."""
         for key in self._keys:
             self.dismiss(key)
         self._keys = []
@@ -157,7 +157,7 @@ class Spares(Generic[K]):
         self._waiter.watch(spare.line.fileno(), lambda: self._heard(spare))
 
     def _heard(self, spare: _Spare) -> None:
-        """It has imported what there is to import; its end, which is heard here too, is told by the other."""
+        """Note that a spare has imported all it needs; its end, which is heard here too, is for `_ended`."""
         if spare.is_heard:
             return
         spare.is_heard = True
@@ -172,7 +172,7 @@ class Spares(Generic[K]):
         _log.info("a spare stands by, pid %d%s", spare.child.pid, why)
 
     def _ended(self, spare: _Spare) -> None:
-        """By itself. If it never stood by another one would end as well, so its kind goes without."""
+        """Let go of a spare that ended by itself; if it never stood by, none follows: it would end too."""
         spare.line.lose()
         for key in [key for key, one in self._spares.items() if one is spare]:
             self._forget(key)
@@ -187,12 +187,12 @@ class Spares(Generic[K]):
             self._retire(spare)
 
     def _retire(self, spare: _Spare) -> None:
-        """What was forked from it dies with it, so it goes on for as long as there is any."""
+        """Keep a spare for as long as anything forked from it lives, which would die with it."""
         self._retired.append(spare)
         self._waiter.ring()
 
     def _end(self, child: Child) -> None:
-        """It, and what its imports may have started."""
+        """End a spare, and what its imports may have started."""
         sweep = Sweep(child, self._waiter.ring)
         self._dismissed.append(sweep)
         sweep.start()

@@ -8,8 +8,8 @@ One slot for each process that shall be there; a slot has one incarnation after 
        └──────────── the operator switches its queue on ───────────────────────────────────────────────┘
 
 Everything here runs in the main thread, which is permanent: a child dies with the thread that spawned it. It
-never waits for anything but its selector. What takes time is done by others, who ring when they are through:
-the database by the bookkeeper, the end of a process tree by a thread of its own.
+never waits for anything but its selector. What takes time is done by other threads, which ring when they are
+through: one asks the database, and each process tree that has to end has one of its own.
 
 A child is not waited for until its tree is swept, so that its pid stays its own meanwhile. The sweep comes
 before the next incarnation, which may need what the leftovers hold, such as a GPU's memory.
@@ -117,7 +117,7 @@ class Supervisor:
         self._alone = False
 
     def run(self) -> ExitCode:
-        """From the first start to the last burial; a failure if the latter could not be seen to."""
+        """Work from the first start to the last burial; a failure if the latter could not be seen to."""
         _log.info("supervising %s", ", ".join(slot.name for slot in self._slots))
         self._bookkeeper.start()
         self._placement.start()
@@ -159,7 +159,7 @@ class Supervisor:
         return len(principals) not in (0, len(self._slots)) and all(slot.done for slot in principals)
 
     def _delay(self) -> float:
-        # Who waits for a device is woken by the look that sees it free.
+        # A slot that waits for a device is woken by the look that sees it free.
         due = [
             slot.start_at
             for slot in self._slots
@@ -221,7 +221,7 @@ class Supervisor:
         _log.info("%s: started, pid %d%s", slot.name, child.pid, f", as {worker_id}" if worker_id else "")
 
     def _spared(self, slot: Slot, incarnation: str) -> Started | None:
-        """A spare is as old as what it imported; who was stopped or mended comes back with what is new."""
+        """A spare is as old as what it imported; what was stopped or mended comes back with what is new."""
         if slot.urgent:
             return self._spares.take(slot.spec, given_to(incarnation, slot.part))
         self._spares.dismiss(slot.spec)
@@ -230,7 +230,7 @@ class Supervisor:
     # Ending
 
     def _ended(self, slot: Slot) -> None:
-        """Its pidfd is readable."""
+        """Note the end of a slot's process: its pidfd is readable."""
         life = slot.life
         if life is None or life.fd is None:
             return
@@ -281,7 +281,7 @@ class Supervisor:
         self._follow(slot, say, f"pid {life.child.pid} {how} after {lived_s:.1f} s", status, lived_s)
 
     def _give_up(self, slot: Slot, life: Life, sweep: Sweep, fd: int) -> None:
-        """A child that the kernel has yet to let go of is waited for, but not by one who has to stop."""
+        """A child that the kernel has yet to let go of is waited for, but not once all are to stop."""
         if self._obeyed and life.child.pid in sweep.left:
             _log.error("%s: pid %d does not die; left behind", slot.name, life.child.pid)
             self._waiter.forget(fd)
@@ -355,7 +355,7 @@ class Supervisor:
                 self._kill(slot, "did not stop in time")
 
     def _ask_to_stop(self, kill_at: float) -> None:
-        """Once for each urgency; those that have to act on what workers finish when no worker is left."""
+        """Ask all once for each urgency; those that act on what workers finish when no worker is left."""
         working = any(slot.life is not None and slot.life.worker_id is not None for slot in self._slots)
         every = not working or self._obeyed is Urgency.AT_ONCE or self._now() >= kill_at - _AT_ONCE_S
         for slot in self._slots:
@@ -369,7 +369,10 @@ class Supervisor:
                 tell(life.child, life.fd, signal.SIGTERM if life.worker_id is None else ASKED)
 
     def _judge(self) -> None:
-        """By what the bookkeeper read last, lifelines and devices; who is stopping need not beat any more."""
+        """Judge by what the database thread read last, by heartbeat pipes and by devices.
+
+        Nothing is judged once all are to stop: a process that is stopping need not beat any more.
+        """
         signs = self._bookkeeper.signs
         if self._obeyed:
             return
@@ -417,7 +420,7 @@ class Supervisor:
     # The thread at the database
 
     def _miss_bookkeeper(self) -> None:
-        """Without it nobody is judged or buried: better to stop, and be started anew by who started us."""
+        """Stop if the database thread has died, as none is judged or buried then; we may be started anew."""
         if not self._alone and not self._bookkeeper.is_alive():
             _log.critical("the thread that watches the workers has died: stopping them all")
             self._alone = True

@@ -76,14 +76,14 @@ def run_worker(database: Database, settings: Settings, options: WorkerOptions) -
 
 
 def _one_of_several(options: WorkerOptions, part: int) -> WorkerOptions:
-    """Of processes in the place of one with several jobs: each has one, and the first is at the address."""
+    """The options of a process that shares the work of one: it has one job, and the first has the address."""
     if part == 1:
         return replace(options, concurrency=1)
     return replace(options, concurrency=1, health=None, health_file=None)
 
 
 def _wait_for_schema(database: Database, options: WorkerOptions, *, known: bool) -> None:
-    """Not in silence, and who only came to drain a queue comes back later rather than wait for a server.
+    """Wait for the schema, and say so; a worker that drains a queue is to come back later instead.
 
     A worker that executes itself anew knows the schema as well as if it had not, also one behind the head.
     """
@@ -132,7 +132,7 @@ def _affinity_of(models: ModelCache, settings: Settings, options: WorkerOptions)
     return Affinity(
         models,
         max_wait_s=settings.affinity_max_wait_s,
-        # Who drains a queue leaves nothing to anybody: what it leaves would be there when it ends.
+        # A worker that drains a queue leaves nothing to another: what it leaves would be there when it ends.
         yield_s=0.0 if options.drain else settings.affinity_yield_s,
         fresh_s=settings.stale_heartbeat_s,
         first="low" if settings.host_priority_first == "low" else "high",

@@ -155,7 +155,7 @@ class Worker:
                 continue
             timeout = self._settings.poll_s * (0.75 + self._rng.random() / 2)
             if self._listener.must_look_again():
-                # Somebody who inserted before we advertised may commit without a wake.
+                # A transaction that inserted before we advertised may commit without a wake.
                 timeout, pause = min(timeout, pause), pause * 2
             timeout = min(timeout, self._lifecycle.tidy())
             if (wake := self._listener.wait(timeout)) is None:
@@ -203,7 +203,7 @@ class Worker:
         last_words = held.ctx.take_progress(now=time.monotonic(), final=True)
         if last_words is not None:
             self._worker_connection.repository().beat_many([(job.fence, last_words)])
-        # What waits for who knows it, or for a lock, would else wait until there is no work.
+        # What waits for a worker that knows it, or for a lock, would else wait until there is no work.
         if ending.hold_reason == UNKNOWN_TASK and ending.hold_key is not None:
             self._unknown.met(ending.hold_key, time.monotonic())
         elif self._is_at_once():

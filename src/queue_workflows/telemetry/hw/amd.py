@@ -38,7 +38,7 @@ _OLDER: Final = (
     "--json",
 )
 _OF_RUNTIME: Final = re.compile(r"GPU-[0-9a-f]{16}")
-# Who is who changes with the hardware; the tool is a Python program and takes its time.
+# Which card is which changes with the hardware; the tool is a Python program and takes its time.
 _KNOWN_FOR_S: Final = 60.0
 _MOST_BEGINNINGS: Final = 16
 
@@ -161,7 +161,7 @@ def _uuid(told: object) -> str | None:
 
 
 def parse_rocm_smi(status: int, text: str) -> list[Device]:
-    """Cards from its JSON, whose keys are headings that change their words from version to version."""
+    """Cards from its JSON; the keys are headings that change their words from version to version."""
     answer = _json(OLDER_TOOL, status, text)
     if not isinstance(answer, dict):
         raise not_understood(OLDER_TOOL, status, text)

@@ -19,7 +19,7 @@ class Device:
     """A GPU, or a slice of one; None is what the tool does not tell. Memory is in MiB.
 
     `number` is the one by which the vendor's runtime knows it. A card that `is_split` is used by its slices
-    alone, whose `card` it is.
+    alone; it is their `card`.
     """
 
     vendor: Vendor

@@ -1,4 +1,4 @@
-"""The machine itself: its processors and its memory, whoever uses them."""
+"""The machine itself: its processors and its memory, whatever uses them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MachineReader:
         self._before: tuple[float, float] | None = None
 
     def look(self) -> Machine:
-        """The figures of now. What could be given up at once for who needs memory is not in use."""
+        """The figures of now. Memory that could be given up at once on demand is not in use."""
         memory = psutil.virtual_memory()
         return Machine(
             self._cpu_percent(),

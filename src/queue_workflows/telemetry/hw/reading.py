@@ -15,7 +15,7 @@ from queue_workflows.telemetry.hw.device import Device, Vendor
 from queue_workflows.telemetry.hw.machine import Machine, MachineReader
 from queue_workflows.telemetry.hw.nvidia import read_nvidia
 
-# Postgres takes 8000 bytes with the zero at the end; the rest is for who wraps it.
+# Postgres takes 8000 bytes with the zero at the end; the rest is for a caller that wraps it.
 PAYLOAD_BYTES: Final = 7900
 _SHORT: Final = 200
 TOOLS: Final[dict[Vendor, str]] = {
@@ -26,7 +26,7 @@ TOOLS: Final[dict[Vendor, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The GPUs that the tools list; `troubles` has a line for each vendor whose tool is there and failed."""
+    """The GPUs that the tools list; `troubles` has a line for each vendor's tool that is there and failed."""
 
     found: tuple[Device, ...]
     troubles: dict[Vendor, str]

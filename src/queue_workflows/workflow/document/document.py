@@ -67,7 +67,7 @@ class Document(Part):
 
     @cached_property
     def hash(self) -> str:
-        """The same for documents that say the same, also after a snapshot has been in the database."""
+        """A hash, equal for documents that say the same, also after a snapshot has been in the database."""
         return canonical_hash(self.snapshot())
 
     def derived(self, make: Callable[[Document], T]) -> T:

@@ -1,4 +1,4 @@
-"""Who waits for whom: the nodes that a node names, in `depends_on` or by a reference."""
+"""Which node waits for which: the nodes that a node names, in `depends_on` or by a reference."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def complete_document(
 
 
 def unknown_workflows(document: Document, config: EngineConfig | None = None) -> list[Problem]:
-    """The nodes of a document that would start a workflow which nobody has, or whose document is wrong.
+    """The nodes of a document that would start a workflow that nobody has, or one with a wrong document.
 
     For a look beforehand: a run asks when it comes to the node. Without any provider nothing can be told.
     """

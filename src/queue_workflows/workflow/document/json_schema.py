@@ -10,7 +10,7 @@ _META_SCHEMA: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def document_schema() -> dict[str, Any]:
-    """The schema of a document as it stands in a file, whose name is the default of its `name`."""
+    """The schema of a document as it stands in a file; the file's name is the default of its `name`."""
     schema = Document.model_json_schema(by_alias=True, mode="validation")
     _strip(schema)
     schema["required"] = [field for field in schema["required"] if field != "name"]

@@ -1,4 +1,4 @@
-"""What holds between the nodes of a document: who waits for whom, and what references may name."""
+"""What holds between the nodes of a document: which waits for which, and what references may name."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def _circle(document: Document) -> Iterator[Flaw]:
             left[child] -= 1
             if left[child] == 0:
                 free.append(child)
-    # Whoever is left waits for another who is left, so walking upwards meets somebody twice.
+    # Each node that is left waits for another that is left, so walking upwards meets one of them twice.
     at = next((node_id for node_id, number in left.items() if number > 0), None)
     if at is None:
         return

@@ -1,4 +1,4 @@
-"""The shape of a document that the planner walks: who comes before whom, and nothing else of it."""
+"""The shape of a document that the planner walks: which node comes before which, and nothing else of it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def graph_of(document: Document) -> Graph:
 
 
 def graph_from(shapes: Iterable[Shape]) -> Graph:
-    """A graph of nodes in any order, whose parents are all among them; a circle is a ValueError."""
+    """A graph of nodes in any order, with all their parents among them; a circle is a ValueError."""
     given = {shape.id: shape for shape in shapes}
     parents = {shape.id: tuple(dict.fromkeys(shape.parents)) for shape in given.values()}
     children: dict[str, list[str]] = {node_id: [] for node_id in given}

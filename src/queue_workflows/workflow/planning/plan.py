@@ -56,7 +56,7 @@ class Step:
 
     `nodes` are the rows to write. `ready` are to be opened, all of them in the next call: each is answered by
     `Opened`, `SkippedNode` or `Broken`. Only what that call leaves active gets jobs, because one answer may
-    cancel its neighbour. `stop` are active nodes whose jobs are to be cancelled. `over` is how the run ended.
+    cancel its neighbour. `stop` are active nodes to have their jobs cancelled. `over` is how the run ended.
     """
 
     nodes: Mapping[str, Counters]
@@ -86,7 +86,7 @@ def advance(
 
 
 def ready_or_not(node: GraphNode, row: Counters) -> bool:
-    """Whether a node all of whose parents are over runs."""
+    """Whether a node runs, now that all its parents are over."""
     if node.when is When.ALL_DONE or not node.parents:
         return True
     return row.parents_bad == 0 if node.when is When.ALL_SUCCESS else row.parents_completed > 0
@@ -257,7 +257,7 @@ class _Plan:
             active=self.run.active - (row.state is NodeState.ACTIVE),
             failed=self.run.failed + failed,
         )
-        # One whose cancel came too late ended well all the same.
+        # A node that was cancelled too late ended well all the same.
         self._put(replace(row, state=state, error=row.error if state in _BAD else None))
         self.ready.pop(node_id, None)
         self.stop.pop(node_id, None)
@@ -276,7 +276,7 @@ class _Plan:
                 is_over, is_attempted = parent.state in NODE_OVER, parent.attempted > 0
                 for child in node.children:
                     row = self._row(child)
-                    # Who passes at the first attempt is not told how it ends, and nobody else before that.
+                    # A child passing at the first attempt is not told the end; others are told only the end.
                     passes = is_attempted and self.graph.nodes[child].is_barrier_below(node)
                     if row.state is NodeState.WAITING and passes is not is_over:
                         row = passed(row) if passes else told(row, node_id, parent.state)

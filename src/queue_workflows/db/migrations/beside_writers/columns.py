@@ -1,7 +1,7 @@
 """Columns of tables that are in use: all of a table's in one statement, which is a transaction of its own.
 
-Such a statement reads and writes no row. But it waits for whoever writes to the table, and holds up whoever
-comes behind it; so a revision that changes several tables must not hold one of them while it waits for the
+Such a statement reads and writes no row. But it waits for transactions that write to the table, and holds up
+those behind it; so a revision that changes several tables must not hold one of them while it waits for the
 next. Interrupted in between, it is begun anew.
 """
 

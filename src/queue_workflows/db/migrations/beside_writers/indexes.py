@@ -30,7 +30,7 @@ def build_index(name: str, table: str, what: str) -> None:
 
 
 def replace_index(name: str, table: str, what: str) -> None:
-    """The same in the place of one with that name, which serves until the new one does."""
+    """An index in the place of one with that name, which serves until the new one does."""
     if not is_there(table):
         return
     before, after = f"{name}_before", f"{name}_after"

@@ -106,9 +106,9 @@ class ClaimSession:
         return self.begun(list[ClaimedJob](jobs))
 
     def end(self, endings: Sequence[Ending], *, is_counted: bool = False, keeps_locks: bool = False) -> Ended:
-        """End a batch; those whose lease is lost are named and change nothing.
+        """End a batch of jobs; those with a lost lease are named and change nothing.
 
-        A process whose functions may run on until it ends `keeps_locks`, and lets them go with itself.
+        A process with functions that may run on until it ends `keeps_locks`, and frees them by its end.
         """
         fences = [ending.fence for ending in endings]
         if not self._kept or not (keys := self._kept.keys_of(fences)):
@@ -131,7 +131,7 @@ class ClaimSession:
     def end_and_claim(
         self, endings: Sequence[Ending], marks: Marks, now: float, *, limit: int = 1, alone: bool = False
     ) -> tuple[Ended, list[ClaimedJob]]:
-        """Both, in one statement and one commit, where no job that ends has a key."""
+        """End and claim, in one statement and one commit where no job that ends has a key."""
         answer = self.ask_end_and_claim(endings, marks, now, limit=limit, alone=alone)
         ended, jobs = self.read(answer)
         return ended, self.begun(jobs)
@@ -359,7 +359,7 @@ class ClaimSession:
         return [job for job in jobs if job.id not in gone]
 
     def _put_aside(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Into the lanes of their keys, and with them what stands in the queue for these."""
+        """Put jobs into the lanes of their keys, and with them what stands in the queue for these."""
         keys = {job.limit_key or "" for job in jobs}
         self.repository.end_many(
             [

@@ -61,13 +61,13 @@ class ModelClaimSession(ClaimSession):
             return super().claim(marks, now, alone=True)
 
     def _suspect(self, marks: Marks) -> list[ClaimedJob]:
-        """Past all others: whatever its model."""
+        """The suspect to claim past all other jobs, whatever its model."""
         if jobs := self._claimed_from(PAST_ALL, 1, alone=True):
             marks.claimed(jobs, 1)
         return self.begun(jobs)
 
     def end(self, endings: Sequence[Ending], *, is_counted: bool = False, keeps_locks: bool = False) -> Ended:
-        """As ever; a job that is put on hold was not done."""
+        """End a batch of jobs; one that is put on hold does not count as done."""
         self._note(endings)
         return super().end(endings, is_counted=is_counted, keeps_locks=keeps_locks)
 

@@ -2,7 +2,7 @@
 
 Whatever the database does to a statement, what it may have done is found out before anything else: the lost
 session is ended, so that nothing it was asked is done later; the end is written again (the fence makes that
-harmless), and a claim whose answer was lost is given back.
+harmless), and a claim is given back if its answer was lost.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class WorkerConnection:
         self._claim_session: ClaimSession | None = None
 
     def connected(self) -> AskingConnection:
-        """For what else the main thread asks."""
+        """The connection, for all else that the main thread asks."""
         return self._line.connected()
 
     def claim_session(self) -> ClaimSession:
@@ -93,7 +93,7 @@ class WorkerConnection:
         self._guardian.cut_if_stuck()
 
     def recover(self, endings: Sequence[Ending]) -> None:
-        """After a statement whose answer was lost: write the ends again, and give back a claim never read.
+        """Recover from a lost answer: write the ends again, and give back a claim that was never read.
 
         A worker that is told to stop meanwhile waits only to write an end, as long as the guardian lets it.
         """

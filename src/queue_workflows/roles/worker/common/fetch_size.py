@@ -2,7 +2,7 @@
 
 Others on the queue may not know these tasks, and put aside again what they find. So a page is what this
 worker had of the last one, twice over, and no more than it can do in some seconds; the next is fetched as
-soon as it has had some of this one and runs dry. Whoever finds nothing looks about once a second.
+soon as it has had some of this one and runs dry. A worker that finds nothing looks about once a second.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PART: Final = 100
 
 
 class FetchSize:
-    """Of one worker; `had` is how many jobs it has taken so far, `now` the monotonic clock."""
+    """How much one worker fetches; `had` is how many jobs it has taken so far, `now` the monotonic clock."""
 
     def __init__(self, concurrency: int) -> None:
         self._least = max(1, concurrency) * PER_HAND
@@ -39,7 +39,7 @@ class FetchSize:
         return now >= self._due or (self._has_found and had > self._had)
 
     def due_in(self, now: float) -> float:
-        """In how many seconds to come again for what others took of a page; infinite if there was none."""
+        """How many seconds to wait before fetching again what others took of a page; infinite without one."""
         return max(0.0, self._due - now) if self._has_found else math.inf
 
     def page(self, had: int, now: float) -> int:

@@ -17,7 +17,7 @@ ELSEWHERE_EVERY_S: Final = 2.0
 
 
 class HostLockChecks:
-    """Of one worker, in its main thread, between two jobs."""
+    """One worker's looks at host locks, in its main thread, between two jobs."""
 
     def __init__(self, terms: ClaimTerms, holdings: HeldJobs, worker_connection: WorkerConnection) -> None:
         self._queue = terms.queue
@@ -34,7 +34,7 @@ class HostLockChecks:
         return now >= self._elsewhere_at or (self._locks.missed and now >= self._missed_at)
 
     def look(self, now: float) -> bool:
-        """At the locks that jobs missed here, and those that jobs on hold need, whichever host missed them.
+        """Look at locks that jobs missed here, and those that jobs on hold need, whichever host missed them.
 
         Whether the next claim has some of the latter, which are the first in line for each lock.
         """

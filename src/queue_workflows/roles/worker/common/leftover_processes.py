@@ -9,7 +9,7 @@ What came with a job began after it did, and is a child of ours. So is what fork
 job owns something: then orphans come to us. Else it bears our mark and is nobody's child. Of many jobs at
 once only the children of a job's own thread can be told to be its: orphans, and what coroutines start, stay.
 
-Adopted processes have to be waited for, others are waited for by who started them. To the kernel both are
+Adopted processes have to be waited for, others are waited for by what started them. To the kernel both are
 alike, so we adopt only while all that comes is to be ended and waited for.
 """
 
@@ -47,7 +47,7 @@ _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 def owns_something(job: ClaimedJob) -> bool:
-    """Whether it has something to itself that others wait for."""
+    """Whether a job has something to itself that others wait for."""
     return job.host_lock is not None or (job.limit_key is not None and job.limit_key.startswith(EXCLUSIVE))
 
 
@@ -60,7 +60,7 @@ class Leftovers:
         self._is_concurrent = is_concurrent
 
     def before(self, job: ClaimedJob) -> float:
-        """When it begins, for `after`."""
+        """The moment at which a job begins, for `after`."""
         if owns_something(job):
             self._adopt(True)
         return boottime()
@@ -119,7 +119,7 @@ def _end(look: Callable[[], list[Member]], grace_s: float) -> None:
 
 
 def _came(since: int) -> list[Member]:
-    """Our children since then, and who bears our mark and is below nobody of ours."""
+    """Our children since then, and what bears our mark and is below none of ours."""
     everybody, ourselves, mark = everyone(), os.getpid(), os.environ.get(MARK)
     spared = _trackers()
     below = {member.pid for member in under(ourselves, everybody)} | {ourselves}
@@ -157,7 +157,7 @@ def _trackers() -> set[int]:
 
 
 def _wait_for(since: int) -> None:
-    """For those that have ended; what comes back to us has nobody else who would."""
+    """Wait for children that have ended; what comes back to us has no other parent to do it."""
     for each in everyone():
         if each.parent == os.getpid() and each.started >= since and not each.is_alive:
             with suppress(ChildProcessError):
@@ -166,7 +166,7 @@ def _wait_for(since: int) -> None:
 
 @contextmanager
 def _deaf_to_children() -> Iterator[None]:
-    """Without a handler of SIGCHLD in the way, as libraries have that raise when a child of theirs dies."""
+    """Keep handlers of SIGCHLD out of the way: those of some libraries raise when a child of theirs dies."""
     handler = signal.getsignal(signal.SIGCHLD)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield

@@ -32,7 +32,7 @@ from queue_workflows.states import DesiredState, WorkerState
 _log = logging.getLogger(__name__)
 
 _MEMORY_EVERY_S: Final = 1.0
-# How soon to fetch again what waits for who knows it: others may have put it aside since.
+# How soon to fetch again what waits for a worker that knows it: others may have put it aside since.
 _FETCH_EVERY_S: Final = 60.0
 _FETCH_MORE_S: Final = 1.0
 # So many jobs for models at a time: one is for us, others may have to put aside again what we leave.
@@ -165,7 +165,7 @@ class WorkerLifecycle:
             is_more = self._fetch_for_tasks(known) and self._fetch_size.was_full
         elif known:
             with bounded():
-                # Who does not know them may take them first, and put them aside again.
+                # Workers that do not know them may take them first, and put them aside again.
                 is_more = repository.promote_held(reason, known, queue=queue) > 0
         if self._performer.keeps_models:
             is_more |= self._fetch_for_models() > 0
@@ -208,7 +208,7 @@ class WorkerLifecycle:
             return False
 
     def fetch_in(self, now: float) -> float:
-        """In how many seconds to `fetch_more`, if others took what was fetched; infinite if none was."""
+        """How many seconds until `fetch_more`, if others took what was fetched; infinite if none was."""
         return self._fetch_size.due_in(now)
 
     def _fetch_for_models(self) -> int:
@@ -245,7 +245,7 @@ class WorkerLifecycle:
         )
 
     def must_fetch(self, now: float) -> bool:
-        """Whether it is time to fetch what waits for who knows it."""
+        """Whether it is time to fetch what waits for a worker that knows it."""
         return now >= self._fetch_at
 
     def must_ask(self, now: float) -> bool:

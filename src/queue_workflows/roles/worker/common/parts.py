@@ -151,7 +151,7 @@ def _hooks_of(
         plugins_in(dirs)
     except HookError as unreadable:
         _log.warning("QWF_HOOK_DIRS: %s; until it can be read, every hook waits", unreadable.message)
-    with opened(settings.data_dir.absolute(), RUNS):  # who cannot work there would fail every hook
+    with opened(settings.data_dir.absolute(), RUNS):  # if that cannot be, every hook would fail
         pass
     terms = HookTerms(
         dirs=dirs,

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# How long a job waits that this process does not know how to run; who knows it fetches it within a minute. A
-# short one would have workers that do not know a million of them put them aside again all the time.
+# How long a job waits that this process does not know how to run; a worker that knows it fetches it within a
+# minute. A short one would have workers that do not know a million of them put them aside all the time.
 UNKNOWN_DELAY_S: Final = 3600.0
 _TASK_NAME: Final = attrgetter("task_name")
 # Outcomes of attempts after which the job waits as it did before.
@@ -77,7 +77,7 @@ class JobRunner:
     ) -> None:
         """`models` are kept by a worker of the queue `gpu`, `hooks` runs those of one of `hooks`.
 
-        `ask` puts a question for a node job whose thread is not the one that `connected` belongs to.
+        `ask` puts a question for a node job that runs in another thread than the one of `connected`.
         """
         self._connected = connected
         self._loop = loop
@@ -181,7 +181,7 @@ class JobRunner:
         return {name for name in set(map(_TASK_NAME, jobs)) if not self._tasks.knows(name)}
 
     def put_aside(self, job: ClaimedIngestJob) -> Ending:
-        """How a job ends whose task this process does not know."""
+        """How a job ends if this process does not know its task."""
         return _put_aside(job, UNKNOWN_TASK, job.task_name)
 
     def failed(self, exc: BaseException, job: ClaimedJob, ctx: JobContext) -> Ending | None:
@@ -190,7 +190,7 @@ class JobRunner:
         return self._ending_of(for_good(failed, ctx), job)
 
     def unperformed(self, job: ClaimedJob, ctx: JobContext) -> Ending | None:
-        """How a job ends whose function could not begin."""
+        """How a job ends if its function could not begin."""
         return self._ending_of(for_good(Released("the database was away"), ctx), job)
 
     def task_names(self) -> list[str]:
@@ -214,7 +214,7 @@ class JobRunner:
         return [] if self._models is None else self._models.loadable()
 
     def warm_models(self) -> list[str]:
-        """Those of them that it has loaded."""
+        """The models that this process has loaded."""
         return [] if self._models is None else list(self._models.names)
 
     def unload_idle(self) -> float:

@@ -75,7 +75,7 @@ class SideConnection:
 
     @contextmanager
     def _in_line(self) -> Iterator[None]:
-        """Its turn, which who has just had one does not get again before who waits for it."""
+        """Wait in line for a turn: a thread that has just had one gets no other before those that wait."""
         with self._next:
             self._turn.acquire()
         try:

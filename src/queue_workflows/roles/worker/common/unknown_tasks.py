@@ -1,8 +1,8 @@
 """What a worker does about tasks that it does not know: it puts their queued jobs aside, in batches.
 
 One by one each of a million jobs would be claimed, put aside, and claimed again when its delay is over. But
-who knows a task fetches its jobs as it needs them, and would have none of them left if all were put aside at
-once again and again: for some seconds after the last batch only what was claimed is.
+a worker that knows a task fetches its jobs as it needs them, and would have none of them left if all were put
+aside at once again and again: for some seconds after the last batch only what was claimed is.
 """
 
 from __future__ import annotations

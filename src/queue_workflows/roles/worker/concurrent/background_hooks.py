@@ -4,7 +4,7 @@ They may last as long as their runs, so they take none of the worker's places. T
 rounds of the main thread, when some may have come; their leases are renewed and their ends are written with
 those of all others. Once a second it is seen which of their runs are sealed.
 
-A suspect among them is on trial: it begins before the others, beside it only who was never doubted, and the
+A suspect among them is on trial: it begins first, only jobs that were never doubted begin beside it, and the
 others follow when it has lived for long enough, or ended.
 """
 
@@ -66,7 +66,7 @@ class Background:
         )
 
     def count(self) -> int:
-        """How many are held."""
+        """How many background jobs are held."""
         return sum(_is_background(held) for held in self._guardian.holdings.all())
 
     def look_now(self) -> None:
@@ -122,7 +122,7 @@ class Background:
         return claimed
 
     def _end_trial(self, held: HeldJob, now: float) -> None:
-        """If it has ended, or lived for long enough: whom it kept waiting may begin."""
+        """If the suspect has ended, or lived for long enough, let begin what it kept waiting."""
         self._trust_at = now + _TRUST_EVERY_S
         repository, holdings = self._worker_connection.repository(), self._guardian.holdings
         if holdings.holds(held.job) and isinstance(repository, HookJobRepository):
@@ -148,7 +148,7 @@ def _is_background(held: HeldJob) -> bool:
 
 
 class HookWorker(ConcurrentWorker):
-    """A worker whose background jobs take none of its places."""
+    """A concurrent worker with background jobs that take none of its places."""
 
     def __init__(self, parts: WorkerParts, runner: HookRunner) -> None:
         super().__init__(parts)

@@ -7,14 +7,14 @@ many share a machine batches would else get smaller with each of them, and each 
 also pauses between rounds: what it began is counted since the last claim but one, up to 100 ms.
 
     claimed, not begun   <=   free threads  +  the least of
-        what it began within the last round or pause           (whose jobs are stuck begins nothing),
+        what it began within the last round or pause           (while its jobs are stuck: nothing),
             or 50 while most of its threads are free: nothing is stuck, it gets little of the machine,
             or twice as much where none waits for them either: it could have begun more
         what so many threads can begin in a round              (by how long the last jobs took: 0 if slow)
         400
 
-Who may have all of it claims half of it at a time: one half is run while the other is claimed. What has not
-been begun 100 ms after its claim, because the jobs before it turned slow, is given back at its place,
+A worker that may have all of it claims half of it at a time: one half is run while the other is claimed. What
+has not been begun 100 ms after its claim, because the jobs before it turned slow, is given back at its place,
 uncounted.
 """
 
@@ -54,26 +54,26 @@ class ClaimAhead:
         self._round_s = min(max(AHEAD_S, seconds), AHEAD_LONGEST_S)
 
     def handed(self, jobs: int, now: float) -> None:
-        """So many were claimed and wait for a thread."""
+        """So many jobs were claimed and wait for a thread."""
         if jobs:
             self._handed_before, self._handed_at = self._handed_at, now
             self._handed_in_all += jobs
             self._handed.append((now, self._handed_in_all))
 
     def taken_back(self, jobs: int) -> None:
-        """So many of those, the last ones, wait no longer and were not begun."""
+        """So many of the jobs that waited for a thread, the last ones, were taken back unbegun."""
         self._handed_in_all -= jobs
         self._handed.clear()
 
     def ended(self, jobs: int, seconds: float) -> None:
-        """So many ended that took so long together."""
+        """So many jobs have ended, which took so long together."""
         if jobs:
             weight = jobs / (jobs + self._seen)
             self._seen = min(self._seen + jobs, self._threads * _REMEMBERED)
             self._mean_s += (seconds / jobs - self._mean_s) * weight
 
     def free(self, running: int, waiting: int, now: float, *, unread: int = 0) -> int:
-        """How many to claim, while so many run, so many wait for a thread, and so many are to be handed."""
+        """How many jobs to claim while so many run, so many wait for threads, so many are to be handed."""
         # More than there are threads have ended since somebody looked.
         running = min(running, self._threads)
         begun = self._handed_in_all - waiting

@@ -6,8 +6,8 @@
                         loaded, guarded, handed to the threads
 
 So the server is at the next batch while the last one is loaded and run. An answer that is not full is taken
-in at once: then there is time. The turn (`turns`) lasts from the first question to the last answer that is
-taken in, so that whoever ends the process in its own turn knows of all that was claimed.
+in at once: then there is time. The turn (`claim_mutex`) lasts from the first question to the last answer that
+is taken in, so that a thread that ends the process in its own turn knows of all that was claimed.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ _WORTH_FLOWING: Final = 100
 
 
 class Taking(Protocol):
-    """Who works on what an exchange brings."""
+    """What works on the jobs that an exchange brings."""
 
     @property
     def is_for_a_suspect(self) -> bool:
         """Whether a claim of one that is alone is to bring a suspect before all others."""
 
     def held(self, jobs: Sequence[ClaimedJob], reading: float) -> list[HeldJob]:
-        """Jobs whose claim was sent at this reading of the clock."""
+        """Make these jobs held ones; their claim was sent at this reading of the clock."""
 
     def taken(self, claimed: list[HeldJob], *, alone: bool) -> None:
-        """These are guarded by now; the marks have learned from them."""
+        """The claimed jobs are guarded by now; the marks have learned from them."""
 
     def unsure(self) -> None:
         """There may be something to claim, whatever was seen before."""
@@ -59,7 +59,7 @@ class Taking(Protocol):
 
 @dataclass(slots=True)
 class _Unread:
-    """An answer, the jobs whose end was asked for with it, and when and how it was asked for.
+    """An answer, the jobs to be ended by the same question, and when and how that was asked.
 
     Loaded it has `accepted` and `jobs`; once it `has_begun`, those are taken care of.
     """
@@ -93,12 +93,12 @@ class EndAndClaim:
 
     @property
     def unread(self) -> int:
-        """How many were claimed that nobody has looked at yet."""
+        """How many jobs were claimed that nothing has looked at yet."""
         return 0 if self._unread is None else self._unread.asked.limit
 
     @property
     def ending(self) -> int:
-        """How many have an end in that answer, and are held until it is read."""
+        """How many jobs have an end in the unread answer, and are held until it is read."""
         return 0 if self._unread is None else len(self._unread.ended)
 
     @property
@@ -158,7 +158,7 @@ class EndAndClaim:
         except DATABASE_AWAY as exc:
             self.lost(exc)
         if any(held.job.limit_key is not None or held.job.host_lock is not None for held in ended):
-            # Whose slot or lock is free now has been let out of its lane, or promoted.
+            # What waited for the slot or lock that is free now was let out of its lane, or promoted.
             self._taking.unsure()
 
     def _to_write(self) -> list[HeldJob]:
@@ -168,7 +168,7 @@ class EndAndClaim:
         return ended
 
     def lost(self, exc: Exception, ended: list[HeldJob] | None = None) -> None:
-        """Nobody knows what was done: it is written again, and what was claimed unread is given back."""
+        """Recover from a lost answer: ends are written again, and what was claimed unread is given back."""
         ended = ended or []
         self._taking.unsure()
         self._worker_connection.lost(exc)
@@ -249,7 +249,7 @@ class EndAndClaim:
         unread.jobs, unread.asked = [], unread.asked._replace(endings=())
 
     def _abandon(self, ended: list[HeldJob]) -> None:
-        """Give back the slots of those whose lease is lost; what fails here lapses by itself."""
+        """Give back the slots of jobs with lost leases; what fails here lapses by itself."""
         fences = [held.job.fence for held in ended if held.ending is None]
         if fences:
             self._worker_connection.claim_session().abandon(fences)
@@ -274,7 +274,7 @@ class EndAndClaim:
             raise exc
 
     def _refused(self, exc: Exception, ended: list[HeldJob]) -> None:
-        """One by one, so that the end that the server will not have spoils no other."""
+        """Write ends one by one, so that one that the server refuses spoils no other."""
         _log.error("an end of %d was refused: %s", len(ended), " ".join(str(exc).split()))
         self._worker_connection.let_go()
         for held in ended:
@@ -300,7 +300,7 @@ class EndAndClaim:
 
 
 def _endings_of(ended: list[HeldJob]) -> list[Ending]:
-    """What to write, with the jobs' last words; nothing for one whose lease is lost."""
+    """What to write, with the jobs' last words; nothing for one with a lost lease."""
     endings = []
     for held in ended:
         if held.ending is not None:

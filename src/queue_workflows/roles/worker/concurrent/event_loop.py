@@ -93,18 +93,18 @@ class SharedLoop:
                 try:
                     loop.run_forever()
                 except (SystemExit, KeyboardInterrupt) as left:
-                    # The task that raised it has ended by it, and whoever awaits that is told: one job's
+                    # The task that raised it has ended by it, and what awaits that is told: one job's
                     # failure, and nothing to the others.
                     _log.warning("a task of a job raised %s", type(left).__name__)
 
 
 class JobTask(asyncio.Task[Any]):
-    """A task of a job, which knows whose it is; one that another job cancels is given back, not failed."""
+    """A task that knows its job; one that another job cancels is given back, not failed."""
 
     qwf_job: HeldJob | None = None
 
     def cancel(self, msg: Any | None = None) -> bool:
-        """As ever; beside it, what a neighbour does to it is no failure of its own."""
+        """Cancel as ever; besides, a cancel by another job is no failure of this task's own job."""
         held, by = self.qwf_job, at_hand.get()
         if held is not None and by is not None and by is not held:
             held.ctx.stop(Stop.RELEASE, f"job {by.job.id}, which shares its event loop, has cancelled it")

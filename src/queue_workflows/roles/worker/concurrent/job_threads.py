@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class JobThreads:
-    """At most `most` jobs at once; `perform` writes into a held job how it ended, and raises nothing."""
+    """Threads for `most` jobs at once; `perform` writes into a held job how it ended, and raises nothing."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class JobThreads:
         ring: Callable[[], None],
         begins: Callable[[int, int], None] = lambda _place, _job_id: None,
     ) -> None:
-        """`ring` is called by a thread whose job has ended while the main thread waits for one.
+        """`ring` is called by a thread at the end of its job while the main thread waits for one.
 
         `begins` is told which thread, by its number, begins which job, by its id.
         """
@@ -56,11 +56,11 @@ class JobThreads:
 
     @property
     def waiting(self) -> int:
-        """How many no thread has begun."""
+        """How many jobs no thread has begun."""
         return len(self._inbox)
 
     def put(self, jobs: Iterable[HeldJob], in_hand: int) -> None:
-        """Have these run; `in_hand` is how many there are with them, to start no more threads than those."""
+        """Have these jobs run; `in_hand` is how many there are with them: no more threads are started."""
         for held in jobs:
             self._inbox.append(held)
             self._tokens.put(None)
@@ -75,7 +75,7 @@ class JobThreads:
             thread.start()
 
     def take_back(self) -> list[HeldJob]:
-        """What no thread has begun, and none will."""
+        """Take back the jobs that no thread has begun; none will."""
         back: list[HeldJob] = []
         with suppress(IndexError):
             while True:
@@ -85,7 +85,7 @@ class JobThreads:
         return back
 
     def ended(self) -> list[HeldJob]:
-        """Those that have ended since the last time."""
+        """The jobs that have ended since the last call."""
         seen = self._ended
         # As many as there are now: threads append meanwhile.
         ended = seen[: len(seen)]
@@ -118,7 +118,7 @@ class JobThreads:
             self._tokens.put(None)
 
     def _work(self, place: int) -> None:
-        """Until `close`: a thread that ended before that would be missed by every job after it.
+        """Run jobs until `close`: a thread that ended before that would be missed by every job after it.
 
         What limits how long a call may take often raises an exception in its thread from another one, and
         that may come when the job is over. Then it is nobody's failure. It comes as soon as a wait ends: so

@@ -60,7 +60,7 @@ class SuspectIsolation:
         return self._since is None and now >= self._look_at
 
     def seen(self, is_suspect: bool, now: float) -> None:
-        """Whether there was one."""
+        """Note whether a look found a suspect."""
         self._look_at = now + self._look_every_s
         if is_suspect:
             self._since = now
@@ -68,7 +68,7 @@ class SuspectIsolation:
             self._patience_s = _FIRST_PATIENCE_S
 
     def lost_patience(self, now: float) -> bool:
-        """Whether it takes too long; then it is not wanted for a while."""
+        """Whether it takes too long to be alone; then that is not wanted for a while."""
         if self._since is None or now - self._since < self._patience_s:
             return False
         self._look_at = now + _WORKED_BETWEEN * self._patience_s
@@ -77,12 +77,12 @@ class SuspectIsolation:
         return True
 
     def had(self) -> None:
-        """It was alone, and asked for the head."""
+        """Note that the worker was alone, and asked for the head of the queue."""
         self._since, self._patience_s = None, _FIRST_PATIENCE_S
 
 
 class SuspectsTurn:
-    """Of a worker with one job at a time: whether its next claim is of a suspect first."""
+    """Whether the next claim of a worker with one job at a time is of a suspect first."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
@@ -90,13 +90,13 @@ class SuspectsTurn:
         self._is_next = False
 
     def comes(self, now: float) -> bool:
-        """Before each claim."""
+        """Decide, before each claim, whether it is of a suspect first."""
         worked_s = _OF_A_START_S if self._since is None else now - self._since
         self._since = now
         self._is_next = self._rng.random() < min(_LARGEST_SHARE, worked_s / TURN_EVERY_S)
         return self._is_next
 
     def take(self) -> bool:
-        """Whether this claim is that; once."""
+        """Whether this claim is of a suspect first; true once."""
         is_next, self._is_next = self._is_next, False
         return is_next

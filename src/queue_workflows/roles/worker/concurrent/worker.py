@@ -95,7 +95,7 @@ class ConcurrentWorker:
         )
         self._unknown = UnknownTasks(parts.options.queue)
         self._exchange = EndAndClaim(parts, self)
-        # What the last claims have shown: nothing for who has others beside it, nothing for who is alone.
+        # What the last claims have shown: nothing to claim beside other jobs, nothing to claim alone.
         self._is_empty = self._is_empty_alone = False
         self._look_at = 0.0
         self._pause = _FIRST_LOOK_S
@@ -180,7 +180,7 @@ class ConcurrentWorker:
         )
 
     def _gather(self, now: float) -> None:
-        """What has ended, and what has waited for too long."""
+        """Gather what has ended, and what has waited for too long."""
         ended = self.job_threads.ended()
         if ended:
             self._room.ended(len(ended), sum([held.ended - held.started for held in ended]))
@@ -201,7 +201,7 @@ class ConcurrentWorker:
         """How many jobs to claim now, and whether alone."""
         in_hand, unread = self._in_hand(), self._exchange.unread
         if not in_hand and (self._suspect_isolation.is_wanted or self._is_empty):
-            # Whatever there is beside this worker's own jobs has been looked at: the head, whoever it is.
+            # Whatever there is beside this worker's own jobs has been looked at: the head, whatever it is.
             return (0, False) if self._is_empty_alone and now < self._look_at else (1, True)
         if self._is_being_alone(in_hand, now):
             return 0, False
@@ -212,7 +212,7 @@ class ConcurrentWorker:
         return int(max(0, min(free, self._lifecycle.left() - self._holdings.count() - unread))), False
 
     def _wanted_later(self) -> tuple[int, bool]:
-        """The same when the threads have begun half of what they have, or soon."""
+        """How many jobs to claim, and whether alone, when the threads have begun half of theirs, or soon."""
         half = self.job_threads.waiting // 2
         self.job_threads.gathered(lambda: self._listen(_GATHER_S), waiting=half)
         now = time.monotonic()
@@ -271,7 +271,7 @@ class ConcurrentWorker:
         if self._is_empty and self._look_at > now:
             timeout = min(self._idle_for(now), self._lifecycle.fetch_in(now))
         else:
-            # There is no room, also for what may have come: whose end makes some rings.
+            # There is no room, also for what may have come; a job that makes some by its end rings.
             self.unsure()
             self._lifecycle.leave_idle()
         give_back_at = self._room.give_back_at(self.job_threads.waiting)
@@ -280,13 +280,13 @@ class ConcurrentWorker:
         self._await(timeout)
 
     def _idle_for(self, now: float) -> float:
-        """Until when to wait for a wake, advertised."""
+        """How long to wait for a wake, once this queue is advertised."""
         if not self._holdings.count():
             self._guardian.doing(WorkerState.IDLE)
         if not self._listener.is_wanted(self._queue):
             self._listener.advertise(self._queue)
         if self._listener.must_look_again():
-            # Somebody who inserted before we advertised may commit without a wake.
+            # A transaction that inserted before we advertised may commit without a wake.
             self._look_at, self._pause = min(self._look_at, now + self._pause), self._pause * 2
         return self._look_at - now
 
@@ -318,7 +318,7 @@ class ConcurrentWorker:
         ]
 
     def taken(self, claimed: list[HeldJob], *, alone: bool) -> None:
-        """They are guarded, and may begin."""
+        """The claimed jobs are guarded, and may begin."""
         self._learn(alone)
         self._hand_over(claimed)
 

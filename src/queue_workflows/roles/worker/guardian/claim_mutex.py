@@ -1,4 +1,4 @@
-"""Whose turn it is between the thread that claims and ends, and the one that may have to end the process."""
+"""The turns of two threads: one claims and ends jobs, the other may have to end the process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from threading import Lock
 
 
 class FairMutex:
-    """A lock whose owner, the main thread, takes it again and again: who waits for it has the next turn."""
+    """A lock that the main thread takes again and again: the other thread, if it waits, has the next turn."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -18,19 +18,19 @@ class FairMutex:
         return self._waiting.locked()
 
     def acquire(self, timeout: float) -> bool:
-        """For the other thread: whether it is its turn, within so many seconds."""
+        """Wait as the other thread; whether its turn came within so many seconds."""
         with self._waiting:
             return self._lock.acquire(timeout=timeout)
 
     def take(self) -> None:
-        """For the main thread."""
+        """Take the lock as the main thread, after the other one if that waits."""
         if self._waiting.locked():
             with self._waiting:
                 pass
         self._lock.acquire()
 
     def release(self) -> None:
-        """The turn is over."""
+        """End the turn."""
         self._lock.release()
 
     def __enter__(self) -> None:

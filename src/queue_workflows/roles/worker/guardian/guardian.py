@@ -69,7 +69,7 @@ _WATCH_EVERY_S: Final = 1.0
 _LONGEST_ROUND_S: Final = 1.0
 _SHORTEST_ROUND_S: Final = 0.005
 _ABSORB_AGAIN_S: Final = 0.02
-# Who began so lately need not be watched yet: a cancel is heard of by the next watch, within two seconds.
+# A job that began so lately need not be watched yet: the next watch, within two seconds, hears of a cancel.
 _WATCHED_AFTER_S: Final = 0.25
 # So many workers sweep each second, each; more of them take turns, and how long one's turn may take to come.
 _SWEEPERS: Final = 4
@@ -119,9 +119,9 @@ class Guardian:
     ) -> None:
         """`on_news` is called, from this thread, when the main loop should look at `wish` and `stopping`.
 
-        `absorb` is called each second, with who knows whether the main thread is at a job for longer, and
-        again soon while it says that there was something: what notifies the worker meanwhile has to be
-        read by somebody.
+        `absorb` is called each second, and again soon while it says that there was something: notifications
+        to the worker have to be read meanwhile. It is given a function that tells whether the main thread
+        is at a job for longer.
 
         `is_barred` is given where jobs share the process: it says whether one is kept from going on by
         another, and one that overruns is asked to stop before the others are given back for it.
@@ -195,11 +195,11 @@ class Guardian:
             self._farewell()
 
     def hold(self, held: HeldJob) -> None:
-        """Guard a job whose claim is confirmed; one that meets a stop on its way here is not begun."""
+        """Guard a job with a confirmed claim; one that meets a stop on its way here is not begun."""
         self.exchange([held], [])
 
     def exchange(self, taken: Sequence[HeldJob], dropped: Sequence[HeldJob]) -> None:
-        """The same for a batch, beside one whose end is confirmed and which is guarded no more."""
+        """Guard a batch of jobs with confirmed claims, and guard no more a batch with confirmed ends."""
         self.holdings.exchange(taken, dropped)
         if self.stopping is not None:
             for held in taken:
@@ -261,7 +261,7 @@ class Guardian:
         execute_anew(self._launcher_pid, self.identity, self.identity.jobs_done + self.jobs_done, last)
 
     def _stop_is_asked(self, number: int) -> None:
-        """In the main thread: an idle worker stops also while the guardian waits for an answer."""
+        """Note a stop in the main thread: an idle worker stops also if the guardian waits for an answer."""
         if self.stopping is None:
             self.stopping = number
         self._on_news()
@@ -401,7 +401,7 @@ class Guardian:
 
     def _heed(self, control: Control | None, version: int) -> None:
         if version != self._telling.control_version:
-            # Whoever changed something waits for us to say that we know, also where it means nothing to us.
+            # What changed something waits until we say that we know, even if it means nothing to us.
             self._telling.control_version = version
             self._telling.hurry()
         if control is not None and control.desired is DesiredState.ON:
@@ -429,7 +429,7 @@ class Guardian:
         for one in self.holdings.all():
             text = one.ctx.take_progress(now=now, final=final)
             if text is not None:
-                # A lease that is lost is the watch's to find out, who knows whether the job has just ended.
+                # A lost lease is for the watch to find out, which knows whether the job has just ended.
                 self._repository(self.connected()).beat_many([(one.job.fence, text)])
 
     # The end.

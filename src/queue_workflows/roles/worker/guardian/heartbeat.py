@@ -41,7 +41,7 @@ def waits_of(held: Sequence[HeldJob]) -> list[dict[str, Any]]:
 
 
 class Telling:
-    """The heartbeats of one worker; told by the thread that guards, whose state any thread may change."""
+    """The heartbeats of one worker; the guarding thread sends them, any thread may change what they say."""
 
     def __init__(
         self, identity: Identity, settings: Settings, holdings: HeldJobs, models: ModelCache | None = None
@@ -77,7 +77,7 @@ class Telling:
         return lasts
 
     def hurry(self) -> None:
-        """Tell it at the next chance."""
+        """Have a heartbeat sent at the next chance."""
         self.due_at = -math.inf
 
     def is_due(self, now: float) -> bool:
@@ -92,7 +92,7 @@ class Telling:
         return held[0].job.id if held and held[0].started <= now - _LASTING_S else None
 
     def tell(self, connection: psycopg.Connection[Any], now: float) -> None:
-        """Beat."""
+        """Send a heartbeat."""
         self.due_at = now + self._every_s
         self._told_job = self.lasting_job(now)
         held, models = self._holdings.all(), self._models
@@ -121,7 +121,7 @@ class Telling:
         )
 
     def farewell(self, connection: psycopg.Connection[Any]) -> None:
-        """Take it all back."""
+        """Take the heartbeat back."""
         HeartbeatRepository(connection).delete(self._identity.worker_id)
 
     def _state_with(self, is_busy: bool) -> WorkerState:

@@ -31,19 +31,19 @@ class HeldJobs:
         self._going_on_until = 0.0
 
     def take(self, held: HeldJob) -> None:
-        """A job whose claim is confirmed."""
+        """Hold a job: its claim is confirmed."""
         with self._lock:
             self._held[held.job.id] = held
             self._arm()
 
     def drop(self, held: HeldJob) -> None:
-        """A job whose end is confirmed."""
+        """Hold a job no more: its end is confirmed."""
         with self._lock:
             self._forget(held)
             self._arm()
 
     def exchange(self, taken: Sequence[HeldJob], dropped: Sequence[HeldJob]) -> None:
-        """A batch whose claim is confirmed, beside one whose end is."""
+        """Hold a batch with a confirmed claim, and hold no more a batch with confirmed ends."""
         with self._lock:
             held = self._held
             # In this order the timer has a lease to stand on throughout, and seldom needs to be set.
@@ -57,21 +57,21 @@ class HeldJobs:
             self._arm()
 
     def _forget(self, held: HeldJob) -> None:
-        """This attempt; not a later one of the same job, which may be claimed as soon as it is given back."""
+        """Drop this attempt; not a later one of its job, which may be claimed as soon as it is given back."""
         if self._held.get(held.job.id) is held:
             del self._held[held.job.id]
 
     def count(self) -> int:
-        """How many are held."""
+        """How many jobs are held."""
         return len(self._held)
 
     def get(self, job_id: int) -> HeldJob:
-        """One that is held."""
+        """The held job of this id."""
         with self._lock:
             return self._held[job_id]
 
     def all(self) -> list[HeldJob]:
-        """Those held now, the longest held first."""
+        """The jobs held now, the longest held first."""
         with self._lock:
             return list(self._held.values())
 
@@ -88,11 +88,11 @@ class HeldJobs:
                 what(held)
 
     def due(self, reading: float, renew_s: float) -> list[HeldJob]:
-        """Those whose lease was confirmed `renew_s` ago or earlier."""
+        """The held jobs that had their lease confirmed `renew_s` ago or earlier."""
         return [held for held in self.all() if reading >= held.lease_until - self.lease_s + renew_s]
 
     def renewed(self, alive: Iterable[HeldJob], reading: float) -> None:
-        """Their renewal, sent after this reading of the clock, is confirmed."""
+        """Note that the renewal of these jobs, sent after this reading of the clock, is confirmed."""
         with self._lock:
             for held in alive:
                 held.lease_until = reading + self.lease_s
@@ -125,13 +125,13 @@ class HeldJobs:
         return _Bounded(self, when)
 
     def bound(self, reading: float) -> None:
-        """From this reading on."""
+        """Bound this process from this reading on, if it holds no job."""
         with self._lock:
             if not self._held:
                 self._deadman.arm(reading + self.lease_s - self._margin_s)
 
     def unbound(self) -> None:
-        """The answer is there; what it brought is guarded by itself."""
+        """Lift the bound: the answer is there, and what it brought is guarded by itself."""
         with self._lock:
             if not self._held:
                 self._deadman.disarm()
@@ -154,7 +154,7 @@ class HeldJobs:
 
 
 class _Bounded:
-    """As a class, because it is on the way from a wake to the job, where a generator costs three times it."""
+    """A bound in time; a class, as a generator would cost three times as much before each job."""
 
     def __init__(self, holdings: HeldJobs, when: Callable[[Callable[[], None]], None] | None) -> None:
         self._holdings = holdings

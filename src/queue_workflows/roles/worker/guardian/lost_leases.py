@@ -1,4 +1,4 @@
-"""The jobs whose leases a worker has lost though it lives, and for which it speaks when it is back."""
+"""Jobs that a worker has lost the leases of though it lives, and for which it speaks when it is back."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 
 class LostLeases:
-    """Added to from any thread, cleared in that of the guardian."""
+    """The lost leases, added to from any thread, cleared in that of the guardian."""
 
     def __init__(self, holdings: HeldJobs) -> None:
         self._holdings = holdings

@@ -63,7 +63,7 @@ class ProcessDamage:
             self._crash(_CLOSED)
 
     def leave_if_at_fault(self, failure: BaseException) -> None:
-        """End the process if it failed by itself, as one does whose job has used up its descriptors.
+        """End the process if it failed by itself, as when a job has used up its descriptors.
 
         To wait for the database would not help: nothing but an end brings back what was used up.
         """
@@ -75,7 +75,7 @@ class ProcessDamage:
     def follow_threads(self) -> None:
         """From now on the process ends when a thread of ours does by an exception: its work would be missed.
 
-        So may one whose start a job's debugger or profiler has broken.
+        A thread may end like that as well when a job's debugger or profiler has broken its start.
         """
         of_others = threading.excepthook
 

@@ -39,14 +39,14 @@ class StopSignals:
         self._masks: dict[int, set[int]] = {}
 
     def begin(self) -> None:
-        """Hear."""
+        """Hear the stop signals from now on."""
         for number in dict.fromkeys((*hearable(), RETIRE, ASKED, LEFT_ALONE)):
             self._before[number] = signal.signal(number, self._heard)
         signal.set_wakeup_fd(self._bell.writer, warn_on_full_buffer=False)
         _stop_signals.add(self)
 
     def close(self) -> None:
-        """Leave the signals to who had them before."""
+        """Give the signals back to the handlers that had them before."""
         _stop_signals.discard(self)
         signal.set_wakeup_fd(-1)
         for number, handler in self._before.items():
@@ -78,7 +78,7 @@ class StopSignals:
         self._bell.ring(_NOTHING)
 
     def hand_over(self) -> bool:
-        """Before an exec, from any thread: whether a stop was heard; one that comes now ends the process.
+        """Hear no more, from any thread before an exec; whether a stop was heard. One that comes now ends us.
 
         Else it would be heard by what the exec is about to sweep away. Python sets actions in the main thread
         only, so this asks the C library.
@@ -95,7 +95,7 @@ class StopSignals:
         self._masks[threading.get_ident()] = mask
 
     def after_fork(self, *, in_child: bool) -> None:
-        """Let them through again; in the child, to what they do in any process."""
+        """Let the signals through again; in the child, to what they do in any process."""
         if in_child:
             signal.set_wakeup_fd(-1)
             for number in self._before:

@@ -62,7 +62,7 @@ class Guarding(Protocol):
     jobs_done: int
 
     def connected(self) -> psycopg.Connection[Any]:
-        """Its connection."""
+        """The connection of the guardian."""
 
     def write_progress(self, now: float, *, final: bool = False) -> None:
         """Write what the jobs have said."""
@@ -87,7 +87,7 @@ class Judge:
         self._rng = random.Random()  # noqa: S311
 
     def judge(self, now: float) -> None:
-        """See who has to end by now."""
+        """See which jobs have to end by now."""
         self._judge_unload(now)
         for held in self._guardian.holdings.all():
             if now >= held.ask_at:
@@ -101,7 +101,7 @@ class Judge:
                 self._carry_out(held, verdict, now)
 
     def _judge_unload(self, now: float) -> None:
-        """Between jobs nobody else would: a worker that hangs there beats on, and looks idle to everybody."""
+        """Judge an unload between jobs: a worker that hangs there beats on, and looks idle to all."""
         guardian = self._guardian
         if not guardian.holdings.all() and self._unload_hangs(now):
             _log.error("a model was not unloaded in time, so its process ends")
