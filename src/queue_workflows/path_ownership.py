@@ -46,10 +46,10 @@ class Use:
     shares: bool = False
 
 
-LOCKS: Final = Use("locks cannot live in", "see who made it, or name a directory with QWF_LOCK_DIR")
+LOCKS: Final = Use("locks cannot live in", "see which account made it, or name a directory with QWF_LOCK_DIR")
 DATA: Final = Use(
     "files of ours cannot live in",
-    "see who made it, or name another directory with QWF_DATA_DIR",
+    "see which account made it, or name another directory with QWF_DATA_DIR",
     shares=True,
 )
 

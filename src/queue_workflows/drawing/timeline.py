@@ -21,7 +21,7 @@ class Bar(NamedTuple):
 
     name: str
     state: str
-    who: str
+    place: str
     created: datetime
     started: datetime | None
     finished: datetime | None
@@ -36,7 +36,7 @@ def draw_timeline(bars: Sequence[Bar], terminal: Terminal) -> list[str]:
     begin = min((bar.started for bar in bars if bar.started), default=min(bar.created for bar in bars))
     end = max(moment for bar in bars for moment in (bar.created, bar.started, bar.finished) if moment)
     names = max(wide(on_one_line(bar.name)) for bar in bars)
-    rest = max(wide(bar.who) for bar in bars) + names + len("  ▕▏  00.0s  ")
+    rest = max(wide(bar.place) for bar in bars) + names + len("  ▕▏  00.0s  ")
     width = min(_WIDEST, max(_NARROWEST, (terminal.columns or _USUAL_COLUMNS) - rest))
     head = f"{say_time(end - begin)} from left to right; ░ waiting, █ at work, ◇ parked without a worker"
     lines = [head, *_rows(bars, _Scale(begin, end, width), names, terminal)]
@@ -64,7 +64,7 @@ def _rows(bars: Sequence[Bar], scale: _Scale, names: int, terminal: Terminal) ->
         drawn = wait + terminal.paint(work, **style) + " " * (scale.width - len(wait) - len(work))
         took = say_time(bar.finished - bar.started) if bar.started and bar.finished else bar.state
         name = padded(on_one_line(bar.name), names)
-        yield f"{name}  {drawn}  {took:>6}  {terminal.paint(bar.who, **_NO_TIME)}".rstrip()
+        yield f"{name}  {drawn}  {took:>6}  {terminal.paint(bar.place, **_NO_TIME)}".rstrip()
 
 
 def _cells(bar: Bar, scale: _Scale) -> tuple[str, str]:

@@ -29,7 +29,7 @@ class ExitCode(IntEnum):
     SCHEMA = 79, "The database's schema is behind or ahead of this code."
     LEASE_LOST = 80, "Another attempt owns the job now; nothing was written."
     INTERRUPTED = 130, "Interrupted (SIGINT, Ctrl-C)."
-    PIPE_CLOSED = 141, "Whoever read the output went away, as `head` does."
+    PIPE_CLOSED = 141, "What read the output went away, as `head` does."
     TERMINATED = 143, "Terminated (SIGTERM)."
 
 

@@ -159,7 +159,7 @@ class WindowOrder(QwfError):
         super().__init__(
             f"a window for {inner} cannot be opened inside one for {outer}: "
             "another job may do it the other way round, and both would wait for ever",
-            advice=f"open one for all of them, ctx.limit({every}), or those first whose names sort first",
+            advice=f"open one for all of them, ctx.limit({every}), or those first that sort first by name",
         )
         self.wanted, self.held = tuple(wanted), tuple(held)
 

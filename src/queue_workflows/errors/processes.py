@@ -16,7 +16,7 @@ class LockHeld(QwfError):
     def __init__(self, name: str, holder: str, waited_s: float) -> None:
         super().__init__(
             f"the lock {name!r} was not to be had in {waited_s:.1f} s: {holder} holds it",
-            advice="`lslocks` shows who holds what; end its holder, or wait longer",
+            advice="`lslocks` shows which process holds what; end its holder, or wait longer",
         )
         self.name, self.holder, self.waited_s = name, holder, waited_s
 

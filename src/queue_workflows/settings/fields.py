@@ -144,7 +144,7 @@ class Settings(BaseSettings):
         None,
         "a user name",
         r"[A-Za-z_][A-Za-z0-9_.-]*\$?",
-        "The unprivileged system user that runs the embedded server when we are root, whom Postgres refuses.",
+        "The system user that runs the embedded server when we are root, which Postgres refuses.",
     )
 
     app: str | None = _text(
@@ -166,7 +166,7 @@ class Settings(BaseSettings):
         "ai_leads-",
         "letters, digits and any of `_ . -`",
         r"[A-Za-z0-9][A-Za-z0-9_.-]*",
-        "Containers whose names begin so count as ours in the hardware figures.",
+        "Containers with names that begin so count as ours in the hardware figures.",
     )
     lock_dir: Path | None = Field(
         None, description="Where host locks live. Unset: `/run/lock/qwf`, else the user's runtime directory."

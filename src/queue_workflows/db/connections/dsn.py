@@ -195,9 +195,9 @@ def as_url(params: Mapping[str, str]) -> str:
         where = ",".join(_hosts(params))
         rest.pop("host")
         rest.pop("port", None)
-    who = encoded(params.get("user", ""))
+    account = encoded(params.get("user", ""))
     if "password" in params:
-        who += ":" + encoded(params["password"])
+        account += ":" + encoded(params["password"])
     query = "&".join(f"{word}={quote(value, safe='*/,=:')}" for word, value in rest.items())
     name = encoded(params.get("dbname", ""))
-    return f"postgresql://{who}{'@' if who else ''}{where}/{name}{'?' if query else ''}{query}"
+    return f"postgresql://{account}{'@' if account else ''}{where}/{name}{'?' if query else ''}{query}"

@@ -166,7 +166,7 @@ _CONNECTING = (
         r'on socket "[^"]*" failed: Permission denied',
         AccessRefused,
         "this user may not open the server's socket",
-        "run as the user whose it is, or name a host and a port in the DSN",
+        "run as the user that owns it, or name a host and a port in the DSN",
     ),
     _means(
         r"server closed the connection|Connection reset|the connection is (?:closed|lost)"
@@ -183,7 +183,7 @@ _CONNECTING = (
 _STATES: tuple[tuple[str, type[DatabaseError | SchemaError], str], ...] = (
     ("25006", ReadOnlyServer, "name the primary in the DSN"),
     ("25P03", DatabaseError, "commit sooner, or raise QWF_IDLE_IN_TRANSACTION_SESSION_TIMEOUT_S"),
-    ("55P03", DatabaseError, "see who holds the lock with `qwf doctor`, or raise QWF_LOCK_TIMEOUT_S"),
+    ("55P03", DatabaseError, "see what holds the lock with `qwf doctor`, or raise QWF_LOCK_TIMEOUT_S"),
     (
         "57014",
         DatabaseError,

@@ -324,11 +324,11 @@ def _check_connections(patient: Target) -> Check:
         "this role": (room["role_used"], room["role_limit"]),
         "this database": (room["database_used"], room["database_limit"]),
     }
-    whose, used, most = min(
-        ((whose, used, most) for whose, (used, most) in bounds.items() if most is not None),
+    holder, used, most = min(
+        ((holder, used, most) for holder, (used, most) in bounds.items() if most is not None),
         key=lambda bound: bound[2] - bound[1],
     )
-    found = f"{used} of {most} that {whose} may have"
+    found = f"{used} of {most} that {holder} may have"
     if most - used >= max(FEW_CONNECTIONS, most // 10):
         return Check("connections", Status.OK, found, data=room)
     advice = "raise max_connections, or the limit of the role or database, or run fewer or smaller pools"

@@ -352,5 +352,5 @@ def refuse_squatted(directory: Path, account: Account | None) -> None:
     if not stat.S_ISDIR(entry.st_mode) or entry.st_uid != uid or stat.S_IMODE(entry.st_mode) & 0o077:
         raise EmbeddedSetupError(
             f"{directory} was made by somebody else, or is open to others",
-            advice="look who made it and remove it",
+            advice="look which account made it and remove it",
         )

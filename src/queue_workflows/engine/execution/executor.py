@@ -328,7 +328,7 @@ def _check_kind(value: Any, work: Work) -> None:
     if work.returns_dict and not is_dict:
         raise _Unusable(
             f"{work.label} returned {type(value).__name__}, not a dict",
-            advice="return a dict, whose keys other nodes refer to, or None",
+            advice="return a dict, to the keys of which other nodes refer, or None",
         )
 
 

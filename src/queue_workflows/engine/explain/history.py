@@ -61,8 +61,8 @@ def held_for(reason: str, key: str | None) -> str:
 def asked_of(host_label: str, asked: DesiredState, *, past: bool = False) -> str:
     """What a wish did, and what to: the queue, or its workers on one host."""
     be = ("was", "were") if past else ("is", "are")
-    whose = f"the queue {be[0]}" if host_label == "*" else f"its workers on {host_label} {be[1]}"
-    return f"{whose} {ASKED[asked]}"
+    workers = f"the queue {be[0]}" if host_label == "*" else f"its workers on {host_label} {be[1]}"
+    return f"{workers} {ASKED[asked]}"
 
 
 # History.

@@ -369,9 +369,7 @@ def _waiting_inside(job_id: int, holder: Standing) -> Iterator[Reason]:
         elif wait["for"] == Wait.HOST_LOCK.value:
             text = f"it waits for the host lock {keys}, for {waited_s:.0f} s: `lslocks` there shows it"
         else:
-            text = (
-                f"it waits for a window of {keys}, for {waited_s:.0f} s: `qwf limits list` shows who is in it"
-            )
+            text = f"it waits for a window of {keys}, for {waited_s:.0f} s: `qwf limits list` shows its jobs"
         yield Reason(f"waits_for_{wait['for']}", text, {"keys": wait["keys"], "waited_s": waited_s})
 
 

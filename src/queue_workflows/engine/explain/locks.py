@@ -33,7 +33,7 @@ def _whose(there: Circumstances) -> str:
     if not there.lock_holders:
         return (
             "which no running job has as its own: on the host that claimed it a program had it, or a job"
-            " inside `ctx.host_lock`; the lock's file and `lslocks` there name who has it"
+            " inside `ctx.host_lock`; the lock's file and `lslocks` there name its holder"
         )
     return " and ".join(map(_one, there.lock_holders))
 

@@ -17,8 +17,8 @@ _NAMED = 5
 def cannot_load(model: str | None) -> str:
     """Why a job is on hold if no worker that claimed it could load its model."""
     return (
-        f"no worker that claimed it can load the model {model!r}: start one whose registrar knows it and"
-        " whose budget has room for it, it then runs at once"
+        f"no worker that claimed it can load the model {model!r}: start one with a registrar for it and"
+        " a budget that has room for it; it then runs at once"
     )
 
 
@@ -37,7 +37,9 @@ def of_model(there: Circumstances, *, stale_s: float, yield_s: float) -> Iterato
     others = " and others" if len(warm) > _NAMED else ""
     data = {"model": model, "workers": [one.worker_id for one in warm]}
     yield Reason(
-        "model_warm", f"its model {model!r} is loaded by {named}{others}, who take it before older ones", data
+        "model_warm",
+        f"its model {model!r} is loaded by {named}{others}, which take it before older ones",
+        data,
     )
     idle = [one for one in warm if _is_left_to(one)]
     if idle and (there.now - there.job.run_at).total_seconds() < yield_s:

@@ -158,8 +158,8 @@ def _parked(there: RunCircumstances, group: OpenJobs) -> Reason:
         child, wait = there.children.get(group.first), "wait" if group.count > 1 else "waits"
         if child is None:
             return Reason("child_run", f"{_jobs_of(group)} {wait} for a run that is not there", data)
-        whose = f"a run each, the first for run:{child[0]}" if group.count > 1 else f"run:{child[0]}"
-        text = f"{_jobs_of(group)} {wait} for {whose}, which is {child[1]}: `qwf explain {child[0]}`"
+        runs = f"a run each, the first for run:{child[0]}" if group.count > 1 else f"run:{child[0]}"
+        text = f"{_jobs_of(group)} {wait} for {runs}, which is {child[1]}: `qwf explain {child[0]}`"
         return Reason("child_run", text, data | {"run_id": child[0], "status": child[1]})
     if group.expires_at is not None and group.expires_at <= there.run.now:
         text = (
@@ -183,8 +183,8 @@ def _at_work(there: RunCircumstances, known: Knowledge, group: OpenJobs) -> Iter
         return
     for reason in explain(circumstances, known).reasons:
         if group.count == 1 or reason.code not in _ITS_OWN:
-            whose = f"node:{group.first}: " if group.count > 1 else ""
-            yield replace(reason, text=f"{whose}{reason.text}", data=reason.data | {"node": group.node_id})
+            node = f"node:{group.first}: " if group.count > 1 else ""
+            yield replace(reason, text=f"{node}{reason.text}", data=reason.data | {"node": group.node_id})
 
 
 def _jobs_of(group: OpenJobs) -> str:

@@ -71,7 +71,7 @@ def _check_stale(verdicts: Sequence[Verdict]) -> Check:
     odd = [one for one in verdicts if one.deed is Action.SKIP]
     data = {"stale": [asdict(one) for one in stale], "unusable": [asdict(one) for one in odd]}
     if odd:
-        advice = "see who put it there; nothing is ended or removed in doubt"
+        advice = "see which process put it there; nothing is ended or removed in doubt"
         return Check("stale", Status.WARN, _some([one.why for one in odd]), advice, data=data)
     if stale:
         advice = "`qwf janitor --once` removes them"

@@ -68,11 +68,11 @@ _ENDED: Final = """ended AS (
                 'at', statement_timestamp(), 'attempt', job.attempt, 'worker_id', job.claimed_by)
         ) END
     FROM given
-    WHERE {whose}
+    WHERE {held_by}
     RETURNING {ended}
 ){events}"""
-ENDED: Final = _ENDED.replace("{whose}", "{fence}")
-ENDED_ALIKE: Final = _ENDED.replace("{whose}", "{fence_of_all}")
+ENDED: Final = _ENDED.replace("{held_by}", "{fence}")
+ENDED_ALIKE: Final = _ENDED.replace("{held_by}", "{fence_of_all}")
 
 _END: Final = """
 WITH {given}, {ending}

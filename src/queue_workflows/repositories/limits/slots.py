@@ -175,7 +175,7 @@ _LEFT: Final = """
 WITH left_behind AS MATERIALIZED (
     SELECT held.limit_key, held.slot, held.job_id, held.attempt, held.claimed_by, held.acquired_at
     FROM limit_slots AS held
-    WHERE held.job_family = '{name}' AND {whose} AND held.lease_expires_at > '-infinity'
+    WHERE held.job_family = '{name}' AND {held_by} AND held.lease_expires_at > '-infinity'
         AND (
             SELECT true FROM {table} AS job
             WHERE job.id = held.job_id AND (job.attempt, job.claimed_by, job.status)
@@ -197,7 +197,7 @@ RETURNING held.limit_key
 """
 # left_behind: slots of a worker for attempts that are over. locked: those of them that are held by the same
 # attempts still; a statement that has one locked meanwhile is giving it back, or taking it for another.
-FREE_LEFT_BY: Final = per_family(_LEFT, whose="held.claimed_by = %(worker_id)s::text")
+FREE_LEFT_BY: Final = per_family(_LEFT, held_by="held.claimed_by = %(worker_id)s::text")
 # Free for so long that a key is perhaps never used again.
 FORGET: Final = """
 DELETE FROM limit_slots

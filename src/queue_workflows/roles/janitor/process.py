@@ -56,7 +56,7 @@ def run_janitor(
         raise ConfigurationError(
             f"there is nothing to look after: no resource kind is registered, and {settings.data_dir} has "
             "no directories of runs",
-            advice="name the host app whose wiring calls register_resource_kind, with --app or QWF_APP",
+            advice="name the host app that calls register_resource_kind in its wiring, with --app or QWF_APP",
         )
     # Said at once where somebody can mend it; one that vanishes later may come back, and is waited for.
     directory = open_directory(settings.lock_dir, settings.data_dir)

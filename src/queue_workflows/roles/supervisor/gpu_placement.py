@@ -305,7 +305,7 @@ class Placement:
             os.ftruncate(place.lock, 0)
             os.pwrite(place.lock, text.encode(), 0)
         except OSError as exc:
-            _log.error("device %s: who has it cannot be written down: %s", place.device.id, exc)
+            _log.error("device %s: its holder cannot be written down: %s", place.device.id, exc)
 
     def _say(self, place: _Place, what: str) -> None:
         """Log something of a device once, until it is something else."""

@@ -154,7 +154,7 @@ class TaskNode(BaseNode):
 
     type: Literal["task"] = "task"
     module: Name | None = Field(None, description="The node module, as the host app's resolver knows it.")
-    queue: Literal["cpu", "gpu", "hooks"] = Field("cpu", description="Whose workers run it.")
+    queue: Literal["cpu", "gpu", "hooks"] = Field("cpu", description="The queue of the workers that run it.")
     model: Name | None = Field(None, description="The model that it needs; workers with it warm go first.")
     inputs: Values = Field({}, description="What its `run` gets, with references resolved when it executes.")
     for_each: Any = Field(None, description="A list; the node runs once for each `item` of it.")
@@ -178,7 +178,7 @@ class TaskNode(BaseNode):
         0, description="A host's preference among equals."
     )
     limit_key: Annotated[str, Field(strict=True), AfterValidator(key_text)] | None = Field(
-        None, description="The limit whose slot it takes."
+        None, description="The limit of which it takes a slot."
     )
     host_lock: Lock | None = Field(
         None,
@@ -203,7 +203,7 @@ class InputNode(BaseNode):
     )
     expires_s: Seconds | None = Field(None, description="After how many seconds without an answer it fails.")
     prompt: Annotated[str, Field(strict=True, max_length=16_384)] | None = Field(
-        None, description="What whoever answers is asked."
+        None, description="The question that is asked."
     )
 
 
@@ -218,7 +218,7 @@ class WaitNode(BaseNode):
 
 
 class WorkflowNode(BaseNode):
-    """A run of another workflow, whose outputs become its result."""
+    """A run of another workflow; its outputs become the result."""
 
     type: Literal["workflow"]
     workflow: Name = Field(description="The other workflow's name.")

@@ -1,0 +1,36 @@
+"""What people read of a program speaks of programs as "it", in sentences that can be read alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+# Of people and of programs: so often of the latter that there is no telling them apart.
+OF_PERSONS = re.compile(r"\b(who|whose|whom|whoever)\b", re.IGNORECASE)
+LEANING = re.compile(r"(The same|Those|Of one)\b")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """Each docstring of a file, with its line."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+            yield node.body[0].lineno, text
+
+
+def flaws(file: Path) -> list[str]:
+    """The lines of a file that speak otherwise."""
+    source = file.read_text(encoding="utf-8")
+    lines = source.splitlines()
+    found = [f"{number}: {line}" for number, line in enumerate(lines, 1) if OF_PERSONS.search(line)]
+    return found + [f"{number}: {text}" for number, text in docstrings(source) if LEANING.match(text)]
+
+
+def test_words() -> None:
+    """Comments, docstrings, help texts and messages alike."""
+    found = {str(file.relative_to(ROOT)): flaws(file) for file in SOURCES}
+    assert {file: lines for file, lines in found.items() if lines} == {}
