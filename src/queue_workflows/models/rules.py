@@ -1,7 +1,7 @@
 """What a column may hold, as SQL that is true of what it may not.
 
 The tables of jobs, runs and answers ask for it in a trigger that looks at what is inserted (`insert_rules`);
-those of schedules, caps and rates in CHECK constraints. `repositories.fields` refuses by the same limits, and
+those of schedules, caps and rates in CHECK constraints. `sql/checks` refuses by the same limits, and
 a test compares the two. Revision 0032 has put them there: a rule that changes needs a revision which makes
 its constraint or its trigger's function anew.
 """

@@ -84,7 +84,7 @@ def _stop_last(container: Any, lock: Path, users_path: Path, note: Path) -> None
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Waits, which `host.flock` does not; nobody removes these files before the run's whole directory."""
+    """Waits, which `host/locks/flock` does not; these files stay as long as the run's directory."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

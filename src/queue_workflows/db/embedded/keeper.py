@@ -87,7 +87,7 @@ def open_beside(place: Place, path: str, flags: int) -> int:
 def is_current(fd: int, path: str) -> bool:
     """Whether the locked file still is the one at its path: a lock on a deleted file keeps nobody out.
 
-    As `host.flock.is_at` and its loop; but this file runs as a script that can import nothing of ours.
+    As `host/locks/flock` and its loop; but this file runs as a script that can import nothing of ours.
     """
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))

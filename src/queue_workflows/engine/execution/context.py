@@ -4,7 +4,7 @@ Three parties meet here, on different threads. The job's function asks (`cancell
 (`progress`). The worker's guard thread tells it to stop (`stop`) and takes what is to be written
 (`take_progress`, `last_beat`). The executor closes it when the function has ended, and from then on a
 thread that the function left behind reports to nobody. Nothing here reads or writes the database; what a job
-asks for of limits is in `limited`.
+asks for of limits is in `limits/context_part`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the guards of a running job decide: pure, told the time, tested without waiting.
 
 Four guards bracket a job. Three of them are here and judged by a thread of the worker; the fourth, the kernel
-timer of `host.deadman`, needs no thread of ours and stands under them all.
+timer of `host/processes/lease_timer`, needs no thread of ours and stands under them all.
 
     wall clock   the job has run longer than its budget                           the process ends (75)
     load         its model is not loaded within the time for that                 the process ends (75)
@@ -14,8 +14,9 @@ A job's own budget begins when its model is loaded: how long that takes is not t
 beats meanwhile. For a model that is not unloaded no job is blamed at all: it is given back.
 
 Code that does not end by itself cannot be taken off a thread, so a verdict ends the process, after the row
-has been ended in the one way in which every attempt ends (`jobs.ending`). Where other jobs would go down with
-it, the attempt is asked first: a task on an event loop is cancelled, a function hears of it from its `ctx`.
+has been ended in the one way in which every attempt ends (`execution/ending`). Where other jobs would go down
+with it, the attempt is asked first: a task on an event loop is cancelled, a function hears of it from its
+`ctx`.
 """
 
 from __future__ import annotations

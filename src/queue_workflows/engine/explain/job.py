@@ -1,7 +1,7 @@
 """Why a job does not run, what it is at, or how it ended: from its circumstances to sentences.
 
-Pure: `repositories.explaining` reads the circumstances, here they are judged. Of all reasons that hold each
-is told, the one that has to go first at the beginning.
+Pure: `repositories/reports/explain_job` reads the circumstances, here they are judged. Of all reasons that
+hold each is told, the one that has to go first at the beginning.
 """
 
 from __future__ import annotations

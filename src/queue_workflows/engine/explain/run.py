@@ -1,6 +1,6 @@
 """Why a run, or a node of it, does not go on, or how it ended: from its circumstances to sentences.
 
-Pure, as `jobs.explaining`, which tells why a job waits; a run is waiting for what its open jobs wait for, and
+Pure, as `explain/job`, which tells why a job waits; a run is waiting for what its open jobs wait for, and
 for an orchestrator to act on what has ended.
 """
 

@@ -10,7 +10,7 @@
 So a job never waits in a worker, and nobody waits behind it. What frees a lock and is no job (a program of
 this machine) tells nobody, which is what the second look is for. A job with a lock name that begins with
 `elsewhere:` is also looked for by workers of other hosts, and taken by one that finds the lock free on its
-own host: see `lock_offers`.
+own host: see `offered_host_locks`.
 """
 
 from __future__ import annotations

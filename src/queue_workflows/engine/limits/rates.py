@@ -1,8 +1,9 @@
 """Token buckets as a job uses them: take, wait for what was granted in advance, give back, slow everybody.
 
-A bucket's arithmetic and its clock are the server's (`repositories.rates`); here is only what to do about the
-answer. A wait that is too long is not slept through: a thread that sleeps is one that works for nobody, and
-the job's own time runs on. Then nothing is taken, and the job is put back until it is worth another try.
+A bucket's arithmetic and its clock are the server's (`repositories/limits/rates`); here is only what to do
+about the answer. A wait that is too long is not slept through: a thread that sleeps is one that works for
+nobody, and the job's own time runs on. Then nothing is taken, and the job is put back until it is worth
+another try.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What runs and jobs have on a disk of this machine, and until when.
 
-    {data}/runs/{run}/                what a run of hooks wrote        (made by `hooks.places`)
-    {data}/workspaces/{run}/          a run's workspace                (made by `host.workspaces`)
+    {data}/runs/{run}/                what a run of hooks wrote        (made by `hooks/attempt`)
+    {data}/workspaces/{run}/          a run's workspace                (made by `host/directories`)
     {data}/workspaces/ingest-{id}-{when it was made}/    that of an ingest job: an id alone comes again in
                                                          another database
 

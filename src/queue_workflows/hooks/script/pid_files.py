@@ -1,6 +1,6 @@
 """The `.pid` files that a script leaves for daemons of its own, which something else may have started for it.
 
-What a script starts itself ends with it (see `host.spawner`). A daemon that it had another program start,
+What a script starts itself ends with it (see `host/commands`). A daemon that it had another program start,
 such as a service manager, is nobody's child here, so its pid file is all that names it. Numbers are used
 again, and scripts copy each other's files: a process is ended only if all that is known of it says that it is
 the script's own.

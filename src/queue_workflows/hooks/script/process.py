@@ -1,7 +1,7 @@
 """One hook as a process: from its command line to how it ended.
 
-The command, its output files, its time and the end of its whole tree are `host.spawner`'s affair, which knows
-nothing of hooks; here is added what only a hook has.
+The command, its output files, its time and the end of its whole tree are `host/commands`'s affair, which
+knows nothing of hooks; here is added what only a hook has.
 """
 
 from __future__ import annotations

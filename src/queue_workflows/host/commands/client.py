@@ -1,8 +1,8 @@
 """Commands that are not ours, started on behalf of this process, and none of which outlives it.
 
-A `Spawner` starts its small process (see `shim`) at the first command and again when that was killed. `run`
-blocks its thread until the command and all that it started have ended; the thread sleeps in a read, so that
-many at once cost nothing while they run.
+A `Spawner` starts its small process (see `spawner`) at the first command and again when that was killed.
+`run` blocks its thread until the command and all that it started have ended; the thread sleeps in a read, so
+that many at once cost nothing while they run.
 """
 
 from __future__ import annotations

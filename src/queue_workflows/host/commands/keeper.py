@@ -1,4 +1,4 @@
-"""One command from its start to the end of all that it started: output, time, stop, tree. See `shim`.
+"""One command from its start to the end of all that it started: output, time, stop, tree. See `spawner`.
 
     running ──time is up, or told to stop──> ending: SIGTERM to all ──grace──> SIGKILL to all
        │                                       ^

@@ -8,9 +8,9 @@
 A lock lives within the life of a process, that within the life of a job, that within a deadline. Each is kept
 by what is around it: the kernel frees the lock of a process that ends, however it ends; of a job that has a
 lock the worker ends what came with it before it says that the job is over, as far as that can be told
-(`roles.leftovers`); a job that reaches its deadline is ended. So a lock that is held has a live owner, and is
-waited for; nobody ever takes one away. Where a lock is held for too long, its owner is ended, and the lock is
-free.
+(`leftover_processes`); a job that reaches its deadline is ended. So a lock that is held has a live owner, and
+is waited for; nobody ever takes one away. Where a lock is held for too long, its owner is ended, and the lock
+is free.
 
     free ──try──> opened and flocked ──the file is still the one at its path──> held ──release, death──> free
                           │                                                      │
@@ -64,7 +64,7 @@ from queue_workflows.host.locks.owner_note import (
 
 _log = logging.getLogger(__name__)
 
-# What a job may put before a name (as in `repositories.host_locks`, which is much to import for a word).
+# What a job may put before a name, as in `claims/by_host_lock`, which is much to import for a word.
 ELSEWHERE: Final = "elsewhere:"
 FIRST_LOOK_S: Final = 0.01
 LONGEST_LOOK_S: Final = 0.25

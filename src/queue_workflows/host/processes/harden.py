@@ -16,7 +16,7 @@ its `finally` blocks on every path that leaves it the time, and must not live on
                                                      ended
     from the first signal on, and from the deadline on: `teardown_s`; what is not through by then is ended
 
-- The signals become one exception in the main thread, a SystemExit (see `unwinding`). A second signal does
+- The signals become one exception in the main thread, a SystemExit (see `unwind`). A second signal does
   not break off a teardown, so a `finally` block runs to its end; only the last bound does that.
 - The last bound is kept twice: by a thread, which ends the process with its status, and by the kernel's
   timer, which also ends a process that was stopped or has its GIL held (see `lease_timer`).
@@ -73,9 +73,9 @@ LONGEST_DEADLINE_S: Final = 366 * 86_400.0
 def bound_to_launcher(launcher_pid: int | None = None, *, within_job: bool = False) -> int | None:
     """Die with the process that launched this one, and refuse to run without it; its pid, if there is one.
 
-    By default the launcher's own word is taken (see `lifetime`). What `within_job` may have been started by a
-    job's function, which tells nothing: there the mark says so, and the parent is the one to die with. To be
-    called early, from the main thread.
+    By default the launcher's own word is taken (see `tree_by_mark`). What `within_job` may have been started
+    by a job's function, which tells nothing: there the mark says so, and the parent is the one to die with.
+    To be called early, from the main thread.
     """
     told = take_launcher_pid()
     launcher_pid = told if launcher_pid is None else launcher_pid

@@ -3,7 +3,7 @@
 Children are started by exec, never by a bare fork: that would hand them locked locks, open connections
 and half a program's threads. Each gets a session of its own, so that a terminal's Ctrl-C reaches the
 supervisor alone and the whole of a child can be found by its session; the pid of its launcher, which it
-compares with its parent (see `lifetime`); and a mark in its environment, which its descendants inherit.
+compares with its parent (see `tree_by_mark`); and a mark in its environment, which its descendants inherit.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Orphans below a subreaper become its children, whatever sessions, groups and environments they made for
 themselves. So the links from child to parent are all that is needed: nobody below can get out, and nobody is
 below exactly when the kernel says that there are no children. (Where processes have to be found that are
-*not* below one, as from a supervisor, `lifetime` looks for sessions and marks too.)
+*not* below one, as from a supervisor, `tree_by_mark` looks for sessions and marks too.)
 
 A signal goes through a pidfd that is compared with what was seen, so that it never meets a stranger that got
 the number of one that has ended meanwhile.

@@ -2,7 +2,7 @@
 
 The tables refuse such rows as they are inserted, by the limits of `fields`. What is here is for rows that
 were there before, or came past that. A payload or a moment is read when somebody asks for it, and is refused
-then, by `claimed`.
+then, by `sql/claimed_job`.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ A run of hooks belongs to the host of its first claim, where its files are. That
 in its own statement, with the run's row locked; a claim that finds that lock taken passes the job by, so of
 two hosts that claim from one run at once only one gets any of it, and nobody waits for an orchestrator.
 
-A suspect is claimed by a worker that has no other hook in the foreground; see `sweeping` for what makes a job
-one. In the background it is on trial: until it has outlived what it may be doubted for, its worker begins no
-other that was ever doubted, so that of several the one that kills is the only one to blame.
+A suspect is claimed by a worker that has no other hook in the foreground; see `claims/sweep` for what makes a
+job one. In the background it is on trial: until it has outlived what it may be doubted for, its worker begins
+no other that was ever doubted, so that of several the one that kills is the only one to blame.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
                  ┌─ fewer than FRONT of its key in the queue, and no lane ──> queued
     enqueued ────┤
                  └─ else ──> the lane: scheduled, `limit_full`, with its key ──admitted──> queued, at the end,
-                                                          and moved up before a long backlog (`advancing`)
+                                                          and moved up before a long backlog (`lane_turns`)
 
 A key has a lane in each queue that has such jobs. Its jobs come out one by one, as there is room for them:
 when a slot of the key is given back, when a job of the key was claimed, when the cap is raised. So a million

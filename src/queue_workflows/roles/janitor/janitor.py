@@ -6,7 +6,7 @@
 
 The main thread waits for nothing but its selector. A discovery that hangs keeps its own kind from being
 looked at, and no other; a teardown that hangs is killed with its reaper when its time is up. What is decided
-stands in `host.janitor`, how one thing is ended in `host.reaping`.
+stands in `host/janitor/decisions`, how one thing is ended in `host/janitor/teardown`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
                                                                      └──the end of the socket──> ends
 
 It waits before it opens anything: no connection, no thread, no job's memory. So it can be forked from (see
-`host.fork_server`), as often as workers die. Where a host app's imports have opened or started something that
+`fork_server`), as often as workers die. Where a host app's imports have opened or started something that
 a fork cannot copy, it becomes the next worker itself.
 """
 

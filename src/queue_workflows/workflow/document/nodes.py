@@ -12,7 +12,7 @@ from queue_workflows.workflow.references.references import ROOTS
 
 NODE_ID: Final = r"[A-Za-z_][A-Za-z0-9_-]{0,127}"
 NAME_BYTES: Final = 512
-# What a lock's name has before it where another host may take the job, as in `repositories.fields`.
+# What a lock's name has before it where another host may take the job, as in `sql/checks`.
 _ELSEWHERE: Final = "elsewhere:"
 SMALLINT_MAX: Final = 32_767
 LONGEST_S: Final = 100 * 365 * 86_400.0

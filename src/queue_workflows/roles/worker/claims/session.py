@@ -1,6 +1,6 @@
 """The one seam between a worker and the jobs of its queue: what it takes in, keeps, and lets go of.
 
-On one connection, and on the worker's terms (`claim_terms`): claim, end, both at once, renew; all of it in
+On one connection, and on the worker's terms (`terms`): claim, end, both at once, renew; all of it in
 batches. Worker and guardian have a connection each, and so a session each. What belongs to a claim or to its
 end beside the row itself is done here and nowhere else.
 

@@ -2,7 +2,7 @@
 
 The timer is armed after each confirmed claim and renewal, from a clock read before it was sent. A worker
 that cannot renew (no database, or no GIL) leaves it alone, and the kernel ends the process. Jobs that go on
-without their lease (`roles.outage`) count with the time until which they may.
+without their lease (`outage`) count with the time until which they may.
 """
 
 from __future__ import annotations
