@@ -28,7 +28,6 @@ EVERY_TIME = (
     "test_obedience",
     "test_run_verbs",
     "test_run_retry",
-    "test_bench",
     "test_host_locks",
     "test_cgroups",
     "test_lease_timer",
