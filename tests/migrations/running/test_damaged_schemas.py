@@ -14,7 +14,7 @@ from support.servers.postgres_versions import each_version
 from queue_workflows.config import HostMigrations, configure
 from queue_workflows.db import bootstrap, downgrade, migrations, wait_for_schema
 from queue_workflows.db.doctor import examine
-from queue_workflows.db.migrations.chain.chains import engine_chain
+from queue_workflows.db.migrations.chain.chains import Chain, engine_chain, host_chain
 from queue_workflows.db.migrations.chain.tables import engine_tables, first_tables, tables_at
 from queue_workflows.db.migrations.state import read_state
 from queue_workflows.db.migrations.verbs import upgrade
@@ -148,9 +148,9 @@ def test_two_rows_on_one_line_are_refused_with_what_to_do(
     assert bootstrap(migrated) == []
 
 
-def migrations_chain() -> migrations.chains.Chain:
+def migrations_chain() -> Chain:
     """The configured host chain."""
-    chain = migrations.chains.host_chain()
+    chain = host_chain()
     assert chain is not None
     return chain
 
