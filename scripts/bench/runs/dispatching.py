@@ -15,8 +15,8 @@ from queue_workflows.engine.runs.dispatcher import Dispatcher
 from queue_workflows.repositories import Ending, NodeJobRepository
 from queue_workflows.settings import load_settings
 from queue_workflows.states import JobStatus
-from queue_workflows.workflow.document.find import find_document
 from queue_workflows.workflow.document.load import load_document
+from queue_workflows.workflow.providing import find_document
 
 WIDTH: Final = 10
 STATUS: Final = "SELECT status FROM workflow_runs WHERE id = %s"

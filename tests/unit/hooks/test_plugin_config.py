@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_workflows.errors import ExitCode, PluginConfigError
-from queue_workflows.hooks.plugins.config import (
+from queue_workflows.hooks.plugin_config import (
     PluginConfig,
     PluginValues,
     load_plugin_config,

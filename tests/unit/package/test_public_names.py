@@ -12,6 +12,8 @@ import click
 import queue_workflows
 from queue_workflows import errors, models, repositories
 from queue_workflows.cli.main import cli
+from queue_workflows.hooks.plugin_config import load_plugin_config
+from queue_workflows.workflow.providing import complete_document
 
 STATED = Path(__file__).with_name("public_names.txt")
 
@@ -39,5 +41,7 @@ def test_public_names_are_those_that_are_stated() -> None:
         "queue_workflows.repositories": repositories.__all__,
     }
     lines = [f"{part}.{name}" for part, names in parts.items() for name in sorted(names)]
+    # What pages tell users to import from deeper down.
+    lines += [f"{one.__module__}.{one.__name__}" for one in (load_plugin_config, complete_document)]
     lines += commands(cli, ["qwf"], click.Context(cli))
     assert lines == STATED.read_text(encoding="utf-8").splitlines()

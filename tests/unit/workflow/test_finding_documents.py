@@ -10,13 +10,13 @@ import pytest
 from queue_workflows import set_ref_resolver, set_workflow_dir, set_workflow_provider
 from queue_workflows.config import EngineConfig, current_config
 from queue_workflows.errors import ConfigurationError, DocumentError, UnknownWorkflow
-from queue_workflows.workflow.document.find import (
+from queue_workflows.workflow.document.load import load_document
+from queue_workflows.workflow.providing import (
     complete_document,
     find_document,
     unknown_workflows,
     workflow_names,
 )
-from queue_workflows.workflow.document.load import load_document
 
 pytestmark = pytest.mark.usefixtures("clean_config")
 

@@ -19,8 +19,8 @@ from queue_workflows.config import effective_settings
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.engine.runs.verbs import start_run
 from queue_workflows.errors import ExitCode, PluginConfigError
+from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.plugins.compile import SEQUENTIAL_STEPS, compile_hooks, ended_at_once
-from queue_workflows.hooks.plugins.config import load_plugin_config
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked, plugins_in
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.payload import check_payload

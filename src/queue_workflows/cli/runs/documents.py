@@ -10,8 +10,8 @@ from queue_workflows.cli.shared.operator import json_option, print_json, say
 from queue_workflows.cli.shared.values import document_file
 from queue_workflows.drawing.words import on_one_line
 from queue_workflows.errors import DocumentError, ExitCode, Problem
-from queue_workflows.workflow.document.find import complete_document, unknown_workflows
 from queue_workflows.workflow.document.json_schema import document_schema
+from queue_workflows.workflow.providing import complete_document, unknown_workflows
 
 
 @click.command()

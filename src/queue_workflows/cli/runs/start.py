@@ -15,8 +15,8 @@ from queue_workflows.db.connections.engine import Database
 from queue_workflows.engine.runs.verbs import start_run
 from queue_workflows.errors import ExitCode
 from queue_workflows.repositories.runs.runs import StartedRun
-from queue_workflows.workflow.document.find import SUFFIXES, complete_document, find_document
 from queue_workflows.workflow.document.load import Document
+from queue_workflows.workflow.providing import SUFFIXES, complete_document, find_document
 
 
 @click.command()

@@ -22,10 +22,10 @@ from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import NODE_OVER, RUN_TERMINAL, RunStatus
 from queue_workflows.telemetry.names import RUN
 from queue_workflows.telemetry.spans import producing
-from queue_workflows.workflow.document.find import complete_document, find_document
 from queue_workflows.workflow.document.load import Document
 from queue_workflows.workflow.document.nodes import InputNode
 from queue_workflows.workflow.document.schemas import filled
+from queue_workflows.workflow.providing import complete_document, find_document
 
 # A run as people have it at hand: what `start_run` returned, its id, or the text of that.
 RunName: TypeAlias = "StartedRun | uuid.UUID | str"

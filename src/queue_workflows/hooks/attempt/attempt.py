@@ -30,8 +30,8 @@ from queue_workflows.hooks.files import Digests
 from queue_workflows.hooks.output.machine_records import is_program
 from queue_workflows.hooks.output.read import USUAL, HookOutput, read_output
 from queue_workflows.hooks.output.store import Storing, keep_what_was_left
+from queue_workflows.hooks.plugin_config import PluginConfig
 from queue_workflows.hooks.plugins.cache import PluginCache
-from queue_workflows.hooks.plugins.config import PluginConfig
 from queue_workflows.hooks.plugins.discovery import Hook
 from queue_workflows.hooks.programs.ensure import ensure
 from queue_workflows.hooks.programs.install import InstallationStopped, Installer

@@ -22,8 +22,8 @@ from queue_workflows.hooks.output.record_types import RecordContext
 from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.jobs.enqueue import current_limits
 from queue_workflows.repositories.runs.runs import RunRepository
-from queue_workflows.workflow.document.find import find_document
 from queue_workflows.workflow.document.load import Document, compiled
+from queue_workflows.workflow.providing import find_document
 
 # Labels of the runs of a crawl: the run that it began with, and how far from it.
 CRAWL: Final = "crawl"

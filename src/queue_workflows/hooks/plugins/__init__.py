@@ -1,5 +1,5 @@
 """What lies in the directories of hooks, before anything of it runs.
 
-`discovery` finds the plugins and their hook scripts by name, `config` reads each plugin's `config.json` and
-merges the settings, `needs` says which programs a plugin asks for, and `compile` checks a whole directory
-for `qwf hooks`. `cache` keeps what was read until a file has changed. Begin with `discovery`."""
+`discovery` finds the plugins and their hook scripts by name, `needs` says which programs a plugin asks for,
+and `compile` checks a whole directory for `qwf hooks`. `cache` keeps what was read until a file has changed.
+A plugin's settings are read by `hooks/plugin_config`. Begin with `discovery`."""

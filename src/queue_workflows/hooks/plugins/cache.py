@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 from queue_workflows.errors import HookError
-from queue_workflows.hooks.plugins.config import CONFIG_FILE, PluginConfig, load_plugin_config
+from queue_workflows.hooks.plugin_config import CONFIG_FILE, PluginConfig, load_plugin_config
 from queue_workflows.hooks.plugins.discovery import Hook, files_of, find_hook, hook_at, plugins_in
 from queue_workflows.hooks.plugins.needs import FILES, Need, needs_of
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.errors import HookError
-from queue_workflows.hooks.plugins.config import load_plugin_config
+from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import LeaseLost, QwfError
 from queue_workflows.hooks.output.machine_records import Checksums, installed_of, promote_waiting
 from queue_workflows.hooks.output.read import HookOutput, read_output
-from queue_workflows.hooks.plugins.config import load_plugin_config
+from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks
 from queue_workflows.hooks.plugins.needs import Need
 from queue_workflows.hooks.script.arguments import hook_arguments

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from queue_workflows.errors import PluginConfigError
-from queue_workflows.hooks.plugins.config import PluginConfig, PluginValues
+from queue_workflows.hooks.plugin_config import PluginConfig, PluginValues
 from queue_workflows.payload import check_payload
 
 _FOR_EVERY_PROGRAM: Final = re.compile(

@@ -39,7 +39,7 @@ from queue_workflows.roles.schema_check import is_ready
 from queue_workflows.settings import Settings
 from queue_workflows.telemetry.instruments import observe_figures
 from queue_workflows.telemetry.provider import meter
-from queue_workflows.workflow.document.find import find_document
+from queue_workflows.workflow.providing import find_document
 
 _log = logging.getLogger(__name__)
 

@@ -4,5 +4,6 @@
                              │ wrong             │ wrong
                              └──────> flaws <────┘  (file, line, node, field)
 
-`load` is what others call, `find` has a document by its name, `edges` says which node waits for
-which, `schemas` checks data, and `json_schema` is for editors. Begin with `load`."""
+`load` is what others call, `edges` says which node waits for
+which, `schemas` checks data, and `json_schema` is for editors. Documents are found by name in
+`workflow/providing`. Begin with `load`."""
