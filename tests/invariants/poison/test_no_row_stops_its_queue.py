@@ -377,11 +377,13 @@ def _outlived(
     result = "result" if table == "ingest_jobs" else "context_delta"
     ids = [row.key for row in bad if row.key is not None]
     wanted = f"SELECT count(*) = {GOOD} FROM {table} WHERE id = ANY (%s) AND status = 'completed'"
-    # What has begun has ended, or waits for a retry or what it is on hold for.
+    # What this worker may claim has ended, or waits for a retry or what it is on hold for. A suspect that is
+    # claimed last has to have its turn too: a worker that stops gives it back as if nothing had come of it.
+    here = "" if table == "ingest_jobs" else "AND pinned_host IS NULL"
     over = f"""
         SELECT count(*) = 0 FROM {table} WHERE id = ANY (%s)
-            AND status IN ('queued', 'running') AND queue = 'fetch' AND position > 0
-            AND priority BETWEEN 0 AND 9
+            AND status IN ('queued', 'running') AND queue IN ('fetch', 'cpu', 'gpu', 'hooks') {here}
+            AND position > 0 AND priority BETWEEN 0 AND 9
     """
     with running_worker(dsn, *options, QWF_APP="support.tasks.hostile_tasks", **settings) as worker:
         patiently(lambda: worker.poll() is not None or admin.execute(wanted, [list(good)]).fetchone()[0])
