@@ -102,7 +102,7 @@ def test_a_late_slot_is_given_back_when_the_question_is_answered(jobs: Jobs, mai
     main.terms.kept.add([lost])
     main.terms.kept.replace(lost, again)
     main.terms.kept.forget([lost.fence])
-    assert main.terms.kept.has_late
+    assert main.terms.kept.late
     assert not main.terms.kept
     in_time(main.turn)
     assert holders(jobs.connection, KEY) == []

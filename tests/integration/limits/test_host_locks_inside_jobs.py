@@ -52,7 +52,7 @@ def test_a_block_has_the_lock_and_frees_it_on_every_path(jobs: LimitedJobs, tmp_
     assert not is_held(tmp_path)
     asyncio.run(inside())
     assert not is_held(tmp_path)
-    assert not jobs.windows.locks.any_held
+    assert not jobs.windows.locks.held
 
 
 def test_two_jobs_of_one_process_exclude_each_other_and_the_wait_is_recorded(

@@ -151,7 +151,7 @@ def test_a_slot_given_back_between_the_look_and_the_lane(jobs: Jobs, qwf_dsn: st
     ids = jobs.enqueue(2, limit_key=KEY)
     with hand(qwf_dsn, "w1", jobs.family) as worker, hand(qwf_dsn, "w2", jobs.family) as other:
         worker.claim()
-        look = other.claim_session._slots.take
+        look = other.claim_session._slot_claims._slots.take
 
         def look_and_be_late(wants: Any, **more: Any) -> Any:
             taken = look(wants, **more)
@@ -159,7 +159,7 @@ def test_a_slot_given_back_between_the_look_and_the_lane(jobs: Jobs, qwf_dsn: st
                 worker.end()
             return taken
 
-        other.claim_session._slots.take = look_and_be_late  # type: ignore[method-assign]
+        other.claim_session._slot_claims._slots.take = look_and_be_late  # type: ignore[method-assign]
         assert [job.id for job in other.claim()] == ids[1:]
 
 

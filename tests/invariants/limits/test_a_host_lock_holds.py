@@ -107,7 +107,7 @@ def test_the_end_of_a_job_frees_its_lock_for_the_next(jobs: Jobs, two: tuple[Han
     assert [job.id for job in two[1].claim(1)] == [first]
     assert [job.id for job in two[1].end_and_claim()] == [second]
     two[1].end()
-    assert not two[1].terms.locks.any_held
+    assert not two[1].terms.locks.held
 
 
 def test_who_lost_its_lease_keeps_the_lock_until_its_work_has_stopped(
@@ -159,7 +159,7 @@ def test_a_full_limit_takes_no_lock_and_a_held_lock_no_slot(jobs: Jobs, two: tup
     assert two[1].claim(2) == []
     assert [state(jobs, one)[1] for one in (second, other)] == ["host_lock", "limit_full"]
     assert holders(jobs.connection, "api") == [first]
-    assert not two[1].terms.locks.any_held
+    assert not two[1].terms.locks.held
     two[0].end()
     assert len(two[0].claim(2)) == 1
     two[0].end()
@@ -357,7 +357,7 @@ def test_what_is_left_to_another_host_is_never_claimed_twice_where_the_lock_is_h
         offers.offer(["elsewhere:camera"])
         # What stands before it is not passed, and it is not tried again before the next look.
         assert [job.id for job in there.claim(1)] == [urgent]
-        assert not offers
+        assert not offers.offered
         offers.offer(["elsewhere:camera"])
         there.end()
         for job_id in waiting:

@@ -52,15 +52,15 @@ class Windowed:
             SimpleNamespace(job=job, tell=lambda why, *_, of=job.id: self.told.append((of, why)))
             for job in self.worker.held
         ]
-        take = self.guardian._slots.take
+        take = self.guardian._slot_claims._slots.take
 
         def take_later(*args: Any, **more: Any) -> Any:
             meanwhile()
             return take(*args, **more)
 
-        self.guardian._slots.take = take_later  # type: ignore[method-assign]
+        self.guardian._slot_claims._slots.take = take_later  # type: ignore[method-assign]
         self.guardian.renew(held)
-        self.guardian._slots.take = take  # type: ignore[method-assign]
+        self.guardian._slot_claims._slots.take = take  # type: ignore[method-assign]
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ def test_a_job_whose_slot_is_taken_again_while_it_ends(jobs: Jobs, windowed: Win
     jobs.enqueue(2, limit_key=KEY)
     worker = windowed.worker
     worker.claim(2)
-    slots = worker.claim_session._slots
+    slots = worker.claim_session._slot_claims._slots
     send = slots.send_free
 
     def taken_again_first(given: Any) -> None:
@@ -181,7 +181,7 @@ def test_a_claim_that_fails_half_way_leaves_no_trace(jobs: Jobs, windowed: Windo
     def fail(*_: Any) -> int:
         raise ConnectionError
 
-    windowed.worker.claim_session._lanes.admit = fail  # type: ignore[method-assign, assignment]
+    windowed.worker.claim_session._slot_claims._lanes.admit = fail  # type: ignore[method-assign, assignment]
     with pytest.raises(ConnectionError):
         windowed.worker.claim()
     assert not windowed.worker.terms.kept

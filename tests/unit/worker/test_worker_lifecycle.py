@@ -69,7 +69,7 @@ def lifecycle(
         WorkerOptions(queue, drain=drain),
         guardian=stand_in,
         listener=stand_in,
-        performer=stand_in,
+        job_runner=stand_in,
         worker_connection=stand_in,
     )
 

@@ -47,15 +47,11 @@ class KeptLocks:
         """In the directory that was `chosen`, or where the locks of this machine are; made when needed."""
         self._chosen = chosen
         self._lock = threading.Lock()
-        self._held: dict[Fence, list[HostLock]] = {}
+        # Read by anybody, as most workers never see any; written under the lock.
+        self.held: dict[Fence, list[HostLock]] = {}
         self._missed: set[str] = set()
         self._unseen: set[HostLock] = set()
         self._directory: Path | None = None
-
-    @property
-    def any_held(self) -> bool:
-        """Whether a job holds one; most workers never see any."""
-        return bool(self._held)
 
     def take(self, jobs: Iterable[J]) -> list[J]:
         """Try the lock of each job; the jobs that cannot have theirs now."""
@@ -63,12 +59,12 @@ class KeptLocks:
 
     def has_of(self, fences: Iterable[Fence]) -> bool:
         """Whether one of these attempts holds a lock."""
-        return bool(self._held) and any(fence in self._held for fence in fences)
+        return bool(self.held) and any(fence in self.held for fence in fences)
 
     def free(self, fences: Iterable[Fence]) -> list[str]:
         """Free what these attempts hold, which are over; the names."""
         with self._lock:
-            freed = [lock for fence in fences for lock in self._held.pop(fence, ())]
+            freed = [lock for fence in fences for lock in self.held.pop(fence, ())]
             for lock in freed:
                 lock.release()
         return [lock.name for lock in freed]
@@ -108,26 +104,26 @@ class KeptLocks:
     def keep(self, fence: Fence, lock: HostLock) -> None:
         """An attempt has it, until it lets go of it or is over."""
         with self._lock:
-            self._held.setdefault(fence, []).append(lock)
+            self.held.setdefault(fence, []).append(lock)
 
     def let_go(self, fence: Fence, lock: HostLock) -> bool:
         """The attempt needs it no more; False if it was over before."""
         with self._lock:
-            held = self._held.get(fence, [])
+            held = self.held.get(fence, [])
             if lock not in held:
                 return False
             held.remove(lock)
             if not held:
-                del self._held[fence]
+                del self.held[fence]
             lock.release()
         return True
 
     def follow(self) -> None:
         """Be seen with all that is held, also where its file or directory was taken away; from any thread."""
-        if not self._held:
+        if not self.held:
             return
         with self._lock:
-            lost = [lock for locks in self._held.values() for lock in locks if not lock.is_seen]
+            lost = [lock for locks in self.held.values() for lock in locks if not lock.is_seen]
             for lock in lost:
                 if lock.follow():
                     _log.warning("%s was taken away and replaced: its lock is held there again", lock.path)

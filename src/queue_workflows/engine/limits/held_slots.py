@@ -19,25 +19,27 @@ class KeptSlots:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._keys: dict[Fence, str] = {}
+        # Read by anybody, so that a worker without any pays no call for each job; written under the lock.
+        self.keys: dict[Fence, str] = {}
         # Each slot as it was first, with what it is by now.
-        self._slots: dict[Fence, dict[Slot, Slot]] = {}
-        self._late: list[Slot] = []
+        self.slots: dict[Fence, dict[Slot, Slot]] = {}
+        # What was perhaps taken again while its attempt ended, so that its end may have missed it.
+        self.late: list[Slot] = []
 
     def __bool__(self) -> bool:
         """Whether there is anything to see to; most workers never have any."""
-        return bool(self._keys or self._slots)
+        return bool(self.keys or self.slots)
 
     def claimed(self, jobs: Iterable[ClaimedJob]) -> None:
         """Jobs that were claimed under a key."""
         with self._lock:
-            self._keys.update({job.fence: job.limit_key for job in jobs if job.limit_key is not None})
+            self.keys.update({job.fence: job.limit_key for job in jobs if job.limit_key is not None})
 
     def add(self, slots: Iterable[Slot]) -> None:
         """Slots that were taken."""
         with self._lock:
             for slot in slots:
-                self._slots.setdefault(slot.fence, {})[slot] = slot
+                self.slots.setdefault(slot.fence, {})[slot] = slot
 
     def remove(self, slots: Iterable[Slot]) -> list[Slot]:
         """Slots that are to be given back, named as they were first: what each is by now."""
@@ -57,32 +59,27 @@ class KeptSlots:
         with self._lock:
             if (first := self._first(slot)) is None:
                 return False
-            self._slots[slot.fence][first] = by
+            self.slots[slot.fence][first] = by
             return True
 
-    @property
-    def has_late(self) -> bool:
-        """Whether a slot was perhaps taken again while its attempt ended."""
-        return bool(self._late)
-
     def pop_late(self) -> list[Slot]:
-        """The slots perhaps taken again while their attempt ended, so that its end may have missed them."""
+        """The late slots, which are to be given back."""
         with self._lock:
-            late, self._late = self._late, []
+            late, self.late = self.late, []
             return late
 
     def of(self, fences: Iterable[Fence]) -> list[Slot]:
         """The slots of some attempts."""
         with self._lock:
-            return [slot for fence in fences for slot in self._slots.get(fence, {}).values()]
+            return [slot for fence in fences for slot in self.slots.get(fence, {}).values()]
 
     def keys_of(self, fences: Iterable[Fence]) -> dict[str, int]:
         """The keys under which some attempts were claimed, or of which they have slots; how often each."""
         with self._lock:
             keys: Counter[str] = Counter()
             for fence in fences:
-                own = {slot.key for slot in self._slots.get(fence, ())}
-                if (key := self._keys.get(fence)) is not None:
+                own = {slot.key for slot in self.slots.get(fence, ())}
+                if (key := self.keys.get(fence)) is not None:
                     own.add(key)
                 keys.update(own)
             return dict(keys)
@@ -91,17 +88,17 @@ class KeptSlots:
         """Attempts that are over."""
         with self._lock:
             for fence in fences:
-                self._keys.pop(fence, None)
-                gone = self._slots.pop(fence, {})
-                self._late += [slot for first, slot in gone.items() if slot is not first]
+                self.keys.pop(fence, None)
+                gone = self.slots.pop(fence, {})
+                self.late += [slot for first, slot in gone.items() if slot is not first]
 
     def _first(self, slot: Slot) -> Slot | None:
-        kept = self._slots.get(slot.fence, {})
+        kept = self.slots.get(slot.fence, {})
         return next((first for first, now in kept.items() if now == slot), None)
 
     def _pop(self, first: Slot) -> Slot | None:
-        kept = self._slots.get(first.fence, {})
+        kept = self.slots.get(first.fence, {})
         slot = kept.pop(first, None)
         if not kept:
-            self._slots.pop(first.fence, None)
+            self.slots.pop(first.fence, None)
         return slot

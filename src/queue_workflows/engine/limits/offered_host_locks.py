@@ -19,12 +19,9 @@ class LockOffers:
 
     def __init__(self) -> None:
         self._waiting: frozenset[str] = frozenset()
-        self._offered: set[str] = set()
+        # What the next claim tries first; most workers never see any.
+        self.offered: set[str] = set()
         self._for_a_suspect: set[str] = set()
-
-    def __bool__(self) -> bool:
-        """Whether the next claim has something to try first; most workers never see any."""
-        return bool(self._offered)
 
     def waited_for(self, keys: Iterable[str]) -> None:
         """What jobs of this queue wait for that are left to other hosts."""
@@ -32,7 +29,7 @@ class LockOffers:
 
     def offer(self, keys: Iterable[str]) -> None:
         """What of that is free on this host."""
-        self._offered.update(keys)
+        self.offered.update(keys)
 
     def freed(self, names: Iterable[str]) -> None:
         """Locks that a job has let go of, for which somebody may wait."""
@@ -41,7 +38,7 @@ class LockOffers:
 
     def pop(self, *, alone: bool) -> list[str]:
         """What to try; not again before it is offered anew, but once more when nothing else runs."""
-        keys, self._offered = self._offered, set()
+        keys, self.offered = self.offered, set()
         if alone:
             keys |= self._for_a_suspect
             self._for_a_suspect = set()
@@ -51,4 +48,4 @@ class LockOffers:
 
     def has(self, *, alone: bool) -> bool:
         """Whether such a claim has something to try first."""
-        return bool(self._offered or (alone and self._for_a_suspect))
+        return bool(self.offered or (alone and self._for_a_suspect))

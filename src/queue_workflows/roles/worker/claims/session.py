@@ -4,42 +4,33 @@ On one connection, and on the worker's terms (`terms`): claim, end, both at once
 batches. Worker and guardian have a connection each, and so a session each. What belongs to a claim or to its
 end beside the row itself is done here and nowhere else.
 
-Jobs with a limit's key take slots when they are claimed, and a job that finds none goes into the key's lane;
-the slots are given back in the transaction of the end. Then, with the claim that follows, the next ones come
-out of the lanes. All that is asked only for jobs that have a key.
+    claim ──> a row that is unusable fails ──> its lock of this machine ──> its slot of a limit ──> may begin
+    end  <── one transaction ── its slot is free        then: its lock is free, and who waits is let in
+
+Locks are seen to by `host_locks`, slots by `slots`; both are asked only for jobs that need one.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from itertools import groupby
-from random import uniform
 from typing import Any, NamedTuple, TypedDict
 
 import psycopg
 
-from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
-from queue_workflows.engine.limits.held_host_locks import BEHIND_S, HELD_S
-from queue_workflows.engine.outcomes import Stop
 from queue_workflows.engine.telemetry import count_claimed, count_ended, count_held
-from queue_workflows.repositories.claims.by_host_lock import HOST_LOCK, HostLockRepository, keys_of
 from queue_workflows.repositories.claims.end import Ended, Ending
 from queue_workflows.repositories.claims.sweep import RECLAIMED_AT_ONCE
-from queue_workflows.repositories.claims.unread_claims import UNREADABLE
 from queue_workflows.repositories.claims.unusable_rows import Faults, failures_of, faults_of
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
-from queue_workflows.repositories.limits.lane_turns import Reached
-from queue_workflows.repositories.limits.lanes import LANE_DELAY_S, LIMIT_FULL, LaneRepository, counted
-from queue_workflows.repositories.limits.slots import Slot, SlotRepository, Want
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob, Fence
 from queue_workflows.repositories.sql.low_water_marks import Marks
 from queue_workflows.repositories.sql.pipeline_commits import in_one_round_trip
+from queue_workflows.roles.worker.claims.host_locks import HostLockClaims
+from queue_workflows.roles.worker.claims.slots import SlotClaims
 from queue_workflows.roles.worker.claims.terms import ClaimTerms
-from queue_workflows.states import JobStatus
 
 _log = logging.getLogger(__name__)
 
@@ -74,11 +65,12 @@ class ClaimSession:
         self._terms = terms
         self._kept = terms.kept
         self._locks = terms.locks
+        self._offers = terms.offers
+        self._marks: Marks | None = None
         self._connection = connection
         self.repository = terms.repository(connection, payload_limits=terms.limits)
-        self._slots = SlotRepository(connection)
-        self._lanes = LaneRepository(connection, self.repository.family)
-        self._reached = Reached(terms.queue)
+        self._slot_claims = SlotClaims(terms, connection, self.repository)
+        self._lock_claims = HostLockClaims(terms, connection, self.repository, self._slot_claims)
 
     def claim(
         self,
@@ -111,19 +103,19 @@ class ClaimSession:
         A process with functions that may run on until it ends `keeps_locks`, and frees them by its end.
         """
         fences = [ending.fence for ending in endings]
-        if not self._kept or not (keys := self._kept.keys_of(fences)):
+        if not self._holds_slots() or not (keys := self._kept.keys_of(fences)):
             ended = self.repository.end_many(endings)
         else:
             with in_one_round_trip(self._connection) as commit:
-                self._slots.send_free(self._kept.of(fences))
+                self._slot_claims.send_free(fences)
                 answer = self.repository.ask_end(endings)
                 commit()
-                admitted = self._lanes.send_admit(keys, self._reached)
+                admitted = self._slot_claims.send_admit(keys)
             ended = answer()
             self._kept.forget(fences)
             admitted()
-        if not keeps_locks:
-            self._free_locks(fences)
+        if self._locks.held and not keeps_locks:
+            self._lock_claims.free(fences)
         if not is_counted:
             count_ended(self._terms.queue, endings, ended.statuses)
         return ended
@@ -145,13 +137,14 @@ class ClaimSession:
         that either this sees a job that went into a lane meanwhile, or that one sees the free slot; in one
         round trip.
         """
-        if alone or self._terms.offers or self._locks.has_of([ending.fence for ending in endings]):
+        locks = self._locks
+        if alone or self._offers.offered or (locks.held and locks.has_of(end.fence for end in endings)):
             # A lock is freed after the end is stored, and what waits for it may be the next. A suspect is
             # claimed by a statement of its own.
             ended = self.end(endings, is_counted=True)
             jobs = self._claimed(marks, now, limit=limit, alone=alone)
             return Asked(endings, marks, limit, lambda: (ended, jobs))
-        self._reached.by(marks)
+        self._follow(marks)
         terms, positions = self._terms, marks.positions(now)
         claiming: _Claiming = {
             "worker_id": terms.worker_id,
@@ -159,27 +152,34 @@ class ClaimSession:
             "limit": limit,
             "positions": positions,
         }
-        fences = [ending.fence for ending in endings] if self._kept else []
+        fences = [ending.fence for ending in endings] if self._holds_slots() else []
         if not fences or not (keys := self._kept.keys_of(fences)):
             answer = self.repository.ask_end_and_claim(endings, terms.queue, **claiming)
             return Asked(endings, marks, limit, answer.load, is_full=1 < limit <= answer.jobs)
         with in_one_round_trip(self._connection) as commit:
-            self._slots.send_free(self._kept.of(fences))
+            self._slot_claims.send_free(fences)
             end_answer = self.repository.ask_end(endings)
             commit()
-            admitted = self._lanes.send_admit(keys, self._reached)
+            admitted = self._slot_claims.send_admit(keys)
             claim_answer = self.repository.ask_claim(terms.queue, **claiming)
         ended, jobs = end_answer(), claim_answer()
         self._kept.forget(fences)
         admitted()
         return Asked(endings, marks, limit, lambda: (ended, jobs))
 
+    def _holds_slots(self) -> bool:
+        return bool(self._kept.keys or self._kept.slots)
+
+    def _follow(self, marks: Marks) -> None:
+        if marks is not self._marks:
+            self._marks = marks
+            self._slot_claims.follow(marks)
+
     def _claimed(
         self, marks: Marks, now: float, *, limit: int, alone: bool, suspects_first: bool = False
     ) -> list[ClaimedJob]:
-        self._reached.by(marks)
-        terms = self._terms
-        if terms.offers.has(alone=alone) and (jobs := self._offered(limit, alone)):
+        self._follow(marks)
+        if self._offers.has(alone=alone) and (jobs := self._lock_claims.offered(limit, alone=alone)):
             # They say nothing of the queue.
             marks.unsure()
             return jobs
@@ -214,21 +214,16 @@ class ClaimSession:
         """Extend leases: the jobs that are still held, and since when somebody wants each cancelled."""
         fences = [one.job.fence for one in held]
         lease_s = self._terms.lease_s
-        slots = self._kept.of(fences) if self._kept else []
-        renewed = self._slots.renew(slots, lease_s=lease_s)
+        lost = self._slot_claims.renew(held)
         alive = self.repository.renew(fences, lease_s=lease_s)
-        if len(renewed) < len(slots):
-            self._take_again(set(slots).difference(renewed), [one for one in held if one.job.id in alive])
+        if lost:
+            self._slot_claims.take_again(lost, [one for one in held if one.job.id in alive])
         return alive
 
     def abandon(self, fences: Sequence[Fence]) -> None:
         """Give back what attempts hold that are another's by now, or over: there is no end to write."""
-        self._free_locks(fences)
-        if not self._kept or not (keys := self._kept.keys_of(fences)):
-            return
-        self._slots.free(self._kept.of(fences))
-        self._lanes.admit_freed(keys, self._reached)
-        self._kept.forget(fences)
+        self._lock_claims.free(fences)
+        self._slot_claims.free(fences)
 
     def give_back_unread(self, held: Sequence[HeldJob], *, max_crashes: int) -> None:
         """Give back what this worker was given and never heard of, uncounted, and the slots of it."""
@@ -238,14 +233,11 @@ class ClaimSession:
             taken = len(
                 self.repository.reclaim_worker(worker_id, max_crashes=max_crashes, crashed=False, kept=kept)
             )
-        if freed := self._slots.free_left_by(worker_id):
-            self._lanes.admit_freed(freed, self._reached)
+        self._slot_claims.free_left_by(worker_id)
 
     def must_ask(self, claimed: list[ClaimedJob], faults: Faults) -> bool:
         """Whether `begun` has a question: not while the connection is at one."""
-        if faults or self._kept.has_late:
-            return True
-        return any([job.limit_key or job.host_lock for job in claimed])  # noqa: C419 - half of the time
+        return bool(faults or self._kept.late or _needy(claimed))
 
     def begun(self, claimed: list[ClaimedJob], faults: Faults | None = None) -> list[ClaimedJob]:
         """The jobs of a claim that may run; asks only if some have a key, or a slot is to be given back.
@@ -253,16 +245,11 @@ class ClaimSession:
         A row that nobody can handle ends here, before anything is made of it; `faults` are those of these
         jobs, where they were looked for.
         """
-        if self._kept.has_late:
-            self._give_back(self._kept.pop_late())
+        if self._kept.late:
+            self._slot_claims.free_late()
         if faults := faults_of(claimed) if faults is None else faults:
             claimed = self._without(claimed, faults)
-        try:
-            jobs = self._with_slots(self._with_locks(claimed))
-        except BaseException:
-            # Nobody hears of these jobs, so nobody will end them.
-            self._locks.free([job.fence for job in claimed])
-            raise
+        jobs = self._with_what_they_need(claimed) if _needy(claimed) else claimed
         count_claimed(jobs)
         if len(jobs) < len(claimed):
             count_held(claimed, len(claimed) - len(jobs))
@@ -275,143 +262,18 @@ class ClaimSession:
         count_ended(self._terms.queue, endings, self.repository.end_many(endings).statuses)
         return [job for job in jobs if job.id not in faults]
 
-    # Host locks.
-
-    def _with_locks(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
-        """The jobs that have the lock of this machine that they need, or need none."""
-        if not (refused := self._locks.take(jobs)):
-            return jobs
-        first = {job.host_lock: job for job in reversed(refused)}
-        self.repository.end_many(
-            [
-                Ending(
-                    job.fence,
-                    JobStatus.SCHEDULED,
-                    delay_s=uniform(1, 1.5)  # noqa: S311
-                    * (HELD_S if job is first[job.host_lock] else BEHIND_S),
-                    hold_reason=HOST_LOCK,
-                    hold_key=job.host_lock,
-                )
-                for job in refused
-            ]
-        )
-        limit_keys = [job.limit_key for job in refused]
-        # They would be claimed and put aside one after the other, before what stands behind them.
-        limit_keys += HostLockRepository(self._connection).put_aside(
-            self.repository.family,
-            self._terms.queue,
-            filter(None, first),
-            host=self._terms.host,
-            delay_s=BEHIND_S,
-        )
-        if keys := counted(limit_keys):
-            self._lanes.admit(keys, self._reached)
-        gone = {job.id for job in refused}
-        return [job for job in jobs if job.id not in gone]
-
-    def _offered(self, limit: int, alone: bool) -> list[ClaimedJob]:
-        """Jobs that another host leaves to this one, from their hold; what cannot be read stays there."""
-        terms = self._terms
+    def _with_what_they_need(self, claimed: list[ClaimedJob]) -> list[ClaimedJob]:
+        """The jobs that have their lock and their slot; the others are on hold by now."""
         try:
-            return HostLockRepository(self._connection).take(
-                self.repository.family,
-                terms.offers.pop(alone=alone),
-                queue=terms.queue,
-                worker_id=terms.worker_id,
-                lease_s=terms.lease_s,
-                limit=limit,
-                alone=alone,
-            )
-        except UNREADABLE:
-            return []
-
-    def _free_locks(self, fences: Sequence[Fence]) -> None:
-        """Free the locks of attempts that are over, and promote what waits for them."""
-        if self._locks.any_held and (names := self._locks.free(fences)):
-            takes = self._terms.takes_offers
-            HostLockRepository(self._connection).promote(
-                names if takes else keys_of(names), host=self._terms.host
-            )
-            if takes:
-                self._terms.offers.freed(names)
-
-    # Keyed limits.
-
-    def _with_slots(self, jobs: list[ClaimedJob]) -> list[ClaimedJob]:
-        """The jobs that have a slot, or need none."""
-        keyed = [job for job in jobs if job.limit_key is not None]
-        if not keyed:
-            return jobs
-        wants = [Want(job.limit_key or "", job.family, job.fence) for job in keyed]
-        taken = self._slots.take(wants, lease_s=self._terms.lease_s)
-        self._kept.claimed(keyed)
-        self._kept.add(taken.slots.values())
-        refused = [keyed[place] for place in sorted(taken.full)]
-        try:
+            jobs, refused = self._slot_claims.taken(self._lock_claims.taken(claimed))
             if refused:
-                self._put_aside(refused)
-            self._lanes.admit(counted(job.limit_key for job in keyed), self._reached)
+                self._lock_claims.free(refused)
         except BaseException:
-            # Nobody hears of these jobs, so nobody will end them.
-            self._kept.forget([job.fence for job in keyed])
+            self._lock_claims.drop(claimed)
             raise
-        gone = {job.id for job in refused}
-        return [job for job in jobs if job.id not in gone]
-
-    def _put_aside(self, jobs: Sequence[ClaimedJob]) -> None:
-        """Put jobs into the lanes of their keys, and with them what stands in the queue for these."""
-        keys = {job.limit_key or "" for job in jobs}
-        self.repository.end_many(
-            [
-                Ending(
-                    job.fence,
-                    JobStatus.SCHEDULED,
-                    delay_s=LANE_DELAY_S,
-                    hold_reason=LIMIT_FULL,
-                    hold_key=job.limit_key,
-                )
-                for job in jobs
-            ]
-        )
-        self._lanes.move_others(keys)
-        fences = [job.fence for job in jobs]
-        self._kept.forget(fences)
-        self._free_locks(fences)
-
-    def _take_again(self, lost: set[Slot], held: Sequence[HeldJob]) -> None:
-        """Slots that a crash of the server forgot; a job without them has to go back.
-
-        Not those that were given back meanwhile: with their job, which is not held any more, or by itself.
-        """
-        lease_s = self._terms.lease_s
-        wanted = [slot for slot in self._kept.of(one.job.fence for one in held) if slot in lost]
-        # Each cap for itself, the lowest first: taken together, two would share the lower one.
-        wanted.sort(key=_most)
-        without: set[Fence] = set()
-        for _, group in groupby(wanted, key=_most):
-            without |= self._replace(list(group))
-        for one in held:
-            if one.job.fence in without:
-                _log.warning("job %d: its slot of a limit is another's by now", one.job.id)
-                one.tell(Stop.RELEASE, "its slot of a limit was lost", time.monotonic() + lease_s)
-
-    def _replace(self, lost: Sequence[Slot]) -> set[Fence]:
-        """Slots in the place of those that are lost and wanted still; the attempts that got none."""
-        wants = [Want(slot.key, slot.family, slot.fence, slot.most) for slot in lost]
-        again = self._slots.take(wants, lease_s=self._terms.lease_s)
-        # A window may have been closed meanwhile, or the job be over.
-        unwanted = [slot for place, slot in again.slots.items() if not self._kept.replace(lost[place], slot)]
-        self._give_back(unwanted)
-        for place in again.unlimited:
-            self._kept.lose(lost[place])
-        return {lost[place].fence for place in again.full if self._kept.lose(lost[place])}
-
-    def _give_back(self, slots: Sequence[Slot]) -> None:
-        """Slots that were taken for nobody."""
-        if slots:
-            self._slots.free(slots)
-            self._lanes.admit_freed(counted(slot.key for slot in slots), self._reached)
+        return jobs
 
 
-def _most(slot: Slot) -> float:
-    return math.inf if slot.most is None else slot.most
+def _needy(jobs: Sequence[ClaimedJob]) -> list[ClaimedJob]:
+    """The jobs that need a lock or a slot; made whole, as that takes half the time of `any`."""
+    return [job for job in jobs if job.limit_key is not None or job.host_lock is not None]

@@ -76,7 +76,7 @@ class ModelClaimSession(ClaimSession):
     ) -> tuple[Ended, list[ClaimedJob]]:
         """The claim sees what the end left, which is committed before it."""
         self._note(endings)
-        if self._kept or self._locks.any_held:
+        if self._holds_slots() or self._locks.held:
             return self.end(endings), self.claim(marks, now, limit=limit, alone=alone)
         with in_one_round_trip(self._connection) as commit:
             end_answer = self.repository.ask_end(endings)

@@ -12,13 +12,19 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, Final
 
+import psycopg
+
 from queue_workflows import clock as time
 from queue_workflows.db.connections import sessions
 from queue_workflows.db.connections.asking_connection import AskingConnection
 from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.db.connections.kept_line import Line
 from queue_workflows.db.listen.listener import Listener
-from queue_workflows.errors import DatabaseError, LeaseLost
+from queue_workflows.engine.execution.ending import ending_instead
+from queue_workflows.engine.execution.error_capture import captured
+from queue_workflows.engine.execution.guards import HeldJob
+from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.errors import DatabaseError, LeaseLost, QwfError
 from queue_workflows.repositories.claims.begins import Rules, begin
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.claims.repository import ClaimableRepository
@@ -44,6 +50,7 @@ class WorkerConnection:
         listener: Listener,
         marks: Marks,
         rng: Random,
+        redactor: Redactor,
     ) -> None:
         self._connect = connect
         self._line = Line(self._open)
@@ -54,6 +61,7 @@ class WorkerConnection:
         self._listener = listener
         self._marks = marks
         self._rng = rng
+        self._redactor = redactor
         self._claim_session: ClaimSession | None = None
 
     def connected(self) -> AskingConnection:
@@ -114,6 +122,14 @@ class WorkerConnection:
                 return
             except DATABASE_AWAY as exc:
                 self.lost(exc)
+
+    def recover_refused(self, held: HeldJob, refusal: psycopg.Error | QwfError) -> None:
+        """End otherwise what the server would not end as it should have: that is no crash of this worker."""
+        _log.error("job %d: its end was refused: %s", held.job.id, " ".join(str(refusal).split()))
+        self.let_go()
+        entry = captured(refusal, self._redactor)
+        held.ending = ending_instead(refusal, held.job, entry, for_good=held.ctx.has_begun_for_good)
+        self.recover([held.ending])
 
     def _open(self) -> AskingConnection:
         connection, self._session = self._connect(), None

@@ -61,4 +61,4 @@ class HostLockChecks:
         if keys:
             with self._holdings.bounded():
                 HostLockRepository(self._worker_connection.connected()).promote(keys, host=self._host)
-        return bool(self._offers)
+        return bool(self._offers.offered)

@@ -72,13 +72,13 @@ class WorkerLifecycle:
         *,
         guardian: Guardian,
         listener: Listener,
-        performer: JobRunner,
+        job_runner: JobRunner,
         worker_connection: WorkerConnection,
     ) -> None:
         self._options = options
         self._guardian = guardian
         self._listener = listener
-        self._performer = performer
+        self._job_runner = job_runner
         self._worker_connection = worker_connection
         self._family = family_of(options.queue)
         self._memory = psutil.Process().memory_info
@@ -126,11 +126,11 @@ class WorkerLifecycle:
         self._guardian.main_at = time.monotonic()
         self.leave_idle()
         if wish.desired is DesiredState.OFF:
-            if self._performer.has_loaded:
+            if self._job_runner.has_loaded:
                 self._guardian.execute_anew()
             self._guardian.doing(WorkerState.PARKED, wish.reason)
         else:
-            self._performer.unload_all()
+            self._job_runner.unload_all()
             self._guardian.doing(WorkerState.PAUSED, wish.reason)
         self._listener.wait(self._guardian.settings.poll_s)
         self._guardian.cut_if_stuck()
@@ -155,7 +155,7 @@ class WorkerLifecycle:
         """
         repository, queue = self._worker_connection.repository(), self._options.queue
         bounded = self._guardian.holdings.bounded
-        reason, known = UNKNOWN_TASK, self._performer.task_names()
+        reason, known = UNKNOWN_TASK, self._job_runner.task_names()
         if self._family is not INGEST:
             with bounded():
                 keys = repository.held_keys(UNKNOWN_MODULE, queue=queue)
@@ -167,7 +167,7 @@ class WorkerLifecycle:
             with bounded():
                 # Workers that do not know them may take them first, and put them aside again.
                 is_more = repository.promote_held(reason, known, queue=queue) > 0
-        if self._performer.keeps_models:
+        if self._job_runner.keeps_models:
             is_more |= self._fetch_for_models() > 0
         self._fetch_at = time.monotonic() + (_FETCH_MORE_S if is_more else _FETCH_EVERY_S)
 
@@ -201,7 +201,7 @@ class WorkerLifecycle:
         if not is_due and (pause := self.fetch_in(now)) < math.inf:
             self._listener.wait(pause)
         try:
-            return self._fetch_for_tasks(self._performer.task_names())
+            return self._fetch_for_tasks(self._job_runner.task_names())
         except DATABASE_AWAY as exc:
             self._worker_connection.lost(exc)
             self._worker_connection.recover([])
@@ -218,12 +218,12 @@ class WorkerLifecycle:
         so few are fetched at a time, soon again until we have loaded another and while we are at that, and
         the first of them is our next job.
         """
-        performer, affinity = self._performer, self._guardian.terms.affinity
-        warm = performer.warm_models()
+        runner, affinity = self._job_runner, self._guardian.terms.affinity
+        warm = runner.warm_models()
         is_for_all = (now := time.monotonic()) >= self._fetch_all_at or warm == self._warm_before
         if is_for_all:
             self._fetch_all_at = now + _FETCH_EVERY_S
-        models = performer.loadable_models() if is_for_all else warm
+        models = runner.loadable_models() if is_for_all else warm
         self._warm_before = None
         if not models:
             return 0
@@ -241,7 +241,7 @@ class WorkerLifecycle:
     def tidy(self) -> float:
         """Between two looks of an idle worker: in how many seconds it has to come again."""
         return min(
-            max(self._performer.unload_idle(), 0.0), self._look_again_s, self.fetch_in(time.monotonic())
+            max(self._job_runner.unload_idle(), 0.0), self._look_again_s, self.fetch_in(time.monotonic())
         )
 
     def must_fetch(self, now: float) -> bool:
@@ -284,4 +284,4 @@ class WorkerLifecycle:
         self._guardian.main_at = time.monotonic()
         if self._guardian.wish is not None or self._guardian.stopping is not None:
             return False
-        return self._performer.knows_module(module)
+        return self._job_runner.knows_module(module)

@@ -56,7 +56,7 @@ class WorkerParts:
     rng: Random
     redactor: Redactor
     worker_connection: WorkerConnection
-    performer: JobRunner
+    job_runner: JobRunner
     lifecycle: WorkerLifecycle
     hooks: HookRunner | None
 
@@ -82,9 +82,10 @@ class WorkerParts:
             listener=listener,
             marks=marks,
             rng=rng,
+            redactor=redactor,
         )
         hooks = _hooks_of(database, settings, guardian, side_connection, redactor)
-        performer = JobRunner(
+        job_runner = JobRunner(
             settings,
             connected=worker_connection.connected,
             loop=loop,
@@ -113,12 +114,12 @@ class WorkerParts:
             rng=rng,
             redactor=redactor,
             worker_connection=worker_connection,
-            performer=performer,
+            job_runner=job_runner,
             lifecycle=WorkerLifecycle(
                 options,
                 guardian=guardian,
                 listener=listener,
-                performer=performer,
+                job_runner=job_runner,
                 worker_connection=worker_connection,
             ),
             hooks=hooks,

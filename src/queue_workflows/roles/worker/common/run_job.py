@@ -10,7 +10,7 @@ from functools import partial
 from json import loads
 from operator import attrgetter
 from random import Random
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
@@ -23,10 +23,11 @@ from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.ending import ending_instead, ending_of, for_good
 from queue_workflows.engine.execution.error_capture import captured
 from queue_workflows.engine.execution.executor import Loop, execute, is_the_users_own
+from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.node_inputs.loaded_model import UNKNOWN_MODEL, on_loaded_model, unload_idle_for
 from queue_workflows.engine.node_inputs.resolved_inputs import KeptInputs, on_resolved_inputs
-from queue_workflows.engine.outcomes import Failed, OnHold, Outcome, Released
+from queue_workflows.engine.outcomes import Abandoned, Failed, OnHold, Outcome, Released
 from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE, ModuleResolver
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK, backoff_of, current_tasks
 from queue_workflows.errors import LeaseLost, QwfError
@@ -37,7 +38,6 @@ from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
 from queue_workflows.settings import Settings
-from queue_workflows.states import JobStatus
 
 if TYPE_CHECKING:
     from queue_workflows.hooks.attempt.runner import HookRunner
@@ -50,13 +50,6 @@ UNKNOWN_DELAY_S: Final = 3600.0
 _TASK_NAME: Final = attrgetter("task_name")
 # Outcomes of attempts after which the job waits as it did before.
 _NO_JOBS_WORTH: Final = (Released, OnHold)
-
-
-class Performed(NamedTuple):
-    """What to write for the attempt, None if there is nothing to write, and whether it was a job's worth."""
-
-    ending: Ending | None
-    counts: bool
 
 
 class JobRunner:
@@ -97,19 +90,21 @@ class JobRunner:
         self._last_run: WorkflowRun | None = None
         self.has_loaded = False
 
-    def perform(self, job: ClaimedJob, ctx: JobContext) -> Performed:
+    def run(self, held: HeldJob) -> Ending | None:
         """Run the job's function here and now, or put the job aside for a worker that knows it.
 
+        What to write for the attempt, None if there is nothing to write; a job's worth `counts` from now on.
         Raises that the database is away, before the function has begun. Whatever else is in the way then ends
         the attempt: for good where the row, or its run's, holds what cannot be read, and as any failed
         attempt where something of the host app's raised.
         """
+        job, ctx = held.job, held.ctx
         try:
-            return self._run(job, ctx)
+            return self._ending_of(for_good(self._outcome_of(held), ctx), job)
         except BaseException as exc:
             if is_the_users_own(exc) or _is_away(exc):
                 raise
-            return Performed(self._not_begun(exc, job, ctx), counts=False)
+            return self._not_begun(exc, job, ctx)
         finally:
             if self._models is not None:
                 # What the function leaves of its context must not keep a model that is unloaded.
@@ -125,18 +120,19 @@ class JobRunner:
             return ending_instead(exc, job, entry, for_good=ctx.has_begun_for_good)
         return self._ending_of(for_good(Failed(entry, retryable=True), ctx), job)
 
-    def _run(self, job: ClaimedJob, ctx: JobContext) -> Performed:
+    def _outcome_of(self, held: HeldJob) -> Outcome:
+        job, ctx = held.job, held.ctx
         if isinstance(job, ClaimedIngestJob):
             task = self._tasks.find(job.task_name)
             if task is None:
-                return Performed(self.put_aside(job), counts=False)
+                return _unknown(UNKNOWN_TASK, job.task_name)
             self.has_loaded = True
-            return self._performed(job, task, ctx, None)
+            return self._executed(held, task, None)
         work, reason, key = self._look_up(job)
         if work is None:
             if self._hooks is not None and isinstance(job, ClaimedNodeJob):
                 self._hooks.let_go(job)
-            return Performed(_put_aside(job, reason, key), counts=False)
+            return _unknown(reason, key)
         self.has_loaded = True
         run = self._run_of(job)
         if isinstance(job, ClaimedNodeJob):
@@ -147,18 +143,19 @@ class JobRunner:
             work = on_resolved_inputs(work, job, partial(self._ask, job), self._host_refs, self._inputs)
             if (model := job.required_model) is not None and (models := self._models) is not None:
                 if not models.can_load(model):
-                    return Performed(_put_aside(job, UNKNOWN_MODEL, model), counts=False)
+                    return _unknown(UNKNOWN_MODEL, model)
                 work = on_loaded_model(
                     work, model, ctx, models, timeout_s=self._load_timeout_s, clock=time.monotonic
                 )
-        return self._performed(job, work, ctx, run)
+        return self._executed(held, work, run)
 
-    def _performed(self, job: ClaimedJob, work: Work, ctx: JobContext, run: WorkflowRun | None) -> Performed:
+    def _executed(self, held: HeldJob, work: Work, run: WorkflowRun | None) -> Outcome:
+        job, ctx = held.job, held.ctx
         if ctx.stopping is None:
             try:
                 ctx.begin(work.rules)
             except LeaseLost:
-                return Performed(None, counts=False)
+                return Abandoned()
         if work.survives_outage:
             ctx.survives_outage = True
         outcome = execute(
@@ -171,8 +168,8 @@ class JobRunner:
             limits=self._limits,
             redactor=self._redactor,
         )
-        counts = not isinstance(outcome, _NO_JOBS_WORTH)
-        return Performed(self._ending_of(for_good(outcome, ctx), job), counts)
+        held.counts = not isinstance(outcome, _NO_JOBS_WORTH)
+        return outcome
 
     def unknown(self, jobs: Sequence[ClaimedJob]) -> set[str]:
         """The tasks of these jobs, of one family, that this process does not know."""
@@ -180,16 +177,16 @@ class JobRunner:
             return set()
         return {name for name in set(map(_TASK_NAME, jobs)) if not self._tasks.knows(name)}
 
-    def put_aside(self, job: ClaimedIngestJob) -> Ending:
+    def put_aside(self, job: ClaimedIngestJob) -> Ending | None:
         """How a job ends if this process does not know its task."""
-        return _put_aside(job, UNKNOWN_TASK, job.task_name)
+        return self._ending_of(_unknown(UNKNOWN_TASK, job.task_name), job)
 
     def failed(self, exc: BaseException, job: ClaimedJob, ctx: JobContext) -> Ending | None:
         """How a job ends that something unforeseen came across: a failure that counts, else it had no end."""
         failed = Failed(captured(exc, self._redactor), retryable=True)
         return self._ending_of(for_good(failed, ctx), job)
 
-    def unperformed(self, job: ClaimedJob, ctx: JobContext) -> Ending | None:
+    def not_run(self, job: ClaimedJob, ctx: JobContext) -> Ending | None:
         """How a job ends if its function could not begin."""
         return self._ending_of(for_good(Released("the database was away"), ctx), job)
 
@@ -255,5 +252,6 @@ def _is_away(exc: BaseException) -> bool:
     return is_refused_a_thread(exc) or (isinstance(exc, DATABASE_AWAY) and not is_a_files)
 
 
-def _put_aside(job: ClaimedJob, reason: str, key: str | None) -> Ending:
-    return Ending(job.fence, JobStatus.SCHEDULED, delay_s=UNKNOWN_DELAY_S, hold_reason=reason, hold_key=key)
+def _unknown(reason: str, key: str | None) -> OnHold:
+    """What a job comes to that this process does not know how to run."""
+    return OnHold(UNKNOWN_DELAY_S, reason, key)

@@ -21,8 +21,6 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.db.connections.failures import DATABASE_AWAY
-from queue_workflows.engine.execution.ending import ending_instead
-from queue_workflows.engine.execution.error_capture import captured
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.errors import QwfError
 from queue_workflows.host.processes.lease_timer import boottime
@@ -85,7 +83,6 @@ class EndAndClaim:
         self._holdings = parts.guardian.holdings
         self._kept = parts.guardian.terms.kept
         self._marks = parts.marks
-        self._redactor = parts.redactor
         self._worker_connection = parts.worker_connection
         self._unread: _Unread | None = None
         # How long the last end and claim took.
@@ -259,11 +256,7 @@ class EndAndClaim:
         lost = set(accepted.lost)
         for held in ended if lost else ():
             if held.job.fence in lost:
-                self._guardian.lost.add(held.job)
-        for fence in accepted.lost:
-            _log.warning(
-                "job %d: attempt %d was over before its end could be stored", fence.job_id, fence.attempt
-            )
+                self._guardian.lost.found_at_end(held.job)
 
     def _failed(self, exc: Exception, ended: list[HeldJob]) -> None:
         if isinstance(exc, DATABASE_AWAY):
@@ -289,10 +282,7 @@ class EndAndClaim:
                 return
             self._worker_connection.let_go()
             for held in ended:
-                _log.error("job %d: its end was refused: %s", held.job.id, " ".join(str(exc).split()))
-                entry = captured(exc, self._redactor)
-                held.ending = ending_instead(exc, held.job, entry, for_good=held.ctx.has_begun_for_good)
-                self._worker_connection.recover([held.ending])
+                self._worker_connection.recover_refused(held, exc)
             self._marks.unsure()
         with self._guardian.claiming:
             self._guardian.exchange([], ended)

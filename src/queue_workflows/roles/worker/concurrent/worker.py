@@ -35,16 +35,14 @@ import psycopg
 
 from queue_workflows import clock as time
 from queue_workflows.db.connections.failures import DATABASE_AWAY
-from queue_workflows.engine.execution.context import JobContext
-from queue_workflows.engine.execution.guards import HeldJob, budget_for
+from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.errors import ExitCode, LeaseLost, QwfError
 from queue_workflows.host.processes import last_word
 from queue_workflows.repositories.claims.begins import Rules, begin
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob
 from queue_workflows.roles.worker.common.parts import WorkerParts
-from queue_workflows.roles.worker.common.run_job import Performed
-from queue_workflows.roles.worker.common.unknown_tasks import UnknownTasks
+from queue_workflows.roles.worker.common.worker_base import FIRST_LOOK_S, WorkerBase
 from queue_workflows.roles.worker.concurrent.claim_ahead import ClaimAhead
 from queue_workflows.roles.worker.concurrent.end_and_claim import EndAndClaim
 from queue_workflows.roles.worker.concurrent.job_threads import JobThreads
@@ -53,52 +51,40 @@ from queue_workflows.states import JobStatus, WorkerState
 
 _log = logging.getLogger(__name__)
 
-_FIRST_LOOK_S: Final = 0.005
 # How long ends may gather while there is work for each thread and no room for more.
 _GATHER_S: Final = 0.01
-_NEVER: Final = float("inf")
 # How long jobs may take to stop by themselves when their worker cannot go on.
 _FAILING_GRACE_S: Final = 1.0
 
 
-class ConcurrentWorker:
-    """The main thread's loop; what it shares with the guardian is in the guardian."""
+class ConcurrentWorker(WorkerBase):
+    """The main thread's loop, which asks the database while threads run the jobs."""
 
     def __init__(self, parts: WorkerParts) -> None:
+        super().__init__(
+            parts,
+            make_durable=self._make_durable_beside,
+            after_job=parts.guardian.damage.after_one_of_several,
+            # Of hooks nothing is left.
+            leftovers=parts.leftovers(is_concurrent=True) if parts.hooks is None else None,
+        )
         self._settings = parts.settings
-        self._options = parts.options
-        self._queue = parts.options.queue
-        self._family = parts.family
-        self._guardian = parts.guardian
-        self._holdings = parts.guardian.holdings
-        self._listener = parts.listener
         self._side_connection = parts.side_connection
-        self._windows = parts.windows
-        self._budget = parts.budget
-        self._marks = parts.marks
-        self._rng = parts.rng
-        self._redactor = parts.redactor
-        self._worker_connection = parts.worker_connection
-        self._performer = parts.performer
-        self._lifecycle = parts.lifecycle
         self.job_threads = JobThreads(
             parts.options.concurrency,
             perform=self._perform,
             ring=parts.listener.interrupt,
             begins=last_word.own.begins,
         )
-        # Of hooks nothing is left.
-        self._left = parts.leftovers(is_concurrent=True) if parts.hooks is None else None
         self._room = ClaimAhead(parts.options.concurrency)
         self._suspect_isolation = SuspectIsolation(
             parts.settings.poll_s, is_last=parts.hooks is None, rng=parts.rng
         )
-        self._unknown = UnknownTasks(parts.options.queue)
         self._exchange = EndAndClaim(parts, self)
         # What the last claims have shown: nothing to claim beside other jobs, nothing to claim alone.
         self._is_empty = self._is_empty_alone = False
         self._look_at = 0.0
-        self._pause = _FIRST_LOOK_S
+        self._pause = FIRST_LOOK_S
 
     def run(self) -> ExitCode:
         """Claim and work until there is a reason to stop."""
@@ -136,7 +122,7 @@ class ConcurrentWorker:
             self._exchange.read()
         elif self._exchange.unwritten:
             self._exchange.write()
-        elif self._options.drain and self._is_drained():
+        elif self._parts.options.drain and self._is_drained():
             return None if self._fetches_more(now, at_last=True) else ExitCode.DONE
         else:
             self._wait(now)
@@ -283,8 +269,7 @@ class ConcurrentWorker:
         """How long to wait for a wake, once this queue is advertised."""
         if not self._holdings.count():
             self._guardian.doing(WorkerState.IDLE)
-        if not self._listener.is_wanted(self._queue):
-            self._listener.advertise(self._queue)
+        self._advertise()
         if self._listener.must_look_again():
             # A transaction that inserted before we advertised may commit without a wake.
             self._look_at, self._pause = min(self._look_at, now + self._pause), self._pause * 2
@@ -298,24 +283,14 @@ class ConcurrentWorker:
             self._guardian.cut_if_stuck()
             self._side_connection.cut_if_stuck(self._settings.stale_heartbeat_s)
         elif wake.reason != "interrupted":
-            self._pause = _FIRST_LOOK_S
+            self._pause = FIRST_LOOK_S
             self._is_empty = self._is_empty_alone = False
 
     # What a claim brought.
 
     def held(self, jobs: Sequence[ClaimedJob], reading: float) -> list[HeldJob]:
         """Jobs that were claimed after this reading of the clock, as they are guarded."""
-        usual, until = self._budget, reading + self._holdings.lease_s
-        return [
-            HeldJob(
-                job,
-                self._context(job),
-                budget_for(job, usual) if job.timeout_s or job.stall_timeout_s else usual,
-                _NEVER,
-                until,
-            )
-            for job in jobs
-        ]
+        return [self._held_job(job, reading) for job in jobs]
 
     def taken(self, claimed: list[HeldJob], *, alone: bool) -> None:
         """The claimed jobs are guarded, and may begin."""
@@ -328,11 +303,9 @@ class ConcurrentWorker:
 
     def _fetches_more(self, now: float, *, at_last: bool = False) -> bool:
         """Whether there is something to claim after all, in an empty queue: what others do not know."""
-        if not self._lifecycle.fetch_more(now, at_last=at_last):
-            return False
-        self._marks.unsure()
-        self.unsure()
-        return True
+        if is_more := super()._fetches_more(now, at_last=at_last):
+            self.unsure()
+        return is_more
 
     def _learn(self, alone: bool) -> None:
         """Whether the queue is empty, and when to look again."""
@@ -343,13 +316,13 @@ class ConcurrentWorker:
         elif self._marks.empty:
             self._is_empty = True
             self._is_empty_alone = alone
-            self._look_at = time.monotonic() + self._settings.poll_s * (0.75 + self._rng.random() / 2)
+            self._look_at = time.monotonic() + self._poll_s()
         else:
             # Short, but it has not looked at everything.
             self._is_empty = self._is_empty_alone = False
 
     def _hand_over(self, claimed: list[HeldJob]) -> None:
-        unknown = self._performer.unknown([held.job for held in claimed])
+        unknown = self._job_runner.unknown([held.job for held in claimed])
         if unknown:
             claimed = [held for held in claimed if not self._puts_aside(held, unknown)]
         self._room.asked(self._exchange.took_s)
@@ -360,22 +333,14 @@ class ConcurrentWorker:
         job = held.job
         if not isinstance(job, ClaimedIngestJob) or job.task_name not in unknown:
             return False
-        held.ending, held.is_ending = self._performer.put_aside(job), True
+        held.ending, held.is_ending = self._job_runner.put_aside(job), True
         self._exchange.unwritten.append(held)
         self._unknown.met(job.task_name, time.monotonic())
         return True
 
-    def _context(self, job: ClaimedJob) -> JobContext:
-        return JobContext(
-            job,
-            family=self._family.title,
-            make_durable=self._make_durable,
-            windows=self._windows,
-        )
-
     # In the threads of the jobs.
 
-    def _make_durable(self, job: ClaimedJob, rules: Rules | None = None, /) -> bool:
+    def _make_durable_beside(self, job: ClaimedJob, rules: Rules | None = None, /) -> bool:
         repository, lease_s = self._guardian.terms.repository, self._holdings.lease_s
 
         def write(connection: psycopg.Connection[Any]) -> None:
@@ -392,23 +357,11 @@ class ConcurrentWorker:
 
     def _perform(self, held: HeldJob) -> None:
         try:
-            performed = self._performed(held)
+            held.ending = self._run_job(held)
         except DATABASE_AWAY as exc:
             self._guardian.damage.leave_if_at_fault(exc)
-            held.ending = self._performer.unperformed(held.job, held.ctx)
+            held.ending = self._job_runner.not_run(held.job, held.ctx)
         except BaseException as exc:
             self._guardian.damage.leave_if_at_fault(exc)
             _log.error("job %d could not be run: %s", held.job.id, type(exc).__name__)
-            held.ending = self._performer.failed(exc, held.job, held.ctx)
-        else:
-            held.ending, held.counts = performed
-
-    def _performed(self, held: HeldJob) -> Performed:
-        if self._left is None:
-            return self._performer.perform(held.job, held.ctx)
-        began = self._left.before(held.job)
-        try:
-            return self._performer.perform(held.job, held.ctx)
-        finally:
-            self._guardian.damage.after_one_of_several()
-            self._left.after(held, began)
+            held.ending = self._job_runner.failed(exc, held.job, held.ctx)

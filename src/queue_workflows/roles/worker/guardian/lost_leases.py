@@ -26,6 +26,11 @@ class LostLeases:
         """The lease of this attempt had lapsed."""
         self._lost.append(job)
 
+    def found_at_end(self, job: ClaimedJob) -> None:
+        """It had lapsed, as the server says that was asked to store the attempt's end."""
+        self.add(job)
+        _log.warning("job %d: attempt %d was over before its end could be stored", job.id, job.attempt)
+
     def clear(self, connection: psycopg.Connection[Any]) -> None:
         """Say that this worker lives: it was taken for dead, and what it held is suspected for that."""
         if not self._lost:

@@ -1,0 +1,92 @@
+"""What the worker of one job and the worker of many have in common: their parts, and each job's way through.
+
+a claimed job ──held()──> a guarded one ──run_job()──> its ending
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from queue_workflows.engine.execution.context import JobContext, MakesDurable
+from queue_workflows.engine.execution.guards import HeldJob, budget_for
+from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+from queue_workflows.roles.worker.common.leftover_processes import Leftovers
+from queue_workflows.roles.worker.common.parts import WorkerParts
+from queue_workflows.roles.worker.common.unknown_tasks import UnknownTasks
+
+# How soon an idle worker looks again while a transaction from before its wait may still commit.
+FIRST_LOOK_S: Final = 0.005
+
+
+class WorkerBase:
+    """The main thread's; what it shares with the guardian is in the guardian."""
+
+    def __init__(
+        self,
+        parts: WorkerParts,
+        *,
+        make_durable: MakesDurable,
+        after_job: Callable[[], None],
+        leftovers: Leftovers | None,
+    ) -> None:
+        """`make_durable` and `after_job` are called in the thread of a job; `leftovers` is none for hooks."""
+        self._parts = parts
+        self._queue = parts.options.queue
+        self._guardian = parts.guardian
+        self._holdings = parts.guardian.holdings
+        self._lifecycle = parts.lifecycle
+        self._listener = parts.listener
+        self._marks = parts.marks
+        self._worker_connection = parts.worker_connection
+        self._job_runner = parts.job_runner
+        self._unknown = UnknownTasks(parts.options.queue)
+        self._family_title = parts.family.title
+        self._make_durable = make_durable
+        self._after_job = after_job
+        self._leftovers = leftovers
+
+    def _held_job(self, job: ClaimedJob, reading: float, started: float = math.inf) -> HeldJob:
+        """A job that was claimed after this reading of the clock, as it is guarded."""
+        parts = self._parts
+        context = JobContext(
+            job,
+            family=self._family_title,
+            make_durable=self._make_durable,
+            windows=parts.windows,
+        )
+        budget = parts.budget
+        if job.timeout_s or job.stall_timeout_s:
+            budget = budget_for(job, budget)
+        return HeldJob(job, context, budget, started, reading + self._holdings.lease_s)
+
+    def _run_job(self, held: HeldJob) -> Ending | None:
+        """Run a job here and now; what to write for it, None if its lease is lost."""
+        if self._leftovers is None:
+            return self._job_runner.run(held)
+        began = self._leftovers.before(held.job)
+        try:
+            return self._job_runner.run(held)
+        finally:
+            self._after_job()
+            self._leftovers.after(held, began)
+
+    def _poll_s(self) -> float:
+        """How long to wait for a wake: workers that began together do not look together."""
+        return self._parts.settings.poll_s * (0.75 + self._parts.rng.random() / 2)
+
+    def _advertise(self) -> bool:
+        """Have writers wake this worker; whether that is new, so that it has to look once more."""
+        if self._listener.is_wanted(self._queue):
+            return False
+        self._listener.advertise(self._queue)
+        return True
+
+    def _fetches_more(self, now: float, *, at_last: bool = False) -> bool:
+        """Whether there is something to claim after all, in an empty queue: what others do not know."""
+        if not self._lifecycle.fetch_more(now, at_last=at_last):
+            return False
+        self._marks.unsure()
+        return True
