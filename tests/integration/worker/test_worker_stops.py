@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import psycopg
 import pytest
@@ -24,6 +25,7 @@ from queue_workflows.host.processes.lease_timer import DeadMan, boottime
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
 from queue_workflows.repositories.workers.control import Control
 from queue_workflows.roles.identity import Identity
+from queue_workflows.roles.worker.claims.terms import ClaimTerms
 from queue_workflows.roles.worker.guardian.guardian import Guardian
 from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState
@@ -57,11 +59,10 @@ def guardian_of(identity: Identity, dsn: str, deadman: DeadMan) -> Guardian:
     return Guardian(
         identity,
         Settings(),
-        repository=IngestJobRepository,
+        ClaimTerms.of(identity, Settings(), IngestJobRepository),
         connect=lambda: psycopg.connect(dsn, autocommit=True),
         deadman=deadman,
-        on_news=lambda: None,
-        absorb=lambda _: None,
+        listener=MagicMock(),
         grace_s=30,
     )
 

@@ -27,7 +27,7 @@ from queue_workflows.engine.outcomes import Cancelled, Stop
 from queue_workflows.errors import LeaseLost, PayloadError
 from queue_workflows.host.directories.workspaces import Workspace, workspace
 from queue_workflows.payload import check_payload
-from queue_workflows.repositories.claims.begins import Rules
+from queue_workflows.repositories.claims.begins import NO_RULES, Rules
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 
 PROGRESS_BYTES: Final = 65_536
@@ -280,7 +280,8 @@ class JobContext(Limited):
     def begin(self, rules: Rules) -> None:
         """Have it in the row that the function begins, where that has to be known, or raise `LeaseLost`."""
         job = self.job
-        if not (job.at_most_once or rules.say_more_than(job)):
+        # Nearly all registrations say nothing of that.
+        if not job.at_most_once and (rules == NO_RULES or not rules.say_more_than(job)):
             return
         if not self._make_durable(job, rules):
             self.stop(Stop.LEASE_LOST)

@@ -29,7 +29,7 @@ from queue_workflows.config import InvokeContext
 from queue_workflows.engine.execution.callable import Work
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.error_capture import captured
-from queue_workflows.engine.execution.invoke_context import invocation, unchanged
+from queue_workflows.engine.execution.invoke_context import invocation
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.outcomes import (
     Abandoned,
@@ -218,7 +218,7 @@ def _outcome_in_thread(  # noqa: PLR0917 - as above
             if value is None and not work.returns_dict:
                 outcome = _NO_RESULT
             else:
-                outcome = _completed(value, unchanged, work, limits)
+                outcome = _completed(value, None, work, limits)
         else:
             with invocation(invoke_context, job, run) as finalize:
                 outcome = _completed(work.call(job, ctx), finalize, work, limits)
@@ -234,7 +234,9 @@ def _outcome_in_thread(  # noqa: PLR0917 - as above
     return outcome if ctx.stopping is None else _heeding_stop(outcome, ctx, redactor)
 
 
-def _completed(value: Any, finalize: Callable[[Any], Any], work: Work, limits: PayloadLimits) -> Completed:
+def _completed(
+    value: Any, finalize: Callable[[Any], Any] | None, work: Work, limits: PayloadLimits
+) -> Completed:
     result = _result_json(value, finalize, work, limits)
     return _NO_RESULT if result is None else Completed(result)
 
@@ -268,14 +270,16 @@ async def _interruptible(body: Awaitable[Any], ctx: JobContext) -> Any:
             is_running = False
 
 
-def _result_json(value: Any, finalize: Callable[[Any], Any], work: Work, limits: PayloadLimits) -> str | None:
+def _result_json(
+    value: Any, finalize: Callable[[Any], Any] | None, work: Work, limits: PayloadLimits
+) -> str | None:
     """The JSON text of what the function returned; a node's is a dict, where None is an empty one."""
     if value is None:
         if work.returns_dict:
             value = {}
     else:
         _check_kind(value, work)
-    final = finalize(value)
+    final = value if finalize is None else finalize(value)
     if final is not value:
         _check_kind(final, work)
     if final is None:

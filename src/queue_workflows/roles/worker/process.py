@@ -33,6 +33,7 @@ from queue_workflows.roles.probes.health import HealthReport, judge
 from queue_workflows.roles.probes.serve import probed
 from queue_workflows.roles.process_exit import bear_mark, leaving_after
 from queue_workflows.roles.schema_check import is_as_shipped
+from queue_workflows.roles.worker.claims.terms import ClaimTerms
 from queue_workflows.roles.worker.common.leftover_processes import end_all
 from queue_workflows.roles.worker.common.lifecycle import WorkerOptions, family_of
 from queue_workflows.roles.worker.common.parts import WorkerParts
@@ -179,19 +180,18 @@ def _work(
         if deadman.reason_off:
             _log.warning("no dead man's timer: %s", deadman.reason_off)
         loop = SharedLoop(at_fault) if is_concurrent else EventLoop()
+        repository = _repository_for(options.queue, identity.host_label)
+        affinity = None if models is None else _affinity_of(models, settings, options)
         guardian = Guardian(
             identity,
             settings,
-            repository=_repository_for(options.queue, identity.host_label),
+            ClaimTerms.of(identity, settings, repository, models, affinity),
             connect=lambda: database.connect(autocommit=True, hot=True),
             deadman=deadman,
-            on_news=listener.interrupt,
-            # Where there are many, the main thread is never at a job, and takes back what it advertised.
-            absorb=lambda is_lasting: listener.absorb(withdraw=lambda: not is_concurrent and is_lasting()),
+            listener=listener,
+            withdraws=not is_concurrent,
             grace_s=settings.grace_s if options.grace_s is None else options.grace_s,
             launcher_pid=launcher_pid,
-            models=models,
-            affinity=None if models is None else _affinity_of(models, settings, options),
             is_barred=_bar_of(loop, identity),
         )
         guardians.append(guardian)

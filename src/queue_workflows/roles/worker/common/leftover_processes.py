@@ -68,7 +68,8 @@ class Leftovers:
     def after(self, held: HeldJob, began: float) -> None:
         """End what came with a job that owns something or was told to stop."""
         owns = owns_something(held.job)
-        if held.ctx.stopping is None and not owns and not self._locks.has_of((held.job.fence,)):
+        holds = owns or (self._locks.held and self._locks.has_of((held.job.fence,)))
+        if held.ctx.stopping is None and not holds:
             return
         # Its function has ended: what follows is none of its time.
         held.is_ending = True

@@ -32,33 +32,32 @@ from queue_workflows import clock as time
 from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.db.connections.failures import DATABASE_FAILED
 from queue_workflows.db.connections.kept_line import Line
+from queue_workflows.db.listen.listener import Listener
 from queue_workflows.engine.execution.guards import HeldJob, next_verdict_at
 from queue_workflows.engine.limits.lane_upkeep import LaneWalk
 from queue_workflows.engine.outcomes import Stop
 from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ExitCode, QwfError
-from queue_workflows.gpu.affinity import Affinity
-from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.host.processes.harden import LEFT_ALONE, RETIRE
-from queue_workflows.host.processes.lease_timer import DeadMan, boottime
+from queue_workflows.host.processes.lease_timer import DeadMan
 from queue_workflows.host.processes.tree_by_mark import die_with_parent
-from queue_workflows.repositories.claims.repository import ClaimableRepository
 from queue_workflows.repositories.workers.control import Control
 from queue_workflows.roles.identity import Identity
 from queue_workflows.roles.probes.health import Pulse
 from queue_workflows.roles.process_exit import die_of, end_children, execute_anew
 from queue_workflows.roles.process_exit import leave as leave_process
-from queue_workflows.roles.worker.claims.session import ClaimSession
 from queue_workflows.roles.worker.claims.terms import ClaimTerms
 from queue_workflows.roles.worker.guardian.claim_mutex import FairMutex
 from queue_workflows.roles.worker.guardian.heartbeat import Telling
 from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
+from queue_workflows.roles.worker.guardian.lease_watch import LeaseWatch
 from queue_workflows.roles.worker.guardian.lost_leases import LostLeases
 from queue_workflows.roles.worker.guardian.outage import OutageWatch
 from queue_workflows.roles.worker.guardian.process_damage import ProcessDamage
+from queue_workflows.roles.worker.guardian.process_end import FLUSH_S, ProcessEnd
 from queue_workflows.roles.worker.guardian.stop_requests import StopRequests
 from queue_workflows.roles.worker.guardian.stop_signals import StopSignals
-from queue_workflows.roles.worker.guardian.verdicts import FLUSH_S, MAIN_PATIENCE_S, Judge
+from queue_workflows.roles.worker.guardian.verdicts import Judge
 from queue_workflows.settings import Settings
 from queue_workflows.states import DesiredState, WorkerState
 from queue_workflows.telemetry.provider import flush
@@ -69,8 +68,6 @@ _WATCH_EVERY_S: Final = 1.0
 _LONGEST_ROUND_S: Final = 1.0
 _SHORTEST_ROUND_S: Final = 0.005
 _ABSORB_AGAIN_S: Final = 0.02
-# A job that began so lately need not be watched yet: the next watch, within two seconds, hears of a cancel.
-_WATCHED_AFTER_S: Final = 0.25
 # So many workers sweep each second, each; more of them take turns, and how long one's turn may take to come.
 _SWEEPERS: Final = 4
 _SWEEPS_AFTER_S: Final = 1.0
@@ -105,57 +102,60 @@ class Guardian:
         self,
         identity: Identity,
         settings: Settings,
+        terms: ClaimTerms,
         *,
-        repository: type[ClaimableRepository[Any, Any]],
         connect: Callable[[], psycopg.Connection[Any]],
         deadman: DeadMan,
-        on_news: Callable[[], None],
-        absorb: Callable[[Callable[[], bool]], bool],
+        listener: Listener,
         grace_s: float,
         launcher_pid: int | None = None,
+        withdraws: bool = True,
         is_barred: Callable[[HeldJob], bool] | None = None,
-        models: ModelCache | None = None,
-        affinity: Affinity | None = None,
     ) -> None:
-        """`on_news` is called, from this thread, when the main loop should look at `wish` and `stopping`.
+        """The main thread waits at `listener`: it is woken there, and has its notifications read meanwhile.
 
-        `absorb` is called each second, and again soon while it says that there was something: notifications
-        to the worker have to be read meanwhile. It is given a function that tells whether the main thread
-        is at a job for longer.
+        The guardian `withdraws` what the main thread advertised while that is at a job for longer; where
+        threads run the jobs, it never is.
 
         `is_barred` is given where jobs share the process: it says whether one is kept from going on by
         another, and one that overruns is asked to stop before the others are given back for it.
         """
         self.identity = identity
         self.settings = settings
-        self.terms = ClaimTerms.of(identity, settings, repository, models, affinity)
-        self.holdings = HeldJobs(deadman, self.terms.lease_s)
+        self.terms = terms
+        self.holdings = HeldJobs(deadman, terms.lease_s)
         self.claiming = FairMutex()
         self.is_claiming = False
         self.stopping: int | None = None
         self.wish: Control | None = None
         self.jobs_done = 0
         self.main_at = self._round_at = self._database_at = time.monotonic()
-        self._repository = repository
         self._line = Line(connect)
         self._deadman = deadman
-        self._on_news = on_news
-        self._absorb = absorb
+        self._listener = listener
+        self._withdraws = withdraws
         self._grace_s = grace_s
         self._launcher_pid = launcher_pid
-        self._judge = Judge(self, is_barred)
         self.outage = OutageWatch(self.holdings, deadman, self.terms.kept)
         self.outage.cuts(self._line.cut_if_stuck)
-        self._renew_s = settings.renew_for(identity.queue)
-        self._round_s = min(_LONGEST_ROUND_S, self._renew_s / 2)
+        self._round_s = min(_LONGEST_ROUND_S, settings.renew_for(identity.queue) / 2)
         self._rng = random.Random()  # noqa: S311
-        self._telling = Telling(identity, settings, self.holdings, models)
+        self._telling = Telling(identity, settings, self.holdings, terms.models)
         self._connected_at = 0.0
         self._was_away = False
         # What may die of its first job leaves sweeping to those that live.
         self._due = _Due(sweep=time.monotonic() + _SWEEPS_AFTER_S if identity.part else 0.0)
         self._lanes = LaneWalk()
         self.lost = LostLeases(self.holdings)
+        self._leases = LeaseWatch(
+            identity,
+            settings,
+            terms,
+            connected=self.connected,
+            holdings=self.holdings,
+            claiming=self.claiming,
+            lost=self.lost,
+        )
         self._closing = False
         self.stops = StopRequests(
             self.holdings,
@@ -164,6 +164,14 @@ class Guardian:
             has_hooks=identity.queue == HOOKS_QUEUE,
             launcher_pid=launcher_pid,
         )
+        self._judge = Judge(
+            self.holdings,
+            self.stops,
+            models=terms.models,
+            load_timeout_s=settings.model_load_timeout_s,
+            is_barred=is_barred,
+        )
+        self._process_end = ProcessEnd(self, self._judge)
         self.stop_signals = StopSignals(self._stop_is_asked)
         self.damage = ProcessDamage(self.stop_signals, self.holdings)
         self._thread = threading.Thread(target=self._run, name="qwf-guardian", daemon=True)
@@ -264,7 +272,7 @@ class Guardian:
         """Note a stop in the main thread: an idle worker stops also if the guardian waits for an answer."""
         if self.stopping is None:
             self.stopping = number
-        self._on_news()
+        self._listener.interrupt()
 
     # The thread.
 
@@ -302,17 +310,18 @@ class Guardian:
             self.stopping = number if self.stopping in (None, RETIRE) else self.stopping
             self.stops.hear(number)
         self.doing(WorkerState.STOPPING)
-        self._on_news()
+        self._listener.interrupt()
 
     def _round(self) -> None:
         self.damage.leave_if_closed()
         self._round_at = now = time.monotonic()
-        self._judge.judge(now)
+        for ruling in self._judge.rulings(now, is_stopping=self.stopping is not None):
+            self._process_end.carry_out(ruling, now)
         if now + _TOGETHER_S >= self._due.absorb:
             self._due.absorb = now + _WATCH_EVERY_S
             self.terms.locks.follow()
             with suppress(QwfError):
-                if self._absorb(lambda: self._telling.lasting_job(now) is not None):
+                if self._listener.absorb(withdraw=lambda: self._withdraws and self._is_at_a_job(now)):
                     self._due.absorb = now + _ABSORB_AGAIN_S
         self._deadman.recheck()
         if not self._line.is_up and now < self._due.connect:
@@ -324,8 +333,11 @@ class Guardian:
         except DATABASE_FAILED as exc:
             self._lost_touch(exc)
 
+    def _is_at_a_job(self, now: float) -> bool:
+        return self._telling.lasting_job(now) is not None
+
     def _see_to_duties(self, now: float) -> None:
-        self._renew()
+        self._leases.renew()
         self.write_progress(now)
         soon = now + _TOGETHER_S
         if soon >= self._due.watch:
@@ -356,48 +368,10 @@ class Guardian:
 
     # The duties, each of which may find the database gone.
 
-    def _renew(self) -> None:
-        reading = boottime()
-        due = self.holdings.due(reading, self._renew_s)
-        if not due:
-            return
-        alive = ClaimSession(self.terms, self.connected()).renew(due)
-        self.holdings.renewed([held for held in due if held.job.id in alive], reading)
-        for held in due:
-            if alive.get(held.job.id) is not None:
-                self._cancel(held)
-        self._disown([held for held in due if held.job.id not in alive])
-
     def _watch(self, now: float) -> None:
         self._due.watch = now + _WATCH_EVERY_S
-        lasts = now - _WATCHED_AFTER_S
-        held = {one.job.id: one for one in self.holdings.all() if one.started <= lasts}
-        seen = self._repository(self.connected()).watch(
-            [one.job.fence for one in held.values()],
-            host_label=self.identity.host_label,
-            queue=self.identity.queue,
-        )
-        for job_id in seen.cancelled & held.keys():
-            self._cancel(held[job_id])
-        self._disown([held[job_id] for job_id in seen.lost & held.keys()])
+        seen = self._leases.look(now)
         self._heed(seen.control, seen.control_version)
-
-    def _cancel(self, held: HeldJob) -> None:
-        if held.ctx.stopping is None or held.ctx.stopping < Stop.CANCEL:
-            _log.info("job %d was cancelled", held.job.id)
-            held.tell(Stop.CANCEL, "", time.monotonic() + self.settings.cancel_grace_s)
-
-    def _disown(self, lost: list[HeldJob]) -> None:
-        """A fence that does not hold: unless the main thread has just ended the job, its lease is lost."""
-        if not lost or not self.claiming.acquire(timeout=MAIN_PATIENCE_S):
-            return
-        try:
-            for held in lost:
-                if self.holdings.holds(held.job) and not held.is_ending:
-                    self.lost.add(held.job)
-                    held.tell(Stop.LEASE_LOST, "", time.monotonic())
-        finally:
-            self.claiming.release()
 
     def _heed(self, control: Control | None, version: int) -> None:
         if version != self._telling.control_version:
@@ -414,7 +388,7 @@ class Guardian:
             _log.info("operator: %s (%s)", control.desired, control.reason or control.actor)
             if control.desired is DesiredState.OFF:
                 self.release_all(f"switched off by {control.actor}", time.monotonic() + _OFF_GRACE_S)
-        self._on_news()
+        self._listener.interrupt()
 
     def _sweep(self, now: float) -> None:
         # Not from `now`, which was read before this round connected.
@@ -430,7 +404,7 @@ class Guardian:
             text = one.ctx.take_progress(now=now, final=final)
             if text is not None:
                 # A lost lease is for the watch to find out, which knows whether the job has just ended.
-                self._repository(self.connected()).beat_many([(one.job.fence, text)])
+                self.terms.repository(self.connected()).beat_many([(one.job.fence, text)])
 
     # The end.
 
