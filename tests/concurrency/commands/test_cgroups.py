@@ -17,7 +17,7 @@ from support.processes.programs import Running, gone, linux_only, program
 from support.processes.workers import until
 
 from queue_workflows.host.commands import cgroups
-from queue_workflows.host.commands.cgroups import Cages
+from queue_workflows.host.commands.cgroups import SpawnerCgroup
 from queue_workflows.host.commands.client import Spawner
 
 pytestmark = linux_only
@@ -40,7 +40,7 @@ def home() -> Iterator[str]:
             os.rmdir(own)
         pytest.skip(f"there can be no cgroup of our own: {wrong.strerror}")
     try:
-        opened = Cages.open()
+        opened = SpawnerCgroup.open()
         if opened is None:
             pytest.skip("there can be no cgroups below one of our own")
         opened.close()
@@ -120,9 +120,9 @@ def test_the_cgroup_of_one_that_lives_is_left_alone(home: str, tmp_path: Path) -
 
 def test_without_the_right_to_make_cgroups_there_are_none(tmp_path: Path) -> None:
     """And nobody is bothered with that."""
-    assert Cages.open(str(tmp_path / "nowhere")) is None
+    assert SpawnerCgroup.open(str(tmp_path / "nowhere")) is None
     plain = tmp_path / "plain"
     plain.mkdir()
-    assert Cages.open(str(plain)) is None
+    assert SpawnerCgroup.open(str(plain)) is None
     assert list(plain.iterdir()) == []
     assert sys.platform.startswith("linux")

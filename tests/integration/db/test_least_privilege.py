@@ -405,7 +405,7 @@ def test_a_worker_opens_windows(roles):
         with jobs.ctx().limit("host:example.org", "resolver", max=2):
             assert [key for key, _ in jobs.taken()] == ["host:example.org", "resolver"]
         assert jobs.taken() == []
-        jobs.windows.errands.close()
+        jobs.windows.calls.close()
 
 
 def test_an_orchestrator_operates(roles):

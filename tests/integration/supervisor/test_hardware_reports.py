@@ -19,7 +19,7 @@ from support.rows.jobs import Jobs
 from queue_workflows.repositories import HeartbeatRepository
 from queue_workflows.repositories.workers.hardware import HardwareRepository
 from queue_workflows.repositories.workers.quarantine import QuarantineRepository
-from queue_workflows.roles.supervisor.hardware_reports import HardwareDesk
+from queue_workflows.roles.supervisor.hardware_reports import HardwareReports
 from queue_workflows.telemetry.cgroup import Share
 from queue_workflows.telemetry.hw.device import Device
 from queue_workflows.telemetry.hw.machine import Machine
@@ -35,13 +35,13 @@ def clean(conn: psycopg.Connection) -> psycopg.Connection:
     return conn
 
 
-def desk() -> HardwareDesk:
-    return HardwareDesk("h1", "gpu", every_s=5.0, wall=lambda: 7.0)
+def reports() -> HardwareReports:
+    return HardwareReports("h1", "gpu", every_s=5.0, wall=lambda: 7.0)
 
 
 def test_a_quarantine_is_written_kept_fresh_and_ends_when_somebody_deletes_it(clean) -> None:
     """The next supervisor of the host knows it from its first round on."""
-    first = desk()
+    first = reports()
     first.quarantine("GPU-0a", "full", CARD.plain())
     assert first.is_quarantined("GPU-0a")
     first.run(clean)
@@ -55,7 +55,7 @@ def test_a_quarantine_is_written_kept_fresh_and_ends_when_somebody_deletes_it(cl
     assert row.load["device"] == "GPU-0a"
     clean.execute("UPDATE worker_heartbeats SET last_seen = now() - interval '1 h'")
 
-    second = desk()
+    second = reports()
     assert (second.is_open, second.is_quarantined("GPU-0a")) == (False, False)
     second.run(clean)
     assert (second.is_open, second.is_quarantined("GPU-0a")) == (True, True)
@@ -70,7 +70,7 @@ def test_a_quarantine_is_written_kept_fresh_and_ends_when_somebody_deletes_it(cl
 
 def test_a_quarantine_is_written_no_oftener_than_a_beat(clean) -> None:
     """Though it is asked for each second, as its end is heard of that way."""
-    ours = desk()
+    ours = reports()
     ours.quarantine("GPU-0a", "full", CARD.plain())
     for _ in range(3):
         ours.run(clean)
@@ -93,7 +93,7 @@ def test_other_hosts_and_queues_are_not_ours(clean) -> None:
     rows = QuarantineRepository(clean)
     rows.put("h2", "gpu", "GPU-0a", reason="full", pid=7, told={})
     rows.put("h1", "other", "GPU-0a", reason="full", pid=7, told={})
-    ours = desk()
+    ours = reports()
     ours.run(clean)
     assert not ours.is_quarantined("GPU-0a")
 
@@ -101,7 +101,7 @@ def test_other_hosts_and_queues_are_not_ours(clean) -> None:
 def test_a_reading_is_stored_with_what_the_containers_leave(clean) -> None:
     """The rest is the machine's less ours; the message says the same."""
     clean.execute("LISTEN hw_metrics")
-    ours = desk()
+    ours = reports()
     ours.publish(READING)
     ours.run(clean)
     ours.run(clean)
@@ -122,7 +122,7 @@ def test_of_several_supervisors_the_one_with_the_devices_is_heard(clean) -> None
         (stored,) = HardwareRepository(clean).readings()
         return stored.reading["supervisor"]["devices"], len(stored.reading["devices"])
 
-    giving, seeing, blind, again = desk(), desk(), desk(), desk()
+    giving, seeing, blind, again = reports(), reports(), reports(), reports()
     giving.devices = again.devices = 1
     nothing = replace(READING, devices=Devices((), {}))
     clean.execute("LISTEN hw_metrics")
@@ -148,7 +148,7 @@ def test_of_several_supervisors_the_one_with_the_devices_is_heard(clean) -> None
 
 def test_a_database_that_takes_no_readings_is_no_reason_to_do_without_the_rest(clean, caplog) -> None:
     """As one that is not migrated yet: said once, tried again later; quarantines go on."""
-    ours = desk()
+    ours = reports()
     clean.execute("ALTER TABLE host_hardware RENAME TO elsewhere")
     try:
         for _ in range(2):

@@ -284,7 +284,7 @@ def test_a_worker_that_the_operator_switched_off_comes_back_when_it_is_on(qwf_ds
     control.set(HOST, "fetch", "off", actor="ann")
     with over_stand_ins(qwf_dsn, "fetch --act exit:77", "load") as supervisor:
         supervisor.until("fetch/1: pid .* ended with 77 .*; starts when it is switched on")
-        # Two rounds of the bookkeeper, each marked by a worker that it had to bury.
+        # Two rounds of the thread that asks the database, each marked by a worker whose death it had to tell.
         for _ in range(2):
             kill(supervisor.until(READY)[2])
         supervisor.until(READY)
@@ -389,7 +389,7 @@ def test_restarts_gather_nothing(qwf_dsn, connection):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_supervisor_whose_bookkeeper_died_stops_its_workers_and_fails(caplog):
+def test_a_supervisor_whose_database_thread_died_stops_its_workers_and_fails(caplog):
     """It could go on for ever, and take nothing back from anybody who died."""
 
     def unforeseen() -> psycopg.Connection:
@@ -397,12 +397,12 @@ def test_a_supervisor_whose_bookkeeper_died_stops_its_workers_and_fails(caplog):
 
     settings = Settings(host_label=HOST, grace_s=300)
     with Waiter() as waiter:
-        bookkeeper = DatabaseThread(unforeseen, host_label=HOST, max_crashes=3, tell=waiter.ring)
+        database_thread = DatabaseThread(unforeseen, host_label=HOST, max_crashes=3, tell=waiter.ring)
         supervisor = Supervisor(
             [WorkerSpec("fetch")],
             command_for=lambda _: ["sleep", "3600"],
             settings=settings,
-            bookkeeper=bookkeeper,
+            database_thread=database_thread,
             waiter=waiter,
             halt=Halt(waiter.ring),
             spares=Spares((), lambda _: [], waiter),

@@ -58,10 +58,10 @@ def test_nor_when_its_worker_is_dead(floor: Floor, proxy: StatementProxy, moment
 
 def bury(dsn: str, worker_id: str) -> None:
     """What a supervisor does for a worker that was killed."""
-    bookkeeper = DatabaseThread(
+    database_thread = DatabaseThread(
         lambda: psycopg.connect(dsn, autocommit=True), host_label="here", max_crashes=3, tell=lambda: None
     )
-    bookkeeper.start()
-    bookkeeper.bury(DeadWorker(worker_id, time.monotonic(), 30.0, crashed=True))
-    bookkeeper.close(within_s=60)
-    assert not bookkeeper.is_alive()
+    database_thread.start()
+    database_thread.bury(DeadWorker(worker_id, time.monotonic(), 30.0, crashed=True))
+    database_thread.close(within_s=60)
+    assert not database_thread.is_alive()

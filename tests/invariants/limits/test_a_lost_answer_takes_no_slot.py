@@ -28,7 +28,7 @@ def jobs(qwf_dsn: str) -> Iterator[LimitedJobs]:
         )
         made.windows = Windows(DatabaseCalls(aside.ask), made.kept, made.windows.locks, lease_s=600)
         yield made
-        made.windows.errands.close()
+        made.windows.calls.close()
         aside.close()
 
 

@@ -37,8 +37,8 @@ class Windowed:
         self.guardian = ClaimSession(worker.terms, jobs.connection)
         self.told: Told = []
         self._connection = jobs.connection
-        errands = DatabaseCalls(lambda job, question: question(worker.connection))
-        self.windows = Windows(errands, worker.terms.kept, worker.terms.locks, lease_s=60)
+        calls = DatabaseCalls(lambda job, question: question(worker.connection))
+        self.windows = Windows(calls, worker.terms.kept, worker.terms.locks, lease_s=60)
 
     def ctx(self) -> JobContext:
         """That of another job."""

@@ -65,4 +65,4 @@ def limited_jobs(dsn: str, lock_dir: Path | None = None) -> Iterator[LimitedJobs
         try:
             yield made
         finally:
-            made.windows.errands.close()
+            made.windows.calls.close()

@@ -12,7 +12,7 @@ import pytest
 from queue_workflows.gpu.release import Bounds, Sight
 from queue_workflows.host.locks.flock import try_lock
 from queue_workflows.roles.supervisor.gpu_placement import Placement
-from queue_workflows.roles.supervisor.hardware_reports import HardwareDesk
+from queue_workflows.roles.supervisor.hardware_reports import HardwareReports
 from queue_workflows.roles.supervisor.slots import EachDevice, Slot, WorkerSpec
 from queue_workflows.telemetry.hw.device import Device
 from queue_workflows.telemetry.hw.machine import Machine
@@ -41,11 +41,11 @@ class Bench:
     def __init__(self, lock_dir: Path, devices: list[Device] = CARDS) -> None:
         self.at = 0.0
         self.looking = Looking()
-        self.desk = HardwareDesk("h1", "gpu", every_s=5.0)
+        self.reports = HardwareReports("h1", "gpu", every_s=5.0)
         each = EachDevice(WorkerSpec("gpu"), tuple(devices))
         self.placement = Placement(
             each,
-            self.desk,
+            self.reports,
             self.looking,  # type: ignore[arg-type]
             lock_dir=lock_dir,
             bounds=Bounds(30.0, 256),
@@ -65,7 +65,7 @@ class Bench:
 
     def opened(self) -> list[str]:
         """The quarantines are known, and both cards have been seen."""
-        self.desk.is_open = True
+        self.reports.is_open = True
         self.looking.sees(0.5, *CARDS)
         return self.tend(1.0)
 
@@ -88,7 +88,7 @@ def test_nothing_starts_before_the_quarantines_are_known_and_the_device_was_seen
     """A database that is away at the start keeps everybody from the cards; nobody could work anyway."""
     bench.looking.sees(0.5, *CARDS)
     assert bench.tend(1.0) == []
-    bench.desk.is_open = True
+    bench.reports.is_open = True
     bench.looking.sight = Sight()
     assert bench.tend(2.0) == []
     bench.looking.sees(2.5, CARDS[1])
@@ -103,7 +103,7 @@ def test_a_device_that_is_given_away_is_not_given_again(bench: Bench) -> None:
     environ = bench.start(bench.slots[0], "w1")
     assert environ == {"A": "b", "CUDA_VISIBLE_DEVICES": "GPU-0a", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert bench.tend(2.0) == ["gpu/nvidia1"]
-    assert bench.desk.occupants == {"GPU-0a": "w1"}
+    assert bench.reports.occupants == {"GPU-0a": "w1"}
     assert not bench.looking.is_hurried
     bench.placement.vacated(bench.slots[0])
     assert bench.tend(3.0) == ["gpu/nvidia1"]
@@ -111,7 +111,7 @@ def test_a_device_that_is_given_away_is_not_given_again(bench: Bench) -> None:
     bench.looking.sees(3.5, *CARDS)
     assert bench.tend(4.0) == ["gpu/nvidia0", "gpu/nvidia1"]
     assert not bench.looking.is_hurried
-    assert bench.desk.occupants == {}
+    assert bench.reports.occupants == {}
 
 
 def test_what_workers_leave_behind_adds_up(bench: Bench) -> None:
@@ -126,7 +126,7 @@ def test_what_workers_leave_behind_adds_up(bench: Bench) -> None:
     bench.placement.vacated(bench.slots[0])
     bench.looking.sees(61.0, replace(CARDS[0], memory_used_mb=300))
     assert bench.tend(62.0) == []
-    assert bench.desk.is_quarantined("GPU-0a")
+    assert bench.reports.is_quarantined("GPU-0a")
 
 
 def test_a_look_that_did_not_tell_the_memory_takes_away_no_figure(bench: Bench) -> None:
@@ -144,14 +144,14 @@ def test_a_look_that_did_not_tell_the_memory_takes_away_no_figure(bench: Bench) 
     bench.placement.vacated(bench.slots[0])
     bench.looking.sees(61.0, replace(CARDS[0], memory_used_mb=900))
     assert bench.tend(62.0) == []
-    assert bench.desk.is_quarantined("GPU-0a")
+    assert bench.reports.is_quarantined("GPU-0a")
 
 
 def test_a_process_that_cannot_be_ended_keeps_a_device_that_tells_no_memory(tmp_path: Path) -> None:
     """The end of the tree is all the proof that there could be; where the memory is told, that decides."""
     silent = [replace(CARDS[0], memory_used_mb=None), CARDS[1]]
     bench = Bench(tmp_path, silent)
-    bench.desk.is_open = True
+    bench.reports.is_open = True
     bench.looking.sees(0.5, *silent)
     assert bench.tend(1.0) == ["gpu/nvidia0", "gpu/nvidia1"]
     for slot in bench.slots:
@@ -159,7 +159,7 @@ def test_a_process_that_cannot_be_ended_keeps_a_device_that_tells_no_memory(tmp_
         bench.placement.vacated(slot, [4711])
     bench.looking.sees(2.0, *silent)
     assert bench.tend(3.0) == ["gpu/nvidia1"]
-    assert bench.desk.is_quarantined("GPU-0a")
+    assert bench.reports.is_quarantined("GPU-0a")
     bench.close()
 
 
@@ -174,8 +174,8 @@ def test_a_device_that_is_gone_waits_and_one_that_is_gone_with_its_worker_is_qua
     bench.placement.vacated(bench.slots[0])
     bench.looking.sees(33.5)
     assert bench.tend(34.0) == []
-    assert bench.desk.is_quarantined("GPU-0a")
-    assert not bench.desk.is_quarantined("GPU-1a")
+    assert bench.reports.is_quarantined("GPU-0a")
+    assert not bench.reports.is_quarantined("GPU-1a")
     bench.looking.sees(35.0, *CARDS)
     assert bench.tend(36.0) == ["gpu/nvidia1"]
 
@@ -200,7 +200,7 @@ def test_a_device_under_another_name_is_not_given_to_a_second_worker(
     """A tool that fails once leaves a number of it; when it is named again all is as before."""
     card = Device("amd", 0, name, memory_used_mb=3)
     bench = Bench(tmp_path, [card])
-    bench.desk.is_open = True
+    bench.reports.is_open = True
     bench.looking.sees(0.5, card)
     assert bench.tend(1.0) == ["gpu/amd0"]
     bench.start(bench.slots[0], "w1")
@@ -269,12 +269,12 @@ def test_who_is_told_by_the_file_must_be_proved_to_be_gone(tmp_path: Path, bench
     bench.close()
     (tmp_path / "device-GPU-1a.lock").write_text("words")
     following = Bench(tmp_path)
-    following.desk.is_open = True
+    following.reports.is_open = True
     following.looking.sees(0.5, replace(CARDS[0], memory_used_mb=30_000), CARDS[1])
     assert following.tend(1.0) == ["gpu/nvidia1"]
     following.looking.sees(32.0, replace(CARDS[0], memory_used_mb=30_000), CARDS[1])
     assert following.tend(33.0) == ["gpu/nvidia1"]
-    assert following.desk.is_quarantined("GPU-0a")
+    assert following.reports.is_quarantined("GPU-0a")
     following.close()
 
 
@@ -316,6 +316,6 @@ def test_a_reading_names_who_has_a_device(bench: Bench) -> None:
     bench.start(bench.slots[1], "w2")
     bench.tend(2.0)
     machine = Machine(None, 1, None, 1, 1)
-    bench.desk.publish(Reading(machine, Devices(tuple(CARDS), {}), None))
-    assert bench.desk._reading is not None
-    assert [one.get("worker") for one in bench.desk._reading["devices"]] == [None, "w2"]
+    bench.reports.publish(Reading(machine, Devices(tuple(CARDS), {}), None))
+    assert bench.reports._reading is not None
+    assert [one.get("worker") for one in bench.reports._reading["devices"]] == [None, "w2"]

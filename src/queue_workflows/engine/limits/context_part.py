@@ -71,9 +71,9 @@ class Limited(ABC):
         """
         refuse_in_event_loop("ctx.rate", "await ctx.rate_async(…)")
         wished = wish(key, cost, per_s=per_s, burst=burst, max_wait_s=max_wait_s)
-        errands = self._reach().errands
-        taken = errands.run(self, taking(wished), Awaited(Wait.RATE, (key,)))
-        return Grant(wished, taken, self, errands)
+        calls = self._reach().calls
+        taken = calls.run(self, taking(wished), Awaited(Wait.RATE, (key,)))
+        return Grant(wished, taken, self, calls)
 
     async def rate_async(
         self,
@@ -86,22 +86,22 @@ class Limited(ABC):
     ) -> Grant:
         """`rate` for async code."""
         wished = wish(key, cost, per_s=per_s, burst=burst, max_wait_s=max_wait_s)
-        errands = self._reach().errands
-        taken = await errands.run_async(self, taking(wished), Awaited(Wait.RATE, (key,)))
-        return Grant(wished, taken, self, errands)
+        calls = self._reach().calls
+        taken = await calls.run_async(self, taking(wished), Awaited(Wait.RATE, (key,)))
+        return Grant(wished, taken, self, calls)
 
     def penalize(
         self, key: str, seconds: float, *, per_s: float | None = None, burst: float | None = None
     ) -> None:
         """Let no job, not even a waiting one, take from a key's bucket for so long, as its server asked."""
         refuse_in_event_loop("ctx.penalize", "await ctx.penalize_async(…)")
-        self._reach().errands.run(self, self._penalizing(key, seconds, per_s, burst))
+        self._reach().calls.run(self, self._penalizing(key, seconds, per_s, burst))
 
     async def penalize_async(
         self, key: str, seconds: float, *, per_s: float | None = None, burst: float | None = None
     ) -> None:
         """`penalize` for async code."""
-        await self._reach().errands.run_async(self, self._penalizing(key, seconds, per_s, burst))
+        await self._reach().calls.run_async(self, self._penalizing(key, seconds, per_s, burst))
 
     def limit(self, *keys: str, max: int | None = None, max_wait_s: float = MAX_WAIT_S) -> Window:  # noqa: A002
         """A window: `with` or `async with` it, and inside hold a slot of each key; a key has only so many.
@@ -122,7 +122,7 @@ class Limited(ABC):
         reach = self._reach()
         return Locked(
             self,
-            reach.errands,
+            reach.calls,
             reach.locks,
             checks.text("name", name),
             max_wait_s=max_wait_s,

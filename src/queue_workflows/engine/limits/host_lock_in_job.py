@@ -43,7 +43,7 @@ class Locked:
     def __init__(
         self,
         waiter: Waiter,
-        errands: DatabaseCalls,
+        calls: DatabaseCalls,
         locks: KeptLocks,
         name: str,
         *,
@@ -51,7 +51,7 @@ class Locked:
         clock: Callable[[], float],
     ) -> None:
         self._waiter = waiter
-        self._errands = errands
+        self._calls = calls
         self._locks = locks
         self._name = name
         self._max_wait_s = max_wait_s
@@ -63,7 +63,7 @@ class Locked:
         refuse_in_event_loop("with ctx.host_lock", "async with ctx.host_lock(…)")
         self._begin()
         if not self._is_had:
-            self._lock = self._errands.run(self._waiter, self._taking(), self._awaited)
+            self._lock = self._calls.run(self._waiter, self._taking(), self._awaited)
         self._token = _AROUND.set((*_AROUND.get(), self._name))
         return self
 
@@ -72,12 +72,12 @@ class Locked:
     ) -> None:
         if self._end():
             with suppress(Exception):
-                self._errands.run(self._waiter, self._telling())
+                self._calls.run(self._waiter, self._telling())
 
     async def __aenter__(self) -> Self:
         self._begin()
         if not self._is_had:
-            self._lock = await self._errands.run_async(self._waiter, self._taking(), self._awaited)
+            self._lock = await self._calls.run_async(self._waiter, self._taking(), self._awaited)
         self._token = _AROUND.set((*_AROUND.get(), self._name))
         return self
 
@@ -86,7 +86,7 @@ class Locked:
     ) -> None:
         if self._end():
             with suppress(Exception):
-                await self._errands.run_async(self._waiter, self._telling())
+                await self._calls.run_async(self._waiter, self._telling())
 
     @property
     def _awaited(self) -> Awaited:

@@ -103,22 +103,22 @@ def penalizing(key: str, seconds: float, rule: Rule | None) -> Procedure[None]:
 class Grant:
     """What `ctx.rate` took, to give back what was not used after all."""
 
-    def __init__(self, wished: Wish, taken: Taken, waiter: Waiter, errands: DatabaseCalls) -> None:
+    def __init__(self, wished: Wish, taken: Taken, waiter: Waiter, calls: DatabaseCalls) -> None:
         self.key = wished.key
         self.cost = wished.cost
         self._epoch = taken.epoch
         self._waiter = waiter
-        self._errands = errands
+        self._calls = calls
         self._lock = threading.Lock()
 
     def refund(self, tokens: float | None = None) -> None:
         """Give some of it back, or all: the request was not made. Never more than was taken."""
         refuse_in_event_loop("refund", "await grant.refund_async(…)")
-        self._errands.run(self._waiter, self._refunding(tokens))
+        self._calls.run(self._waiter, self._refunding(tokens))
 
     async def refund_async(self, tokens: float | None = None) -> None:
         """`refund` for async code."""
-        await self._errands.run_async(self._waiter, self._refunding(tokens))
+        await self._calls.run_async(self._waiter, self._refunding(tokens))
 
     def _refunding(self, tokens: float | None) -> Procedure[None]:
         with self._lock:

@@ -64,14 +64,14 @@ class Windows:
 
     def __init__(
         self,
-        errands: DatabaseCalls,
+        calls: DatabaseCalls,
         kept: KeptSlots,
         locks: KeptLocks,
         *,
         lease_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.errands = errands
+        self.calls = calls
         self.kept = kept
         self.locks = locks
         self.lease_s = lease_s
@@ -222,9 +222,7 @@ class Window:
         refuse_in_event_loop("with ctx.limit", "async with ctx.limit(…)")
         self._check()
         procedure = self._windows.opening(self._waiter, self._wants, self._max_wait_s)
-        self._entered(
-            self._windows.errands.run(self._waiter, procedure, self._awaited) if self._wants else ()
-        )
+        self._entered(self._windows.calls.run(self._waiter, procedure, self._awaited) if self._wants else ())
         return self
 
     def __exit__(
@@ -232,7 +230,7 @@ class Window:
     ) -> None:
         procedure = self._left()
         try:
-            self._windows.errands.run(self._waiter, procedure)
+            self._windows.calls.run(self._waiter, procedure)
         except Exception:
             # What went wrong inside tells more than that it could not be closed.
             if exc is None:
@@ -241,7 +239,7 @@ class Window:
     async def __aenter__(self) -> Self:
         self._check()
         procedure = self._windows.opening(self._waiter, self._wants, self._max_wait_s)
-        run = self._windows.errands.run_async
+        run = self._windows.calls.run_async
         self._entered(await run(self._waiter, procedure, self._awaited) if self._wants else ())
         return self
 
@@ -250,7 +248,7 @@ class Window:
     ) -> None:
         procedure = self._left()
         try:
-            await self._windows.errands.run_async(self._waiter, procedure)
+            await self._windows.calls.run_async(self._waiter, procedure)
         except Exception:
             if exc is None:
                 raise

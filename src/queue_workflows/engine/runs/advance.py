@@ -75,14 +75,14 @@ class Advancing:
     """
 
     def __init__(
-        self, desk: DispatchTools, run: LockedRun, document: Document, graph: Graph, known: Known
+        self, tools: DispatchTools, run: LockedRun, document: Document, graph: Graph, known: Known
     ) -> None:
-        self._desk = desk
+        self._tools = tools
         self._run = run
         self._document = document
         self._graph = graph
         self._known = known
-        self._parking = Parking(desk, run, document)
+        self._parking = Parking(tools, run, document)
         self._openings: dict[str, Opening] = {}
         self._expansions: list[tuple[str, int]] = []
         self._written: dict[str, Counters] = {}
@@ -108,11 +108,11 @@ class Advancing:
         if over is not None:
             self.has_ended = True
             self._send_now()
-            end = end_of(self._desk, self._run, over, self._document)
-            tell_parent(self._desk, self._run, end)
-            self._unsent.append(partial(self._desk.events.send_event, self._run.id, RUN_FINISHED))
+            end = end_of(self._tools, self._run, over, self._document)
+            tell_parent(self._tools, self._run, end)
+            self._unsent.append(partial(self._tools.events.send_event, self._run.id, RUN_FINISHED))
         self._unsent.append(
-            partial(self._desk.events.save, self._run, counters, end=end, cancel_reason=self._cancel_reason)
+            partial(self._tools.events.save, self._run, counters, end=end, cancel_reason=self._cancel_reason)
         )
 
     def send(self) -> None:
@@ -124,7 +124,7 @@ class Advancing:
     def _send_now(self) -> None:
         """Send what is unsent in a pipeline of its own, before something is read that it writes."""
         if self._unsent:
-            with self._desk.connection.pipeline():
+            with self._tools.connection.pipeline():
                 self.send()
 
     def ask_ahead(self) -> Callable[[], Known]:
@@ -138,7 +138,7 @@ class Advancing:
         ahead = [child for child in below if child not in self._known]
         if not 0 < len(ahead) <= AHEAD_AT_ONCE:
             return lambda: self._known
-        found = self._desk.nodes.ask(self._run.id, ahead)
+        found = self._tools.nodes.ask(self._run.id, ahead)
 
         def known() -> Known:
             self._learn(ahead, found())
@@ -176,7 +176,7 @@ class Advancing:
             return CancelNode(node_id, reason)
         if self._cancel_reason is None:
             self._cancel_reason = reason or ""
-            self._unsent.append(partial(self._desk.runs.send_cancel_found, self._run.id, reason))
+            self._unsent.append(partial(self._tools.runs.send_cancel_found, self._run.id, reason))
         return CancelRun(reason)
 
     # The loop: each turn tells the planner what it made of its last step.
@@ -205,7 +205,7 @@ class Advancing:
     def _put_off(self, kind: str, payload: dict[str, Any]) -> None:
         """Leave something to a batch of its own."""
         self.has_put_off = True
-        self._unsent.append(partial(self._desk.events.send_event, self._run.id, kind, payload))
+        self._unsent.append(partial(self._tools.events.send_event, self._run.id, kind, payload))
 
     def _decisions(self, nodes: Sequence[tuple[BaseNode, int]]) -> list[Opening | NotOpened]:
         """Decide about nodes; of a list, from an element on."""
@@ -220,19 +220,19 @@ class Advancing:
         if paths:
             self._write()
             self._send_now()
-            scope = load_scope(self._desk.connection, self._run.id, paths)
+            scope = load_scope(self._tools.connection, self._run.id, paths)
         return [
-            malformed.get(node.id) or decided(node, scope, self._desk.host, start=at) for node, at in nodes
+            malformed.get(node.id) or decided(node, scope, self._tools.host, start=at) for node, at in nodes
         ]
 
     def _answer(self, decision: Opening | NotOpened) -> Event:
         node_id = decision.node.id
         if isinstance(decision, Opening) and isinstance(decision.node, SealNode):
-            self._unsent.append(partial(self._desk.events.send_seal, self._run.id))
+            self._unsent.append(partial(self._tools.events.send_seal, self._run.id))
             return Opened(node_id, 0)
         if isinstance(decision, Opening):
             if decision.elements is not None:
-                forget = self._desk.jobs.send_forget_beyond
+                forget = self._tools.jobs.send_forget_beyond
                 self._unsent.append(partial(forget, self._run.id, node_id, len(decision.elements)))
             self._openings[node_id] = decision
             return Opened(node_id, decision.jobs - self._kept(decision))
@@ -255,7 +255,7 @@ class Advancing:
         counts = {node_id: left for node_id in never_opened if (left := self._row(node_id).left)}
         self._send_now()
         reason = self._cancel_reason or "its run stopped"
-        for node_id, count in self._desk.events.stop(self._run.id, stop, reason).items():
+        for node_id, count in self._tools.events.stop(self._run.id, stop, reason).items():
             counts[node_id] = counts.get(node_id, 0) + count
         return [Ended(node_id, JobStatus.CANCELLED, count) for node_id, count in counts.items()]
 
@@ -293,7 +293,7 @@ class Advancing:
 
     def _rest(self, node_id: str, start: int, status: JobStatus, error: NodeError | None = None) -> Event:
         """The end of the elements from `start` on, which have no rows unless from an earlier time."""
-        kept = self._desk.jobs.finished_beyond(self._run.id, node_id, start)
+        kept = self._tools.jobs.finished_beyond(self._run.id, node_id, start)
         return Ended(node_id, status, max(self._row(node_id).total - start - kept, 0), error)
 
     def _insert(self, openings: Sequence[Opening]) -> list[Event]:
@@ -306,7 +306,7 @@ class Advancing:
             for job in self._jobs(opening)
         ]
         if jobs:
-            self._unsent.append(partial(self._desk.jobs.send_open, jobs))
+            self._unsent.append(partial(self._tools.jobs.send_open, jobs))
         for opening in plain:
             if isinstance(opening.node, InputNode):
                 self._send_now()
@@ -324,7 +324,7 @@ class Advancing:
         """Insert a part of a list, or a job of which the number has to be known."""
         node, part = opening.node, self._jobs(opening)
         try:
-            opened = self._desk.jobs.open_many(part)
+            opened = self._tools.jobs.open_many(part)
         except PayloadError as wrong:
             # Elements are put together from results, and may be more than one row takes. None is stored then.
             return [self._rest(node.id, opening.start, JobStatus.FAILED, broken_by(wrong))]
@@ -335,19 +335,19 @@ class Advancing:
         if isinstance(node, WorkflowNode):
             self._write()
             self._send_now()
-            ChildRuns(self._desk, self._run).start(opening, jobs)
+            ChildRuns(self._tools, self._run).start(opening, jobs)
         skipped = len(opening.skipped & jobs.keys())
         return [Ended(node.id, JobStatus.SKIPPED, skipped)] if skipped else []
 
     def _jobs(self, opening: Opening) -> list[NewNodeJob]:
-        return new_jobs(self._run, opening, max_attempts=self._desk.settings.max_attempts)
+        return new_jobs(self._run, opening, max_attempts=self._tools.settings.max_attempts)
 
     # What is known of the rows, and what is written of them.
 
     def _look(self, node_ids: Collection[str]) -> Mapping[str, Counters]:
         unknown = [node_id for node_id in node_ids if node_id not in self._known]
         if unknown:
-            self._learn(unknown, self._desk.nodes.read(self._run.id, unknown))
+            self._learn(unknown, self._tools.nodes.read(self._run.id, unknown))
         return {node_id: row for node_id in node_ids if (row := self._known[node_id]) is not None}
 
     def _learn(self, node_ids: Iterable[str], found: Mapping[str, Counters]) -> None:
@@ -366,7 +366,7 @@ class Advancing:
         if not changed:
             return
         mapped = {row.node_id for row in changed if self._graph.nodes[row.node_id].is_mapped}
-        self._unsent.append(partial(self._desk.nodes.write, self._run.id, changed, mapped))
+        self._unsent.append(partial(self._tools.nodes.write, self._run.id, changed, mapped))
         self._written.update((row.node_id, row) for row in changed)
 
 

@@ -26,8 +26,8 @@ DEEPEST: Final = 16
 class ChildRuns:
     """Starts the children of one locked run."""
 
-    def __init__(self, desk: DispatchTools, run: LockedRun) -> None:
-        self._desk = desk
+    def __init__(self, tools: DispatchTools, run: LockedRun) -> None:
+        self._tools = tools
         self._run = run
 
     def start(self, opening: Opening, jobs: Mapping[int, int]) -> None:
@@ -38,40 +38,40 @@ class ChildRuns:
         try:
             document = self._document(node)
             paths = [path for path in paths_in(node.inputs) if path.root not in ("item", "index")]
-            scope = load_scope(self._desk.connection, self._run.id, paths) if paths else {}
+            scope = load_scope(self._tools.connection, self._run.id, paths) if paths else {}
         except psycopg.Error:
             raise
         except Exception as wrong:
             for job_id in waiting.values():
                 self._fail(job_id, wrong)
             return
-        before = SteeringRepository(self._desk.connection).children(self._run.id, waiting.values())
+        before = SteeringRepository(self._tools.connection).children(self._run.id, waiting.values())
         fresh: dict[int, str] = {}
         for index, job_id in waiting.items():
             element = {} if opening.elements is None else {"item": opening.elements[index], "index": index}
             try:
                 inputs = self._inputs(node, document, {**scope, **element})
                 if not self._goes_on(before.get(job_id), document, inputs):
-                    fresh[job_id] = self._desk.limits.json_object("inputs", inputs)
+                    fresh[job_id] = self._tools.limits.json_object("inputs", inputs)
             except QwfError as wrong:
                 self._fail(job_id, wrong)
         self._insert(node, document, fresh)
 
     def _inputs(self, node: WorkflowNode, document: Document, scope: Mapping[str, Any]) -> dict[str, Any]:
-        inputs = resolve_inputs(node.inputs, scope, where=f"{node.id}.inputs", host=self._desk.host)
+        inputs = resolve_inputs(node.inputs, scope, where=f"{node.id}.inputs", host=self._tools.host)
         return document.checked_inputs(inputs)
 
     def _goes_on(self, before: ChildRun | None, document: Document, inputs: dict[str, Any]) -> bool:
         """Whether it is a retry, and the run of the time before goes on: what that has done is done."""
         if before is None or (before.workflow, before.inputs) != (document.name, inputs):
             return False
-        return go_on_with(before.id, conn=self._desk.connection)
+        return go_on_with(before.id, conn=self._tools.connection)
 
     def _insert(self, node: WorkflowNode, document: Document, inputs: Mapping[int, str]) -> None:
         if not inputs:
             return
         try:
-            self._desk.runs.insert_children(
+            self._tools.runs.insert_children(
                 document.name,
                 spec=document.snapshot(),
                 spec_hash=document.hash,
@@ -93,8 +93,8 @@ class ChildRuns:
                 f"workflows are nested {DEEPEST} deep, and this would be one more",
                 advice="see whether one of them starts itself",
             )
-        return self._desk.find_document(node.workflow)
+        return self._tools.find_document(node.workflow)
 
     def _fail(self, job_id: int, wrong: Exception) -> None:
         said = str(wrong) if isinstance(wrong, QwfError) else f"{type(wrong).__name__}: {wrong}"
-        self._desk.jobs.mark_failed(job_id, said[:2000] or type(wrong).__name__)
+        self._tools.jobs.mark_failed(job_id, said[:2000] or type(wrong).__name__)

@@ -76,8 +76,8 @@ class Dispatcher:
         self._settings = settings
         self._redactor = redactor or Redactor([])
         asked = None if host is None else partial(self._asked, host)
-        self._desk = DispatchTools.at(connection, settings, host=asked, find_document=find_document)
-        self._repository = self._desk.events
+        self._tools = DispatchTools.at(connection, settings, host=asked, find_document=find_document)
+        self._repository = self._tools.events
         self._kept = KeptNodes()
         self._after = NO_RUN
         self._last: UUID | None = None
@@ -175,11 +175,11 @@ class Dispatcher:
             cancels = [e for e in events if e.kind == "cancel" and e.payload.get("node_id") is None]
             if not cancels:
                 raise
-            give_up(self._desk, run, reason=cancels[0].payload.get("reason"))
+            give_up(self._tools, run, reason=cancels[0].payload.get("reason"))
             return None
         with telemetry.dispatching(run) as observed:
             known = self._kept.take(run.id, run.version)
-            advancing = Advancing(self._desk, observed, document, document.derived(graph_of), known)
+            advancing = Advancing(self._tools, observed, document, document.derived(graph_of), known)
             advancing.act(events)
         return advancing
 
@@ -189,7 +189,7 @@ class Dispatcher:
 
     def _too_late(self, run: LockedRun, events: list[TakenEvent]) -> None:
         """Events of a run that is over mean nothing any more; the sender of an answer to a node is told."""
-        parking = Parking(self._desk, run, None)
+        parking = Parking(self._tools, run, None)
         for event in events:
             if event.kind == "input_submitted":
                 parking.answer(event.payload["submission_id"])

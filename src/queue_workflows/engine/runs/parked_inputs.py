@@ -55,9 +55,9 @@ RETURNING id
 class Parking:
     """The answers to nodes of one locked run; without a document the run is over."""
 
-    def __init__(self, desk: DispatchTools, run: LockedRun, document: Document | None) -> None:
-        self._sql = Statements(desk.connection, WorkflowInputSubmission)
-        self._jobs = desk.jobs
+    def __init__(self, tools: DispatchTools, run: LockedRun, document: Document | None) -> None:
+        self._sql = Statements(tools.connection, WorkflowInputSubmission)
+        self._jobs = tools.jobs
         self._run = run
         self._document = document
 

@@ -100,22 +100,22 @@ class HookAttempt:
     """A claimed hook; the `job` as it is held, and with its inputs `resolved`."""
 
     def __init__(
-        self, hook: Hook, job: ClaimedNodeJob, resolved: ClaimedNodeJob, ctx: JobContext, bench: AttemptTools
+        self, hook: Hook, job: ClaimedNodeJob, resolved: ClaimedNodeJob, ctx: JobContext, tools: AttemptTools
     ) -> None:
-        self._hook, self._job, self._ctx, self._bench = hook, job, ctx, bench
-        self._terms = bench.terms
+        self._hook, self._job, self._ctx, self._tools = hook, job, ctx, tools
+        self._terms = tools.terms
         self._given = dict(resolved.inputs.get("args") or {})
         self._run_config = config_in(self._given)
         self._given.pop("config", None)
         self._stop = HookStop()
         self._held = ExitStack()
-        self._places = places_of(bench.terms.data_dir, job.run_id, hook, job.attempt)
+        self._places = places_of(tools.terms.data_dir, job.run_id, hook, job.attempt)
         self._is_unread = self._is_listener = False
 
     def run(self) -> dict[str, Any]:
         """What the job returns; raises `VERDICTS`, or why it is to be tried again or put aside."""
         terms, places, hook = self._terms, self._places, self._hook
-        config = self._bench.shelf.config(hook.path.parent)
+        config = self._tools.shelf.config(hook.path.parent)
         values = config.resolve(self._run_config, terms.environ)
         if values.disabled_by is not None:
             raise Skip(values.disabled_by)
@@ -150,9 +150,9 @@ class HookAttempt:
         if self._stop.reason == SEALED:
             raise Skip(NOTHING_LEFT)
         self._is_unread = True
-        bench = self._bench
+        tools = self._tools
         with told_to_the_next(places.began, beneath=run):
-            ended = run_hook(command, stop=self._stop, spawner=bench.spawner, redactor=bench.redactor)
+            ended = run_hook(command, stop=self._stop, spawner=tools.spawner, redactor=tools.redactor)
         if ended.code != 0 and ended.stopped is None and self._is_sealed:
             ended = replace(ended, stopped=SEALED)
         output = self._read(places.directory, places, beneath=run, has_printed=ended.stdout_bytes > 0)
@@ -171,7 +171,7 @@ class HookAttempt:
         self._held.close()
 
     def _ask(self, question: Callable[[psycopg.Connection[Any]], T]) -> T:
-        answer: T = self._bench.ask(self._job, question)
+        answer: T = self._tools.ask(self._job, question)
         return answer
 
     def _listen(self, config: PluginConfig) -> None:
@@ -183,7 +183,7 @@ class HookAttempt:
         self._held.enter_context(ctx.interrupted_by(lambda: stop.request(ctx.stop_reason or "stopped")))
         self._is_listener = job.background and config.bg_at_seal == "kill"
         if self._is_listener:
-            self._held.enter_context(self._bench.at_seal.ends(job.id, stop))
+            self._held.enter_context(self._tools.at_seal.ends(job.id, stop))
         if self._is_sealed:
             raise Skip(NOTHING_LEFT)
 
@@ -201,7 +201,7 @@ class HookAttempt:
             *(job.fence, output),
             host_label=self._terms.host_label,
             hook=hook,
-            digests=self._bench.reading.digests,
+            digests=self._tools.reading.digests,
         )
         while not storing.is_done:
             self._ask(storing.store_part)
@@ -235,7 +235,7 @@ class HookAttempt:
     def _read(
         self, directory: Path, places: HookPlaces, *, beneath: Beneath, has_printed: bool = False
     ) -> HookOutput:
-        reading = self._bench.reading
+        reading = self._tools.reading
         return read_output(
             *(directory, places.stdout),
             beneath=beneath,
@@ -251,7 +251,7 @@ class HookAttempt:
 
     def _programs(self, config: PluginConfig) -> dict[str, str]:
         """Where the programs of its plugin are; without one the hook waits for it, or is skipped."""
-        needs = self._bench.shelf.needs(self._hook.path.parent)
+        needs = self._tools.shelf.needs(self._hook.path.parent)
         if not needs:
             return {}
         try:
@@ -282,17 +282,17 @@ class HookAttempt:
         return os.path.abspath(found)
 
     def _shop(self) -> Installer:
-        terms, bench = self._terms, self._bench
+        terms, tools = self._terms, self._tools
         return Installer(
             ask=self._ask,
             host_label=terms.host_label,
-            machine_id=bench.machine_id(self._job),
+            machine_id=tools.machine_id(self._job),
             hook_dirs=terms.dirs,
             data_dir=terms.data_dir,
-            spawner=bench.spawner,
+            spawner=tools.spawner,
             claimed_by=terms.worker_id,
             dsns=terms.dsns,
-            redactor=bench.redactor,
+            redactor=tools.redactor,
             environ=terms.environ,
             lease_s=terms.lease_s,
         )

@@ -39,7 +39,7 @@ class HookRunner:
         self._spawner = Spawner()
         self._machine: int | None = None
         self._shelf = PluginCache(terms.dirs)
-        self._bench = AttemptTools(
+        self._tools = AttemptTools(
             terms,
             ask,
             shelf=self._shelf,
@@ -80,17 +80,17 @@ class HookRunner:
 
     def ending_at_seal(self) -> list[int]:
         """The jobs of the runs that are to be looked at."""
-        return self._bench.at_seal.jobs()
+        return self._tools.at_seal.jobs()
 
     def end_at_seal(self, jobs: Iterable[int]) -> None:
         """End the hooks of these jobs, as their runs are sealed."""
-        self._bench.at_seal.end(jobs)
+        self._tools.at_seal.end(jobs)
 
     def _run(
         self, hook: Hook, job: ClaimedNodeJob, resolved: ClaimedNodeJob, ctx: JobContext
     ) -> dict[str, Any]:
         """The `job` as it is held, and with its inputs `resolved`."""
-        return bring_to_its_end(HookAttempt(hook, job, resolved, ctx, self._bench), verdicts=VERDICTS)
+        return bring_to_its_end(HookAttempt(hook, job, resolved, ctx, self._tools), verdicts=VERDICTS)
 
     def _machine_id(self, job: ClaimedNodeJob) -> int:
         """This machine, which is told of once."""

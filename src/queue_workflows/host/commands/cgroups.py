@@ -26,7 +26,7 @@ _US: Final = b"0"
 _KILL: Final = "cgroup.kill"  # Linux 5.14
 
 
-class Cages:
+class SpawnerCgroup:
     """The cgroup of a spawner, locked for as long as one of its processes lives."""
 
     def __init__(self, home: str, own: str, lock: int) -> None:
@@ -53,7 +53,7 @@ class Cages:
         except OSError:
             return None
 
-    def cage(self, name: str) -> CommandCgroup | None:
+    def cgroup(self, name: str) -> CommandCgroup | None:
         """A cgroup below ours."""
         path = os.path.join(self._own, name)
         with suppress(OSError):

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final
 
-from queue_workflows.host.commands.cgroups import Cages, CommandCgroup
+from queue_workflows.host.commands.cgroups import CommandCgroup, SpawnerCgroup
 from queue_workflows.host.commands.output_files import Capped, HeadAndTail, Sink
 from queue_workflows.host.directories.below import Beneath, OpenDirectory, directory_beneath
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
@@ -48,9 +48,11 @@ _RESET: Final = (
 class Keeper:
     """Sees to one command after another, each to the end of all that it started."""
 
-    def __init__(self, control: socket.socket, tell: int, spawner: int, cages: Cages | None) -> None:
+    def __init__(
+        self, control: socket.socket, tell: int, spawner: int, cgroups: SpawnerCgroup | None
+    ) -> None:
         self._control, self._tell, self._spawner = control, tell, spawner
-        self._cage = None if cages is None else cages.cage(str(os.getpid()))
+        self._cgroup = None if cgroups is None else cgroups.cgroup(str(os.getpid()))
         self._woken, wake = os.pipe()
         for descriptor in (self._woken, wake):
             os.set_blocking(descriptor, False)
@@ -126,7 +128,7 @@ class Keeper:
                 return None
             if held:
                 command["beneath"] = OpenDirectory(command["beneath"], held[0])
-            return Run(worker, command, self._woken, self._is_orphaned, self._cage)
+            return Run(worker, command, self._woken, self._is_orphaned, self._cgroup)
         except OSError as wrong:
             return {"refused": [wrong.errno, str(wrong.filename or "")]}
         finally:
@@ -181,9 +183,9 @@ class Run:
         command: dict[str, Any],
         woken: int,
         is_orphaned: Callable[[], bool],
-        cage: CommandCgroup | None,
+        cgroup: CommandCgroup | None,
     ) -> None:
-        self._worker, self._woken, self._is_orphaned, self._cage = worker, woken, is_orphaned, cage
+        self._worker, self._woken, self._is_orphaned, self._cgroup = worker, woken, is_orphaned, cgroup
         self._grace_s = float(command["grace_s"])
         self._poll = select.poll()
         self._pipes: dict[int, Sink] = {}
@@ -204,7 +206,7 @@ class Run:
         theirs = [self._pipe_to(self._out), self._pipe_to(self._err)]
         self._began = time.monotonic()
         try:
-            with self._cage.around() if self._cage else nullcontext():
+            with self._cgroup.around() if self._cgroup else nullcontext():
                 self._pid = _spawned(command["argv"], command["env"], *theirs)
         except OSError:
             for sink in (self._out, self._err):
@@ -296,8 +298,8 @@ class Run:
 
     def _kill(self) -> list[int]:
         """SIGKILL to all; those that live all the same, as in uninterruptible sleep."""
-        if self._cage:
-            self._cage.kill()
+        if self._cgroup:
+            self._cgroup.kill()
         if not IS_LINUX:
             self._signal_group(signal.SIGKILL)
         survivors = tree_below.kill_all(

@@ -32,7 +32,7 @@ import sys
 from contextlib import suppress
 from typing import Final, NoReturn
 
-from queue_workflows.host.commands.cgroups import Cages
+from queue_workflows.host.commands.cgroups import SpawnerCgroup
 from queue_workflows.host.commands.keeper import NEWS, Keeper
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from queue_workflows.host.processes import tree_below
@@ -47,7 +47,7 @@ class Spawner:
 
     def __init__(self, control: socket.socket, worker: int) -> None:
         self._control, self._worker = control, worker
-        self._cages = Cages.open() if IS_LINUX else None
+        self._cgroups = SpawnerCgroup.open() if IS_LINUX else None
         self._keepers: dict[int, bool] = {}  # whether each has a command
         self._owes_one = False
         self._news, self._tell = os.pipe()
@@ -98,7 +98,7 @@ class Spawner:
         try:
             for descriptor in (self._news, self._woken):
                 os.close(descriptor)
-            Keeper(self._control, self._tell, spawner, self._cages).run()
+            Keeper(self._control, self._tell, spawner, self._cgroups).run()
             os._exit(0)
         except BaseException as wrong:
             print(f"qwf keeper: {type(wrong).__name__}: {wrong}", file=sys.stderr, flush=True)
@@ -118,8 +118,8 @@ class Spawner:
                 self._end_stopped(pid)
                 continue
             lost = lost or status != 0 or pid not in self._keepers
-            if self._keepers.pop(pid, None) is not None and self._cages:
-                self._cages.forget(str(pid))
+            if self._keepers.pop(pid, None) is not None and self._cgroups:
+                self._cgroups.forget(str(pid))
         if lost:
             # A command may have woken it, of which no other one that sleeps will hear: a new one looks.
             self._owes_one = True
@@ -137,8 +137,8 @@ class Spawner:
         """End what is below, keepers and all; they may be doing so themselves."""
         self._control.close()
         tree_below.kill_all(lambda: tree_below.below(os.getpid()), _reap_all, patience_s=_PATIENCE_S)
-        if self._cages:
-            self._cages.close()
+        if self._cgroups:
+            self._cgroups.close()
 
 
 def _nothing(*_: object) -> None:

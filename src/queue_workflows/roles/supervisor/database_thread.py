@@ -103,7 +103,7 @@ class DatabaseThread(threading.Thread):
         pace: Pace | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(name="qwf-bookkeeper", daemon=True)
+        super().__init__(name="qwf-database", daemon=True)
         self._line = Line(connect, now=now)
         self._host_label = host_label
         self._max_crashes = max_crashes

@@ -31,7 +31,7 @@ import psycopg
 from queue_workflows.gpu.devices import environment_for, usable
 from queue_workflows.gpu.release import NO_BOUNDS, Bounds, Occupancy, Proof, Sight, prove
 from queue_workflows.host.locks.flock import lock_directory, try_lock
-from queue_workflows.roles.supervisor.hardware_reports import HardwareDesk
+from queue_workflows.roles.supervisor.hardware_reports import HardwareReports
 from queue_workflows.roles.supervisor.hardware_sampler import Sampler
 from queue_workflows.roles.supervisor.slots import GPU, EachDevice, Slot
 from queue_workflows.settings import Settings
@@ -79,7 +79,7 @@ class Placement:
     def __init__(
         self,
         each: EachDevice | None,
-        desk: HardwareDesk | None = None,
+        reports: HardwareReports | None = None,
         sampler: Sampler | None = None,
         *,
         lock_dir: Path = Path(),
@@ -88,7 +88,7 @@ class Placement:
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._each = each
-        self._desk = desk
+        self._reports = reports
         self._sampler = sampler
         self._bounds = bounds
         self._now = now
@@ -101,14 +101,14 @@ class Placement:
     @classmethod
     def of(cls, settings: Settings, each: EachDevice | None, ring: Callable[[], None]) -> Self:
         """A placement with a thread that looks at this machine, and rings after each look."""
-        desk = HardwareDesk(settings.host_label, GPU, every_s=settings.hw_sample_s)
+        reports = HardwareReports(settings.host_label, GPU, every_s=settings.hw_sample_s)
         reader = HardwareReader(
             timeout_s=settings.hw_tool_timeout_s, container_prefix=settings.container_prefix
         )
         return cls(
             each,
-            desk,
-            Sampler(reader, every_s=settings.hw_sample_s, tell=ring, publish=desk.publish),
+            reports,
+            Sampler(reader, every_s=settings.hw_sample_s, tell=ring, publish=reports.publish),
             lock_dir=Path() if each is None else lock_directory(settings.lock_dir),
             bounds=Bounds(settings.gpu_release_s, settings.gpu_release_tolerance_mb),
         )
@@ -125,8 +125,8 @@ class Placement:
 
     def errand(self, connection: psycopg.Connection[Any]) -> None:
         """What the database thread does for the devices in each of its rounds."""
-        if self._desk is not None:
-            self._desk.run(connection)
+        if self._reports is not None:
+            self._reports.run(connection)
 
     def first_slots(self) -> list[Slot]:
         """A slot for each device that was there at the start."""
@@ -134,7 +134,7 @@ class Placement:
 
     def tend(self) -> list[Slot]:
         """Judge every device by what was seen last; the slots of devices that are new."""
-        if self._each is None or self._desk is None or self._sampler is None:
+        if self._each is None or self._reports is None or self._sampler is None:
             return []
         self._sight = sight = self._sampler.sight
         seen = usable(list(sight.devices.values()), self._environ)
@@ -143,11 +143,11 @@ class Placement:
         for slot in slots:
             _log.info("%s: %s has appeared", slot.name, slot.device)
         for place in self._places.values():
-            self._tend(place, self._desk)
+            self._tend(place, self._reports)
         proving = [place.device for place in self._places.values() if place.state is _State.PROVING]
         self._sampler.hurry(not all(self._is_split(device) for device in proving))
-        self._desk.devices = sum(place.lock is not None for place in self._places.values())
-        self._desk.occupants = {
+        self._reports.devices = sum(place.lock is not None for place in self._places.values())
+        self._reports.occupants = {
             device: place.left_by.worker_id
             for device, place in self._places.items()
             if place.state is _State.TAKEN and place.left_by is not None
@@ -187,13 +187,13 @@ class Placement:
             place.state, place.since = _State.PROVING, self._now()
             if (
                 left
-                and self._desk is not None
+                and self._reports is not None
                 and place.left_by is not None
                 and place.left_by.before_mb is None
             ):
                 pids = ", ".join(map(str, left))
                 reason = f"{place.left_by.worker_id} left processes that cannot be ended: {pids}"
-                self._put_aside(place, self._desk, reason)
+                self._put_aside(place, self._reports, reason)
 
     def _may_be_another(self, one: Device) -> bool:
         """Whether a device that appears may be one that a worker has, under another name.
@@ -223,10 +223,10 @@ class Placement:
         spec = self._each.worker
         return [Slot(f"{spec.name}/{_label(one)}", spec, self._now(), device=one.id) for one in devices]
 
-    def _tend(self, place: _Place, desk: HardwareDesk) -> None:
-        if place.state is _State.LOCKING and desk.is_open:
+    def _tend(self, place: _Place, reports: HardwareReports) -> None:
+        if place.state is _State.LOCKING and reports.is_open:
             self._lock(place)
-        is_quarantined = desk.is_quarantined(place.device.id)
+        is_quarantined = reports.is_quarantined(place.device.id)
         if place.state in (_State.FREE, _State.PROVING) and is_quarantined:
             place.state = _State.QUARANTINED
         if place.state is _State.QUARANTINED and not is_quarantined:
@@ -236,7 +236,7 @@ class Placement:
             # What its slices use proves nothing; the patience begins when it is whole again.
             place.since = self._now()
         elif place.state is _State.PROVING:
-            self._prove(place, desk)
+            self._prove(place, reports)
         if place.state is _State.FREE:
             self._say(place, self._hindrance(place.device))
 
@@ -275,7 +275,7 @@ class Placement:
         place.least_mb = place.left_by.before_mb if place.left_by else None
         place.state, place.since = _State.PROVING, self._now()
 
-    def _prove(self, place: _Place, desk: HardwareDesk) -> None:
+    def _prove(self, place: _Place, reports: HardwareReports) -> None:
         device = place.device
         if place.left_by is None:
             # Nothing of ours was there; that it can be seen at all is told by `admits`.
@@ -289,12 +289,12 @@ class Placement:
             place.state, place.left_by = _State.FREE, None
             self._write(place)
         elif proof is Proof.STUCK:
-            self._put_aside(place, desk, reason)
+            self._put_aside(place, reports, reason)
 
-    def _put_aside(self, place: _Place, desk: HardwareDesk, reason: str) -> None:
+    def _put_aside(self, place: _Place, reports: HardwareReports, reason: str) -> None:
         device = place.device
         _log.error("device %s is quarantined: %s; `qwf workers on` has it tried again", device.id, reason)
-        desk.quarantine(device.id, reason, self._sight.devices.get(device.id, device).plain())
+        reports.quarantine(device.id, reason, self._sight.devices.get(device.id, device).plain())
         place.state = _State.QUARANTINED
 
     def _write(self, place: _Place) -> None:

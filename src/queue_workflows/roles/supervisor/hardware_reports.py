@@ -38,7 +38,7 @@ class _Quarantined:
     is_stored: bool = False
 
 
-class HardwareDesk:
+class HardwareReports:
     """Reports on the devices of one queue on one host; `is_open` once the quarantined ones are known."""
 
     def __init__(

@@ -40,7 +40,7 @@ def supervise(
     with Waiter() as waiter, Database.open(db_url, role="supervisor", settings=settings) as database:
         halt = Halt(waiter.ring)
         placement = Placement.of(settings, each, waiter.ring)
-        bookkeeper = DatabaseThread(
+        database_thread = DatabaseThread(
             lambda: database.connect(autocommit=True),
             host_label=settings.host_label,
             max_crashes=settings.max_crashes,
@@ -53,7 +53,7 @@ def supervise(
                 specs,
                 command_for=command_for,
                 settings=settings,
-                bookkeeper=bookkeeper,
+                database_thread=database_thread,
                 placement=placement,
                 waiter=waiter,
                 halt=halt,

@@ -78,7 +78,7 @@ class Supervisor:
         *,
         command_for: Callable[[Spec], Sequence[str]],
         settings: Settings,
-        bookkeeper: DatabaseThread,
+        database_thread: DatabaseThread,
         waiter: Waiter,
         halt: Halt,
         spares: Spares[Spec],
@@ -92,7 +92,7 @@ class Supervisor:
     ) -> None:
         self._command_for = command_for
         self._settings = settings
-        self._bookkeeper = bookkeeper
+        self._database_thread = database_thread
         self._placement = placement or Placement(None)
         self._waiter = waiter
         self._halt = halt
@@ -119,7 +119,7 @@ class Supervisor:
     def run(self) -> ExitCode:
         """Work from the first start to the last burial; a failure if the latter could not be seen to."""
         _log.info("supervising %s", ", ".join(slot.name for slot in self._slots))
-        self._bookkeeper.start()
+        self._database_thread.start()
         self._placement.start()
         self._start_due()
         self._manager.tell("READY=1", f"STATUS=workers: {len(self._slots)}")
@@ -127,14 +127,14 @@ class Supervisor:
         self._spares.dismiss_all()
         patience_s = _LAST_BURIALS_S if self._obeyed < Urgency.AT_ONCE else _AT_ONCE_S
         until = self._now() + patience_s
-        self._bookkeeper.close(within_s=patience_s)
+        self._database_thread.close(within_s=patience_s)
         self._spares.close(within_s=until - self._now())
         self._placement.close(within_s=until - self._now())
         _log.info("every worker has ended")
         return ExitCode.FAILED if self._alone else self._halt.exit_code
 
     def _tick(self) -> float | None:
-        self._miss_bookkeeper()
+        self._miss_database_thread()
         self._obey()
         for slot in self._slots:
             if slot.life is not None:
@@ -146,8 +146,8 @@ class Supervisor:
         self._slots += [] if self._obeyed else fresh
         self._start_due()
         self._spares.tend(self._now())
-        self._tell_bookkeeper()
-        self._bookkeeper.cut_if_stuck()
+        self._tell_database_thread()
+        self._database_thread.cut_if_stuck()
         if self._manager.watchdog_s is not None:
             self._manager.tell("WATCHDOG=1")
         if not self._obeyed and self._is_left_to_attendants():
@@ -274,7 +274,7 @@ class Supervisor:
             blamed = crashed(status) and self._kill_at is None
             lease_s = self._settings.lease_for(slot.spec.queue)
             begun = life.child.begun()
-            self._bookkeeper.bury(DeadWorker(life.worker_id, life.ended_at, lease_s, blamed, how, begun))
+            self._database_thread.bury(DeadWorker(life.worker_id, life.ended_at, lease_s, blamed, how, begun))
             slot.unexplained = {*slot.unexplained, life.worker_id} if blamed else set()
         lived_s = life.ended_at - life.started_at
         say = _log.info if status == ExitCode.DONE or self._obeyed else _log.warning
@@ -325,14 +325,14 @@ class Supervisor:
 
     def _tend_parts(self) -> None:
         """Start again at once what died of its jobs, as that says nothing of the next; join what is calm."""
-        verdicts = self._bookkeeper.verdicts()
+        verdicts = self._database_thread.verdicts()
         for slot in self._slots if verdicts else []:
             if slot.hear(verdicts, self._now()) and (parts := self._isolation.crashed(slot)):
                 slot.start_at = None
                 self._slots = [*self._slots, *parts]
                 _log.warning("%s: %s", slot.name, self._isolation.in_words(slot))
         if not self._obeyed:
-            over = self._isolation.tend(self._bookkeeper.signs)
+            over = self._isolation.tend(self._database_thread.signs)
             self._slots = [slot for slot in self._slots if slot not in over]
 
     # Stopping
@@ -373,7 +373,7 @@ class Supervisor:
 
         Nothing is judged once all are to stop: a process that is stopping need not beat any more.
         """
-        signs = self._bookkeeper.signs
+        signs = self._database_thread.signs
         if self._obeyed:
             return
         for slot in self._slots:
@@ -410,7 +410,7 @@ class Supervisor:
     # Workers that the operator switched off, and that ended because of it
 
     def _unpark(self) -> None:
-        signs = self._bookkeeper.signs
+        signs = self._database_thread.signs
         for slot in self._slots:
             parked_at = slot.parked_at
             if parked_at is not None and signs.read_at > parked_at and slot.spec.queue in signs.switched_on:
@@ -419,17 +419,17 @@ class Supervisor:
 
     # The thread at the database
 
-    def _miss_bookkeeper(self) -> None:
+    def _miss_database_thread(self) -> None:
         """Stop if the database thread has died, as none is judged or buried then; we may be started anew."""
-        if not self._alone and not self._bookkeeper.is_alive():
+        if not self._alone and not self._database_thread.is_alive():
             _log.critical("the thread that watches the workers has died: stopping them all")
             self._alone = True
             if self._halt.urgency is Urgency.NONE:
                 self._halt.ask()
 
-    def _tell_bookkeeper(self) -> None:
+    def _tell_database_thread(self) -> None:
         lives = frozenset(
             slot.life.worker_id for slot in self._slots if slot.life is not None and slot.life.worker_id
         )
         parked = frozenset(slot.spec.queue for slot in self._slots if slot.parked_at is not None)
-        self._bookkeeper.wanted = Wanted(lives, parked, self._isolation.queues)
+        self._database_thread.wanted = Wanted(lives, parked, self._isolation.queues)
