@@ -1,6 +1,7 @@
 """Jobs whose worker notes which of the engine's files run from the start of one job to that of a later one.
 
 So much is one job's whole way at least: its function, its end, the claim of the next, and what leads to that.
+Several looks are taken, and what runs in each is written down: a worker does other things now and then.
 """
 
 from __future__ import annotations
@@ -21,33 +22,42 @@ OF_A_JOB: Final = ("MainThread", "qwf-job-")
 
 
 class Follower:
-    """Notes files while jobs `first` to `last` begin, and then writes them down."""
+    """Notes the files of so many looks of so many jobs each, after as many that are not looked at."""
 
-    def __init__(self, first: int, last: int) -> None:
-        self._first, self._last = first, last
+    def __init__(self, size: int, looks: int) -> None:
+        self._size, self._left = size, looks
         self._begun = 0
+        self._lock = threading.Lock()
         self._seen: dict[str, None] = {}
+        self._always: list[str] | None = None
 
     def job_begins(self) -> dict[str, Any]:
         """Count a job; its result."""
-        self._begun += 1
-        if self._begun == self._last:
-            Path(os.environ["FOLLOWED"]).write_text(json.dumps(list(self._seen)))
-        return {"job": self._begun}
+        with self._lock:
+            self._begun += 1
+            if self._begun % self._size == 0 and self._left >= 0:
+                self._look_is_over()
+            return {"job": self._begun}
 
     def note(self, frame: FrameType, event: str, _arg: Any) -> None:
         """Keep the file of a function that is called, in the order of the first calls."""
-        if event != "call" or not self._first <= self._begun < self._last:
-            return
         code = frame.f_code
         # A module's own body runs once, whenever it is imported.
-        if not code.co_filename.startswith(ROOT) or code.co_name == "<module>":
+        if event != "call" or not code.co_filename.startswith(ROOT) or code.co_name == "<module>":
             return
         if threading.current_thread().name.startswith(OF_A_JOB):
             self._seen[code.co_filename.removeprefix(ROOT)] = None
 
+    def _look_is_over(self) -> None:
+        seen, self._seen = self._seen, {}
+        if self._begun > self._size:
+            self._always = [each for each in (self._always or seen) if each in seen]
+        self._left -= 1
+        if self._left < 0:
+            Path(os.environ["FOLLOWED"]).write_text(json.dumps(self._always))
 
-follower = Follower(*(int(each) for each in os.environ.get("FOLLOW_JOBS", "4 8").split()))
+
+follower = Follower(*(int(each) for each in os.environ["FOLLOW"].split()))
 threading.setprofile(follower.note)
 sys.setprofile(follower.note)
 
