@@ -80,11 +80,16 @@ class Jobs:
             row for (row,) in self.connection.execute(f"SELECT to_jsonb(t) FROM {self.table} t ORDER BY id")
         ]
 
-    def lapse(self, *ids: int) -> None:
-        """Let leases be over, as if nobody had renewed them."""
+    def lapse(self, *ids: int, have_begun: bool = True) -> None:
+        """Let leases be over, as if nobody had renewed them; the functions of suspects had begun."""
         self.connection.execute(
-            f"UPDATE {self.table} SET lease_expires_at = now() - interval '1 s' WHERE id = ANY(%s)",
-            [list(ids)],
+            f"""
+            UPDATE {self.table} SET lease_expires_at = now() - interval '1 s',
+                begun_generation = CASE WHEN %s AND suspect AND COALESCE(begun_generation, -1) < 0
+                    THEN -attempt ELSE begun_generation END
+            WHERE id = ANY(%s)
+            """,
+            [have_begun, list(ids)],
         )
 
     def events(self, job_id: int) -> list[tuple[Any, ...]]:

@@ -281,7 +281,8 @@ class JobContext(Limited):
         """Have it in the row that the function begins, where that has to be known, or raise `LeaseLost`."""
         job = self.job
         # Nearly all registrations say nothing of that.
-        if not job.at_most_once and (rules == NO_RULES or not rules.say_more_than(job)):
+        is_plain = not job.at_most_once and (rules == NO_RULES or not rules.say_more_than(job))
+        if is_plain and not job.suspect:
             return
         if not self._make_durable(job, rules):
             self.stop(Stop.LEASE_LOST)

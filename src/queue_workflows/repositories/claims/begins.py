@@ -4,6 +4,9 @@ A claim says that a worker has a job, which may wait in that worker or be given 
 begins at most once it has to be known whether its function has begun: so that stands in the row, and on disk,
 before the first line of the function runs. From then on no statement lets the row wait again: one that would
 have it ended by its table; see decision 0030.
+
+A suspect's begin is written down too, as the number of its attempt below zero, which keeps nothing from waiting
+again: whether its worker's death can be its doing depends on it; see decision 0029.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ WITH given AS MATERIALIZED (
 UPDATE {table} AS job SET
     at_most_once = job.at_most_once OR %(at_most_once)s::boolean,
     max_attempts = CASE WHEN job.at_most_once OR %(at_most_once)s::boolean THEN 1 ELSE job.max_attempts END,
-    begun_generation = CASE WHEN job.at_most_once OR %(at_most_once)s::boolean THEN job.generation END,
+    begun_generation = CASE WHEN job.at_most_once OR %(at_most_once)s::boolean THEN job.generation
+        ELSE -job.attempt END,
     max_crashes = COALESCE(job.max_crashes, %(max_crashes)s::smallint),
     lease_expires_at = statement_timestamp() + make_interval(secs => %(lease_s)s::float8)
 FROM given

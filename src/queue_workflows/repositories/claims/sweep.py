@@ -7,6 +7,8 @@ What a lapse counts. A job is blamed for the death of its worker only if it was 
     the database was away since its last renewal, or the worker ended for a reason of its own     nothing
     all workers of its host fell silent together, two or more     nothing, `max_crashes` - 1 times at the
         most; it is suspect from the second time on, and after that the first two lines hold
+    it is a suspect, and its worker had not written that it begins     nothing, `_MOST_SILENT` - 1 times at the
+        most: a machine with too much to do had no answer to the claim, or no time for it
 
 A job that begins at most once and has begun ends as `failed` in each of these cases: nobody knows how far
 it came.
@@ -159,8 +161,8 @@ _MOST_SHARED_BEHIND: Final = 9
 SHARED_BEFORE: Final = """CASE WHEN queue = 'hooks' THEN jsonb_array_length(jsonb_path_query_array(
             errors, '$[*] ? (@.kind == "worker_lost" && @.shared_in == $generation)',
             jsonb_build_object('generation', generation))) END"""
-# How often the silence of a whole host was excused in this generation, as a job's errors tell; not what a
-# host that came back has withdrawn. There are fewer excuses than errors are kept, whatever `max_crashes` is.
+# How often it was excused in this generation that a whole host was silent, or that a suspect had not begun, as
+# a job's errors tell; not what a host that came back has withdrawn. There are fewer excuses than errors are kept, whatever `max_crashes` is.
 _EXCUSED_BEFORE: Final = """jsonb_array_length(jsonb_path_query_array(
             errors, '$[*] ? (@.excused_in == $generation && !exists(@.withdrawn))',
             jsonb_build_object('generation', generation)))"""
@@ -173,7 +175,7 @@ _RECLAIM: Final = """
 WITH lapsed AS MATERIALIZED (
     SELECT id, claimed_by, crash_count, cancel_requested_at, suspect, {shared_before} AS shared_before,
         COALESCE(max_crashes, %(max_crashes)s::integer) AS max_crashes,
-        begun_generation IS NOT DISTINCT FROM generation AS has_begun,
+        begun_generation IS NOT DISTINCT FROM generation AS has_begun, {unbegun} AS is_unbegun,
         {is_background} AS is_behind,
         CASE WHEN {is_background} THEN {most_shared_behind} ELSE {most_shared} END AS most_shared,
         errors @> {mark} AS marked, {blameless} AS is_excused, {together} AS is_silent, {excused} AS excused
@@ -195,7 +197,7 @@ WITH lapsed AS MATERIALIZED (
 ), judged AS MATERIALIZED (
     SELECT id, claimed_by, blameless, crash_count + (NOT blameless AND alone)::integer AS crashes,
         NOT blameless AND alone AS counted, NOT blameless AND NOT alone AS shared, shares, most_shared,
-        has_begun, is_silent, together, shares >= COALESCE({trusted} - shared_before, 0) AND shares > 0
+        has_begun, is_silent, together, unbegun, shares >= COALESCE({trusted} - shared_before, 0) AND shares > 0
             OR together AND excused > 0 AND shared_before IS NULL AS doubted,
         CASE
             WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
@@ -207,7 +209,9 @@ WITH lapsed AS MATERIALIZED (
     FROM lapsed JOIN workers USING (claimed_by),
         LATERAL (SELECT is_silent AND NOT is_excused
             AND excused < GREATEST(LEAST(max_crashes, {most_silent}) - 1, 1) AS together) AS silence,
-        LATERAL (SELECT is_excused OR together AS blameless) AS excuse,
+        LATERAL (SELECT is_unbegun AND NOT is_excused AND NOT together
+            AND excused < {most_silent} - 1 AS unbegun) AS delay,
+        LATERAL (SELECT is_excused OR together OR unbegun AS blameless) AS excuse,
         LATERAL (SELECT jobs <= 1 AND NOT marked AS alone) AS was,
         LATERAL (SELECT (NOT blameless AND NOT alone AND (shared_before IS NULL OR CASE
             WHEN NOT is_behind THEN suspect OR NOT has_suspect
@@ -234,12 +238,13 @@ WITH lapsed AS MATERIALIZED (
                 WHEN judged.counted THEN 'its worker died while it ran alone'
                 WHEN judged.shared THEN 'its worker died while it held several jobs'
                 WHEN judged.together THEN 'its host fell silent, with all of its workers'
+                WHEN judged.unbegun THEN 'its lease lapsed before it had begun'
                 ELSE {excuse}
             END || CASE WHEN judged.blameless OR {how} = '' THEN '' ELSE ': ' || {how} END,
             'counted', judged.counted, 'at', statement_timestamp(), 'attempt', job.attempt,
             'worker_id', job.claimed_by)
             || CASE WHEN judged.doubted THEN jsonb_build_object('doubted', true) ELSE '{empty}' END
-            || CASE WHEN judged.together
+            || CASE WHEN judged.together OR judged.unbegun
                 THEN jsonb_build_object('excused_in', job.generation) ELSE '{empty}' END
             || CASE WHEN job.queue = 'hooks' AND judged.shares > 0
                 THEN jsonb_build_object('shared_in', job.generation) ELSE '{empty}' END)
@@ -273,6 +278,9 @@ _TOGETHER: Final = """EXISTS (
                 WHERE later.host_label = one.host_label AND later.last_seen > one.last_seen + 2 * every.beat
             )
     )"""
+# A worker writes that the function of a suspect begins. Where its supervisor takes jobs back it knows by itself
+# what had begun; of hooks in the background nothing is written.
+_UNBEGUN: Final = "suspect AND queue <> 'hooks' AND begun_generation IS DISTINCT FROM -attempt"
 _SHARED: Final = {
     "own_beside": _BESIDE.replace("{which}", "own")
     .replace("{of}", "{table}")
@@ -296,6 +304,7 @@ RECLAIM: Final = per_family(
         started_at, lease_expires_at - make_interval(secs => %(lease_s)s::float8)
     )""",
     together=_TOGETHER,
+    unbegun=_UNBEGUN,
     excused=_EXCUSED_BEFORE,
     excuse="'its lease lapsed while the database was away'",
     how="''",
@@ -306,6 +315,7 @@ RECLAIM_WORKER: Final = per_family(
     lapsed="claimed_by = %(worker_id)s::text AND id <> ALL (%(kept)s::bigint[])",
     blameless="NOT %(crashed)s::boolean",
     together="false",
+    unbegun="false",
     excused="0",
     excuse="'its worker ended without giving it back'",
     how="%(how)s::text",
