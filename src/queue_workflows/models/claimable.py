@@ -54,8 +54,8 @@ class Claimable:
     max_crashes: Mapped[int | None] = mapped_column(SmallInteger)
     # Once its function has begun, only an operator's retry lets it begin again.
     at_most_once: Mapped[bool] = mapped_column(server_default=text("false"))
-    # The generation in which that function has begun, of a job that begins at most once; of another that may have
-    # killed a worker the attempt in which it has, below zero.
+    # The generation in which that function has begun, of a job that begins at most once; of another that may
+    # have killed a worker the attempt in which it has, below zero.
     begun_generation: Mapped[int | None] = mapped_column(Integer)
     # The worker's incarnation; kept after the end to say what ran it, empty while nobody holds the row.
     claimed_by: Mapped[str | None]

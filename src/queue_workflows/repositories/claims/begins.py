@@ -5,8 +5,8 @@ begins at most once it has to be known whether its function has begun: so that s
 before the first line of the function runs. From then on no statement lets the row wait again: one that would
 have it ended by its table; see decision 0030.
 
-A suspect's begin is written down too, as the number of its attempt below zero, which keeps nothing from waiting
-again: whether its worker's death can be its doing depends on it; see decision 0029.
+A suspect's begin is written down too, as the number of its attempt below zero, which keeps nothing from
+waiting again: whether its worker's death can be its doing depends on it; see decision 0029.
 """
 
 from __future__ import annotations

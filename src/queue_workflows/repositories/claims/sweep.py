@@ -7,8 +7,8 @@ What a lapse counts. A job is blamed for the death of its worker only if it was 
     the database was away since its last renewal, or the worker ended for a reason of its own     nothing
     all workers of its host fell silent together, two or more     nothing, `max_crashes` - 1 times at the
         most; it is suspect from the second time on, and after that the first two lines hold
-    it is a suspect, and its worker had not written that it begins     nothing, `_MOST_SILENT` - 1 times at the
-        most: a machine with too much to do had no answer to the claim, or no time for it
+    it is a suspect, and its worker had not written that it begins     nothing, four times at the most: a
+        machine with too much to do had no answer to the claim, or no time for it
 
 A job that begins at most once and has begun ends as `failed` in each of these cases: nobody knows how far
 it came.
@@ -161,8 +161,9 @@ _MOST_SHARED_BEHIND: Final = 9
 SHARED_BEFORE: Final = """CASE WHEN queue = 'hooks' THEN jsonb_array_length(jsonb_path_query_array(
             errors, '$[*] ? (@.kind == "worker_lost" && @.shared_in == $generation)',
             jsonb_build_object('generation', generation))) END"""
-# How often it was excused in this generation that a whole host was silent, or that a suspect had not begun, as
-# a job's errors tell; not what a host that came back has withdrawn. There are fewer excuses than errors are kept, whatever `max_crashes` is.
+# How often it was excused in this generation that a whole host was silent, or that a suspect had not begun,
+# as a job's errors tell; not what a host that came back has withdrawn. There are fewer excuses than errors are kept,
+# whatever `max_crashes` is.
 _EXCUSED_BEFORE: Final = """jsonb_array_length(jsonb_path_query_array(
             errors, '$[*] ? (@.excused_in == $generation && !exists(@.withdrawn))',
             jsonb_build_object('generation', generation)))"""
@@ -197,7 +198,8 @@ WITH lapsed AS MATERIALIZED (
 ), judged AS MATERIALIZED (
     SELECT id, claimed_by, blameless, crash_count + (NOT blameless AND alone)::integer AS crashes,
         NOT blameless AND alone AS counted, NOT blameless AND NOT alone AS shared, shares, most_shared,
-        has_begun, is_silent, together, unbegun, shares >= COALESCE({trusted} - shared_before, 0) AND shares > 0
+        has_begun, is_silent, together, unbegun,
+        shares >= COALESCE({trusted} - shared_before, 0) AND shares > 0
             OR together AND excused > 0 AND shared_before IS NULL AS doubted,
         CASE
             WHEN cancel_requested_at IS NOT NULL THEN 'cancelled'
@@ -278,8 +280,8 @@ _TOGETHER: Final = """EXISTS (
                 WHERE later.host_label = one.host_label AND later.last_seen > one.last_seen + 2 * every.beat
             )
     )"""
-# A worker writes that the function of a suspect begins. Where its supervisor takes jobs back it knows by itself
-# what had begun; of hooks in the background nothing is written.
+# A worker writes that the function of a suspect begins. Where its supervisor takes jobs back it knows by
+# itself what had begun; of hooks in the background nothing is written.
 _UNBEGUN: Final = "suspect AND queue <> 'hooks' AND begun_generation IS DISTINCT FROM -attempt"
 _SHARED: Final = {
     "own_beside": _BESIDE.replace("{which}", "own")
