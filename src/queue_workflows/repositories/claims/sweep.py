@@ -162,8 +162,8 @@ SHARED_BEFORE: Final = """CASE WHEN queue = 'hooks' THEN jsonb_array_length(json
             errors, '$[*] ? (@.kind == "worker_lost" && @.shared_in == $generation)',
             jsonb_build_object('generation', generation))) END"""
 # How often it was excused in this generation that a whole host was silent, or that a suspect had not begun,
-# as a job's errors tell; not what a host that came back has withdrawn. There are fewer excuses than errors are kept,
-# whatever `max_crashes` is.
+# as a job's errors tell; not what a host that came back has withdrawn. There are fewer excuses than errors
+# are kept, whatever `max_crashes` is.
 _EXCUSED_BEFORE: Final = """jsonb_array_length(jsonb_path_query_array(
             errors, '$[*] ? (@.excused_in == $generation && !exists(@.withdrawn))',
             jsonb_build_object('generation', generation)))"""
