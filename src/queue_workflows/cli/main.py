@@ -170,6 +170,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         with stops, notices_on_stderr():
             try:
+                stops.let_through()
                 context = cli.make_context(PROGRAM, list(arguments))
                 with context:
                     outcome = cli.invoke(context)

@@ -96,7 +96,8 @@ def execute_anew(
     _reap()
     _flush()
     # A job may have held signals back in this thread, and an exec hands that on: nobody would hear a stop.
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # These wait until the fresh interpreter can say what ended it: `cli/shared/signals` lets them through.
+    signal.pthread_sigmask(signal.SIG_SETMASK, (signal.SIGINT, signal.SIGTERM))
     _do(last)
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
 

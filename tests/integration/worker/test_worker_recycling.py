@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from pathlib import Path
 
 import psutil
 import pytest
-from support.processes.workers import running_worker, until
+from support.processes.workers import TESTS, running_worker, until
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
+
+STOP_AT_START = TESTS / "support" / "stop_at_start"
 
 
 def kept(jobs: IngestJobRepository, *ids: int) -> list[int]:
@@ -51,6 +55,20 @@ def test_a_job_that_holds_signals_back_holds_none_back_from_what_follows(qwf_dsn
         worker.send_signal(signal.SIGTERM)
         # It may be just about to hear.
         assert worker.wait(60) in (0, 143, -signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_stop_while_it_starts_afresh_is_a_stop(qwf_dsn, jobs, tmp_path: Path, number: str, status: int):
+    """Also one that comes before the fresh interpreter can hear it: the status of a stop, and no trace."""
+    job = jobs.enqueue("note", queue="fetch").id
+    path = os.pathsep.join((str(STOP_AT_START), str(TESTS)))
+    settings = {"PYTHONPATH": path, "STOPPED_AT_START": str(tmp_path / "pid"), "STOPPED_BY": number}
+    with running_worker(qwf_dsn, "--recycle-jobs", "1", **settings) as worker:
+        assert worker.wait(60) == status
+        assert worker.stderr is not None
+        said = worker.stderr.read()
+    assert jobs.fetch(job).status == "completed"
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow

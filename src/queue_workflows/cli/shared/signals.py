@@ -5,14 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from queue_workflows.cli.shared.error_exit import Interrupted, Stopped, Terminated
 from queue_workflows.host.processes.unwind import Unwinding
 
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+
 
 class Stops:
-    """Within it, the first SIGTERM or SIGINT unwinds the command; afterwards `asked` says which it was.
+    """Within it the first SIGTERM or SIGINT that is let through unwinds the command; then `asked` says which.
 
     Only in the main thread, where signals are handled; the roles install their own handling over this.
     """
@@ -24,6 +26,8 @@ class Stops:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
+            # One that comes before the block has begun would not find its way out of it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
             self._take(signal.SIGTERM, self._terminate)
             # A process that started us deaf to Ctrl-C (`nohup`, a shell's `&`) wants us to stay so.
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -36,6 +40,11 @@ class Stops:
         self._unwinding.end()
         for number, handler in self._before.items():
             signal.signal(number, handler)
+
+    def let_through(self) -> None:
+        """Unwind from now on, also for what came before: a worker that executes itself anew holds it back."""
+        if threading.current_thread() is threading.main_thread():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
 
     def instead_of(self, error: BaseException) -> BaseException:
         """A stop that was caught on its way and replaced by another error is still that stop."""

@@ -1,7 +1,7 @@
 """Host locks in the claims of a worker: what a claim needs of this machine, and what an end frees on it.
 
-A job whose lock is held goes back to its hold, uncounted, with all that waits behind it for that lock. What
-another host leaves to this one is taken from its hold, past the queue. The locks themselves are in
+A job with a lock that is held goes back to its hold, uncounted, with all that waits behind it for that lock.
+What another host leaves to this one is taken from its hold, past the queue. The locks themselves are in
 `engine/limits/held_host_locks`, which has the diagram.
 """
 

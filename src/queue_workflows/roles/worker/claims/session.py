@@ -5,7 +5,7 @@ batches. Worker and guardian have a connection each, and so a session each. What
 end beside the row itself is done here and nowhere else.
 
     claim ──> a row that is unusable fails ──> its lock of this machine ──> its slot of a limit ──> may begin
-    end  <── one transaction ── its slot is free        then: its lock is free, and who waits is let in
+    end  <── one transaction ── its slot is free        then: its lock is free, and the next job is let in
 
 Locks are seen to by `host_locks`, slots by `slots`; both are asked only for jobs that need one.
 """
