@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from queue_workflows.cli.main import ENTRIES
+
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
@@ -89,3 +91,9 @@ def test_every_page_is_on_the_map() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     pages = [str(page.relative_to(DOCS)) for page in sorted(DOCS.rglob("*.md"))]
     assert [page for page in pages if page != "index.md" and f"({page})" not in index] == []
+
+
+def test_every_command_is_on_the_map() -> None:
+    """What there is by subject names each command of `qwf`."""
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    assert [command for command in ENTRIES if f"`qwf {command}" not in index] == []
