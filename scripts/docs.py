@@ -107,16 +107,16 @@ def moves(family: str) -> Callable[[], str]:
 
 
 BLOCKS: Mapping[str, Mapping[str, Callable[[], str]]] = {
-    "docs/states.md": {
+    "docs/reference/states.md": {
         "run moves": moves("run"),
         "node moves": moves("node"),
         "node job moves": moves("node job"),
         "ingest job moves": moves("ingest job"),
         "binary moves": moves("binary"),
     },
-    "docs/exit-codes.md": {"exit codes": exit_codes},
-    "docs/configuration.md": {"settings": table_of_settings},
-    "docs/telemetry.md": {
+    "docs/reference/exit-codes.md": {"exit codes": exit_codes},
+    "docs/reference/configuration.md": {"settings": table_of_settings},
+    "docs/reference/telemetry.md": {
         "instruments": lambda: table_of_metrics(names.INSTRUMENTS),
         "figures": lambda: table_of_metrics(names.FIGURES),
     },
@@ -128,7 +128,7 @@ def workflow_schema() -> str:
     return json.dumps(document_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-FILES: Mapping[str, Callable[[], str]] = {"docs/workflow.schema.json": workflow_schema}
+FILES: Mapping[str, Callable[[], str]] = {"docs/reference/workflow.schema.json": workflow_schema}
 
 
 def renewed(page: str, blocks: Mapping[str, Callable[[], str]]) -> str:

@@ -1,8 +1,8 @@
 """The statuses of runs, nodes, jobs and programs, and the one table of legal moves between them.
 
 CHECK constraints keep what a row looks like in each status, and each statement that moves a row names the
-status it moves it from; `check_move` is what both are held against. The diagram in docs/states.md is drawn
-from these tables.
+status it moves it from; `check_move` is what both are held against. The diagrams in
+docs/reference/states.md are drawn from these tables.
 """
 
 from __future__ import annotations

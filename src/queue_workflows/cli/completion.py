@@ -13,7 +13,7 @@ SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComple
 
 
 @click.command(
-    epilog="See docs/completion.md for where each shell looks for such scripts.",
+    epilog="See docs/reference/shell-completion.md for where each shell looks for such scripts.",
 )
 @click.argument("shell", type=click.Choice(list(SHELLS)))
 def completion(shell: str) -> None:

@@ -1,6 +1,6 @@
 """Every error of the package: one tree, each leaf with its exit code and the data a caller may branch on.
 
-The exit codes are a contract with supervisors and shells; the table in docs/exit-codes.md lists them.
+The exit codes are a contract with supervisors and shells; docs/reference/exit-codes.md lists them.
 """
 
 from __future__ import annotations

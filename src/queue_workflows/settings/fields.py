@@ -1,6 +1,6 @@
 """The settings: one field each, with its default, its range and its reason.
 
-This is the one table of the engine's defaults; the table in docs/configuration.md is generated from it.
+This is the one table of the engine's defaults; docs/reference/configuration.md has a table made of it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ HOST_LABEL: Final = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
 DAY_S: Final = 86_400.0
 LEASE_S_BY_QUEUE: Final[Mapping[str, float]] = {"gpu": 300.0}
 LONGEST_RENEWAL_S: Final = 10.0
+WHAT_CAN_BE_SET: Final = "see docs/reference/configuration.md for what can be set"
 
 
 class Layer(IntEnum):
@@ -443,4 +444,4 @@ def suggest(name: str, known: Iterable[str]) -> str:
     plain = name.lower().replace("-", "_").removeprefix("qwf_").removeprefix("ai_leads_")
     names = list(known)
     nearest = [plain] if plain in names else difflib.get_close_matches(plain, names, n=1, cutoff=0.5)
-    return f"did you mean {nearest[0]!r}?" if nearest else "see docs/configuration.md for what can be set"
+    return f"did you mean {nearest[0]!r}?" if nearest else WHAT_CAN_BE_SET

@@ -22,6 +22,7 @@ from queue_workflows.errors import ConfigurationError
 from queue_workflows.settings.fields import (
     PREFIX,
     SECRET,
+    WHAT_CAN_BE_SET,
     Layer,
     Settings,
     Source,
@@ -119,7 +120,7 @@ def _working_directory() -> Path:
 def _warn_of_unknown(environ: Mapping[str, str], db_url_env: str | None) -> None:
     # Told from here, not from the caller's line, so that a process says it once however often it looks.
     for name, nearest in unknown_variables(environ, db_url_env).items():
-        hint = f"did you mean {nearest}?" if nearest else "see docs/configuration.md for what can be set"
+        hint = f"did you mean {nearest}?" if nearest else WHAT_CAN_BE_SET
         warnings.warn(f"{name} is set but nothing reads it: {hint}", UnknownVariable, stacklevel=1)
     if db_url_env and not environ.get(db_url_env, "").strip():
         for name in ("QWF_DB_URL", "AI_LEADS_DB_URL"):

@@ -24,7 +24,8 @@ from chaos.scenarios import history, jobs, worker  # noqa: E402
 from chaos.shrinking import shrunk  # noqa: E402
 
 HISTORIES = 16
-# What is known to be open is found again and again by an attack that may take its time; see docs/chaos.md.
+# What is known to be open is found again and again by an attack that may take its time;
+# see docs/how-to/run-chaos.md.
 KNOWN = sorted({one.known for one in BEHAVIOURS.values() if one.known})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.processes.embedded_users import ordinary_user, processes_below, unset_environment, until
+from support.processes.snippets import find_snippets, output_matches
 from support.rows.revisions import HEAD
 
 from queue_workflows.cli.roles.demo import ask
@@ -85,6 +87,30 @@ def started(directory: Path, dsn: str, *arguments: str, **streams: Any) -> subpr
     )
 
 
+def masked(line: str) -> str:
+    """A line without what differs from run to run: how long, where, by which process, and how bars lie."""
+    for pattern, word in (
+        (r"\S+:(cpu|gpu|demo):[0-9a-f]{12}", "WORKER"),
+        (r"[░█◇ ]+", " "),
+        (r"\d+(\.\d+)?(ms|s|m|h)?( \d+(ms|s|m))*", "N"),
+    ):
+        line = re.sub(pattern, word, line)
+    return line.strip()
+
+
+def is_shown(picture: str, printed: str) -> bool:
+    """Whether a picture's lines are what was printed, in that order, with more where `...` stands."""
+    wanted = ["..." if line == "..." else masked(line) for line in picture.splitlines()]
+    return output_matches(("...", *wanted, "..."), "\n".join(map(masked, printed.splitlines())))
+
+
+def readme_picture() -> str:
+    """The block that README shows of the demo."""
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    (picture,) = (one.body for one in find_snippets(readme, "README.md") if one.language == "text")
+    return picture
+
+
 def told(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     """What `--json` printed; the story must not be in the way of it."""
     assert done.returncode == 0, done.stderr
@@ -149,6 +175,7 @@ def test_the_demo_runs_twice_on_the_embedded_server(directory):
         "qwf run show",
     ):
         assert line in first.stdout
+    assert is_shown(readme_picture(), first.stdout), first.stdout
     assert "nobody is there to be asked, so the answer is yes" in first.stderr
     assert str(directory / ".qwf") in first.stdout
     assert (directory / ".qwf").is_dir()
@@ -160,6 +187,26 @@ def test_the_demo_runs_twice_on_the_embedded_server(directory):
     assert_models_stay_warm(outcome)
     assert (outcome["revisions_applied"], outcome["source"]) == (0, "embedded server")
     assert "nobody is there" not in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("plan completed", "plan skipped"),
+        ("├─╯", "├─╮"),
+        ("of them left", "of them are left"),
+        ("nobody: ", ""),
+    ],
+)
+def test_a_picture_that_is_stale_is_seen(printed: str, shown: str) -> None:
+    """Words and lines of README's picture are held against what was printed; times and workers may differ."""
+    picture = readme_picture()
+    later = picture.replace("0.4s", "61.25s").replace("67422f7e4a70", "0123456789ab").replace("████", "██")
+    before = f"database  made\n{later}more\n".replace("...", "left out\nhere")
+    assert is_shown(picture, before)
+    masked_picture = "\n".join("..." if line == "..." else masked(line) for line in picture.splitlines())
+    assert printed in masked_picture
+    assert not is_shown(masked_picture.replace(printed, shown), before)
 
 
 def test_a_database_in_which_others_work_is_refused(directory, qwf_new_database):

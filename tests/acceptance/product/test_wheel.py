@@ -254,7 +254,7 @@ def test_the_source_distribution_is_the_checkout(distributions):
         "README.md",
         "LICENSE",
         "hatch_build.py",
-        "docs/grants.sql",
+        "docs/deploy/grants.sql",
         "tests/acceptance/product/test_wheel.py",
     } <= names
     assert not [name for name in names if re.match(r"\.(venv|qwf|git|mypy_cache)(/|$)", name)]

@@ -88,6 +88,6 @@ def test_the_workflows_that_a_document_starts_are_looked_for(here: Path, monkeyp
 
 
 def test_the_schema_is_that_of_the_docs(here: Path):
-    """What is printed is what docs/ has, for who wants a file to point an editor at."""
+    """What is printed is what docs/reference has, for who wants a file to point an editor at."""
     printed = qwf_here("run", "schema").stdout
-    assert printed == (ROOT / "docs" / "workflow.schema.json").read_text(encoding="utf-8")
+    assert printed == (ROOT / "docs/reference/workflow.schema.json").read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """The grants of the docs: each role can do its verbs, and nothing more.
 
-The scripts applied are docs/roles.sql and docs/grants.sql themselves, with role names of the test's own.
+The scripts applied are docs/deploy/roles.sql and docs/deploy/grants.sql themselves, with role names of the
+test's own.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from psycopg import sql
 from psycopg.errors import CheckViolation, InsufficientPrivilege
 from support.rows.limited_jobs import LimitedJobs
 from support.rows.revisions import HEAD
-from support.rows.roles import DOCS, Roles, least_privilege
+from support.rows.roles import DEPLOY, Roles, least_privilege
 from support.rows.runs import dispatcher, settle
 from support.stages.ticking import away_since, pass_once
 
@@ -177,7 +178,7 @@ def administrator(empty_database) -> Iterator[psycopg.Connection]:
 
 def test_the_grants_name_every_table_and_sequence():
     """A table that a new revision brings cannot be forgotten in the grants."""
-    script = (DOCS / "grants.sql").read_text(encoding="utf-8")
+    script = (DEPLOY / "grants.sql").read_text(encoding="utf-8")
     revoked = re.search(r"REVOKE ALL ON\s+(\w[^;]*?)\s+FROM", script)
     sequences = re.search(r"REVOKE ALL ON SEQUENCE\s+([^;]*?)\s+FROM", script)
     assert revoked is not None

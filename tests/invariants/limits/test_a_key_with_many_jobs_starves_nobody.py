@@ -278,7 +278,7 @@ def test_a_key_with_ten_is_done_before_one_with_a_thousand(
             done += len(worker.held)
             small -= {job.id for job in worker.held}
             worker.end_and_claim(8)
-    # In numbers, as `docs/how-to-limit.md` has them.
+    # In numbers, as `docs/how-to/limit.md` has them.
     assert done <= 3 * (16 + 10) + 8
 
 

@@ -1,4 +1,4 @@
-"""The table "When the database is away" of `docs/how-to-run-workers.md`, role by role, in one outage.
+"""The table "When the database is away" of `docs/how-to/run-workers.md`, role by role, in one outage.
 
 A second, more than a lease, and ten leases. What the table says of a supervisor, of a claim without an answer
 and of jobs that survive is proved in the invariants.

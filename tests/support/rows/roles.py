@@ -1,4 +1,4 @@
-"""The six roles of docs/least-privilege.md, made by the very scripts of the docs."""
+"""The six roles of docs/deploy/least-privilege.md, made by the very scripts of the docs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-DOCS = Path(__file__).resolve().parents[3] / "docs"
+DEPLOY = Path(__file__).resolve().parents[3] / "docs" / "deploy"
 NAMES = ("migrator", "orchestrator", "scheduler", "worker", "producer", "reader")
 
 
@@ -43,7 +43,7 @@ class Roles:
 
     def script(self, name: str) -> str:
         """A script of the docs with this test's role names in it."""
-        text = (DOCS / name).read_text(encoding="utf-8")
+        text = (DEPLOY / name).read_text(encoding="utf-8")
         text = re.sub(r"\bSCHEMA public\b", f"SCHEMA {self.schema}", text)
         return re.sub(rf"\bqwf_({'|'.join(NAMES)})\b", lambda found: self.name(found[1]), text)
 

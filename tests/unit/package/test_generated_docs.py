@@ -33,11 +33,11 @@ def test_the_committed_pages_are_up_to_date() -> None:
 @pytest.mark.parametrize(
     ("page", "old", "new"),
     [
-        ("docs/states.md", "queued --> running", "queued --> completed"),
-        ("docs/states.md", "| `failed` | yes |", "| `failed` |  |"),
-        ("docs/exit-codes.md", "| 79 |", "| 78 |"),
-        ("docs/telemetry.md", "`qwf_job_wait_duration_seconds`", "`qwf_job_wait`"),
-        ("docs/workflow.schema.json", "fail_fast", "fail_slow"),
+        ("docs/reference/states.md", "queued --> running", "queued --> completed"),
+        ("docs/reference/states.md", "| `failed` | yes |", "| `failed` |  |"),
+        ("docs/reference/exit-codes.md", "| 79 |", "| 78 |"),
+        ("docs/reference/telemetry.md", "`qwf_job_wait_duration_seconds`", "`qwf_job_wait`"),
+        ("docs/reference/workflow.schema.json", "fail_fast", "fail_slow"),
     ],
 )
 def test_a_stale_table_is_named_and_then_mended(pages: Path, page: str, old: str, new: str) -> None:
@@ -57,7 +57,7 @@ def test_a_stale_table_is_named_and_then_mended(pages: Path, page: str, old: str
 
 def test_a_page_that_lost_its_marker_is_refused(pages: Path) -> None:
     """A table that nobody can find must not pass for one that is up to date."""
-    page = pages / "docs/exit-codes.md"
+    page = pages / "docs/reference/exit-codes.md"
     page.write_text(
         page.read_text(encoding="utf-8").replace("<!-- end of exit codes -->", ""), encoding="utf-8"
     )

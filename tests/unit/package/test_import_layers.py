@@ -71,3 +71,31 @@ def test_a_folder_is_seen_at_a_glance(root: str) -> None:
         for folder in folders
     }
     assert {folder: count for folder, count in counts.items() if count > MOST_FILES} == {}
+
+
+def crowded_docs(docs: Path) -> dict[str, int]:
+    """The folders of documentation with more files than a reader takes in.
+
+    `decisions/` is exempt: it is a numbered record, which only grows and is read from the index.
+    """
+    folders = [docs, *(folder for folder in docs.rglob("*") if folder.is_dir())]
+    counts = {
+        folder.name: sum(file.is_file() for file in folder.iterdir())
+        for folder in folders
+        if folder != docs / "decisions"
+    }
+    return {folder: count for folder, count in counts.items() if count > MOST_FILES}
+
+
+def test_a_folder_of_docs_is_seen_at_a_glance() -> None:
+    """A page is found by what its reader wants: to do something, to look something up, or to deploy."""
+    assert crowded_docs(ROOT / "docs") == {}
+
+
+def test_a_crowded_folder_of_docs_is_seen(tmp_path: Path) -> None:
+    """One page too many is one, and the record of decisions may have any number."""
+    for folder in ("how-to", "reference", "decisions"):
+        (tmp_path / folder).mkdir()
+        for number in range(MOST_FILES + (folder != "reference")):
+            (tmp_path / folder / f"{number}.md").touch()
+    assert crowded_docs(tmp_path) == {"how-to": MOST_FILES + 1}

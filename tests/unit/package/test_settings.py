@@ -202,7 +202,7 @@ def test_unknown_name_is_refused_with_the_nearest():
     """A misspelt keyword names the setting that was meant."""
     assert "did you mean 'lease_s'?" in refusal(overrides={"leases": 3})
     assert "did you mean 'lease_s'?" in refusal(arguments={"QWF_LEASE_S": 3})
-    assert "docs/configuration.md" in refusal(overrides={"xyzzy": 3})
+    assert "docs/reference/configuration.md" in refusal(overrides={"xyzzy": 3})
 
 
 @pytest.mark.parametrize("where", ["db_url", "host_label", "lease_s_by_queue", "file"])

@@ -14,7 +14,7 @@ from support.stages.telemetry import sdk_here
 from queue_workflows.telemetry import names
 from queue_workflows.telemetry.instruments import observe_figures, observe_in_flight
 
-DASHBOARD = Path(__file__).resolve().parents[3] / "docs" / "grafana-dashboard.json"
+DASHBOARD = Path(__file__).resolve().parents[3] / "docs" / "deploy" / "grafana-dashboard.json"
 ALL = (*names.INSTRUMENTS, *names.FIGURES)
 # What a histogram is in Prometheus.
 PARTS = ("_bucket", "_sum", "_count")

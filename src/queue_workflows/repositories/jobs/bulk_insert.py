@@ -5,7 +5,8 @@ second one, with a newer snapshot, finds the rows that have the other keys. A ro
 tried again.
 
 Many go as arrays into one statement per chunk. Not by COPY, which knows neither ON CONFLICT nor pipelines,
-and is no faster with the temporary table that would make up for it; docs/decisions/0004 has the figures.
+and is no faster with the temporary table that would make up for it;
+docs/decisions/0004-repositories-on-any-connection.md has the figures.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ BEGIN
         RAISE EXCEPTION USING
             ERRCODE = 'check_violation', TABLE = TG_TABLE_NAME, COLUMN = refused[1],
             MESSAGE = format('%s.%s cannot be so: %s', TG_TABLE_NAME, refused[1], refused[2]),
-            HINT = 'docs/how-to-enqueue.md says what each column may hold';
+            HINT = 'docs/how-to/enqueue.md says what each column may hold';
     END IF;
     RETURN NULL;
 END
