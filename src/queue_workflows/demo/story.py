@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.migrations import bootstrap
-from queue_workflows.demo import crew
+from queue_workflows.demo import processes
 from queue_workflows.demo.films import Film, check_ours, prepare
 from queue_workflows.demo.outcome import Outcome, Row
 from queue_workflows.demo.ticking import QUEUE, TICK, begin_ticking, schedule_of
@@ -196,8 +196,8 @@ def _is_refused(database: Database, job: ClaimedIngestJob, stage: Stage) -> bool
 
 def _make(database: Database, dsn: str | None, made: _Made, stage: Stage) -> RunOverview:
     """Have real processes make the film, and wait for the ticks beside it."""
-    stage.say(f"work      {crew.shown()}")
-    with crew.at_work(dsn) as workers:
+    stage.say(f"work      {processes.shown()}")
+    with processes.at_work(dsn) as workers:
         try:
             run = _watch(database, made, workers, stage)
             _await_ticks(database, made, workers)
@@ -210,7 +210,7 @@ def _make(database: Database, dsn: str | None, made: _Made, stage: Stage) -> Run
         return run
 
 
-def _watch(database: Database, made: _Made, workers: crew.Crew, stage: Stage) -> RunOverview:
+def _watch(database: Database, made: _Made, workers: processes.DemoProcesses, stage: Stage) -> RunOverview:
     """Show the run until it is over, and have its question answered."""
     is_asked = False
     deadline = time.monotonic() + PATIENCE_S
@@ -246,7 +246,7 @@ def _ask(database: Database, made: _Made, seen: RunOverview, node: NodeOverview,
             stage.say(f"approve   too late: {late}")
 
 
-def _await_ticks(database: Database, made: _Made, workers: crew.Crew) -> None:
+def _await_ticks(database: Database, made: _Made, workers: processes.DemoProcesses) -> None:
     """The tick that ends the schedule may come after the film."""
     deadline = time.monotonic() + PATIENCE_S
     is_scheduled = sa.select(Schedule.name).where(Schedule.name == schedule_of(made.run.id))

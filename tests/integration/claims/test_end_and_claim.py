@@ -1,4 +1,4 @@
-"""What a crew asks while an answer waits: the rest of that answer is seen to without a question."""
+"""What a worker of many asks while an answer waits: the rest of that answer is seen to without a question."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BATCH = 100
 
 
 class MainThread:
-    """A crew's main thread on a real connection, without its guardian, its threads and its process."""
+    """What a worker of many does on a real connection, without its guardian, its threads and its process."""
 
     def __init__(self, connection: AskingConnection) -> None:
         self.terms = ClaimTerms(IngestJobRepository, "fetch", "host:fetch:1", 60.0, PayloadLimits())
@@ -59,15 +59,15 @@ class MainThread:
         """As the guardian's."""
 
     def held(self, jobs: Sequence[ClaimedJob], reading: float) -> list[HeldJob]:
-        """As the crew's."""
+        """As the worker's."""
         return [HeldJob(job, context(job), Budget(60, 60), 0.0, reading + 60) for job in jobs]
 
     def taken(self, claimed: list[HeldJob], *, alone: bool) -> None:
-        """As the crew's, without running them."""
+        """As the worker's, without running them."""
         self.begun += claimed
 
     def unsure(self) -> None:
-        """As the crew's."""
+        """As the worker's."""
 
     def turn(self) -> None:
         """End what has begun, and ask for as much again."""

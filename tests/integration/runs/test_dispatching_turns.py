@@ -108,7 +108,7 @@ def test_the_end_of_a_run_is_told(conn: psycopg.Connection) -> None:
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_wake_may_be_for_more_runs_than_one(conn: psycopg.Connection, number: int) -> None:
-    """Whose jobs end in one transaction, as those of a crew: the others are looked for soon after.
+    """Jobs may end in one transaction, as those of a worker of many: the others are looked for soon after.
 
     Where there were more wakes than one they are looked for at once.
     """

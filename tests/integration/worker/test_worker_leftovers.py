@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slow
 LEAVES = ["leaves a thread", "leaves a thread of its loop"]
 
 
-# In a crew a job's threads are daemons like its own, so there is nothing to wait for.
+# In a worker of many a job's threads are daemons like its own, so there is nothing to wait for.
 @pytest.mark.parametrize("task", LEAVES)
 def test_a_worker_that_is_through_ends(qwf_dsn, jobs, task):
     """With the status that it has anyway, though a thread of its job's never ends."""

@@ -21,7 +21,7 @@ _OPTIONS: Final = ("--grace", "0", "--no-spare")
 _STOP_S: Final = 15.0
 
 
-class Crew:
+class DemoProcesses:
     """The supervisor as a child of ours, and what it has said."""
 
     def __init__(self, child: Child, log: IO[bytes]) -> None:
@@ -48,7 +48,7 @@ def shown() -> str:
 
 
 @contextmanager
-def at_work(dsn: str | None) -> Iterator[Crew]:
+def at_work(dsn: str | None) -> Iterator[DemoProcesses]:
     """The processes; however this ends, they end with it."""
     command = own_command(["--app", WIRING, *COMMAND.split(), *_OPTIONS])
     with (
@@ -56,7 +56,7 @@ def at_work(dsn: str | None) -> Iterator[Crew]:
         spawn(command, env=_environment(dsn), stdout=subprocess.DEVNULL, stderr=log) as child,
     ):
         try:
-            yield Crew(child, log)
+            yield DemoProcesses(child, log)
         finally:
             if child.poll() is None:
                 child.terminate()
