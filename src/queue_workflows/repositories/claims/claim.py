@@ -36,8 +36,8 @@ SUSPECTS_IN_ORDER: Final = "crash_count, priority DESC, position"
 # the index's that of the positions, so nothing is sorted and the outer LIMIT stops after the last row that is
 # wanted: no row is locked beyond it. Past a negative mark, what another transaction is or was at is passed by
 # unasked: to try for a lock costs more than to read the row, and each of sixteen workers would try for most
-# rows that the others claim. Not of nodes, on which the foreign keys of their events leave a trace. The
-# status is a literal, so that the partial index is usable in a generic plan.
+# rows that the others claim. No node is passed by so, as the foreign keys of their events leave a trace on
+# nodes. The status is a literal, so that the partial index is usable in a generic plan.
 NEXT: Final = {
     NODE.name: """next AS MATERIALIZED (
     SELECT job.id

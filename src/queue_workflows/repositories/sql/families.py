@@ -5,8 +5,8 @@ once, with `{marks}` where the families differ, and filled in for both when its 
 fixed fragments, so a statement's text never depends on a row or a call, and a connection that prepares
 statements prepares each of them once.
 
-A fragment holds no other fragment: it has marks for names alone, of tables and columns, and for numbers. So
-whoever reads a statement looks up each of its parts once, and `docs/reference/statements.md` prints it whole.
+A fragment holds no other fragment: it has marks for names alone, of tables and columns, and for numbers. So a
+reader of a statement looks up each of its parts once, and `docs/reference/statements.md` prints it whole.
 """
 
 from __future__ import annotations
