@@ -179,7 +179,8 @@ def page(plans: Mapping[str, str]) -> str:
         parts.append(f"### {one.title}\n")
         said = "".join(f"- `{name}`: {sentence}\n" for name, sentence in sentences(one).items())
         parts += [said] * bool(said)
-        parts.append(f"```sql\n{indented(one.sql)}\n```\n")
+        # Not `sql`, which is run with a page's other snippets.
+        parts.append(f"```plpgsql\n{indented(one.sql)}\n```\n")
         parts.append(f"```text\n{plans.get(one.title, 'not known: run `make docs`')}\n```\n")
     return "\n".join(parts)
 

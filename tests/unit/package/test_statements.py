@@ -102,7 +102,7 @@ def test_only_the_space_between_words_differs_on_the_page(statements: ModuleType
         printed = statements.indented(one.sql)
         assert printed.split() == one.sql.split()
         assert f"### {one.title}\n" in page
-        assert f"```sql\n{printed}\n```" in page
+        assert f"```plpgsql\n{printed}\n```" in page
 
 
 def test_what_the_claim_says_is_what_others_ask_by() -> None:
