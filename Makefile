@@ -25,7 +25,7 @@ lock: ## Write requirements.lock anew (needs uv); all pins move with ARGS=--upgr
 	@./scripts/lock $(ARGS)
 
 docs: setup ## Write the generated tables in docs/ anew
-	@.venv/bin/python scripts/docs.py
+	@.venv/bin/python scripts/docs.py --plans
 
 bench: setup ## Measure the worker beside bare pgbench (a quarter of an hour; less with ARGS=--quick)
 	@.venv/bin/python scripts/bench/queue.py $(ARGS)

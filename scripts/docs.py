@@ -1,7 +1,9 @@
 """Writes the generated parts of docs/ anew; with --check, says which are stale and changes nothing.
 
 A page is written by hand but for what stands between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
-What is in FILES is generated as a whole.
+What is in FILES is generated as a whole. The plans in docs/reference/statements.md need a server: without
+--plans they stay as they are, and with it they are asked anew, of an embedded server or of an empty, migrated
+database that it names.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 # So that the tables are those of this checkout, whatever is installed.
 sys.path.insert(0, str(ROOT / "src"))
+
+import statements  # noqa: E402
 
 from queue_workflows import errors, states  # noqa: E402
 from queue_workflows.settings import settings_table  # noqa: E402
@@ -128,7 +132,22 @@ def workflow_schema() -> str:
     return json.dumps(document_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-FILES: Mapping[str, Callable[[], str]] = {"docs/reference/workflow.schema.json": workflow_schema}
+# Each is given the page as it is.
+FILES: Mapping[str, Callable[[str], str]] = {
+    "docs/reference/workflow.schema.json": lambda _: workflow_schema(),
+    "docs/reference/statements.md": lambda before: statements.page(statements.plans_in(before)),
+}
+
+
+def asked_plans(dsn: str | None) -> dict[str, str]:
+    """The plans as a server makes them now."""
+    from bench.harness.servers import open_server
+    from statement_plans import plans
+
+    if dsn is not None:
+        return plans(dsn)
+    with open_server(None) as server:
+        return plans(server.database())
 
 
 def renewed(page: str, blocks: Mapping[str, Callable[[], str]]) -> str:
@@ -147,16 +166,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Write the generated tables of docs/ anew.")
     parser.add_argument("--check", action="store_true", help="only name what is stale; fail if anything is")
     parser.add_argument("--root", type=Path, default=ROOT, help="the checkout whose pages are meant")
+    parser.add_argument("--plans", nargs="?", const="", metavar="DSN", help="ask a server for the plans too")
     options = parser.parse_args()
+    files = dict(FILES)
+    if options.plans is not None:
+        plans = asked_plans(options.plans or None)
+        files["docs/reference/statements.md"] = lambda _: statements.page(plans)
     stale = []
-    for name in (*BLOCKS, *FILES):
+    for name in (*BLOCKS, *files):
         path = options.root / name
         before = path.read_text(encoding="utf-8") if path.exists() else ""
-        after = FILES[name]() if name in FILES else renewed(before, BLOCKS[name])
+        after = files[name](before) if name in files else renewed(before, BLOCKS[name])
         if before == after:
             continue
         stale.append(name)
         if not options.check:
+            path.parent.mkdir(exist_ok=True)
             path.write_text(after, encoding="utf-8")
     verb = "stale, run `make docs`" if options.check else "written anew"
     for name in stale:

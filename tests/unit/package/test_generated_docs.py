@@ -38,6 +38,8 @@ def test_the_committed_pages_are_up_to_date() -> None:
         ("docs/reference/exit-codes.md", "| 79 |", "| 78 |"),
         ("docs/reference/telemetry.md", "`qwf_job_wait_duration_seconds`", "`qwf_job_wait`"),
         ("docs/reference/workflow.schema.json", "fail_fast", "fail_slow"),
+        ("docs/reference/statements.md", "FOR NO KEY UPDATE SKIP LOCKED", "FOR UPDATE SKIP LOCKED"),
+        ("docs/reference/statements.md", "- `claimed`: the next jobs", "- `claimed`: the last jobs"),
     ],
 )
 def test_a_stale_table_is_named_and_then_mended(pages: Path, page: str, old: str, new: str) -> None:

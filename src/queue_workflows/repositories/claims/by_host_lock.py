@@ -15,13 +15,13 @@ import psycopg
 
 from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.models import IngestJob
-from queue_workflows.repositories.claims.claim import CLAIMING, KINDS, claim_params, with_claimed
+from queue_workflows.repositories.claims.claim import KINDS, claim_params, with_claimed
 from queue_workflows.repositories.claims.hold_lease import PUT_LOCKED_ASIDE, PUT_LOCKED_HOOKS_ASIDE
 from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.checks import ELSEWHERE
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob, loaded
 from queue_workflows.repositories.sql.connection import Handle, Statements
-from queue_workflows.repositories.sql.families import FAMILIES, NODE, Family, per_family
+from queue_workflows.repositories.sql.families import FAMILIES, INGEST, NODE, Family, per_family
 
 HOST_LOCK: Final = "host_lock"
 
@@ -29,7 +29,7 @@ HOST_LOCK: Final = "host_lock"
 # the first in line of each, for it is not known which of them has a worker where the lock is free; of hooks,
 # which are one host's, the first that the host may run where it is. A suspect only where nothing else waits,
 # as it is claimed last, and would keep the lock from what does; but a suspect hook keeps its place.
-_PROMOTE: Final = per_family(
+PROMOTE: Final = per_family(
     """
 WITH RECURSIVE queues AS (
     SELECT key, (
@@ -49,7 +49,7 @@ WITH RECURSIVE queues AS (
         SELECT id FROM (
             SELECT id FROM {table} AS held
             WHERE hold_reason = 'host_lock' AND hold_key = queues.key
-                AND held.queue = queues.queue AND (NOT suspect OR held.queue = 'hooks'){here}
+                AND held.queue = queues.queue AND (NOT suspect OR held.queue = 'hooks') {here}
             ORDER BY priority DESC, position
             LIMIT 1
             FOR NO KEY UPDATE SKIP LOCKED
@@ -71,13 +71,13 @@ UPDATE {table} AS job SET
     hold_reason = NULL, hold_key = NULL
 WHERE job.id = ANY (ARRAY(SELECT id FROM freed))
 RETURNING job.id
-"""
+""",
+    here={
+        NODE.name: "AND (held.queue <> 'hooks'"
+        " OR COALESCE(held.pinned_host, %(host)s::text) = %(host)s::text)",
+        INGEST.name: "",
+    },
 )
-_OF_THE_HOST: Final = """
-AND (held.queue <> 'hooks' OR COALESCE(held.pinned_host, %(host)s::text) = %(host)s::text)"""
-PROMOTE: Final = {
-    name: sql.replace("{here}", _OF_THE_HOST if name == NODE.name else "") for name, sql in _PROMOTE.items()
-}
 # first: the head of the queue; a suspect is no head, as it is claimed after all others. next: of each key
 # the first that waits, unless the head comes before it, so that nobody is passed; not what is left to the
 # host that claimed it, and is due again soon. A suspect is the first only where nothing else waits for the
@@ -121,14 +121,14 @@ WITH first AS MATERIALIZED (
     )
     LIMIT %(limit)s::bigint
 )
-{claiming} AND {asynchronously}
+UPDATE {table} AS job SET
+    status = 'running', run_at = statement_timestamp(), past_holds = {past_holds},
+    hold_reason = NULL, hold_key = NULL, attempt = job.attempt + 1, claimed_by = %(worker_id)s::text,
+    progress = NULL, started_at = statement_timestamp(),
+    lease_expires_at = statement_timestamp() + make_interval(secs => %(lease_s)s::float8)
+WHERE job.id = ANY (ARRAY(SELECT id FROM next)) AND {asynchronously}
 RETURNING {claimed}
 """,
-        claiming=CLAIMING.replace(
-            "status = 'running',",
-            "status = 'running', run_at = statement_timestamp(), past_holds = {past_holds},"
-            " hold_reason = NULL, hold_key = NULL,",
-        ),
     )
 )
 # Few jobs run, whatever waits.

@@ -36,21 +36,37 @@ SUSPECTS_IN_ORDER: Final = "crash_count, priority DESC, position"
 # the index's that of the positions, so nothing is sorted and the outer LIMIT stops after the last row that is
 # wanted: no row is locked beyond it. Past a negative mark, what another transaction is or was at is passed by
 # unasked: to try for a lock costs more than to read the row, and each of sixteen workers would try for most
-# rows that the others claim. Not of nodes, on which the foreign keys of their events leave a trace. The
-# status is a literal, so that the partial index is usable in a generic plan.
-NEXT: Final = """next AS MATERIALIZED (
+# rows that the others claim. No node is passed by so, as the foreign keys of their events leave a trace on
+# nodes. The status is a literal, so that the partial index is usable in a generic plan.
+NEXT: Final = {
+    NODE.name: """next AS MATERIALIZED (
     SELECT job.id
     FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[], %(marks)s::bigint[]) AS mark (priority, position)
     CROSS JOIN LATERAL (
         SELECT id FROM {table}
-        WHERE {claimable}
-            AND priority = mark.priority AND {past_the_mark}
+        WHERE status = 'queued' AND queue = %(queue)s::text AND NOT suspect
+            AND priority = mark.priority AND position > mark.position
         ORDER BY position
         LIMIT %(limit)s::bigint
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
     LIMIT %(limit)s::bigint
-)""".replace("{claimable}", CLAIMABLE)
+)""",
+    INGEST.name: """next AS MATERIALIZED (
+    SELECT job.id
+    FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[], %(marks)s::bigint[]) AS mark (priority, position)
+    CROSS JOIN LATERAL (
+        SELECT id FROM {table}
+        WHERE status = 'queued' AND queue = %(queue)s::text AND NOT suspect
+            AND priority = mark.priority AND position > abs(mark.position)
+            AND (mark.position >= 0 OR xmax = '0'::xid)
+        ORDER BY position
+        LIMIT %(limit)s::bigint
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+    LIMIT %(limit)s::bigint
+)""",
+}
 # The ids go to the UPDATE as an array: joined to a LIMIT that a generic plan does not know, they cost a scan.
 CLAIMING: Final = """UPDATE {table} AS job SET
     status = 'running', attempt = job.attempt + 1, claimed_by = %(worker_id)s::text, progress = NULL,
@@ -58,10 +74,33 @@ CLAIMING: Final = """UPDATE {table} AS job SET
     lease_expires_at = statement_timestamp() + make_interval(secs => %(lease_s)s::float8)
 WHERE job.id = ANY (ARRAY(SELECT id FROM next))"""
 
-# next: of the others the first, as above, and after all of them the first suspect. The branches of the union
-# are read in their order, the second only where the first has nothing. For a worker's turn of the suspects
-# the one that waits longest comes before the others.
-NEXT_ALONE: Final = """next AS MATERIALIZED (
+
+def with_claimed(statements: Mapping[str, str]) -> Mapping[str, str]:
+    """Each family's statement with the columns of its claimed jobs."""
+    return {name: sql.replace("{claimed}", returned(KINDS[name])) for name, sql in statements.items()}
+
+
+KINDS: Final[Mapping[str, type[ClaimedJob]]] = {NODE.name: ClaimedNodeJob, INGEST.name: ClaimedIngestJob}
+
+CLAIM: Final = with_claimed(
+    per_family(
+        """
+WITH {next}
+{claiming} AND {asynchronously}
+RETURNING {claimed}
+""",
+        next=NEXT,
+        claiming=CLAIMING,
+    )
+)
+# For a worker that holds nothing else: one job, a suspect where there is no other.
+# next: of the others the first, as by a claim, and after all of them the first suspect. The branches of the
+# union are read in their order, the second only where the first has nothing. For a worker's turn of the
+# suspects the one that waits longest comes before the others.
+CLAIM_ALONE: Final = with_claimed(
+    per_family(
+        """
+WITH next AS MATERIALIZED (
     SELECT id FROM (
         SELECT id FROM (
             SELECT id FROM {table} WHERE {claimable_alone} AND %(suspects_first)s::boolean
@@ -88,43 +127,20 @@ NEXT_ALONE: Final = """next AS MATERIALIZED (
         ) AS suspect
     ) AS found
     LIMIT 1
-)""".replace("{claimable}", CLAIMABLE)
-
-
-def with_claimed(statements: Mapping[str, str]) -> Mapping[str, str]:
-    """Each family's statement with the columns of its claimed jobs."""
-    return {name: sql.replace("{claimed}", returned(KINDS[name])) for name, sql in statements.items()}
-
-
-KINDS: Final[Mapping[str, type[ClaimedJob]]] = {NODE.name: ClaimedNodeJob, INGEST.name: ClaimedIngestJob}
-
-CLAIM: Final = with_claimed(
-    per_family(
-        """
-WITH {next}
+)
 {claiming} AND {asynchronously}
 RETURNING {claimed}
 """,
-        next=NEXT,
+        claimable=CLAIMABLE,
+        claimable_alone=CLAIMABLE_ALONE,
+        suspects_in_order=SUSPECTS_IN_ORDER,
+        past_the_mark={
+            NODE.name: "position > mark.position",
+            INGEST.name: "position > abs(mark.position) AND (mark.position >= 0 OR xmax = '0'::xid)",
+        },
         claiming=CLAIMING,
     )
 )
-# For a worker that holds nothing else: one job, a suspect where there is no other.
-CLAIM_ALONE: Final = with_claimed(
-    per_family(
-        """
-WITH {next}
-{claiming} AND {asynchronously}
-RETURNING {claimed}
-""",
-        next=NEXT_ALONE.replace("{claimable_alone}", CLAIMABLE_ALONE).replace(
-            "{suspects_in_order}", SUSPECTS_IN_ORDER
-        ),
-        claiming=CLAIMING,
-    )
-)
-
-
 # Whether a suspect waits for a worker that is alone.
 HAS_SUSPECT: Final = per_family(
     """

@@ -35,7 +35,7 @@ _HERE: Final = """COALESCE(status = 'queued' AND queue = 'gpu', false)
                     AND NOT suspect AND priority = level.priority"""
 # By the index of every claim, which is in the order of age: that the queue is `gpu` is kept from the planner,
 # which would else sort what the other indexes have.
-_BY_AGE: Final = CLAIMABLE.replace("%(queue)s::text", "(SELECT %(queue)s::text)")
+_BY_AGE: Final = "status = 'queued' AND queue = (SELECT %(queue)s::text) AND NOT suspect"
 # peers: what workers have loaded that have nothing to do, as far as they were heard of lately.
 PEERS: Final = """peers AS MATERIALIZED (
     SELECT ARRAY(
@@ -51,8 +51,11 @@ LEFT_TO_PEERS: Final = """(
     AND run_at > statement_timestamp() - make_interval(secs => %(yield_s)s::float8)
 ) IS TRUE"""
 # candidates: the first rows in the order above, none of them locked. A priority is looked at only if those
-# before it have too few.
-CANDIDATES: Final = """candidates AS MATERIALIZED (
+# before it have too few. next: the first of them that nobody else is claiming. `held` is its status out of
+# the candidates: said of the table it would have the planner read the whole index of what is queued. The
+# claim returns whether an older one of its priority is still there, and what it took.
+_CLAIM: Final = """
+WITH {peers}, candidates AS MATERIALIZED (
     SELECT job.id, level.priority, job.turn, job.host_priority, job.position, 'queued' AS held
     FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS level (priority)
     CROSS JOIN LATERAL (
@@ -82,37 +85,28 @@ CANDIDATES: Final = """candidates AS MATERIALIZED (
         LIMIT {looked_at}
     ) AS job
     LIMIT {looked_at}
-)"""
-# next: the first of them that nobody else is claiming. `held` is its status out of the candidates: said of
-# the table it would have the planner read the whole index of what is queued.
-NEXT: Final = """next AS MATERIALIZED (
+), next AS MATERIALIZED (
     SELECT job.id FROM candidates JOIN {table} AS job ON job.id = candidates.id
     WHERE job.id = ANY (ARRAY(SELECT id FROM candidates)) AND job.status = candidates.held
     ORDER BY candidates.priority DESC, candidates.turn, candidates.host_priority {direction},
         candidates.position
     LIMIT 1
     FOR NO KEY UPDATE OF job SKIP LOCKED
-)"""
-# Whether an older one of its priority is still there.
-PASSED: Final = """(
+)
+{claiming} AND {asynchronously}
+RETURNING (
     SELECT position FROM {table} WHERE {by_age} AND priority = job.priority ORDER BY position LIMIT 1
-) IS DISTINCT FROM job.position"""
+) IS DISTINCT FROM job.position, {claimed}
+"""
 
 
 def _in_direction(direction: str) -> str:
-    """The claim that takes the ends of `host_priority` in this order; a fixed fragment."""
+    """The claim that takes the ends of `host_priority` in this order; a fixed word."""
     sql = with_claimed(
         per_family(
-            """
-WITH {peers}, {candidates}, {next}
-{claiming} AND {asynchronously}
-RETURNING {passed}, {claimed}
-""",
+            _CLAIM,
             peers=PEERS,
-            candidates=CANDIDATES,
-            next=NEXT,
             claiming=CLAIMING,
-            passed=PASSED,
             here=_HERE,
             by_age=_BY_AGE,
             left_to_peers=LEFT_TO_PEERS,

@@ -22,7 +22,7 @@ from queue_workflows.repositories.claims.claim import CLAIMING, NEXT, with_claim
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import _NOTHING, array, fence_params, texts
 from queue_workflows.repositories.sql.claimed_job import C, Fence
-from queue_workflows.repositories.sql.families import Family, per_family
+from queue_workflows.repositories.sql.families import FENCE, FENCE_OF_ALL, Family, per_family
 from queue_workflows.states import MOVES, JobStatus
 
 ERROR_TEXT: Final = 2_000
@@ -38,8 +38,9 @@ GIVEN: Final = """given AS MATERIALIZED (
         %(reasons)s::text[], %(keys)s::text[], %(progress)s::text[]
     ) AS given (id, attempt, claimed_by, status, result, error, counted, delay_s, reason, key, progress)
 )"""
-# given, where the endings differ in their jobs alone: plain values, which the planner puts where they are
-# used. As arrays they would cost the server a fifth of all that it does for a job, and a tenth of it for one.
+# given: one row for all endings, which differ in their jobs alone; plain values, which the planner puts where
+# they are used. As arrays they would cost the server a fifth of all that it does for a job, and a tenth of it
+# for one.
 GIVEN_ALIKE: Final = """given AS (
     SELECT %(attempt)s::integer AS attempt, %(claimed_by)s::text AS claimed_by,
         %(status)s::text AS status, %(result)s::text AS result, %(error)s::text AS error,
@@ -47,10 +48,9 @@ GIVEN_ALIKE: Final = """given AS (
         %(key)s::text AS key, %(progress)s::text AS progress, 'running' AS held,
         %(status)s::text IN ({terminal}) AS is_over
 )"""
-# ended: what the sender of the ending still held. The row keeps its position, and its last errors. What would
-# not be over yet is, if somebody asked to cancel it.
-_ENDED: Final = """ended AS (
-    UPDATE {table} AS job SET
+# What becomes of a row, which keeps its position and its last errors. What would not be over yet is, if
+# somebody asked to cancel it.
+ENDING: Final = """UPDATE {table} AS job SET
         status = CASE WHEN given.is_over OR job.cancel_requested_at IS NULL THEN given.status
             ELSE 'cancelled' END,
         claimed_by = CASE WHEN given.status NOT IN ('queued', 'scheduled')
@@ -63,36 +63,33 @@ _ENDED: Final = """ended AS (
         progress = COALESCE(NULLIF(given.progress, '')::jsonb, job.progress),
         run_at = COALESCE(statement_timestamp() + make_interval(secs => given.delay_s), job.run_at),
         failures = job.failures + given.counted::integer,
-        errors = CASE WHEN COALESCE(given.error, '') = '' THEN job.errors ELSE {errors} || (
-            given.error::jsonb || jsonb_build_object(
-                'at', statement_timestamp(), 'attempt', job.attempt, 'worker_id', job.claimed_by)
-        ) END
-    FROM given
+        errors = CASE WHEN COALESCE(given.error, '') = '' THEN job.errors
+            ELSE jsonb_path_query_array(job.errors, '$[last - {errors_before} to last]') || (
+                given.error::jsonb || jsonb_build_object(
+                    'at', statement_timestamp(), 'attempt', job.attempt, 'worker_id', job.claimed_by)
+            ) END
+    FROM given"""
+# ended: what the sender of the ending still held.
+_END: Final = """
+WITH {given}, ended AS (
+    {ending}
     WHERE {held_by}
     RETURNING {ended}
-){events}"""
-ENDED: Final = _ENDED.replace("{held_by}", "{fence}")
-ENDED_ALIKE: Final = _ENDED.replace("{held_by}", "{fence_of_all}")
-
-_END: Final = """
-WITH {given}, {ending}
+){events}
 SELECT id, status FROM ended
 """
-END: Final = per_family(
-    _END,
-    given=GIVEN,
-    ending=ENDED,
-)
-END_ALIKE: Final = per_family(
-    _END,
-    given=GIVEN_ALIKE,
-    ending=ENDED_ALIKE,
-)
-# claimed: the next jobs, beside the end of the last ones. Both parts see the table as it was before the
-# statement, so what is given back here is not taken again here. accepted: one row, so that it comes back
-# without a job too, and told once; a row for each job beside it.
+END: Final = per_family(_END, given=GIVEN, ending=ENDING, held_by=FENCE)
+END_ALIKE: Final = per_family(_END, given=GIVEN_ALIKE, ending=ENDING, held_by=FENCE_OF_ALL)
+# ended: what the sender of the ending still held. claimed: the next jobs, beside the end of the last ones.
+# Both parts see the table as it was before the statement, so what is given back here is not taken again here.
+# What was accepted is one row, so that it comes back without a job too, and told once; a row for each job
+# beside it.
 AND_CLAIM: Final = """
-WITH {given}, {ending}, {next}, claimed AS (
+WITH {given}, ended AS (
+    {ending}
+    WHERE {held_by}
+    RETURNING {ended}
+){events}, {next}, claimed AS (
     {claiming}
     RETURNING {claimed}
 )
@@ -104,14 +101,18 @@ SELECT NULL, NULL, claimed.* FROM claimed
 """
 
 
-def any_and_claim(**claim: str) -> Mapping[str, str]:
+def any_and_claim(*, next: str | Mapping[str, str], claiming: str) -> Mapping[str, str]:  # noqa: A002 - a mark
     """The statement of each family for any endings, with the fragments of a claim."""
-    return with_claimed(per_family(AND_CLAIM, given=GIVEN, ending=ENDED, **claim))
+    sql = per_family(AND_CLAIM, given=GIVEN, ending=ENDING, held_by=FENCE, next=next, claiming=claiming)
+    return with_claimed(sql)
 
 
-def alike_and_claim(**claim: str) -> Mapping[str, str]:
+def alike_and_claim(*, next: str | Mapping[str, str], claiming: str) -> Mapping[str, str]:  # noqa: A002 - a mark
     """The statement of each family for endings that are alike, with the fragments of a claim."""
-    return with_claimed(per_family(AND_CLAIM, given=GIVEN_ALIKE, ending=ENDED_ALIKE, **claim))
+    sql = per_family(
+        AND_CLAIM, given=GIVEN_ALIKE, ending=ENDING, held_by=FENCE_OF_ALL, next=next, claiming=claiming
+    )
+    return with_claimed(sql)
 
 
 END_AND_CLAIM: Final = any_and_claim(next=NEXT, claiming=CLAIMING)

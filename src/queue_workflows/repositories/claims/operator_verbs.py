@@ -14,14 +14,9 @@ from queue_workflows.repositories.sql.arrays import id_array
 from queue_workflows.repositories.sql.families import NODE, per_family
 from queue_workflows.states import JOB_TERMINAL, MOVES, JobStatus
 
-# logged: the actor and the reason; nothing where the caller logs a greater thing that this is part of.
-_LOGGED: Final = """logged AS (
-    INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
-    SELECT %(actor)s::text, '{action}', '{title}', id::text, %(why)s::text, {details}
-    FROM ended WHERE %(actor)s::text IS NOT NULL
-)"""
 # found: what is not over, locked in order, so that two statements with the same rows do not deadlock. ended:
 # a job that waits is cancelled; one that runs is asked to stop, which its worker sees with its next look.
+# logged: the actor and the reason; nothing where the caller logs a greater thing that this is part of.
 CANCEL: Final = per_family(
     """
 WITH found AS MATERIALIZED (
@@ -36,17 +31,19 @@ WITH found AS MATERIALIZED (
         past_holds = {past_holds}, hold_reason = NULL, hold_key = NULL
     WHERE job.id = ANY (ARRAY(SELECT id FROM found))
     RETURNING {ended}
-), {logged}{events}
+), logged AS (
+    INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
+    SELECT %(actor)s::text, 'job.cancel', '{title}', id::text, %(why)s::text,
+        jsonb_build_object('status', status)
+    FROM ended WHERE %(actor)s::text IS NOT NULL
+){events}
 SELECT id, status FROM ended
-""",
-    logged=_LOGGED.replace("{action}", "job.cancel").replace(
-        "{details}", "jsonb_build_object('status', status)"
-    ),
+"""
 )
 # runs, of nodes: those that go on; in one that is over or being cancelled nobody would act upon another end.
 # uncounted: of what an orchestrator plans, the ends that it has not counted; it would count a job twice.
 # found: what is over. ended: as new, at the end of the queue; attempts go on counting, and the history of
-# errors stays.
+# errors stays. logged: as by a cancel.
 RETRY: Final = per_family(
     """
 WITH {runs}found AS MATERIALIZED (
@@ -60,12 +57,14 @@ WITH {runs}found AS MATERIALIZED (
         {result} = NULL, progress = NULL, cancel_requested_at = NULL, finished_at = NULL
     WHERE job.id = ANY (ARRAY(SELECT id FROM found))
     RETURNING job.id, job.generation, job.limit_key
-), {logged}
+), logged AS (
+    INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
+    SELECT %(actor)s::text, 'job.retry', '{title}', id::text, %(why)s::text,
+        jsonb_build_object('generation', generation)
+    FROM ended WHERE %(actor)s::text IS NOT NULL
+)
 SELECT id, generation, limit_key FROM ended
-""",
-    logged=_LOGGED.replace("{action}", "job.retry").replace(
-        "{details}", "jsonb_build_object('generation', generation)"
-    ),
+"""
 )
 # Of these nodes of a run that goes on, the ones of which an orchestrator has counted the end.
 COUNTED: Final = per_family("""

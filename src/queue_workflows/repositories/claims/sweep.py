@@ -32,7 +32,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queue_workflows.repositories.limits.lanes import LANE_RUN_AT, LIMIT_FULL, to_the_lane
+from queue_workflows.repositories.limits.lane_turns import IN_FRONT
+from queue_workflows.repositories.limits.lanes import FRONT, IN_LANE, LANE_RUN_AT, LIMIT_FULL
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.families import IN_TURN, per_family
@@ -51,7 +52,8 @@ LAPSED: Final = "lease_expires_at < statement_timestamp()"
 # due: in the order in which they fell due, by walking the index: the planner does not see how many at most,
 # and takes that for a tenth. Of a table without statistics it would else expect few, read all and sort them.
 # placed: the retries among them go to the end of the queue, in that order; what was on hold keeps its place.
-# A job goes into its key's lane where the key has enough in front.
+# A job goes into its key's lane where the key has one, or enough in front; not by EXISTS, which the planner
+# may turn into a hash of all lanes.
 PROMOTE: Final = per_family(
     """
 WITH due AS MATERIALIZED (
@@ -62,7 +64,19 @@ WITH due AS MATERIALIZED (
     FOR NO KEY UPDATE SKIP LOCKED
 ), placed AS MATERIALIZED (
     SELECT id, CASE WHEN hold_reason IS NULL THEN nextval('{sequence}') ELSE position END AS position,
-        CASE WHEN limit_key IS NULL THEN false ELSE {to_the_lane} END AS laned
+        CASE WHEN limit_key IS NULL THEN false ELSE (
+            (
+                SELECT true FROM {table} AS lane
+                WHERE {in_lane} AND hold_key = due.limit_key AND lane.queue = due.queue LIMIT 1
+            ) IS NOT NULL
+            OR due.nth + (
+                SELECT count(*) FROM (
+                    SELECT FROM {table} AS front
+                    WHERE {in_front} AND front.limit_key = due.limit_key AND front.queue = due.queue
+                    LIMIT {front}
+                ) AS front
+            ) > {front}
+        ) END AS laned
     FROM (SELECT *, row_number() OVER (PARTITION BY queue, limit_key) AS nth FROM due LIMIT {at_once}) AS due
 )
 UPDATE {table} AS job SET
@@ -78,7 +92,9 @@ RETURNING job.id
     due=DUE,
     in_turn=IN_TURN,
     at_once=str(PROMOTED_AT_ONCE),
-    to_the_lane=to_the_lane("due.limit_key", "due.queue", "due.nth"),
+    in_lane=IN_LANE,
+    in_front=IN_FRONT,
+    front=str(FRONT),
     lane_run_at=LANE_RUN_AT,
     limit_full=LIMIT_FULL,
 )
@@ -139,19 +155,6 @@ LIMIT %(limit)s::bigint
 
 # The mark that a job carries for the attempt in which its worker lost another one.
 _MARK: Final = "jsonb_build_array(jsonb_build_object('kind', 'suspect', 'attempt', attempt))"
-# beside: what else these workers hold. marked: suspect, and in this attempt not to blame.
-_BESIDE: Final = """{which}_beside AS MATERIALIZED (
-    SELECT id FROM {of}
-    WHERE status = 'running' AND claimed_by = ANY (ARRAY(SELECT claimed_by FROM judged WHERE shared))
-        AND id <> ALL ({except}) AND NOT errors @> {mark}
-    FOR NO KEY UPDATE SKIP LOCKED
-), {which}_marked AS (
-    UPDATE {of} AS job SET suspect = job.suspect OR job.queue <> 'hooks',
-        errors = {errors} || jsonb_build_object(
-        'kind', 'suspect', 'message', 'its worker lost another of its jobs while it ran',
-        'attempt', job.attempt, 'worker_id', job.claimed_by, 'at', statement_timestamp())
-    WHERE job.id = ANY (ARRAY(SELECT id FROM {which}_beside))
-)"""
 # How many deaths a hook has shared until it is claimed alone, and given up; fewer than errors are kept of it,
 # each with a mark of suspicion. A background hook has its whole run's deaths, and seldom such a mark.
 TRUSTED: Final = 2
@@ -170,8 +173,10 @@ _EXCUSED_BEFORE: Final = """jsonb_array_length(jsonb_path_query_array(
 _MOST_SILENT: Final = 5
 # lapsed: rows to take back. workers: how many jobs each of their holders has, of both families, and whether
 # one of them is a suspect, or one on trial in the background. judged: which job is to blame, which shares (1)
-# a death that it may be to blame for, and what becomes of the row. ended: back to its place in the queue,
-# unless it is cancelled, has killed too many workers, or has begun and may not begin again.
+# a death that it may be to blame for, and what becomes of the row. own_beside, other_beside: what else these
+# workers hold, in this family and in the other one. own_marked, other_marked: suspect from now on, and in
+# this attempt not to blame. ended: back to its place in the queue, unless it is cancelled, has killed too
+# many workers, or has begun and may not begin again.
 _RECLAIM: Final = """
 WITH lapsed AS MATERIALIZED (
     SELECT id, claimed_by, crash_count, cancel_requested_at, suspect, {shared_before} AS shared_before,
@@ -181,7 +186,7 @@ WITH lapsed AS MATERIALIZED (
         CASE WHEN {is_background} THEN {most_shared_behind} ELSE {most_shared} END AS most_shared,
         errors @> {mark} AS marked, {blameless} AS is_excused, {together} AS is_silent, {excused} AS excused
     FROM {table}
-    WHERE status = 'running' AND {lapsed}
+    WHERE status = 'running' AND {lapsed} AND {ours}
     LIMIT {at_once}
     FOR NO KEY UPDATE SKIP LOCKED
 ), workers AS MATERIALIZED (
@@ -219,7 +224,29 @@ WITH lapsed AS MATERIALIZED (
             WHEN NOT is_behind THEN suspect OR NOT has_suspect
             ELSE NOT has_suspect AND (suspect OR NOT has_trial OR shared_before < {trusted})
         END))::integer AS shares) AS part
-), {own_beside}, {other_beside}, ended AS (
+), own_beside AS MATERIALIZED (
+    SELECT id FROM {table}
+    WHERE status = 'running' AND claimed_by = ANY (ARRAY(SELECT claimed_by FROM judged WHERE shared))
+        AND id <> ALL (ARRAY(SELECT id FROM lapsed)) AND NOT errors @> {mark}
+    FOR NO KEY UPDATE SKIP LOCKED
+), own_marked AS (
+    UPDATE {table} AS job SET suspect = job.suspect OR job.queue <> 'hooks',
+        errors = {errors} || jsonb_build_object(
+        'kind', 'suspect', 'message', 'its worker lost another of its jobs while it ran',
+        'attempt', job.attempt, 'worker_id', job.claimed_by, 'at', statement_timestamp())
+    WHERE job.id = ANY (ARRAY(SELECT id FROM own_beside))
+), other_beside AS MATERIALIZED (
+    SELECT id FROM {other}
+    WHERE status = 'running' AND claimed_by = ANY (ARRAY(SELECT claimed_by FROM judged WHERE shared))
+        AND id <> ALL ('{empty}'::bigint[]) AND NOT errors @> {mark}
+    FOR NO KEY UPDATE SKIP LOCKED
+), other_marked AS (
+    UPDATE {other} AS job SET suspect = job.suspect OR job.queue <> 'hooks',
+        errors = {errors} || jsonb_build_object(
+        'kind', 'suspect', 'message', 'its worker lost another of its jobs while it ran',
+        'attempt', job.attempt, 'worker_id', job.claimed_by, 'at', statement_timestamp())
+    WHERE job.id = ANY (ARRAY(SELECT id FROM other_beside))
+), ended AS (
     UPDATE {table} AS job SET
         status = judged.status, lease_expires_at = NULL,
         claimed_by = CASE WHEN judged.status <> 'queued' THEN job.claimed_by END,
@@ -256,12 +283,14 @@ WITH lapsed AS MATERIALIZED (
 ){events}
 SELECT id, status, attempt, lost_worker, counted, suspect, queue FROM ended
 """
-# When the server came back last: statistics that it threw away say so too, which it does when it recovers
+# Whether the server came back since: statistics that it threw away say so too, which it does when it recovers
 # from a crash without a new postmaster. And what the sweeper itself saw of an outage.
-_BACK: Final = """(SELECT GREATEST(
+_WAS_AWAY: Final = """(SELECT GREATEST(
         pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_archiver),
         statement_timestamp() - make_interval(secs => %(recovered_s)s::float8)
-    ))"""
+    )) > GREATEST(
+        started_at, lease_expires_at - make_interval(secs => %(lease_s)s::float8)
+    )"""
 # one: the worker with the lapsed lease, silent for so long that another of its host would have been heard
 # since. One that was there at the same time and was heard last when it was says that it is the host, unless
 # anybody was heard of there later. An incarnation that followed another says nothing of it.
@@ -284,12 +313,6 @@ _TOGETHER: Final = """EXISTS (
 # itself what had begun; of hooks in the background nothing is written.
 _UNBEGUN: Final = "suspect AND queue <> 'hooks' AND begun_generation IS DISTINCT FROM -attempt"
 _SHARED: Final = {
-    "own_beside": _BESIDE.replace("{which}", "own")
-    .replace("{of}", "{table}")
-    .replace("{except}", "ARRAY(SELECT id FROM lapsed)"),
-    "other_beside": _BESIDE.replace("{which}", "other")
-    .replace("{of}", "{other}")
-    .replace("{except}", "'{}'::bigint[]"),
     "mark": _MARK,
     "shared_before": SHARED_BEFORE,
     "trusted": str(TRUSTED),
@@ -301,10 +324,9 @@ _SHARED: Final = {
 }
 RECLAIM: Final = per_family(
     _RECLAIM,
-    lapsed=f"{LAPSED} AND {IN_TURN}",
-    blameless=f"""{_BACK} > GREATEST(
-        started_at, lease_expires_at - make_interval(secs => %(lease_s)s::float8)
-    )""",
+    lapsed=LAPSED,
+    ours=IN_TURN,
+    blameless=_WAS_AWAY,
     together=_TOGETHER,
     unbegun=_UNBEGUN,
     excused=_EXCUSED_BEFORE,
@@ -314,7 +336,8 @@ RECLAIM: Final = per_family(
 )
 RECLAIM_WORKER: Final = per_family(
     _RECLAIM,
-    lapsed="claimed_by = %(worker_id)s::text AND id <> ALL (%(kept)s::bigint[])",
+    lapsed="claimed_by = %(worker_id)s::text",
+    ours="id <> ALL (%(kept)s::bigint[])",
     blameless="NOT %(crashed)s::boolean",
     together="false",
     unbegun="false",

@@ -9,20 +9,25 @@ from queue_workflows.models import IngestJob
 from queue_workflows.repositories.claims.sweep import DUE, LAPSED
 from queue_workflows.repositories.limits.lanes import IN_LANE
 from queue_workflows.repositories.sql.connection import Handle, Statements
-from queue_workflows.repositories.sql.families import FAMILIES, per_family
+from queue_workflows.repositories.sql.families import FAMILIES
 
 # The words of the sweeps themselves, and in an index's order: an EXISTS could read the table.
-_LOOKS: Final = per_family(
+LOOK: Final = (
     """
-(SELECT true FROM {table} WHERE {due} ORDER BY run_at LIMIT 1) IS NOT NULL,
-(SELECT true FROM {table} WHERE status = 'running' AND {lapsed} ORDER BY claimed_by LIMIT 1) IS NOT NULL,
-(SELECT true FROM {table} WHERE {in_lane} AND hold_key > '' ORDER BY hold_key LIMIT 1) IS NOT NULL
-""",
-    due=DUE,
-    lapsed=LAPSED,
-    in_lane=IN_LANE,
+SELECT
+    (SELECT true FROM workflow_node_jobs WHERE {due} ORDER BY run_at LIMIT 1) IS NOT NULL,
+    (SELECT true FROM workflow_node_jobs WHERE status = 'running' AND {lapsed} ORDER BY claimed_by LIMIT 1)
+        IS NOT NULL,
+    (SELECT true FROM workflow_node_jobs WHERE {in_lane} AND hold_key > '' ORDER BY hold_key LIMIT 1)
+        IS NOT NULL,
+    (SELECT true FROM ingest_jobs WHERE {due} ORDER BY run_at LIMIT 1) IS NOT NULL,
+    (SELECT true FROM ingest_jobs WHERE status = 'running' AND {lapsed} ORDER BY claimed_by LIMIT 1)
+        IS NOT NULL,
+    (SELECT true FROM ingest_jobs WHERE {in_lane} AND hold_key > '' ORDER BY hold_key LIMIT 1) IS NOT NULL
+""".replace("{due}", DUE)
+    .replace("{lapsed}", LAPSED)
+    .replace("{in_lane}", IN_LANE)
 )
-LOOK: Final = f"SELECT {','.join(_LOOKS[family.name] for family in FAMILIES)}"
 
 
 class Sweepable(NamedTuple):
@@ -34,7 +39,7 @@ class Sweepable(NamedTuple):
 
 
 def look(handle: Handle) -> Mapping[str, Sweepable]:
-    """By the families' names."""
+    """By the families' names; the statement has them in the order of `FAMILIES`."""
     (row,) = Statements(handle, IngestJob).rows(LOOK, {})
     size = len(Sweepable._fields)
     return {

@@ -39,31 +39,30 @@ SELECT job.run_id, job.plugin, job.node_module, set_config('synchronous_commit',
 {_HOLDS}
 FOR NO KEY UPDATE
 """
-_INSERT: Final = """
-INSERT INTO hook_records (run_id, node_job_id, attempt, plugin, hook, line_no, type, payload, warning)
-SELECT {of}, given.line_no, given.type, given.payload::jsonb, NULLIF(given.warning, '')
-FROM {held}unnest(%(lines)s::integer[], %(types)s::text[], %(payloads)s::text[], %(warnings)s::text[])
+# The lines, in their order. A line that is stored already is the same line.
+_LINES: Final = """unnest(%(lines)s::integer[], %(types)s::text[], %(payloads)s::text[], %(warnings)s::text[])
     AS given (line_no, type, payload, warning)
 ORDER BY given.line_no
-ON CONFLICT (node_job_id, attempt, line_no) DO NOTHING
-"""
-# given: the lines. A line that is stored already is the same line.
-STORE: Final = (
-    _INSERT.format(
-        of="%(run_id)s::uuid, %(id)s::bigint, %(attempt)s::integer, %(plugin)s::text, %(hook)s::text", held=""
-    )
-    + "RETURNING line_no"
-)
+ON CONFLICT (node_job_id, attempt, line_no) DO NOTHING"""
+STORE: Final = f"""
+INSERT INTO hook_records (run_id, node_job_id, attempt, plugin, hook, line_no, type, payload, warning)
+SELECT %(run_id)s::uuid, %(id)s::bigint, %(attempt)s::integer, %(plugin)s::text, %(hook)s::text,
+    given.line_no, given.type, given.payload::jsonb, NULLIF(given.warning, '')
+FROM {_LINES}
+RETURNING line_no
+"""  # noqa: S608 - a fragment of our own
 # held: the attempt, as by HOLD. stored: its lines, as by STORE. No row: it is not held.
 HOLD_AND_STORE: Final = f"""
-WITH held AS MATERIALIZED ({HOLD}), stored AS (
-    {
-    _INSERT.format(
-        of="held.run_id, %(id)s::bigint, %(attempt)s::integer, COALESCE(held.plugin, ''),"
-        " COALESCE(held.node_module, '')",
-        held="held CROSS JOIN ",
-    )
-}
+WITH held AS MATERIALIZED (
+    SELECT job.run_id, job.plugin, job.node_module, set_config('synchronous_commit', 'off', true)
+    {_HOLDS}
+    FOR NO KEY UPDATE
+), stored AS (
+    INSERT INTO hook_records (run_id, node_job_id, attempt, plugin, hook, line_no, type, payload, warning)
+    SELECT held.run_id, %(id)s::bigint, %(attempt)s::integer, COALESCE(held.plugin, ''),
+        COALESCE(held.node_module, ''), given.line_no, given.type, given.payload::jsonb,
+        NULLIF(given.warning, '')
+    FROM held CROSS JOIN {_LINES}
 )
 SELECT run_id FROM held
 """  # noqa: S608 - fragments of our own

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from queue_workflows.errors import DatabaseError
 from queue_workflows.repositories.sql.columns import Columns
 from queue_workflows.repositories.sql.connection import Answer, Params, Statements
+from queue_workflows.repositories.sql.families import unindented
 
 # given: the rows in the caller's order, each with its place in the queue, which also tells them apart below;
 # taken here, or beforehand where the rows of a call go in several statements.
@@ -35,7 +36,7 @@ WITH given AS MATERIALIZED (
         {values}
     FROM {source}
     {in_order}
-    {on_conflict}
+    {on_conflict} {key_where} {then}
     RETURNING id, position
 )
 {answer}
@@ -47,22 +48,34 @@ SELECT array_agg(inserted.id ORDER BY position) FROM given LEFT JOIN inserted US
 """
 ANSWER: Final = "SELECT array_agg(id ORDER BY position) FROM inserted"
 
-BESIDE = "(SELECT *, {sql} AS {name} FROM given OFFSET 0) AS given"
-
 TAKE_PLACES = "SELECT array_agg(nextval('{table}_position_seq')) FROM generate_series(1, %(rows)s::integer)"
 
 # By the database's clock: `run_at`, or else `delay_s` from now; what is due is queued.
-_GIVEN_AT: Final = "COALESCE({run_at}, statement_timestamp() + make_interval(secs => {delay_s}))"
-RUN_AT: Final = f"COALESCE({_GIVEN_AT}, statement_timestamp())"
-IS_LATER: Final = f"{_GIVEN_AT} > statement_timestamp()"
-_DUE: Final = f"CASE WHEN {IS_LATER} THEN 'scheduled' ELSE 'queued' END"
+RUN_AT: Final = """COALESCE(
+            COALESCE({run_at}, statement_timestamp() + make_interval(secs => {delay_s})),
+            statement_timestamp()
+        )"""
+_DUE: Final = """CASE
+            WHEN COALESCE({run_at}, statement_timestamp() + make_interval(secs => {delay_s}))
+                > statement_timestamp()
+            THEN 'scheduled' ELSE 'queued'
+        END"""
 # The same for rows that nobody is to claim: their status is given.
 DUE_UNLESS_GIVEN: Final = (
-    ("status", f"COALESCE({{status}}, {_DUE})"),
+    (
+        "status",
+        """COALESCE({status}, CASE
+            WHEN COALESCE({run_at}, statement_timestamp() + make_interval(secs => {delay_s}))
+                > statement_timestamp()
+            THEN 'scheduled' ELSE 'queued'
+        END)""",
+    ),
     ("run_at", RUN_AT),
     ("finished_at", "CASE WHEN {status} = 'skipped' THEN statement_timestamp() END"),
     ("expires_at", "COALESCE({expires_at}, statement_timestamp() + make_interval(secs => {expires_s}))"),
 )
+
+GIVEN: Final = "given"
 
 TRIES: Final = 20
 # How many statements are on their way at once, where the connection can; their rows are in memory once more.
@@ -90,8 +103,8 @@ class BulkTable:
     # Columns that are made of others, `{named}` in the expression, and those that only serve this.
     made: tuple[tuple[str, str], ...] = (("status", _DUE), ("run_at", RUN_AT))
     only_for_made: tuple[str, ...] = ("run_at", "delay_s")
-    # A column that `made` may use beside those that are given, worked out once for each row.
-    beside: tuple[str, str] | None = None
+    # What the rows are read from, which may have a column more, worked out once for each row.
+    source: str = GIVEN
     # What becomes of a row with a taken key.
     on_conflict: str = "DO NOTHING"
 
@@ -142,7 +155,7 @@ def insert_many(statements: Statements, table: BulkTable, rows: Columns) -> list
 
 def send_many(statements: Statements, table: BulkTable, rows: Columns) -> None:
     """Insert rows without their ids coming back, where nobody else writes their keys at this time."""
-    if rows.count == 1 and table.beside is None:
+    if rows.count == 1 and table.source == GIVEN:
         statements.send(_single(table), rows.same)
         return
     for ends in rows.bounds(table.large):
@@ -289,12 +302,9 @@ def _statement(
     made = dict(table.made)
     for source in table.names:
         made = {name: sql.replace(f"{{{source}}}", value(source)) for name, sql in made.items()}
-    beside, from_given = table.beside, "given"
-    if beside is not None:
-        from_given = BESIDE.replace("{name}", beside[0]).replace("{sql}", beside[1])
-        for name in table.names:
-            from_given = from_given.replace(f"{{{name}}}", f"given.{name}" if name in arrays else value(name))
-    on_conflict = f"ON CONFLICT ({', '.join(table.key)}) {table.key_where} {table.on_conflict}"
+    from_given = table.source
+    for name in table.names:
+        from_given = from_given.replace(f"{{{name}}}", f"given.{name}" if name in arrays else value(name))
     unnested = [(name, kind) for name, kind in columns if name in arrays and name not in lists]
     keyed = not any(name in missing for name in table.key)
     fragments = {
@@ -306,13 +316,15 @@ def _statement(
         "{values}": ", ".join([*made.values(), *map(value, plain)]),
         "{source}": from_given,
         "{in_order}": f"ORDER BY {', '.join([*by_key, 'position'])}" if by_key else "",
-        "{on_conflict}": on_conflict if keyed else "",
+        "{on_conflict}": f"ON CONFLICT ({', '.join(table.key)})" if keyed else "",
+        "{key_where}": table.key_where if keyed else "",
+        "{then}": table.on_conflict if keyed else "",
         "{answer}": ANSWER_KEYED if keyed else ANSWER,
     }
     statement = INSERT_MANY
     for mark, fragment in fragments.items():
         statement = statement.replace(mark, fragment)
-    return statement
+    return unindented(statement)
 
 
 def _sources(arrays: Sequence[tuple[str, str]], lists: Sequence[str]) -> str:
@@ -333,12 +345,12 @@ def _single(table: BulkTable) -> str:
             name: sql.replace(f"{{{source}}}", f"%({source})s::{kinds[source]}") for name, sql in made.items()
         }
     values = [*made.values(), *(f"%({name})s::{kinds[name]}" for name in plain)]
-    return f"""
+    return unindented(f"""
 INSERT INTO {table.name} (position, {", ".join([*made, *plain])})
 VALUES (nextval('{table.name}_position_seq'), {", ".join(values)})
 ON CONFLICT ({", ".join(table.key)}) {table.key_where} {table.on_conflict}
 RETURNING id
-"""  # noqa: S608 - the table's own names
+""")  # noqa: S608 - the table's own names
 
 
 def swallowed() -> DatabaseError:

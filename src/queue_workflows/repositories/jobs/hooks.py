@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Final
 
-from queue_workflows.repositories.claims.claim import CLAIMING, with_claimed
+from queue_workflows.repositories.claims.claim import with_claimed
 from queue_workflows.repositories.claims.end import alike_and_claim, any_and_claim
 from queue_workflows.repositories.claims.repository import Claims
 from queue_workflows.repositories.claims.sweep import PROMOTE_HELD, SHARED_BEFORE, TRUSTED, promotion_params
@@ -74,7 +74,12 @@ NEXT: Final = """seen AS MATERIALIZED (
 ), next AS MATERIALIZED (
     SELECT id FROM seen WHERE NOT is_free OR run_id = ANY (ARRAY(SELECT id FROM runs))
 )"""
-_CLAIMING: Final = CLAIMING.replace("progress = NULL,", "progress = NULL, pinned_host = %(host)s::text,")
+# As every claim, and it writes down which host has the job.
+_CLAIMING: Final = """UPDATE {table} AS job SET
+    status = 'running', attempt = job.attempt + 1, claimed_by = %(worker_id)s::text, progress = NULL,
+    pinned_host = %(host)s::text, started_at = statement_timestamp(),
+    lease_expires_at = statement_timestamp() + make_interval(secs => %(lease_s)s::float8)
+WHERE job.id = ANY (ARRAY(SELECT id FROM next))"""
 CLAIM: Final = with_claimed(
     per_family(
         """
@@ -91,7 +96,10 @@ RETURNING {claimed}
 # In the background: a suspect, or the others; beside one on trial those that were never suspects.
 CLAIM_BEHIND: Final = CLAIM.replace(
     "(%(alone)s::boolean OR NOT suspect)",
-    f"suspect = %(suspect)s::boolean AND (NOT %(beside)s::boolean OR {SHARED_BEFORE} < {TRUSTED})",
+    f"""suspect = %(suspect)s::boolean AND (NOT %(beside)s::boolean
+OR CASE WHEN queue = 'hooks' THEN jsonb_array_length(jsonb_path_query_array(
+errors, '$[*] ? (@.kind == "worker_lost" && @.shared_in == $generation)',
+jsonb_build_object('generation', generation))) END < {TRUSTED})""",
 )
 # A trial is short, for one that kills at once; twice as long after each further death.
 TRUST: Final = per_family(

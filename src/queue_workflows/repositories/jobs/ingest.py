@@ -15,9 +15,9 @@ import psycopg
 from queue_workflows.models import IngestJob
 from queue_workflows.repositories.claims.repository import ClaimableRepository, Claims
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued, insert_many, insert_or_find, swallowed
+from queue_workflows.repositories.jobs.bulk_insert_with_lanes import with_lanes
 from queue_workflows.repositories.jobs.ingest_rows import (
     BULK,
-    KEYED_BULK,
     MAX_ATTEMPTS,
     NONE_GIVEN,
     PLAIN,
@@ -36,6 +36,26 @@ from queue_workflows.repositories.sql.table import Filters, Table
 from queue_workflows.states import JobStatus
 
 _TABLE: Final = Table(IngestJob)
+
+# laned: of the jobs that come with one key the first few ask whether there is room in front, and the others
+# go to the lane. Producers may not look; they ask a function how much room there is.
+KEYED_BULK: Final = with_lanes(
+    BULK,
+    status="""CASE WHEN laned THEN 'scheduled' ELSE CASE
+            WHEN COALESCE({run_at}, statement_timestamp() + make_interval(secs => {delay_s}))
+                > statement_timestamp()
+            THEN 'scheduled' ELSE 'queued'
+        END END""",
+    source="""(SELECT *, CASE
+        WHEN {limit_key} IS NULL OR false
+            OR COALESCE({run_at}, statement_timestamp() + make_interval(secs => {delay_s}))
+                > statement_timestamp()
+            OR current_setting('transaction_isolation') = 'serializable' THEN false
+        WHEN row_number() OVER (PARTITION BY {queue}, {limit_key} ORDER BY position) > {front} THEN true
+        ELSE row_number() OVER (PARTITION BY {queue}, {limit_key} ORDER BY position)
+            > qwf_front_room({queue}, {limit_key}, {front})
+    END AS laned FROM given OFFSET 0) AS given""".replace("{front}", str(FRONT)),
+)
 
 # One row. Columns that are not named take the table's defaults, so that a producer needs no right to them.
 ENQUEUE: Final = """

@@ -15,8 +15,6 @@ from queue_workflows.errors import ConfigurationError, PayloadError
 from queue_workflows.models import IngestJob
 from queue_workflows.payload import longest_small, small_text
 from queue_workflows.repositories.jobs.bulk_insert import BulkTable
-from queue_workflows.repositories.jobs.bulk_insert_with_lanes import NTH, with_lanes
-from queue_workflows.repositories.limits.lanes import FRONT
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.columns import CHUNK_ROWS, Columns
@@ -60,8 +58,6 @@ BULK: Final = BulkTable(
     key_where="WHERE dedupe_key IS NOT NULL",
     find=FIND_MANY,
 )
-# Producers may not look; they ask a function how much room there is.
-KEYED_BULK: Final = with_lanes(BULK, is_full=f"{NTH} > qwf_front_room({{queue}}, {{limit_key}}, {FRONT})")
 MAX_ATTEMPTS: Final = int(Table(IngestJob).default("max_attempts"))
 # What may be left out, each with its check.
 _OPTIONS: Final[tuple[tuple[str, Callable[[str, Any], Any]], ...]] = (

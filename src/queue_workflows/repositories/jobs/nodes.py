@@ -20,8 +20,8 @@ from queue_workflows.repositories.jobs.bulk_insert import (
     insert_many,
     send_many,
 )
-from queue_workflows.repositories.jobs.bulk_insert_with_lanes import NTH, with_lanes
-from queue_workflows.repositories.limits.lanes import to_the_lane
+from queue_workflows.repositories.jobs.bulk_insert_with_lanes import with_lanes
+from queue_workflows.repositories.limits.lanes import FRONT
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import id_array
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
@@ -97,10 +97,13 @@ _BULK: Final = BulkTable(
 )
 
 
-_NEW_VALUES: Final = (
-    "position",
-    *dict(_BULK.made),
-    *(name for name in _BULK.names if name not in (*_BULK.key, *_BULK.only_for_made)),
+_NEW_VALUES: Final = ", ".join(
+    f"{name} = excluded.{name}"
+    for name in (
+        "position",
+        *dict(_BULK.made),
+        *(name for name in _BULK.names if name not in (*_BULK.key, *_BULK.only_for_made)),
+    )
 )
 # A row of an earlier time becomes as new, and what it went through before stays with it. Elements that have a
 # result keep it, as long as they are the same.
@@ -110,24 +113,54 @@ _REOPENED: Final = """DO UPDATE SET
 WHERE workflow_node_jobs.status IN ('completed', 'skipped', 'failed', 'cancelled') AND NOT (
     workflow_node_jobs.status IN ('completed', 'skipped') AND workflow_node_jobs.map_index >= 0
     AND workflow_node_jobs.item IS NOT DISTINCT FROM excluded.item
-)""".replace("{new_values}", ", ".join(f"{name} = excluded.{name}" for name in _NEW_VALUES))
+)""".replace("{new_values}", _NEW_VALUES)
 _OPENED: Final = replace(_BULK, on_conflict=_REOPENED)
 # The same where some have a limit's key. A job that is pinned to a host keeps its place, as nobody else may
 # take it; a row of an earlier time waits from here on.
+# laned: of the jobs that come with one key the first few look whether there is a lane, or enough in front,
+# and the others go to the lane.
 _KEYED_BULK: Final = with_lanes(
     _BULK,
-    is_full=to_the_lane("{limit_key}", "{queue}", NTH, _BULK.name),
-    elsewhere="{status} IS NOT NULL OR {pinned_host} IS NOT NULL",
+    status="""CASE WHEN laned THEN 'scheduled' ELSE COALESCE({status}, CASE
+            WHEN COALESCE({run_at}, statement_timestamp() + make_interval(secs => {delay_s}))
+                > statement_timestamp()
+            THEN 'scheduled' ELSE 'queued'
+        END) END""",
+    source="""(SELECT *, CASE
+        WHEN {limit_key} IS NULL OR {status} IS NOT NULL OR {pinned_host} IS NOT NULL
+            OR COALESCE({run_at}, statement_timestamp() + make_interval(secs => {delay_s}))
+                > statement_timestamp()
+            OR current_setting('transaction_isolation') = 'serializable' THEN false
+        WHEN row_number() OVER (PARTITION BY {queue}, {limit_key} ORDER BY position) > {front} THEN true
+        ELSE (
+            (
+                SELECT true FROM workflow_node_jobs AS lane
+                WHERE hold_reason = 'limit_full' AND hold_key = {limit_key} AND lane.queue = {queue}
+                LIMIT 1
+            ) IS NOT NULL
+            OR row_number() OVER (PARTITION BY {queue}, {limit_key} ORDER BY position) + (
+                SELECT count(*) FROM (
+                    SELECT FROM workflow_node_jobs AS front
+                    WHERE COALESCE(status = 'queued', false) AND front.limit_key = {limit_key}
+                        AND front.queue = {queue}
+                    LIMIT {front}
+                ) AS front
+            ) > {front}
+        )
+    END AS laned FROM given OFFSET 0) AS given""".replace("{front}", str(FRONT)),
 )
 _KEYED_OPENED: Final = replace(
     _KEYED_BULK,
-    on_conflict=_REOPENED.replace(
-        "DO UPDATE SET",
-        """DO UPDATE SET
+    on_conflict="""DO UPDATE SET
     hold_reason = excluded.hold_reason, hold_key = excluded.hold_key,
     started_at = CASE WHEN excluded.hold_reason IS NULL THEN workflow_node_jobs.started_at
-        ELSE statement_timestamp() END,""",
-    ),
+        ELSE statement_timestamp() END,
+    generation = workflow_node_jobs.generation + 1, failures = 0, crash_count = 0, suspect = false,
+    claimed_by = NULL, context_delta = NULL, progress = NULL, cancel_requested_at = NULL, {new_values}
+WHERE workflow_node_jobs.status IN ('completed', 'skipped', 'failed', 'cancelled') AND NOT (
+    workflow_node_jobs.status IN ('completed', 'skipped') AND workflow_node_jobs.map_index >= 0
+    AND workflow_node_jobs.item IS NOT DISTINCT FROM excluded.item
+)""".replace("{new_values}", _NEW_VALUES),
 )
 FINISHED_BEYOND: Final = """
 SELECT count(*) FROM workflow_node_jobs

@@ -5,5 +5,5 @@
     rate  a token bucket, taken from in one statement
 
 A slot is a row that stays, so nothing is counted and a crash leaks none. What workers and jobs do with them
-is in `engine/limits`. Begin with `slots`.
+is in `engine/limits`, which has the diagram of all that jobs share. Begin with `slots`.
 """

@@ -41,40 +41,6 @@ LANE_RUN_AT: Final = f"statement_timestamp() + make_interval(secs => {LANE_DELAY
 # What is in a lane, by the words of the index of holds. Only what is scheduled has a reason to wait; to say
 # so would let the planner take the index of what is due, where it expects next to nothing to be scheduled.
 IN_LANE: Final = "hold_reason = 'limit_full'"
-# Not by EXISTS, which the planner may turn into a hash of all lanes.
-_TO_THE_LANE: Final = """(
-    (
-        SELECT true FROM {table} AS lane WHERE {in_lane} AND hold_key = {key} AND lane.queue = {queue} LIMIT 1
-    ) IS NOT NULL
-    OR {nth} + (
-        SELECT count(*) FROM (
-            SELECT FROM {table} AS front
-            WHERE {in_front} AND front.limit_key = {key} AND front.queue = {queue}
-            LIMIT {front}
-        ) AS front
-    ) > {front}
-)"""
-
-
-def to_the_lane(key: str, queue: str, nth: str, table: str = "{table}") -> str:
-    """Whether a job goes into the lane, the n-th of its key that comes now: there is one, or enough in front.
-
-    The arguments are SQL. Producers, which may not look, ask the function `qwf_front_room`.
-    """
-    fixed = {
-        "{table}": table,
-        "{in_lane}": IN_LANE,
-        "{in_front}": IN_FRONT,
-        "{front}": str(FRONT),
-        "{key}": key,
-        "{queue}": queue,
-        "{nth}": nth,
-    }
-    sql = _TO_THE_LANE
-    for mark, fragment in fixed.items():
-        sql = sql.replace(mark, fragment)
-    return sql
-
 
 # others: what stands in any queue beside a job that found its key full. They move by id: without statistics
 # the planner would also read an index of all that is queued.
@@ -143,12 +109,12 @@ RETURNING job.id
     lane_run_at=LANE_RUN_AT,
 )
 # given: keys, with how many of each were claimed or ended just now. lane: each queue in which the key has a
-# lane, found by a jump from one to the next, with its first job and how many stand in front. capped: how many
-# slots of a key are not held, less one that is left to the other family: where it has a lane and nobody in
-# front, and this one took the last slot. With `for_the_other` it lets out nothing of a key of which this
-# family took the last slot. roomy: how many may come out, where a key with several lanes leaves a slot to
-# each that is older and has nobody in front. next: these jobs; placed: at the end of the queue, the keys in
-# turn.
+# lane. queues: these, found by a jump through the index from one to the next. capped: how many slots of a key
+# are not held, less one that is left to the other family where that has a lane and nobody in front, and this
+# one took the last slot; with `for_the_other` it lets out nothing of a key of which this family took the last
+# slot. crowded: each lane with the place of its first job, and how many stand in front of it. roomy: how many
+# may come out, where a key with several lanes leaves a slot to each that is older and has nobody in front.
+# next: these jobs. placed: at the end of the queue, the keys in turn.
 ADMIT: Final = per_family(
     """
 WITH given AS MATERIALIZED (

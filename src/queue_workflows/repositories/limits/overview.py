@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import Final
 
 from queue_workflows.models import ConcurrencyLimit
-from queue_workflows.repositories.limits.lane_turns import IN_FRONT
 from queue_workflows.repositories.limits.lanes import IN_LANE
 from queue_workflows.repositories.limits.slots import CAP
 from queue_workflows.repositories.sql import checks as check
@@ -55,20 +54,25 @@ WITH RECURSIVE node_lane AS ({jumps_node}
 _ONE: Final = "WITH keys AS (SELECT %(key)s::text AS key)"
 _JUMPS: Final = """
     (
-        SELECT hold_key AS key, 1 AS number FROM {table} WHERE {in_lane} AND hold_key > %(after)s::text
+        SELECT hold_key AS key, 1 AS number FROM {table}
+        WHERE hold_reason = 'limit_full' AND hold_key > %(after)s::text
         ORDER BY hold_key LIMIT 1
     )
     UNION ALL
     SELECT (
-        SELECT next.hold_key FROM {table} AS next WHERE {in_lane} AND next.hold_key > lane.key
+        SELECT next.hold_key FROM {table} AS next
+        WHERE hold_reason = 'limit_full' AND next.hold_key > lane.key
         ORDER BY next.hold_key LIMIT 1
     ), number + 1
     FROM {lane} AS lane WHERE lane.key IS NOT NULL AND number < %(limit)s::bigint"""
 _WAITING: Final = """(
     SELECT count(*) FROM (
-        (SELECT FROM {table} WHERE {in_lane} AND hold_key = keys.key LIMIT {counted})
+        (SELECT FROM {table} WHERE hold_reason = 'limit_full' AND hold_key = keys.key LIMIT {counted})
         UNION ALL
-        (SELECT FROM {table} WHERE {in_front} AND limit_key = keys.key LIMIT {counted})
+        (
+            SELECT FROM {table} WHERE COALESCE(status = 'queued', false) AND limit_key = keys.key
+            LIMIT {counted}
+        )
     ) AS waiting
 )"""
 
@@ -78,9 +82,7 @@ def _written(template: str) -> str:
     for family, table in (("node", "workflow_node_jobs"), ("ingest", "ingest_jobs")):
         for mark, fragment in ((f"{{jumps_{family}}}", _JUMPS), (f"{{waiting_{family}}}", _WAITING)):
             sql = sql.replace(mark, fragment.replace("{table}", table).replace("{lane}", f"{family}_lane"))
-    return (
-        sql.replace("{in_lane}", IN_LANE).replace("{in_front}", IN_FRONT).replace("{counted}", str(COUNTED))
-    )
+    return sql.replace("{counted}", str(COUNTED))
 
 
 PAGE: Final = _written(_PAGE + _SAID)

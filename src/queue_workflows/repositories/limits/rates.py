@@ -17,7 +17,6 @@ from typing import Any, Final, NamedTuple
 
 from queue_workflows.errors import PayloadError
 from queue_workflows.models import RateLimit
-from queue_workflows.models.limits import IS_PATTERN
 from queue_workflows.models.limits import MOST_TOKENS as MOST
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.families import ASYNCHRONOUSLY
@@ -27,13 +26,14 @@ _TABLE: Final = Table(RateLimit)
 # How many buckets one part of the pruning looks at.
 SEEN_AT_ONCE: Final = 10_000
 
-# The rule of the longest pattern that a key matches; no key contains `*`, so a pattern is nobody's bucket.
+# pattern: the rule of the longest pattern that a key matches, by the words of the index of patterns; no key
+# contains `*`, so a pattern is nobody's bucket.
 _PATTERN: Final = """pattern AS MATERIALIZED (
     SELECT tokens_per_s, burst FROM rate_limits
-    WHERE {is_pattern} AND starts_with(%(rate_key)s::text, left(rate_key, -1))
+    WHERE right(rate_key, 1) = '*' AND starts_with(%(rate_key)s::text, left(rate_key, -1))
     ORDER BY length(rate_key) DESC
     LIMIT 1
-)""".replace("{is_pattern}", IS_PATTERN)
+)"""
 
 
 def _written(template: str) -> str:

@@ -23,9 +23,10 @@ _TITLES: Final = {
 _ERROR: Final = "COALESCE(errors -> -1 ->> 'type' || ': ', '') || COALESCE(errors -> -1 ->> 'message', '')"
 # Errors that differ in nothing but ids and numbers are one: words of hexadecimal digits first, then numbers.
 NORMALISED: Final = (
-    r"regexp_replace(regexp_replace({error}, "
+    r"regexp_replace(regexp_replace("
+    r"COALESCE(errors -> -1 ->> 'type' || ': ', '') || COALESCE(errors -> -1 ->> 'message', ''), "
     r"'\y0x[0-9a-f]+\y|\y(?=[0-9a-f-]*[0-9])[0-9a-f-]{6,}\y', '#', 'gi'), '[0-9]+([.,:][0-9]+)*', '#', 'g')"
-).replace("{error}", _ERROR)
+)
 LINES: Final = """
 SELECT '{family}', id, status, queue, {title}, {run}, priority, generation, attempt, failures, max_attempts,
     crash_count, suspect, hold_reason, hold_key, claimed_by, created_at, run_at, started_at, finished_at,

@@ -73,7 +73,7 @@ FROM workflow_runs
 WHERE id = %(run_id)s::uuid
 """
 LOCK: Final = f"{LOOK} FOR NO KEY UPDATE"
-LOCK_UNLESS_HELD: Final = f"{LOCK} SKIP LOCKED"
+LOCK_UNLESS_HELD: Final = f"{LOOK} FOR NO KEY UPDATE SKIP LOCKED"
 # Results that a node has counted and that are gone: retention deletes a run's jobs before the run.
 PRUNED: Final = """
 SELECT EXISTS (

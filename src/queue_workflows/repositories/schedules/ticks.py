@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from queue_workflows.models import Schedule
-from queue_workflows.repositories.limits.lanes import FRONT, LANE_RUN_AT, LIMIT_FULL
+from queue_workflows.repositories.limits.lanes import FRONT, LANE_DELAY_S, LIMIT_FULL
 from queue_workflows.repositories.schedules.schedules import JOB_OPTIONS
 from queue_workflows.repositories.sql.table import Repository, Table
 
@@ -89,18 +89,19 @@ WITH planned AS MATERIALIZED (
 )
 INSERT INTO ingest_jobs (
     schedule_name, tick_at, task_name, queue, reason, args, priority, limit_key, max_attempts, backoff_s,
-    timeout_s, stall_timeout_s, run_at, status{columns}
+    timeout_s, stall_timeout_s, run_at, {columns}
 )
 SELECT
     name, at, task_name, queue, reason, args, priority, limit_key, max_attempts, backoff_s, timeout_s,
     stall_timeout_s, {run_at},
-    CASE WHEN laned OR begins_at > statement_timestamp() THEN 'scheduled' ELSE 'queued' END{values}
+    {values}
 FROM placed
 ORDER BY begins_at, name
 ON CONFLICT (schedule_name, tick_at) WHERE schedule_name IS NOT NULL DO NOTHING
 RETURNING schedule_name, tick_at
 """
 _RUN_AT: Final = "GREATEST(begins_at, statement_timestamp())"
+_STATUS: Final = "CASE WHEN laned OR begins_at > statement_timestamp() THEN 'scheduled' ELSE 'queued' END"
 _LANED: Final = f"""CASE
         WHEN limit_key IS NULL OR begins_at > statement_timestamp() THEN false
         WHEN nth > {FRONT} THEN true
@@ -117,8 +118,8 @@ def _inserting(
         "{ticks}": TICKS,
         "{laned}": laned,
         "{run_at}": run_at,
-        "{columns}": "".join(f", {name}" for name in more),
-        "{values}": "".join(f", {value}" for value in more.values()),
+        "{columns}": ", ".join(["status", *more]),
+        "{values}": ", ".join([_STATUS, *more.values()]),
     }
     sql = _INSERT
     for mark, fragment in marks.items():
@@ -131,7 +132,8 @@ INSERT: Final = _inserting(laned="false", run_at=_RUN_AT, more={})
 # for it nor need the rights.
 INSERT_MORE: Final = _inserting(
     laned=_LANED,
-    run_at=f"CASE WHEN laned THEN {LANE_RUN_AT} ELSE {_RUN_AT} END",
+    run_at=f"""CASE WHEN laned THEN statement_timestamp() + make_interval(secs => {LANE_DELAY_S})
+        ELSE GREATEST(begins_at, statement_timestamp()) END""",
     more={
         "hold_reason": f"CASE WHEN laned THEN '{LIMIT_FULL}' END",
         "hold_key": "CASE WHEN laned THEN limit_key END",

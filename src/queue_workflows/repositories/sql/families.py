@@ -2,8 +2,11 @@
 
 Claiming, fencing, ending and sweeping are the same for node jobs and ingest jobs. A statement is written
 once, with `{marks}` where the families differ, and filled in for both when its module is imported: only with
-the fixed fragments below, so a statement's text never depends on a row or a call, and a connection that
-prepares statements prepares each of them once.
+fixed fragments, so a statement's text never depends on a row or a call, and a connection that prepares
+statements prepares each of them once.
+
+A fragment holds no other fragment: it has marks for names alone, of tables and columns, and for numbers. So a
+reader of a statement looks up each of its parts once, and `docs/reference/statements.md` prints it whole.
 """
 
 from __future__ import annotations
@@ -83,11 +86,14 @@ def named_job(name: str) -> tuple[Family | None, int] | None:
     return (BY_NAME[found[1]] if found[1] else None), int(found[2])
 
 
-# What the CTE `ended` returns, for the events and the caller.
+# What the CTE `ended` returns, for the caller and, of nodes, for the events.
 _ENDED: Final = "job.id, job.status, job.attempt"
+_ENDED_NODE: Final = """job.id, job.status, job.attempt, job.run_id, job.generation,
+    job.errors -> -1 AS error,
+    job.step IS NOT NULL AND job.hold_reason IS NULL AND job.failures > 0 AS is_attempted"""
+# The end of that, where all columns of the job are returned beside it.
 _FOR_EVENTS: Final = """, job.errors -> -1 AS error,
     job.step IS NOT NULL AND job.hold_reason IS NULL AND job.failures > 0 AS is_attempted"""
-_ENDED_NODE: Final = f"{_ENDED}, job.run_id, job.generation{_FOR_EVENTS}"
 # events: what the orchestrator has to act on; the row and its event are one statement, so one cannot be
 # without the other. A second event of the same end is the same event. What is tried again is news for the
 # steps of a pipeline alone, which do not wait for the next attempt.
@@ -119,7 +125,10 @@ _RUNS: Final = """runs AS MATERIALIZED (
 # By IS TRUE, which no index answers: the planner might else read all jobs of a run beside those of these ids.
 _OF_RUNS: Final = """
         AND (run_id = ANY (ARRAY(SELECT id FROM runs))) IS TRUE
-        AND (id = ANY (ARRAY(SELECT node_job_id FROM uncounted)) OR NOT {is_planned})"""
+        AND (id = ANY (ARRAY(SELECT node_job_id FROM uncounted)) OR NOT EXISTS (
+            SELECT FROM workflow_nodes AS node
+            WHERE node.run_id = {table}.run_id AND node.node_id = {table}.node_id
+        ))"""
 # Whether an orchestrator counts the ends of a node's jobs.
 _IS_PLANNED: Final = """EXISTS (
     SELECT FROM workflow_nodes AS node WHERE node.run_id = {table}.run_id AND node.node_id = {table}.node_id
@@ -129,12 +138,13 @@ _IS_PLANNED: Final = """EXISTS (
 # DISTINCT FROM, where `=` would lead to that of the running rows, with the dead entries that a snapshot
 # keeps. `held` is the word 'running' out of `given`: said of the table it would make the planner expect one
 # row of the scan, and compare each row of a batch with each.
-_UNCHANGED: Final = """(job.attempt, job.claimed_by, job.status)
+FENCE: Final = """job.id = ANY (%(ids)s::bigint[]) AND job.id = given.id
+    AND (job.attempt, job.claimed_by, job.status)
         IS NOT DISTINCT FROM (given.attempt, given.claimed_by, given.held)"""
-FENCE: Final = f"""job.id = ANY (%(ids)s::bigint[]) AND job.id = given.id
-    AND {_UNCHANGED}"""
 # The same where one row of `given` is for all of the jobs.
-FENCE_OF_ALL: Final = f"job.id = ANY (%(ids)s::bigint[]) AND {_UNCHANGED}"
+FENCE_OF_ALL: Final = """job.id = ANY (%(ids)s::bigint[])
+    AND (job.attempt, job.claimed_by, job.status)
+        IS NOT DISTINCT FROM (given.attempt, given.claimed_by, given.held)"""
 # Only where the statement is its own transaction; a setting of the caller's transaction is not ours to make.
 ASYNCHRONOUSLY: Final = """(
     SELECT CASE
@@ -154,7 +164,7 @@ SYNCHRONOUSLY: Final = """(
 IN_TURN: Final = """(
     SELECT CASE WHEN %(in_turn)s::boolean THEN pg_try_advisory_xact_lock(7715, 1) ELSE true END
 )"""
-# The last entries and one more.
+# All but the oldest of the entries that are kept, so that one more has its place.
 _ERRORS: Final = f"jsonb_path_query_array(job.errors, '$[last - {ERRORS_KEPT - 2} to last]')"
 # What is kept of a hold by the statement that ends it, so that claims and other ends write nothing for it. A
 # job is put aside right after its claim, so `started_at` says since when, or when it is enqueued; holds for
@@ -174,34 +184,50 @@ PAST_HOLDS: Final = f"""CASE
 END"""
 
 
-_PAST_THE_MARK: Final = {
-    NODE.name: "position > mark.position",
-    INGEST.name: "position > abs(mark.position) AND (mark.position >= 0 OR xmax = '0'::xid)",
-}
-
-
-def per_family(template: str, **fragments: str) -> Mapping[str, str]:
-    """A statement for each family, by its name."""
+def per_family(template: str, **fragments: str | Mapping[str, str]) -> Mapping[str, str]:
+    """A statement for each family, by its name; a fragment may be another one for each."""
     return {family.name: _written(template, family, fragments) for family in FAMILIES}
 
 
-def _written(template: str, family: Family, fragments: Mapping[str, str]) -> str:
-    columns = Table(family.model).columns
-    known = {
-        **fragments,
+def _written(template: str, family: Family, fragments: Mapping[str, str | Mapping[str, str]]) -> str:
+    own = {name: sql if isinstance(sql, str) else sql[family.name] for name, sql in fragments.items()}
+    # The names last, as fragments have marks for them.
+    return unindented(_filled(_filled(template, _shared(family) | own), _names(family)))
+
+
+def unindented(statement: str) -> str:
+    """As it is sent: the driver keeps what it has parsed of a statement of up to 4,096 bytes."""
+    return "\n".join(line.strip() for line in statement.strip().splitlines())
+
+
+def _filled(template: str, known: Mapping[str, str]) -> str:
+    for mark, fragment in known.items():
+        template = template.replace(f"{{{mark}}}", fragment)
+    return template
+
+
+def _shared(family: Family) -> dict[str, str]:
+    """The fragments that every statement may name; what a family has no use for is nothing."""
+    return {
         "events": _EVENTS if family.emits_events else "",
         "ended": _ENDED_NODE if family.emits_events else _ENDED,
         "for_events": _FOR_EVENTS if family.emits_events else "",
         "runs": _RUNS if family is NODE else "",
         "of_runs": _OF_RUNS if family is NODE else "",
         "is_planned": _IS_PLANNED,
-        "run_terminal": _words(sorted(RUN_TERMINAL)),
         "fence": FENCE,
-        "fence_of_all": FENCE_OF_ALL,
         "asynchronously": ASYNCHRONOUSLY,
         "synchronously": SYNCHRONOUSLY,
         "errors": _ERRORS,
         "past_holds": PAST_HOLDS,
+    }
+
+
+def _names(family: Family) -> dict[str, str]:
+    """What is no SQL by itself: tables, columns, words, numbers."""
+    columns = Table(family.model).columns
+    return {
+        "run_terminal": _words(sorted(RUN_TERMINAL)),
         "columns": columns,
         "job_columns": columns.replace(f"{family.table}.", "job."),
         "table": family.table,
@@ -211,17 +237,11 @@ def _written(template: str, family: Family, fragments: Mapping[str, str]) -> str
         "title": family.title,
         "name": family.name,
         "kind": "node_module" if family is NODE else "task_name",
-        "past_the_mark": _PAST_THE_MARK[family.name],
         "is_background": "background" if family is NODE else "false",
+        "errors_before": str(ERRORS_KEPT - 2),
         "terminal": _words(sorted(JOB_TERMINAL)),
         "open": _words(status for status in family.statuses if status not in JOB_TERMINAL),
     }
-    # Fragments may hold marks of their own, two deep.
-    for _ in range(3):
-        for mark, fragment in known.items():
-            template = template.replace(f"{{{mark}}}", fragment)
-    # Without the indentation: the driver keeps what it has parsed of a statement of up to 4,096 bytes.
-    return "\n".join(line.strip() for line in template.strip().splitlines())
 
 
 def _words(words: Iterable[str]) -> str:

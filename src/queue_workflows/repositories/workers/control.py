@@ -14,17 +14,15 @@ from queue_workflows.states import DesiredState
 
 _TABLE: Final = Table(WorkerControl)
 
-# The clock's row is locked before the wish's own, by everybody, so that no two deadlock; the number is taken
-# with the lock in hand.
-_TICK: Final = """INSERT INTO worker_control_clock (version)
-    SELECT nextval('worker_control_version_seq'){where}
-    ON CONFLICT (singleton) DO UPDATE SET version = nextval('worker_control_version_seq')
-    RETURNING version"""
-# tick: the version of this change. changed: the row as it is now. logged: actor and reason.
-SET: Final = _TABLE.sql(
-    """
+# tick: the version of this change. The clock's row is locked before the wish's own, by everybody, so that no
+# two deadlock; the number is taken with the lock in hand. changed: the row as it is now. logged: actor and
+# reason.
+SET: Final = _TABLE.sql("""
 WITH tick AS (
-    {tick}
+    INSERT INTO worker_control_clock (version)
+    SELECT nextval('worker_control_version_seq')
+    ON CONFLICT (singleton) DO UPDATE SET version = nextval('worker_control_version_seq')
+    RETURNING version
 ), changed AS (
     INSERT INTO worker_control (host_label, queue, desired, reason, actor, expires_at, version)
     SELECT
@@ -42,15 +40,17 @@ WITH tick AS (
     FROM changed
 )
 SELECT {columns} FROM changed AS worker_control
-""".replace("{tick}", _TICK.replace("{where}", ""))
-)
+""")
 _THIS: Final = "host_label = %(host_label)s::text AND queue = %(queue)s::text"
 # tick: the version of this change, if there is something to change. removed: the row that said pause or off.
 # logged: actor and reason of that.
 CLEAR: Final = _TABLE.sql(
     """
 WITH tick AS (
-    {tick}
+    INSERT INTO worker_control_clock (version)
+    SELECT nextval('worker_control_version_seq') WHERE EXISTS (SELECT FROM worker_control WHERE {this})
+    ON CONFLICT (singleton) DO UPDATE SET version = nextval('worker_control_version_seq')
+    RETURNING version
 ), removed AS (
     DELETE FROM worker_control USING tick WHERE {this}
     RETURNING {columns}, tick.version AS cleared_at
@@ -61,17 +61,14 @@ WITH tick AS (
     FROM removed
 )
 SELECT cleared_at, {columns} FROM removed AS worker_control
-""".replace(
-        "{tick}", _TICK.replace("{where}", " WHERE EXISTS (SELECT FROM worker_control WHERE {this})")
-    ).replace("{this}", _THIS)
+""".replace("{this}", _THIS)
 )
 # The latest change that is committed; a worker that has read it has seen all before it.
 VERSION: Final = "COALESCE((SELECT version FROM worker_control_clock), 0)"
 # What holds for a worker now; the strictest first, and of equals the one that names most. A worker that
 # watches its jobs asks by the same words.
-_IN_FORCE: Final = "(expires_at IS NULL OR expires_at > statement_timestamp())"
-HOLDS: Final = f"""host_label IN (%(host_label)s::text, '*') AND queue IN (%(queue)s::text, '*')
-    AND {_IN_FORCE}"""
+HOLDS: Final = """host_label IN (%(host_label)s::text, '*') AND queue IN (%(queue)s::text, '*')
+    AND (expires_at IS NULL OR expires_at > statement_timestamp())"""
 STRICTEST_FIRST: Final = "array_position(ARRAY['off', 'pause', 'on'], desired), host_label = '*', queue = '*'"
 MATCHING: Final = _TABLE.sql(
     f"SELECT {{columns}} FROM worker_control WHERE {HOLDS} ORDER BY {STRICTEST_FIRST}"  # noqa: S608
@@ -81,7 +78,7 @@ BLOCKING: Final = _TABLE.sql(f"""
 SELECT {{columns}} FROM worker_control
 WHERE (host_label IN (%(host_label)s::text, '*') OR %(host_label)s::text = '*')
     AND (queue IN (%(queue)s::text, '*') OR %(queue)s::text = '*')
-    AND desired <> 'on' AND {_IN_FORCE}
+    AND desired <> 'on' AND (expires_at IS NULL OR expires_at > statement_timestamp())
 ORDER BY {STRICTEST_FIRST}, host_label, queue
 """)  # noqa: S608
 

@@ -43,7 +43,8 @@ WHERE worker_id = ANY (%(worker_ids)s::text[]) AND state = 'quarantined'
 CLEAR: Final = f"""
 WITH cleared AS (
     DELETE FROM worker_heartbeats WHERE {_MATCHES}
-    RETURNING {_COLUMNS.replace("load ->> 'device'", "load ->> 'device' AS device")}
+    RETURNING host_label, queue, load ->> 'device' AS device, state_reason,
+        extract(epoch FROM statement_timestamp() - last_seen)::float8
 ), logged AS (
     INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
     SELECT %(actor)s::text, 'workers.on', 'device', host_label || ' ' || device, %(reason)s::text,
