@@ -89,7 +89,7 @@ class PreparedStatement:
 
 
 class Prepared:
-    """A statement that returns one column, and whose transaction it is."""
+    """A statement that returns one column, and is a transaction of its own."""
 
     def __init__(self, connection: psycopg.Connection[Any], sql: str, names: Sequence[str]) -> None:
         self._connection = connection
