@@ -159,7 +159,7 @@ def _now(member: Member) -> Member | None:
 
 
 def living(members: Iterable[Member]) -> list[Member]:
-    """Those that still run something, as they are by now."""
+    """The members that still run something, as they are by now."""
     found = (_now(member) for member in members)
     return [member for member in found if member is not None and member.is_alive]
 
