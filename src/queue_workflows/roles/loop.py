@@ -12,7 +12,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from queue_workflows.db.listen.join_thread import INTERRUPT, Wakeup
@@ -101,7 +101,5 @@ class Waiter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._selector.close()

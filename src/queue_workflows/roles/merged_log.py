@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Final, Self
 
 from queue_workflows.db.listen.join_thread import INTERRUPT, Wakeup
@@ -98,9 +97,7 @@ class MergedLog:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Wait for the last lines; not for long, as a child's leftover may hold its pipe open."""
         self._closing = True
         self._bell.ring(INTERRUPT)

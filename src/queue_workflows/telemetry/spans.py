@@ -75,9 +75,7 @@ class _Untraced(Traced):
     def __enter__(self) -> Traced:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
 

@@ -25,7 +25,7 @@ from support.processes.programs import (
 )
 
 from queue_workflows.errors import ExitCode, Orphaned
-from queue_workflows.host.processes import tree_by_mark
+from queue_workflows.host.processes import tree_below, tree_by_mark
 from queue_workflows.host.processes.launcher import Child, spawn
 from queue_workflows.host.processes.tree_by_mark import die_with_parent, kill_tree, take_launcher_pid
 
@@ -473,7 +473,7 @@ def test_who_cannot_be_killed_is_named(trees: Trees, monkeypatch: pytest.MonkeyP
     """A survivor, such as one in uninterruptible sleep, is reported and not passed over."""
     root = trees.grow("rest()")
     monkeypatch.setattr(tree_by_mark, "_KILL_PATIENCE_S", 0.1)
-    monkeypatch.setattr(psutil.Process, "send_signal", lambda *_: None)
+    monkeypatch.setattr(tree_below, "send", lambda *_: None)
     assert kill_tree(root.pid, grace_s=0) == [root.pid]
 
 

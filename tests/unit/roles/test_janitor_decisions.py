@@ -135,10 +135,10 @@ def test_a_supervisor_wants_a_janitor_once_there_is_something_to_look_after(
     settings = load_settings(arguments={"data_dir": tmp_path / "data"})
     attending = Attending(settings, now=lambda: clock[0])
     said = Attending(settings, is_open=False, now=lambda: clock[0])
-    assert (attending.first(), said.first()) == ((), ())
+    assert (attending.due(), said.due()) == ((), ())
     (tmp_path / "data" / "runs").mkdir(parents=True)
-    assert attending.late() == ()
+    assert attending.due() == ()
     clock[0] = 60.0
-    assert (attending.late(), said.late()) == ((JANITOR,), ())
+    assert (attending.due(), said.due()) == ((JANITOR,), ())
     clock[0] = 200.0
-    assert attending.late() == ()
+    assert attending.due() == ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import wraps
@@ -13,7 +12,10 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.database.serve import serve
-from queue_workflows.cli.shared.operator import json_option
+from queue_workflows.cli.shared.operator import (
+    confirm,
+    json_option,
+)
 from queue_workflows.cli.shared.seconds import Seconds
 from queue_workflows.db import migrations
 from queue_workflows.db.connections.dsn import redact_dsn
@@ -132,8 +134,8 @@ def downgrade(
     if sql:
         click.echo(migrations.offline_sql(selected, direction="downgrade", revision=revision), nl=False)
         return ExitCode.DONE
-    if not yes and not _agreed(f"Drop what the {chain} chain made after {revision}, data and all?"):
-        say("nothing done")
+    question = f"Drop what the {chain} chain made after {revision}, data and all?"
+    if not confirm(question, yes=yes, alone="this drops data, and nobody is there to be asked: say --yes"):
         return ExitCode.FAILED
     applied = migrations.downgrade_chain(
         invocation.db_url,
@@ -146,14 +148,6 @@ def downgrade(
     if not applied:
         click.echo("nothing to do")
     return ExitCode.DONE
-
-
-def _agreed(question: str) -> bool:
-    """A script that pipes nothing in must not hang or be taken for a yes."""
-    # Without a standard input at all, Python has None there.
-    if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
-        raise click.UsageError("this drops data, and nobody is there to be asked: say --yes")
-    return click.confirm(question, err=True)
 
 
 @db.command()

@@ -15,13 +15,17 @@ from queue_workflows.cli import Invocation
 from queue_workflows.cli.shared.durations import span
 from queue_workflows.cli.shared.names import job_named
 from queue_workflows.cli.shared.operator import (
+    COUNTED,
     confirm,
     deciding_options,
     json_option,
+    number_of,
     operators_connection,
     print_json,
     print_table,
     say,
+    say_if_cut,
+    tell_each,
 )
 from queue_workflows.drawing.words import on_one_line, say_moment, say_span
 from queue_workflows.engine.explain.job import title_of
@@ -42,7 +46,6 @@ from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.repositories.sql.families import Family
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, JobStatus
 
-COUNTED: Final = 100_000
 LOOK_BACK_S: Final = 7 * 86_400.0
 _OPEN: Final = tuple(status.value for status in JobStatus if status not in JOB_TERMINAL)
 _DONE: Final = {Verb.CANCEL: "cancelled", Verb.RETRY: "retried"}
@@ -120,10 +123,7 @@ def list_(invocation: Invocation, /, *, limit: int, as_json: bool, **given: Any)
         print_json([{"job": line.name} | asdict(line) for line in lines])
         return
     _print_lines(lines)
-    if not lines:
-        say("no job matches")
-    elif len(lines) == limit:
-        say(f"the newest {limit}; --limit shows more")
+    say_if_cut("job", len(lines), limit)
 
 
 def _print_lines(lines: Sequence[JobLine]) -> None:
@@ -247,13 +247,12 @@ def decide_on_all(
         if as_json:
             print_json({"matched": matched, "dry_run": dry_run, "left_alone": left})
         else:
-            say(f"{_many(meant)} {'would be ' + _DONE[verb] if matched else 'match'}")
+            say(f"{number_of('job', meant)} {'would be ' + _DONE[verb] if matched else 'match'}")
             if left:
-                say(f"{_many(left)} would be {_BECAME[RUN_OVER]}")
+                say(f"{number_of('job', left)} would be {_BECAME[RUN_OVER]}")
         return ExitCode.DONE
     besides = f" ({left:,} would be left alone)" if left else ""
-    if not confirm(f"{verb.capitalize()} {_many(meant)}{besides}?", yes=yes):
-        say("nothing done")
+    if not confirm(f"{verb.capitalize()} {number_of('job', meant)}{besides}?", yes=yes):
         return ExitCode.FAILED
     return _decide_matching(connection, verb, wanted, by, as_json=as_json)
 
@@ -280,11 +279,7 @@ def _decide_named(
         )
         for name, row in rows.items()
     }
-    if as_json:
-        print_json(answers)
-    else:
-        for name, answer in answers.items():
-            click.echo(f"{name}: {answer}")
+    tell_each(answers, as_json=as_json)
     return ExitCode.DONE if dry_run or len(became) == len(rows) else ExitCode.FAILED
 
 
@@ -336,12 +331,6 @@ def _preview(connection: psycopg.Connection[Any], wanted: JobFilter, *, quiet: b
     return matched
 
 
-def _many(count: int) -> str:
-    if count >= COUNTED:
-        return f"{COUNTED:,} or more jobs"
-    return "1 job" if count == 1 else f"{count:,} jobs" if count else "no jobs"
-
-
 def _decide_matching(
     connection: psycopg.Connection[Any], verb: Verb, wanted: JobFilter, by: dict[str, Any], *, as_json: bool
 ) -> ExitCode:
@@ -358,7 +347,7 @@ def _decide_matching(
         print_json(dict(became))
     else:
         for word, count in became.items():
-            click.echo(f"{_many(count)} {_BECAME[word]}")
+            click.echo(f"{number_of('job', count)} {_BECAME[word]}")
     return ExitCode.DONE
 
 

@@ -186,8 +186,8 @@ def supervisor(
         check_known_queue(spec.queue)
     attending = Attending(settings, is_open=janitor is None)
     return supervise(
-        [*workers.specs, *beside, *attending.first()],
-        late=attending.late,
+        [*workers.specs, *beside, *attending.due()],
+        late=attending.due,
         each=_on_devices(workers.each, settings),
         command_for=commands(invocation, settings, grace),
         settings=settings,

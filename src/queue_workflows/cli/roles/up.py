@@ -69,7 +69,7 @@ def up(invocation: Invocation, *, workers: Workers) -> ExitCode:
     for spec in asked:
         check_known_queue(spec.queue)
     attending = Attending(settings)
-    specs: list[Spec] = [ORCHESTRATOR, SCHEDULER, *asked, *attending.first()]
+    specs: list[Spec] = [ORCHESTRATOR, SCHEDULER, *asked, *attending.due()]
     names = [slot.name for slot in slots_of(specs, 0.0)]
     with Database.open(invocation.db_url, role="up", settings=settings) as database:
         applied = bootstrap(invocation.db_url)
@@ -84,7 +84,7 @@ def up(invocation: Invocation, *, workers: Workers) -> ExitCode:
                 command_for=commands(invocation, settings),
                 settings=settings,
                 db_url=invocation.db_url,
-                late=attending.late,
+                late=attending.due,
                 outlet=log.outlet,
             )
 

@@ -13,13 +13,16 @@ import psycopg
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.runs.listing import filter_of, filter_options, print_lines
 from queue_workflows.cli.shared.operator import (
+    COUNTED,
     audit_options,
     confirm,
     deciding_options,
     json_option,
+    number_of,
     operators_connection,
     print_json,
     say,
+    tell_each,
 )
 from queue_workflows.cli.shared.run_names import run_named, runs_named
 from queue_workflows.engine.operate.many_runs import (
@@ -38,7 +41,6 @@ from queue_workflows.repositories.runs.outbox_counts import DispatchEventReposit
 from queue_workflows.repositories.runs.overview import OverviewRepository
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 
-COUNTED: Final = 100_000
 _OPEN: Final = (RunStatus.QUEUED.value, RunStatus.RUNNING.value)
 _NAMED: Final = 20
 
@@ -93,14 +95,13 @@ def cancel(
         if dry_run or not matched:
             _tell_matched(matched, "would be cancelled", dry_run=dry_run, as_json=as_json)
             return ExitCode.DONE
-        if not confirm(f"Cancel {_many(matched)}?", yes=yes):
-            say("nothing done")
+        if not confirm(f"Cancel {number_of('run', matched)}?", yes=yes):
             return ExitCode.FAILED
         asked = sum(cancel_matching(connection, wanted, **by))
     if as_json:
         print_json({"asked": asked})
     else:
-        click.echo(f"{_many(asked)} asked to stop")
+        click.echo(f"{number_of('run', asked)} asked to stop")
     return ExitCode.DONE
 
 
@@ -129,7 +130,7 @@ def _cancel_named(
         str(run_id): f"not cancelled, it is {was[run_id]}" if was[run_id] in RUN_TERMINAL else word
         for run_id in runs
     }
-    _tell_each(answers, as_json=as_json)
+    tell_each(answers, as_json=as_json)
     is_all = not any(status in RUN_TERMINAL for status in was.values())
     return ExitCode.DONE if dry_run or is_all else ExitCode.FAILED
 
@@ -174,8 +175,7 @@ def retry(
             answers += retry_each(connection, runs, **how)
         else:
             matched = _preview(connection, wanted, quiet=as_json)
-            if matched and not dry_run and not confirm(f"Run {_many(matched)} again?", yes=yes):
-                say("nothing done")
+            if matched and not dry_run and not confirm(f"Run {number_of('run', matched)} again?", yes=yes):
                 return ExitCode.FAILED
             for page in pages_of(connection, wanted):
                 answers += retry_each(connection, page, **how)
@@ -234,7 +234,7 @@ def unpoison(
     if as_json:
         print_json({str(run_id): freed.get(run_id, 0) for run_id in runs})
     else:
-        _tell_each(answers, as_json=False)
+        tell_each(answers, as_json=False)
     return ExitCode.DONE if len(freed) == len(runs) else ExitCode.FAILED
 
 
@@ -261,7 +261,7 @@ def unpin(
     if as_json:
         print_json(hosts)
     else:
-        _tell_each({name: _freed(host) for name, host in hosts.items()}, as_json=False)
+        tell_each({name: _freed(host) for name, host in hosts.items()}, as_json=False)
     return ExitCode.DONE if all(hosts.values()) else ExitCode.FAILED
 
 
@@ -273,14 +273,6 @@ def _events(count: int) -> str:
     if not count:
         return "nothing was poisoned"
     return "1 event is tried again" if count == 1 else f"{count:,} events are tried again"
-
-
-def _tell_each(answers: dict[str, str], *, as_json: bool) -> None:
-    if as_json:
-        print_json(answers)
-        return
-    for name, answer in answers.items():
-        click.echo(f"{name}: {answer}")
 
 
 def _preview(connection: psycopg.Connection[Any], wanted: RunFilter, *, quiet: bool) -> int:
@@ -295,10 +287,4 @@ def _tell_matched(matched: int, what: str, *, dry_run: bool, as_json: bool) -> N
     if as_json:
         print_json({"matched": matched, "dry_run": dry_run})
     else:
-        say(f"{_many(matched)} {what if matched else 'match'}")
-
-
-def _many(count: int) -> str:
-    if count >= COUNTED:
-        return f"{COUNTED:,} or more runs"
-    return "1 run" if count == 1 else f"{count:,} runs" if count else "no runs"
+        say(f"{number_of('run', matched)} {what if matched else 'match'}")

@@ -15,7 +15,7 @@ from queue_workflows.cli.shared.operator import (
     operators_connection,
     print_json,
     print_table,
-    say,
+    say_if_cut,
 )
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.cli.shared.values import pairs
@@ -79,10 +79,7 @@ def list_(invocation: Invocation, /, *, limit: int, as_json: bool, **given: Any)
         print_json([asdict(line) for line in lines])
         return
     print_lines(lines)
-    if not lines:
-        say("no run matches")
-    elif len(lines) == limit:
-        say(f"the newest {limit}; --limit shows more")
+    say_if_cut("run", len(lines), limit)
 
 
 def print_lines(lines: Sequence[RunLine]) -> None:

@@ -7,16 +7,19 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 import psycopg
 
 from queue_workflows.cli import Invocation
 from queue_workflows.drawing.words import on_one_line
+
+COUNTED: Final = 100_000
+_ALONE: Final = "nobody is there to be asked: say --yes, or --dry-run to see what it would be"
 
 
 @contextmanager
@@ -100,13 +103,41 @@ def say(message: str) -> None:
     click.echo(message, err=True)
 
 
-def confirm(question: str, *, yes: bool) -> bool:
-    """Whether to go on; a script that pipes nothing in must not hang or be taken for a yes."""
+def confirm(question: str, *, yes: bool, alone: str = _ALONE) -> bool:
+    """Whether to go on, said if not; a script that pipes nothing in must not hang or be taken for a yes."""
     if yes:
         return True
+    # Without a standard input at all, Python has None there.
     if sys.stdin is None or sys.stdin.closed or not sys.stdin.isatty():
-        raise click.UsageError("nobody is there to be asked: say --yes, or --dry-run to see what it would be")
-    return click.confirm(question, err=True)
+        raise click.UsageError(alone)
+    is_agreed = click.confirm(question, err=True)
+    if not is_agreed:
+        say("nothing done")
+    return is_agreed
+
+
+def say_if_cut(thing: str, shown: int, limit: int) -> None:
+    """Say of a list that shows the newest first that nothing matches, or that there may be more."""
+    if not shown:
+        say(f"no {thing} matches")
+    elif shown == limit:
+        say(f"the newest {limit}; --limit shows more")
+
+
+def number_of(thing: str, count: int) -> str:
+    """So many jobs or runs, which are counted up to `COUNTED`."""
+    if count >= COUNTED:
+        return f"{COUNTED:,} or more {thing}s"
+    return f"1 {thing}" if count == 1 else f"{count:,} {thing}s" if count else f"no {thing}s"
+
+
+def tell_each(answers: Mapping[str, str], *, as_json: bool) -> None:
+    """What became of each that was named, a line each."""
+    if as_json:
+        print_json(answers)
+        return
+    for name, answer in answers.items():
+        click.echo(f"{name}: {answer}")
 
 
 def print_json(value: Any) -> None:

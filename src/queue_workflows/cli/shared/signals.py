@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Self
 
 from queue_workflows.cli.shared.error_exit import Interrupted, Stopped, Terminated
@@ -34,9 +34,7 @@ class Stops:
                 self._take(signal.SIGINT, self._interrupt)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._unwinding.end()
         for number, handler in self._before.items():
             signal.signal(number, handler)

@@ -7,7 +7,6 @@ is in the way of that is one of our errors, also from SQLAlchemy's engine.
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Any, Self
 
 import psycopg
@@ -145,9 +144,7 @@ class Database:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -38,7 +38,6 @@ import uuid
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
 import psycopg
@@ -250,9 +249,7 @@ class Listener:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _refuse_fork(self) -> None:

@@ -11,7 +11,6 @@ from contextlib import suppress
 from contextvars import ContextVar, Token
 from functools import partial
 from random import uniform
-from types import TracebackType
 from typing import Any, Final, Self
 
 import psycopg
@@ -67,9 +66,7 @@ class Locked:
         self._token = _AROUND.set((*_AROUND.get(), self._name))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._end():
             with suppress(Exception):
                 self._calls.run(self._waiter, self._telling())
@@ -81,9 +78,7 @@ class Locked:
         self._token = _AROUND.set((*_AROUND.get(), self._name))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._end():
             with suppress(Exception):
                 await self._calls.run_async(self._waiter, self._telling())

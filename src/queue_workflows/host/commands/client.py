@@ -25,7 +25,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from queue_workflows.errors import ProcessLost, SpawnRefused
@@ -171,9 +170,7 @@ class Spawner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _hand_over(self, theirs: socket.socket, beneath: Path | OpenDirectory | None, stop: Stop) -> str:

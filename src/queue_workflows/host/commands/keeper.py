@@ -37,7 +37,6 @@ _IDLE_S: Final = 10.0
 # How long after a command a keeper is taken for busy: of several at once it has the next one by then.
 _SOON_S: Final = 0.2 if hasattr(select, "EPOLLEXCLUSIVE") else 0.02
 _LINGER_S: Final = 0.5
-_PATIENCE_S: Final = 5.0
 _BUSY_TRIES: Final = 20
 _RESET: Final = (
     *(signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGTERM),
@@ -192,7 +191,7 @@ class Run:
         self._status: int | None = None
         self._seconds = 0.0
         self._timed_out = self._stopped = self._ending = self._alone = False
-        self._told: set[tuple[int, int]] = set()
+        self._told = tree_below.Told()
         with _directory(command["cwd"], command["beneath"]) as there:
             os.fchdir(there)
         self._out, self._err = _sinks(command)
@@ -284,17 +283,7 @@ class Run:
             return
         if not IS_LINUX:
             self._signal_group(signal.SIGTERM)
-        self._tell_to_end()
-
-    def _tell_to_end(self) -> None:
-        """SIGTERM, once to each: also to those that came into being while others were told."""
-        fresh = [
-            member
-            for member in tree_below.below(os.getpid())
-            if (member.pid, member.started) not in self._told
-        ]
-        tree_below.send(signal.SIGTERM, fresh)
-        self._told |= {(member.pid, member.started) for member in fresh}
+        self._told.tell(signal.SIGTERM)
 
     def _kill(self) -> list[int]:
         """SIGKILL to all; those that live all the same, as in uninterruptible sleep."""
@@ -302,9 +291,7 @@ class Run:
             self._cgroup.kill()
         if not IS_LINUX:
             self._signal_group(signal.SIGKILL)
-        survivors = tree_below.kill_all(
-            lambda: tree_below.below(os.getpid()), self._reap, patience_s=_PATIENCE_S
-        )
+        survivors = tree_below.kill_below(self._reap)
         if self._status is None and not survivors:
             with suppress(ChildProcessError):
                 self._note(os.waitpid(self._pid, 0)[1])
@@ -317,7 +304,7 @@ class Run:
 
     def _reap(self) -> None:
         """Wait for all that have ended; when the command is among them, the rest has a moment."""
-        orphans: object = False
+        orphans = False
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -328,9 +315,9 @@ class Run:
                 break
             if pid == self._pid:
                 self._note(status)
-            orphans = self._told and self._status is not None
+            orphans = bool(self._told) and self._status is not None
         if orphans:
-            self._tell_to_end()
+            self._told.tell(signal.SIGTERM)
 
     def _note(self, status: int) -> None:
         self._status = status

@@ -49,7 +49,6 @@ _OF_TERMINALS: Final = frozenset({signal.SIGINT, signal.SIGQUIT, signal.SIGHUP})
 _TO_GROUP: Final = frozenset({signal.SIGINT, signal.SIGQUIT})
 # The clock of a wait stands still while the machine is suspended, that of the deadline does not.
 _LOOK_EVERY_S: Final = 5.0
-_PATIENCE_S: Final = 5.0
 _PROGRAM: Final = (
     "import sys; sys.path.insert(0, sys.argv[1]); "
     "from queue_workflows.host.commands.run_job_warden import main; main(sys.argv[2], sys.argv[3:])"
@@ -136,7 +135,7 @@ class _Second:
         self._pid = 0
         self._status: int | None = None
         self._kill_at: float | None = None
-        self._told: set[tuple[int, int]] = set()
+        self._told = tree_below.Told()
         self._timed_out = False
 
     def run(self, warden: int) -> int:
@@ -179,7 +178,7 @@ class _Second:
     def _take(self, number: int) -> None:
         if number == signal.SIGCHLD:
             if self._kill_at is not None:
-                self._tell_to_end(signal.SIGTERM)
+                self._told.tell(signal.SIGTERM)
         elif number in _ENDING:
             self._end(signal.Signals(number))
         elif self._status is None and number != signal.SIGTTOU:
@@ -196,13 +195,7 @@ class _Second:
     def _end(self, number: signal.Signals) -> None:
         if self._kill_at is None:
             self._kill_at = clock() + self._terms.grace_s
-            self._tell_to_end(number)
-
-    def _tell_to_end(self, number: signal.Signals) -> None:
-        """Signal each process once; also those that came into being while others were told."""
-        fresh = [member for member in tree_below.below(os.getpid()) if _key(member) not in self._told]
-        tree_below.send(number, fresh)
-        self._told |= {_key(member) for member in fresh}
+            self._told.tell(number)
 
     def _reap(self) -> bool:
         """Wait for all that have ended; whether anybody is left."""
@@ -216,10 +209,6 @@ class _Second:
             if pid == self._pid:
                 self._status = status
                 self._end(signal.SIGTERM)
-
-
-def _key(member: tree_below.Member) -> tuple[int, int]:
-    return member.pid, member.started
 
 
 def _refused(program: str, wrong: OSError) -> int:
@@ -241,9 +230,7 @@ def _shown(program: str) -> str:
 def _end_all(reap: Callable[[], object]) -> None:
     """SIGKILL to all below; what is in uninterruptible sleep is waited for, as it may use what is locked."""
     is_said = False
-    while survivors := tree_below.kill_all(
-        lambda: tree_below.below(os.getpid()), reap, patience_s=_PATIENCE_S
-    ):
+    while survivors := tree_below.kill_below(reap):
         if not is_said:
             _say(f"{', '.join(map(str, survivors))} do not die: waiting for the kernel to let go of them")
             is_said = True

@@ -37,7 +37,6 @@ from queue_workflows.host.commands.keeper import NEWS, Keeper
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from queue_workflows.host.processes import tree_below
 
-_PATIENCE_S: Final = 5.0
 _FORK_AGAIN_MS: Final = 1000
 _DEAF_TO: Final = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -123,7 +122,7 @@ class Spawner:
         if lost:
             # A command may have woken it, of which no other one that sleeps will hear: a new one looks.
             self._owes_one = True
-            tree_below.kill_all(self._strays, _nobody, patience_s=_PATIENCE_S)
+            tree_below.kill_all(self._strays, _nobody)
 
     def _end_stopped(self, pid: int) -> None:
         """A keeper that stands still heeds no timeout; only its own command has a reason to stop it."""
@@ -136,7 +135,7 @@ class Spawner:
     def _end(self) -> None:
         """End what is below, keepers and all; they may be doing so themselves."""
         self._control.close()
-        tree_below.kill_all(lambda: tree_below.below(os.getpid()), _reap_all, patience_s=_PATIENCE_S)
+        tree_below.kill_below(_reap_all)
         if self._cgroups:
             self._cgroups.close()
 

@@ -38,7 +38,7 @@ import threading
 from collections.abc import Callable, Sequence
 from math import inf
 from queue import Empty, SimpleQueue
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final, Self
 
 from queue_workflows.errors import ConfigurationError, ExitCode
@@ -169,9 +169,7 @@ class Hardened:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _asked(self, number: int, frame: FrameType | None) -> None:

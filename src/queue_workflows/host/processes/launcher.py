@@ -61,7 +61,7 @@ class Started(Protocol):
 
     @property
     def mark(self) -> str:
-        """What `lifetime.kill_tree` finds its descendants by."""
+        """What `kill_tree` finds its descendants by."""
 
     @property
     def returncode(self) -> int | None:
@@ -85,7 +85,7 @@ class Started(Protocol):
 
 
 class Child(subprocess.Popen[bytes]):
-    """A started process; `mark` is what `lifetime.kill_tree` finds its descendants by."""
+    """A started process; `mark` is what `kill_tree` finds its descendants by."""
 
     mark: str
     last_word: LastWord | None = None

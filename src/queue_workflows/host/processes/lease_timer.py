@@ -44,7 +44,6 @@ from functools import partial
 from math import isnan, nan
 from pathlib import Path
 from threading import Lock
-from types import TracebackType
 from typing import Any, Final, Self
 
 from queue_workflows.host.processes.pid1 import KILLED_BY_TIMER
@@ -189,9 +188,7 @@ class DeadMan:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _set(self, nanoseconds: int) -> None:

@@ -91,7 +91,7 @@ def run(command: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _hide_memory() -> None:
-    """What this process was started with is for the command alone; see `lifetime.hide_memory`."""
+    """What this process was started with is for the command alone; see `tree_by_mark.hide_memory`."""
     if sys.platform.startswith("linux"):
         import ctypes
 

@@ -28,7 +28,6 @@ import os
 import signal
 from collections.abc import Callable, Iterable, MutableMapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 import psutil
@@ -36,16 +35,14 @@ import psutil
 from queue_workflows import clock as time
 from queue_workflows.errors import Orphaned
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
+from queue_workflows.host.processes import tree_below
 from queue_workflows.host.processes.pid1 import LAUNCHER_PID
+from queue_workflows.host.processes.tree_below import Member, everyone, seen
 
 MARK: Final = "_QWF_TREE"
-_TICK_S: Final = 0.02
 _KILL_PATIENCE_S: Final = 5.0  # a process in uninterruptible sleep dies when the kernel lets it
 _FREEZE_PATIENCE_S: Final = 1.0
-_ENDED: Final = frozenset({psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE})
-_STANDING_STILL: Final = _ENDED | {psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP}
 _MARKED: Final = f"\0{MARK}=".encode()
-_CHUNK: Final = 65_536
 SHORTEST_MARK: Final = 32  # random enough that nobody else's begins with it
 
 
@@ -82,23 +79,6 @@ def hide_memory() -> None:
         prctl(PR_SET_DUMPABLE, 0)
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """One process as it was when looked at; `began` tells it from a later one of the same number."""
-
-    pid: int
-    began: float
-    parent: int
-    group: int
-    session: int
-    mark: str
-
-    @property
-    def key(self) -> tuple[int, float]:
-        """What is true of this process alone."""
-        return self.pid, self.began
-
-
 def kill_tree(
     pid: int,
     *,
@@ -131,22 +111,19 @@ def kill_trees(
     if mark is not None and len(mark) < SHORTEST_MARK:
         raise ValueError(f"{mark!r} is no mark: too many processes could bear it")
     tree = _Tree(roots, mark, spared)
-    if not tree.alive() and not tree.look():
+    if not (alive := [member for member in tree.found() if member.is_alive]):
         # A root that has ended left nobody behind: nothing to stop, and nothing to wait for.
         return []
     if grace_s > 0:
-        tree.signal(signal.SIGTERM)
-        _wait(tree.alive, now() + grace_s, sleep, now)
-    tree.freeze(now() + _FREEZE_PATIENCE_S, sleep, now)
-    until = now() + _KILL_PATIENCE_S
-    while True:
-        tree.signal(signal.SIGKILL)
-        left = _wait(tree.alive, until, sleep, now)
-        # What came into being all the same, as from a thread that was slow to stop, may bear the mark.
-        if not tree.look() or now() >= until:
-            break
-    tree.reap_adopted()
-    return left
+        tree_below.send(signal.SIGTERM, alive)
+        tree_below.wait_for(alive, now() + grace_s, now, sleep)
+    return tree_below.kill_all(
+        *(tree.found, tree.reap_adopted),
+        patience_s=_KILL_PATIENCE_S,
+        still_s=_FREEZE_PATIENCE_S,
+        now=now,
+        sleep=sleep,
+    )
 
 
 class _Tree:
@@ -156,157 +133,65 @@ class _Tree:
         self._roots = roots
         self._mark = mark
         self._spared = spared
-        # Signals meet this process or none.
-        self._members: dict[tuple[int, float], psutil.Process | None] = {}
+        self._keys = {member.key for member in map(seen, roots) if member is not None}
         self._leaders = set(roots)
-        everyone = _everyone()
-        self._grow(everyone, fresh=[seen for seen in everyone if seen.pid in roots])
 
-    def look(self) -> list[psutil.Process]:
-        """Add what the tree consists of now; returns those that are new.
+    def found(self) -> list[Member]:
+        """What the tree consists of now, with all that has come into it.
 
         The number of a member that has ended names its session and group while there is anybody in them; only
         after that can a stranger get it. So a number that a stranger has leads nothing any more.
         """
-        everyone = _everyone()
-        self._leaders -= {seen.pid for seen in everyone if seen.key not in self._members}
-        return self._grow(everyone, fresh=[])
-
-    def _grow(self, everyone: list[_Seen], fresh: list[_Seen]) -> list[psutil.Process]:
-        found: list[psutil.Process] = []
-        rest = [seen for seen in everyone if seen.key not in self._members and seen.pid not in self._spared]
+        everybody = _everyone()
+        self._leaders -= {each.pid for each in everybody if each.key not in self._keys}
+        rest = [each for each in everybody if each.key not in self._keys and each.pid not in self._spared]
+        fresh = [each for each in rest if self._mark is not None and mark_of(each.pid).startswith(self._mark)]
         while True:
-            for seen in fresh:
-                self._members[seen.key] = process = _process_of(seen)
-                found += [] if process is None else [process]
-            self._leaders |= {seen.pid for seen in fresh}
-            rest = [seen for seen in rest if seen.key not in self._members]
-            fresh = [seen for seen in rest if self._belongs(seen)]
+            self._keys |= {each.key for each in fresh}
+            self._leaders |= {each.pid for each in fresh}
+            rest = [each for each in rest if each.key not in self._keys]
+            fresh = [each for each in rest if self._is_led(each)]
             if not fresh:
-                return found
+                return [each for each in everybody if each.key in self._keys]
 
-    def _processes(self) -> list[psutil.Process]:
-        return [process for process in self._members.values() if process is not None]
-
-    def _belongs(self, seen: _Seen) -> bool:
-        marked = self._mark is not None and seen.mark.startswith(self._mark)
-        return marked or not self._leaders.isdisjoint((seen.parent, seen.group, seen.session))
-
-    def freeze(self, until: float, sleep: Callable[[float], None], now: Callable[[], float]) -> None:
-        """Stop all; one that was in the midst of a fork is looked at again once it stands still."""
-        self.look()
-        self.signal(signal.SIGSTOP)
-        while True:
-            _wait(self.moving, until, sleep, now)
-            fresh = self.look()
-            if not fresh or now() >= until:
-                return
-            self.signal(signal.SIGSTOP, fresh)
-
-    def signal(self, number: signal.Signals, to: Iterable[psutil.Process] | None = None) -> None:
-        for process in self._processes() if to is None else to:
-            # Gone already, or not ours to signal: then it is among those that are reported as alive.
-            with suppress(psutil.Error):
-                process.send_signal(number)
-
-    def alive(self) -> list[int]:
-        return sorted(process.pid for process in self._processes() if _status(process) not in _ENDED)
-
-    def moving(self) -> list[int]:
-        return [process.pid for process in self._processes() if _status(process) not in _STANDING_STILL]
+    def _is_led(self, member: Member) -> bool:
+        return not self._leaders.isdisjoint((member.parent, member.group, member.session))
 
     def reap_adopted(self) -> None:
         """Where we are PID 1 or a subreaper, the tree's orphans have become our children."""
-        for process in self._processes():
-            if process.pid not in self._roots:
+        for pid, _ in self._keys:
+            if pid not in self._roots:
                 with suppress(ChildProcessError):
-                    os.waitpid(process.pid, os.WNOHANG)
+                    os.waitpid(pid, os.WNOHANG)
 
 
 def _ourselves_and_above() -> frozenset[int]:
     """The processes that no mistake of a caller may end: this process, its ancestors, and init."""
-    try:
-        return frozenset({1, os.getpid(), *(parent.pid for parent in psutil.Process().parents())})
-    except psutil.Error:  # one of them has just ended
-        return frozenset({1, os.getpid(), os.getppid()})
+    found, pid = {1, os.getpid()}, os.getppid()
+    while pid > 0 and pid not in found:
+        found.add(pid)
+        above = seen(pid)
+        pid = 0 if above is None else above.parent
+    return frozenset(found)
 
 
-def _everyone() -> list[_Seen]:
-    found = (_seen(pid) for pid in psutil.pids())
-    return [seen for seen in found if seen is not None]
+def _everyone() -> list[Member]:
+    return everyone() if IS_LINUX else [each for each in map(seen, psutil.pids()) if each is not None]
 
 
-def _seen(pid: int) -> _Seen | None:
-    """A process as it is; on Linux read without detours, as a supervisor looks at all of them often."""
+def mark_of(pid: int) -> str:
+    """The mark that a process bears, empty where it has none, or none that this user may see."""
     try:
         if not IS_LINUX:
-            process = psutil.Process(pid)
-            group, session = os.getpgid(pid), os.getsid(pid)
-            return _Seen(pid, process.create_time(), process.ppid(), group, session, _mark_of(process))
-        # The name stands in brackets and may hold anything, brackets too.
-        fields = _read(f"/proc/{pid}/stat").rpartition(b") ")[2].split(None, 20)
-        parent, group, session, began = (int(fields[number]) for number in (1, 2, 3, 19))
-    except (psutil.Error, OSError, IndexError, ValueError):
-        return None
-    try:
-        environ = _read(f"/proc/{pid}/environ")
-    except OSError:  # another user's, or ended: it has no mark that we could see
-        environ = b""
-    mark = (b"\0" + environ).partition(_MARKED)[2].partition(b"\0")[0]
-    return _Seen(pid, began, parent, group, session, mark.decode("ascii", "replace"))
-
-
-def _read(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        chunks = [os.read(fd, _CHUNK)]
-        while len(chunks[-1]) == _CHUNK:
-            chunks.append(os.read(fd, _CHUNK))
-    finally:
-        os.close(fd)
-    return b"".join(chunks)
-
-
-def _process_of(seen: _Seen) -> psutil.Process | None:
-    """What signals it, if the number is its own still."""
-    try:
-        process = psutil.Process(seen.pid)
-    except psutil.Error:
-        return None
-    now = _seen(seen.pid)
-    return process if now is not None and now.began == seen.began else None
-
-
-def _mark_of(process: psutil.Process) -> str:
-    try:
-        return process.environ().get(MARK, "")
-    except (psutil.Error, OSError):  # another user's, or ended: it has no mark that we could see
+            return psutil.Process(pid).environ().get(MARK, "")
+        with open(f"/proc/{pid}/environ", "rb", buffering=0) as variables:
+            environ = variables.read()
+    except (psutil.Error, OSError):
         return ""
+    mark = (b"\0" + environ).partition(_MARKED)[2].partition(b"\0")[0]
+    return mark.decode("ascii", "replace")
 
 
 def marks() -> dict[int, str]:
     """Which processes bear which mark, as far as this user may see it."""
-    found = {}
-    for pid in psutil.pids():
-        with suppress(psutil.Error):
-            if mark := _mark_of(psutil.Process(pid)):
-                found[pid] = mark
-    return found
-
-
-def _status(process: psutil.Process) -> str:
-    try:
-        return process.status() if process.is_running() else psutil.STATUS_DEAD
-    except psutil.NoSuchProcess:  # also a zombie, which the kernel tells little of
-        return psutil.STATUS_DEAD
-    except psutil.AccessDenied:
-        return psutil.STATUS_RUNNING
-
-
-def _wait(
-    alive: Callable[[], list[int]], until: float, sleep: Callable[[float], None], now: Callable[[], float]
-) -> list[int]:
-    """Wait until none is alive or it is time; returns those alive then."""
-    while (left := alive()) and now() < until:
-        sleep(_TICK_S)
-    return left
+    return {each.pid: mark for each in _everyone() if (mark := mark_of(each.pid))}

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import psycopg
-from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
 from sqlalchemy import Connection, Dialect
 from sqlalchemy.exc import UnboundExecutionError
@@ -23,6 +23,7 @@ from queue_workflows.errors import ConfigurationError
 from queue_workflows.models import Base
 from queue_workflows.repositories.sql.moments import read_all_moments
 from queue_workflows.repositories.sql.pipeline import OneCommit
+from queue_workflows.repositories.sql.prepared import IDLE, NO_PIPELINE, is_at_rest
 
 Handle: TypeAlias = "Session | scoped_session[Any] | Connection | psycopg.Connection[Any]"
 Params: TypeAlias = Mapping[str, Any]
@@ -34,10 +35,7 @@ _WANTED: Final = (
     "a SQLAlchemy Session or Connection on postgresql+psycopg, or a psycopg 3 connection; it must be open"
 )
 _ASYNC: Final = "use `await session.run_sync(…)` and hand on the Session or Connection that it gives"
-# An enum's members are dear to look up on a class, and these are asked for with every claim.
-_IDLE: Final = TransactionStatus.IDLE
 _BEGUN: Final = TransactionStatus.INTRANS
-_NO_PIPELINE: Final = PipelineStatus.OFF
 # A caller may stream: a server-side cursor takes no INSERT.
 _AT_ONCE: Final = {"stream_results": False, "yield_per": None}
 
@@ -71,12 +69,7 @@ class Statements:
         In a pipeline it is not: what is sent between two syncs is one transaction.
         """
         handle = self._handle
-        return (
-            isinstance(handle, psycopg.Connection)
-            and handle.autocommit
-            and handle.pgconn.transaction_status == _IDLE
-            and handle.pgconn.pipeline_status == _NO_PIPELINE
-        )
+        return isinstance(handle, psycopg.Connection) and handle.autocommit and is_at_rest(handle)
 
     def rows(self, sql: str, params: Params) -> Rows:
         """All rows of one statement in psycopg's `%(name)s` style; one that writes says what by RETURNING.
@@ -111,10 +104,10 @@ class Statements:
         Not in autocommit, where a pipeline would make one transaction of its statements.
         """
         handle = self._handle
-        if not isinstance(handle, psycopg.Connection) or handle.pgconn.pipeline_status != _NO_PIPELINE:
+        if not isinstance(handle, psycopg.Connection) or handle.pgconn.pipeline_status != NO_PIPELINE:
             return nullcontext()
         status = handle.pgconn.transaction_status
-        is_begun = status == _BEGUN or (status == _IDLE and not handle.autocommit)
+        is_begun = status == _BEGUN or (status == IDLE and not handle.autocommit)
         return handle.pipeline() if is_begun and psycopg.Pipeline.is_supported() else nullcontext()
 
     def send(self, sql: str, params: Params) -> None:

@@ -9,7 +9,6 @@ statements are all of the transaction: should the server know one of them no mor
 
 from __future__ import annotations
 
-import re
 import select
 from collections.abc import Mapping, Sequence
 from time import monotonic
@@ -18,21 +17,11 @@ from typing import Any, Final
 import psycopg
 from psycopg import generators
 from psycopg.abc import PQGen
-from psycopg.abc import Transformer as Reader
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 from psycopg.pq.abc import PGresult
 
-from queue_workflows.repositories.sql.prepared import (
-    DONE,
-    IDLE,
-    NO_PIPELINE,
-    PREPARED_BEFORE,
-    ROWS,
-    SQLSTATE,
-    is_forgotten,
-    name_of,
-)
+from queue_workflows.repositories.sql.prepared import ROWS, PreparedStatement, is_at_rest, is_forgotten
 
 Params = Mapping[str, Any]
 
@@ -46,7 +35,7 @@ class OneCommit:
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self._connection = connection
         self._pgconn = connection.pgconn
-        self._statements: dict[str, _Statement] = {}
+        self._statements: dict[str, PreparedStatement] = {}
 
     def ask(self, first: tuple[str, Params], second: tuple[str, Params]) -> tuple[Got, Got] | None:
         """What both brought; None if they cannot be asked so now, and nothing has been done."""
@@ -70,33 +59,30 @@ class OneCommit:
         )
         return one, other
 
-    def _known(self, sql: str) -> _Statement:
+    def _known(self, sql: str) -> PreparedStatement:
         if (found := self._statements.get(sql)) is None:
-            found = self._statements[sql] = _Statement(sql)
+            found = self._statements[sql] = PreparedStatement(sql)
         return found
 
     def _is_usable(self) -> bool:
-        connection, pgconn = self._connection, self._pgconn
+        connection = self._connection
         return bool(
             _IS_SUPPORTED
             and connection.autocommit
             and connection.prepare_threshold is not None
-            and pgconn.transaction_status == IDLE
-            and pgconn.pipeline_status == NO_PIPELINE
-            and pgconn.parameter_status(b"client_encoding") == b"UTF8"
+            and is_at_rest(connection)
+            and connection.pgconn.parameter_status(b"client_encoding") == b"UTF8"
         )
 
     def _asked(
-        self, statements: Sequence[_Statement], values: Sequence[Sequence[bytes | None]]
+        self, statements: Sequence[PreparedStatement], values: Sequence[Sequence[bytes | None]]
     ) -> PQGen[list[PGresult]]:
         pgconn = self._pgconn
         for statement in statements:
             if not statement.is_prepared:
-                pgconn.send_prepare(statement.name, statement.sql)
-                (result,) = yield from generators.execute(pgconn)
-                if result.status != DONE and result.error_field(SQLSTATE) != PREPARED_BEFORE:
-                    return [result]
-                statement.is_prepared = True
+                refused = yield from statement.prepare(pgconn)
+                if refused is not None:
+                    return [refused]
         pgconn.enter_pipeline_mode()
         try:
             for statement, given in zip(statements, values, strict=True):
@@ -125,7 +111,7 @@ def send(
     pgconn = connection.pgconn
     pgconn.enter_pipeline_mode()
     for sql, params in asked:
-        statement = _Statement(sql)
+        statement = PreparedStatement(sql)
         pgconn.send_query_params(statement.sql, statement.values(params))
     pgconn.pipeline_sync()
     until = monotonic() + within_s
@@ -133,29 +119,12 @@ def send(
         select.select([], [pgconn.socket], [], left)
 
 
-class _Statement:
-    def __init__(self, sql: str) -> None:
-        names: dict[str, int] = {}
-        text = re.sub(r"%\((\w+)\)s", lambda found: f"${names.setdefault(found[1], len(names) + 1)}", sql)
-        self.sql = text.encode()
-        self.names = list(names)
-        self.name = name_of(self.sql)
-        self.is_prepared = False
-        self.reader: Reader | None = None
-
-    def forget(self) -> None:
-        """The server knows it no more."""
-        self.is_prepared, self.reader = False, None
-
-    def values(self, params: Params) -> list[bytes | None]:
-        """In the order of their numbers."""
-        return [_as_text(params[name]) for name in self.names]
-
-
 class Got:
     """The rows of one statement, read when they are called for."""
 
-    def __init__(self, statement: _Statement, result: PGresult, connection: psycopg.Connection[Any]) -> None:
+    def __init__(
+        self, statement: PreparedStatement, result: PGresult, connection: psycopg.Connection[Any]
+    ) -> None:
         self._statement = statement
         self._result = result
         self._connection = connection
@@ -175,12 +144,3 @@ class Got:
         # What it knows of the columns stays.
         reader.set_pgresult(None, set_loaders=False)
         return rows
-
-
-def _as_text(value: object) -> bytes | None:
-    """As the server reads it, which is told the type by a cast."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return b"t" if value else b"f"
-    return (repr(value) if isinstance(value, float) else str(value)).encode()

@@ -7,7 +7,6 @@ import os
 import threading
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from queue_workflows.errors import ConfigurationError
@@ -64,9 +63,7 @@ class HealthFile:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
         self._path.unlink(missing_ok=True)

@@ -23,21 +23,12 @@ class Attending:
         self._settings = settings
         self._is_open = is_open
         self._now = now
-        self._look_at = now() + _LOOK_EVERY_S
+        self._look_at = now()
 
-    def first(self) -> Sequence[Spec]:
-        """The janitor to start at the beginning, if one is needed."""
-        return self._wanted()
-
-    def late(self) -> Sequence[Spec]:
-        """The janitor to start later: the first run with a directory of its own may come at any time."""
-        if self._now() < self._look_at:
+    def due(self) -> Sequence[Spec]:
+        """The janitor to start now: the first run with a directory of its own may come at any time."""
+        if not self._is_open or self._now() < self._look_at:
             return ()
         self._look_at = self._now() + _LOOK_EVERY_S
-        return self._wanted()
-
-    def _wanted(self) -> Sequence[Spec]:
-        if not self._is_open or not (registered_kinds() or has_places(self._settings)):
-            return ()
-        self._is_open = False
-        return (JANITOR,)
+        self._is_open = not (registered_kinds() or has_places(self._settings))
+        return () if self._is_open else (JANITOR,)

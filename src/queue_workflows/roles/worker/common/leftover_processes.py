@@ -33,7 +33,7 @@ from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, prctl
 from queue_workflows.host.processes.lease_timer import boottime
 from queue_workflows.host.processes.tree_below import Member, everyone, seen, under
-from queue_workflows.host.processes.tree_by_mark import MARK, kill_trees
+from queue_workflows.host.processes.tree_by_mark import MARK, kill_trees, mark_of
 from queue_workflows.repositories.sql.checks import EXCLUSIVE
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob
 
@@ -128,7 +128,7 @@ def _came(since: int) -> list[Member]:
     children = [each for each in later if each.parent == ourselves]
     if mark is None:
         return children
-    return children + [each for each in later if each.pid not in below and _bears(each.pid, mark)]
+    return children + [each for each in later if each.pid not in below and mark_of(each.pid).startswith(mark)]
 
 
 def _of_this_thread(since: int) -> list[Member]:
@@ -140,14 +140,6 @@ def _of_this_thread(since: int) -> list[Member]:
     found = [seen(int(pid)) for pid in text.split()]
     spared = _trackers()
     return [each for each in found if each is not None and each.started >= since and each.pid not in spared]
-
-
-def _bears(pid: int, mark: str) -> bool:
-    try:
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:  # another user's, or ended
-        return False
-    return any(each.startswith(f"{MARK}={mark}".encode()) for each in variables)
 
 
 def _trackers() -> set[int]:
