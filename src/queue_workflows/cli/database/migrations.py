@@ -12,10 +12,7 @@ import click
 
 from queue_workflows.cli import Invocation
 from queue_workflows.cli.database.serve import serve
-from queue_workflows.cli.shared.operator import (
-    confirm,
-    json_option,
-)
+from queue_workflows.cli.shared.operator import confirm, json_option
 from queue_workflows.cli.shared.seconds import Seconds
 from queue_workflows.db import migrations
 from queue_workflows.db.connections.dsn import redact_dsn
