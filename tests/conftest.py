@@ -6,9 +6,11 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from support.suite.time_limits import TimeLimits
 
 # A busy machine may leave any example alone for longer than the usual deadline.
 hypothesis.settings.register_profile("unhurried", deadline=None)
@@ -43,8 +45,9 @@ EVERY_TIME = (
 )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Ignore no signal, though nohup or a background shell had us do so: our processes inherit that."""
+    config.pluginmanager.register(TimeLimits(config), "suite_time_limits")
     if threading.current_thread() is not threading.main_thread():
         return
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
@@ -65,6 +68,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_every_time = item.path.name.startswith(EVERY_TIME)
         if (place in MAY_BE_TRIED_TWICE and not is_every_time) or item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share the tests out by file, so that each file needs one database."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from support.suite.distribution import FileScheduling
+
+    return FileScheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

