@@ -10,6 +10,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from support.suite.order import rank
 from support.suite.time_limits import TimeLimits
 
 # A busy machine may leave any example alone for longer than the usual deadline.
@@ -57,12 +58,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin long files early, and try a test of real processes a second time; the closing line counts these.
-
-    A file is done by one of the processes that share a run: a long one at its end would be waited for alone.
-    """
+    """Begin with what takes long, and try a test of real processes twice; the closing line counts reruns."""
     long = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in long)
+    items.sort(key=lambda item: (rank(item.path.name), item.path not in long))
     for item in items:
         place = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
         is_every_time = item.path.name.startswith(EVERY_TIME)

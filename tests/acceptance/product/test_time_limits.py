@@ -55,6 +55,7 @@ def test_a_second_try_has_a_limit_too(tmp_path: Path) -> None:
     assert said.count("Failed: Timeout (>1.0s)") >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tries", ["", "@pytest.mark.flaky(reruns=1)\n"], ids=["one try", "two tries"])
 def test_one_that_hears_no_alarm_is_ended_with_its_process(tmp_path: Path, tries: str) -> None:
     """It failed, its stacks are printed, and the others of its process are done by another one."""
@@ -73,21 +74,23 @@ def test_a_test_alone_in_its_process_is_ended_with_the_run(tmp_path: Path) -> No
     assert re.search(r'Timeout \(.*File "[^"]*test_planted.py", line \d+ in test_deaf', said, re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [[], ["-n", "2", "--dist", "loadfile"]], ids=["one", "shared"])
 def test_a_whole_run_has_a_ceiling(tmp_path: Path, processes: list[str]) -> None:
     """At which each of its processes prints its stacks and ends, and the run has failed."""
     hang = "@pytest.mark.timeout(500)\ndef test_{name}(): threading.Event().wait()\n"
     planted = {f"test_{name}.py": hang.format(name=name) for name in ("first", "second")}
-    status, said = run(tmp_path, planted, *processes, QWF_TEST_CEILING_S="5")
+    status, said = run(tmp_path, planted, *processes, QWF_TEST_CEILING_S="15")
     assert status != 0
     names = ["first", "second"] if processes else ["first"]
     for name in names:
         assert re.search(rf'File "[^"]*test_{name}.py", line \d+ in test_{name}', said), said
     if processes:
-        assert "the run took longer than QWF_TEST_CEILING_S=5 seconds" in said
+        assert "the run took longer than QWF_TEST_CEILING_S=15 seconds" in said
         assert "2 failed" in said
 
 
+@pytest.mark.slow
 def test_a_run_below_its_ceiling_is_left_alone(tmp_path: Path) -> None:
     """As is a process that waits for its next test for longer than a test may take."""
     planted = {"test_a.py": "def test_quick(): pass\n"}
