@@ -19,7 +19,7 @@ from queue_workflows.repositories import IngestJobRepository
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """The test's own eyes and hands on empty tables; the workers see its every statement at once."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR)
         yield connection
 
 

@@ -17,7 +17,7 @@ from support.stages.ledger import Ledger
 def floor(qwf_dsn: str, tmp_path: Path) -> Iterator[Floor]:
     """Empty tables, an empty ledger, and a connection whose every statement is seen at once."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR)
         yield Floor(qwf_dsn, connection, Ledger(tmp_path))
 
 

@@ -23,7 +23,7 @@ from queue_workflows.repositories.jobs.hooks import HookJobRepository
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR)
         yield connection
 
 

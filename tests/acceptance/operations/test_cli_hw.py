@@ -57,7 +57,7 @@ READING: dict[str, Any] = {
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats, worker_control, host_hardware, audit_log")
+        connection.execute(CLEAR + "; TRUNCATE worker_control, host_hardware, audit_log")
         yield connection
 
 

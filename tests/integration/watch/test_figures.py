@@ -30,7 +30,7 @@ NAME = "reads-figures"
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats, schedules, host_hardware")
+        connection.execute(CLEAR + "; TRUNCATE schedules, host_hardware")
         yield connection
 
 

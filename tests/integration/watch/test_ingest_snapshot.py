@@ -18,7 +18,7 @@ from queue_workflows.repositories import HeartbeatRepository
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR)
         configure(ingest_queues={"fetch", "quiet"}, db_url=qwf_dsn)
         yield connection
         reset_config()

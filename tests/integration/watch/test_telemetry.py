@@ -47,7 +47,7 @@ FAMILY = {"messaging.destination.name": "fetch", "qwf.family": "ingest"}
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR)
         yield connection
 
 

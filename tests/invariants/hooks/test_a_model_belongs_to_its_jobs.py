@@ -21,7 +21,7 @@ CLAIMS = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'WITH pee
 @pytest.fixture
 def studio(qwf_dsn: str, tmp_path: Path) -> Iterator[ModelStudio]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR)
         yield ModelStudio(qwf_dsn, connection, tmp_path)
 
 

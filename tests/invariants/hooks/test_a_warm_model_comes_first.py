@@ -58,7 +58,7 @@ class Gpu:
 @pytest.fixture
 def gpu(qwf_dsn: str) -> Iterator[Gpu]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR)
         yield Gpu(connection)
 
 

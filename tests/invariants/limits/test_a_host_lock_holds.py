@@ -35,7 +35,7 @@ HELD = ("scheduled", "host_lock")
 def jobs(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[Jobs]:
     """Each family's jobs, and empty tables."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(f"{CLEAR}; TRUNCATE worker_heartbeats; {CLEAR_LIMITS}")
+        connection.execute(f"{CLEAR}; {CLEAR_LIMITS}")
         yield Jobs(request.param, connection)
 
 
@@ -43,7 +43,7 @@ def jobs(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[Jobs]:
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit, and empty tables."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(f"{CLEAR}; TRUNCATE worker_heartbeats; {CLEAR_LIMITS}")
+        connection.execute(f"{CLEAR}; {CLEAR_LIMITS}")
         yield connection
 
 

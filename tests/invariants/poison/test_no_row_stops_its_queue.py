@@ -74,7 +74,7 @@ def roles(qwf_dsn: str, qwf_role_suffix: str) -> Iterator[Roles]:
 def admin(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """Empty tables."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats, schedules")
+        connection.execute(CLEAR + "; TRUNCATE schedules")
         yield connection
 
 
