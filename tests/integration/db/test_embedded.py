@@ -207,6 +207,7 @@ def keeper_of(data_dir: Path) -> int:
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="PDEATHSIG is Linux's")
 
 
+@pytest.mark.slow
 @on_linux
 def test_a_killed_keeper_takes_its_server_along(data_dir: Path) -> None:
     """No server is left that nobody would stop; whoever used it can have it again."""
@@ -276,6 +277,7 @@ def test_a_server_without_its_socket_ends_with_its_last_user(data_dir: Path, how
     until(lambda: processes_below(data_dir) == [], "all is gone")
 
 
+@pytest.mark.slow
 def test_a_server_without_its_socket_is_replaced(data_dir: Path) -> None:
     """Nobody new could use it, so the next user ends it and starts a fresh one on the same data."""
     user = User(data_dir)
@@ -289,6 +291,7 @@ def test_a_server_without_its_socket_is_replaced(data_dir: Path) -> None:
         assert answers(server.dsn())
 
 
+@pytest.mark.slow
 def test_crashed_server_is_started_again(data_dir: Path) -> None:
     """After a crash of Postgres its user, or the next, brings it back with all that was committed."""
     with acquire(data_dir) as server:
@@ -312,6 +315,7 @@ def test_crashed_server_is_started_again(data_dir: Path) -> None:
     assert not alive(last)
 
 
+@pytest.mark.slow
 def test_stale_pid_file_is_seen_through(data_dir: Path) -> None:
     """After a reboot the pid in the pid file may be anybody's; that must not keep the server down."""
     with acquire(data_dir) as server:
@@ -369,6 +373,7 @@ def test_kill_during_start_leaves_no_server(passable_dir: Path, data_dir: Path, 
     until(lambda: processes_below(data_dir) == [], "all is gone")
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_start_leaves_no_server(passable_dir: Path, data_dir: Path) -> None:
     """Interrupted while the server comes up, its user goes, and the server is stopped as soon as it is up."""
     gate = passable_dir / "gate"
@@ -408,6 +413,7 @@ def test_forked_child_keeps_the_server(data_dir: Path) -> None:
     until(lambda: not alive(pid), "the keeper stops it after the child")
 
 
+@pytest.mark.slow
 def test_release_twice_is_once(data_dir: Path) -> None:
     """A second release neither fails nor stops somebody else's server."""
     first = acquire(data_dir)
@@ -448,6 +454,7 @@ def test_any_path_works(passable_dir: Path, name: str) -> None:
     assert not socket_dir.exists()
 
 
+@pytest.mark.slow
 @as_root
 def test_socket_directory_of_somebody_else_is_refused(passable_dir: Path) -> None:
     """Whoever made the predictable directory below /tmp first does not get to serve our clients."""
@@ -463,6 +470,7 @@ def test_socket_directory_of_somebody_else_is_refused(passable_dir: Path) -> Non
         socket_dir.rmdir()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DEBIAN_15.is_dir(), reason=f"PostgreSQL 15 not found: no {DEBIAN_15}")
 def test_binaries_of_another_major(data_dir: Path) -> None:
     """Named binaries are used; data that other ones made is left alone, and the error says how to go on."""
@@ -562,6 +570,7 @@ def test_no_address_of_the_environment_leads_elsewhere(data_dir: Path, monkeypat
             assert connection.execute("SELECT inet_server_addr()").fetchone() == (None,)
 
 
+@pytest.mark.slow
 def test_squatted_socket_directories_are_refused_before_anybody_connects(passable_dir: Path) -> None:
     """A link, or a server that somebody else has put there already, gets no client of ours."""
     deep = passable_dir / ("x" * 120) / ".qwf"
