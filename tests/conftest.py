@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections.abc import Iterator
@@ -66,6 +67,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         is_every_time = item.path.name.startswith(EVERY_TIME)
         if (place in MAY_BE_TRIED_TWICE and not is_every_time) or item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the thousands of tests, which live to the end of the run."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
