@@ -16,7 +16,7 @@ import pytest
 from support.processes.programs import gone
 from support.processes.supervised import HOST, over_stand_ins
 from support.processes.workers import until
-from support.rows.jobs import CLEAR, Jobs
+from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs
 from support.servers.cluster import Cluster
 from support.servers.tcp_proxy import TcpProxy
 
@@ -38,7 +38,7 @@ HOLDS = r"holds (\d+) as (\S+)"
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """The test's own eyes and hands, on empty tables."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR)
+        connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 
 
@@ -182,7 +182,7 @@ def cluster() -> Iterator[Cluster]:
 def away(cluster: Cluster) -> Iterator[tuple[TcpProxy, str, psycopg.Connection]]:
     """A proxy, the DSN through it, and a way around it."""
     with TcpProxy(cluster.port) as proxy, cluster.connect() as around:
-        around.execute(CLEAR)
+        around.execute(CLEAR_WITH_WORKERS)
         yield proxy, cluster.dsn(port=str(proxy.port), sslmode="disable"), around
 
 

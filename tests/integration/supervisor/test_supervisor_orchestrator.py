@@ -13,7 +13,7 @@ from click import UsageError
 from support.processes.programs import gone
 from support.processes.supervised import over_stand_ins, supervisor_of
 from support.processes.workers import until
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.runs import start
 
 from queue_workflows import wait_for
@@ -31,7 +31,7 @@ READY = r"ready (\S+) (\d+)"
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """The test's own eyes, on empty tables."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR)
+        connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.processes.workers import SHORT_LEASE, running_worker, until
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 
 from queue_workflows.repositories import (
     HeartbeatRepository,
@@ -26,7 +26,7 @@ CREW = {"QWF_APP": "support.tasks.concurrent_tasks"}
 @pytest.fixture
 def jobs(qwf_dsn: str) -> Any:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR)
+        connection.execute(CLEAR_WITH_WORKERS)
         yield IngestJobRepository(connection)
 
 

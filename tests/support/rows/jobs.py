@@ -34,23 +34,31 @@ EMPTIED = (
     "workflow_runs",
     "ingest_jobs",
     "worker_control",
-    "worker_heartbeats",
     "audit_log",
 )
-# To truncate means new files for each table and index, which takes longer than most tests. What is no bigger
-# than the planner takes an unknown table to be loses its rows instead, under the lock of a truncation.
-CLEAR = f"""
-DO $$ BEGIN
-    LOCK TABLE {", ".join(EMPTIED)} IN ACCESS EXCLUSIVE MODE;
-    IF (
-        SELECT max(pg_relation_size(name::regclass)) > 10 * 8192
-        FROM unnest('{{{",".join(EMPTIED)}}}'::text[]) name
-    ) THEN
-        TRUNCATE {", ".join(EMPTIED)} CASCADE;
-    ELSE
-        {"; ".join(f"DELETE FROM {table}" for table in EMPTIED)};
-    END IF;
-END $$"""
+
+
+def emptying(*tables: str) -> str:
+    """The statement that leaves no rows in these tables, at the cost that their size deserves.
+
+    To truncate means new files for each table and index, which takes longer than most tests. What is not
+    larger than the planner takes an unknown table to be loses its rows instead, under a truncation's lock.
+    """
+    deletes = "; ".join(f"DELETE FROM {table}" for table in tables)
+    return f"""
+        DO $$ BEGIN
+            LOCK TABLE {", ".join(tables)} IN ACCESS EXCLUSIVE MODE;
+            IF (
+                SELECT max(pg_relation_size(name::regclass)) > 10 * 8192
+                FROM unnest('{{{",".join(tables)}}}'::text[]) name
+            ) THEN TRUNCATE {", ".join(tables)} CASCADE;
+            ELSE {deletes};
+            END IF;
+        END $$"""
+
+
+CLEAR = emptying(*EMPTIED)
+CLEAR_WITH_WORKERS = emptying(*EMPTIED, "worker_heartbeats")
 
 
 class Jobs:
