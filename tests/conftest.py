@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
+from support.suite.order import rank
+from support.suite.time_limits import TimeLimits
 
 # A busy machine may leave any example alone for longer than the usual deadline.
 hypothesis.settings.register_profile("unhurried", deadline=None)
@@ -43,8 +47,9 @@ EVERY_TIME = (
 )
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Ignore no signal, though nohup or a background shell had us do so: our processes inherit that."""
+    config.pluginmanager.register(TimeLimits(config), "suite_time_limits")
     if threading.current_thread() is not threading.main_thread():
         return
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
@@ -54,17 +59,30 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin long files early, and try a test of real processes a second time; the closing line counts these.
-
-    A file is done by one of the processes that share a run: a long one at its end would be waited for alone.
-    """
+    """Begin with what takes long, and try a test of real processes twice; the closing line counts reruns."""
     long = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in long)
+    items.sort(key=lambda item: (rank(item.path.name), item.path not in long))
     for item in items:
         place = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
         is_every_time = item.path.name.startswith(EVERY_TIME)
         if (place in MAY_BE_TRIED_TWICE and not is_every_time) or item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the thousands of tests, which live to the end of the run."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Share the tests out by file, so that each file needs one database."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from support.suite.distribution import FileScheduling
+
+    return FileScheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from support.processes.embedded_users import passable_directory
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.roles import Roles, least_privilege
 
 from queue_workflows import db
@@ -19,7 +19,7 @@ from queue_workflows.repositories import IngestJobRepository
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """The test's own eyes and hands on empty tables; the workers see its every statement at once."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 
 

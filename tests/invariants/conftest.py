@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.servers.statement_proxy import StatementProxy
 from support.stages.floor import Floor
 from support.stages.ledger import Ledger
@@ -17,7 +17,7 @@ from support.stages.ledger import Ledger
 def floor(qwf_dsn: str, tmp_path: Path) -> Iterator[Floor]:
     """Empty tables, an empty ledger, and a connection whose every statement is seen at once."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield Floor(qwf_dsn, connection, Ledger(tmp_path))
 
 

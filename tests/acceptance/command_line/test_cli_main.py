@@ -494,6 +494,7 @@ def test_help_and_completion_work_whatever_the_host_app_does(qwf: Qwf) -> None:
         assert (ended.returncode, ended.stderr) == (0, ""), arguments
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "role", "wrong"),
     [

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.processes.commands import Said, qwf_here
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.runs import dispatcher, settle
 
 from queue_workflows.hooks.output.read import read_output
@@ -23,7 +23,7 @@ from queue_workflows.repositories.jobs.hooks import HookJobRepository
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 
 

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 from support.processes.commands import Said, qwf_here
 from support.processes.vendor_tools import uuid_of
-from support.rows.jobs import CLEAR, jobs_of
+from support.rows.jobs import CLEAR_WITH_WORKERS, jobs_of
 from support.rows.schemas import start_qwf
 
 from queue_workflows.repositories import HeartbeatRepository
@@ -57,7 +57,7 @@ READING: dict[str, Any] = {
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats, worker_control, host_hardware, audit_log")
+        connection.execute(CLEAR_WITH_WORKERS + "; TRUNCATE worker_control, host_hardware, audit_log")
         yield connection
 
 

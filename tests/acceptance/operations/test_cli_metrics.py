@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.processes.commands import qwf_here
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.schemas import qwf, start_qwf
 
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
@@ -51,7 +51,7 @@ def scraped(url: str) -> dict[str, dict[tuple[str, ...], float]]:
 def test_it_is_scraped_until_it_is_told_to_stop(qwf_dsn):
     """Every figure of the table, in a form that a real parser takes; a second copy is refused in one line."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         jobs = IngestJobRepository(connection)
         jobs.enqueue_many([NewIngestJob(task_name="a", queue="fetch") for _ in range(3)])
         jobs.enqueue('b "quoted"', queue="load", delay=60)

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from support.processes.commands import Said, qwf_here
 from support.processes.workers import running_worker, until
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.schemas import start_qwf
 
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
@@ -22,7 +22,7 @@ PATIENCE_S = 60.0
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 
 

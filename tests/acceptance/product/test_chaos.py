@@ -74,6 +74,7 @@ def test_a_history_survives_its_file(tmp_path: Path) -> None:
     assert load(tmp_path / "3.json") == made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from support.processes.embedded_users import until
+from support.processes.fifos import open_for_its_reader
 
 PYTHON_VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 ROOT = Path(__file__).resolve().parents[3]
@@ -170,8 +171,8 @@ def test_two_at_once_do_the_work_once(checkout: Checkout) -> None:
     gate = checkout.root.parent / "gate"
     os.mkfifo(gate)
     first = checkout.start(STUB_GATE=str(gate))
-    # Opening the gate for writing returns only once the first one is inside its installation.
-    with gate.open("w", encoding="utf-8"):
+    # It can be opened once the first one is inside its installation.
+    with open_for_its_reader(gate):
         second = checkout.start(STUB_GATE=str(gate))
         assert second.stderr is not None
         assert second.stderr.readline() == "setup: waiting for another set-up of this checkout\n"
@@ -186,7 +187,7 @@ def test_a_killed_set_up_is_completed_by_the_next(checkout: Checkout) -> None:
     gate = checkout.root.parent / "gate"
     os.mkfifo(gate)
     victim = checkout.start(STUB_GATE=str(gate))
-    with gate.open("w", encoding="utf-8"):
+    with open_for_its_reader(gate):
         os.killpg(victim.pid, signal.SIGKILL)
         victim.communicate(timeout=30)
     checkout.did()
@@ -212,8 +213,8 @@ def test_ctrl_c_is_130_and_quiet(checkout: Checkout, gate: str, status: str) -> 
     pipe = checkout.root.parent / "gate"
     os.mkfifo(pipe)
     process = checkout.start(**{gate: str(pipe), status: "1"})
-    # Opening the gate for writing returns only once the step is under way.
-    with pipe.open("w", encoding="utf-8"):
+    # It can be opened once the step is under way.
+    with open_for_its_reader(pipe):
         os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130

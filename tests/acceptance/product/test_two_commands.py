@@ -155,6 +155,24 @@ def test_the_demo_leaves_nothing_running(checkout: Path) -> None:
     check_demo(checkout, run)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: below such a directory nobody else comes")
+def test_both_work_below_a_directory_that_only_root_may_enter(checkout: Path, open_directory: Path) -> None:
+    """As after `git clone` in root's home: the server's account can run nothing of the checkout."""
+    data = checkout / ".qwf"
+    shutil.rmtree(data, ignore_errors=True)
+    open_directory.chmod(0o700)
+    try:
+        check_demo(checkout, run)
+        shutil.rmtree((data / "WHERE").read_text(encoding="utf-8").splitlines()[0])
+        tests = ("tests/integration/db/test_embedded.py", "-k", "kill_during_start")
+        tested = run(checkout, "./scripts/test", *tests)
+    finally:
+        open_directory.chmod(0o755)
+        shutil.rmtree(data, ignore_errors=True)
+    assert tested.returncode == 0, tested.stdout
+    assert "1 passed" in closing_line(tested)
+
+
 def test_a_clean_run_of_every_check_ends_with_pytests_closing_line(checkout: Path) -> None:
     """`.ci/run`: each step is named in order, what was skipped is named with its reason, and it succeeds."""
     planted = checkout / "tests/unit/test_planted.py"

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from support.processes.commands import Said, qwf_here
 from support.processes.workers import running_worker, until
-from support.rows.jobs import CLEAR, Jobs, ending, jobs_of
+from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending, jobs_of
 
 from queue_workflows import db
 from queue_workflows.errors import PayloadError
@@ -269,7 +269,7 @@ def test_what_a_running_job_is_at(jobs, explain):
 def test_what_a_running_job_waits_for_inside(qwf_dsn, tmp_path, task, args, what):
     """Of two that cannot both go on, the one that waits says for what, until it waits no more."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats, limit_slots, rate_limits")
+        connection.execute(CLEAR_WITH_WORKERS + "; TRUNCATE limit_slots, rate_limits")
         jobs = IngestJobRepository(connection)
         given = args | {"log": str(tmp_path / "log"), "s": 30}
         ids = [jobs.enqueue(task, queue="fetch", reason="test", args=given).id for _ in range(2)]
@@ -570,7 +570,7 @@ def test_a_schema_that_workers_wait_for(qwf_new_database):
 def test_with_a_real_worker(qwf_dsn):
     """Held because the worker does not know the task; done once one does."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         jobs = IngestJobRepository(connection)
         job_id = jobs.enqueue("note", queue="fetch", reason="test").id
         with running_worker(qwf_dsn, QWF_APP="support.processes.programs"):

@@ -15,14 +15,14 @@ import psycopg
 import pytest
 from support.processes.commands import Said, qwf_here
 from support.processes.workers import running_worker, until
-from support.rows.jobs import CLEAR, Jobs, ending
+from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 from support.rows.schemas import qwf_environment, start_qwf
 
 
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.processes.commands import qwf_here
-from support.rows.jobs import CLEAR, Jobs, ending
+from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 from support.rows.plans import explain
 from support.rows.schemas import start_qwf
 
@@ -24,7 +24,7 @@ from queue_workflows.repositories.reports.queue_statistics import StatisticsRepo
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 
 
@@ -91,7 +91,7 @@ def test_the_table_says_the_same(qwf_dsn, conn):
     assert "1 unknown_task" in said[2]
     assert said[2].endswith("1 busy, 1 paused, 1 silent")
     assert said[-1] == "(*, fetch) is paused by ann: deploy"
-    conn.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+    conn.execute(CLEAR_WITH_WORKERS)
     assert qwf_here("--db", qwf_dsn, "queue", "stats").stderr.startswith("nothing waits, runs or ended")
 
 

@@ -313,6 +313,7 @@ def told_line(said: str) -> int:
     return int(found[1])
 
 
+@pytest.mark.slow
 def test_ctrl_c_then_the_same_again_finishes_it(qwf_dsn, conn):
     """Interrupted with batches committed: 130, how far it surely came, and no double later."""
     process = importing(qwf_dsn)

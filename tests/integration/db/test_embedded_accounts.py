@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -13,12 +15,13 @@ from support.processes.embedded_users import (
     acquire,
     alive,
     answers,
+    hidden_binaries,
     ordinary_user,
     processes_below,
     until,
 )
 
-from queue_workflows.db.embedded.binaries import wheel_bindir
+from queue_workflows.db.embedded.home import make_fallback, settle
 from queue_workflows.errors import EmbeddedServerError
 
 pytestmark = pytest.mark.skipif(
@@ -52,21 +55,14 @@ def test_root_only_checkout_moves_the_data(passable_dir: Path) -> None:
 @pytest.mark.slow
 def test_root_only_binaries_are_copied(passable_dir: Path, data_dir: Path) -> None:
     """Binaries that the account cannot run are copied to where it can, once."""
-    real = wheel_bindir()
-    assert real is not None
-    package = real.parent.parent
-    private = passable_dir / "private"
-    private.mkdir(mode=0o700)
-    for name in (package.name, f"{package.name}.libs"):
-        (private / name).symlink_to(package.parent / name)
-    bindir = private / package.name / "pginstall" / "bin"
+    bindir = hidden_binaries(passable_dir)
     for _ in range(2):
         with acquire(data_dir, bindir=bindir, fallback=passable_dir / "var") as server:
             assert server.pid
             program = Path(f"/proc/{server.pid}/exe").readlink()
             assert program.is_relative_to(passable_dir / "var")
     assert len(list((passable_dir / "var").iterdir())) == 1
-    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    assert stat.S_IMODE((passable_dir / "private").stat().st_mode) == 0o700
 
 
 def test_root_runs_the_server_as_the_wanted_account(passable_dir: Path) -> None:
@@ -84,6 +80,7 @@ def test_root_runs_the_server_as_the_wanted_account(passable_dir: Path) -> None:
         acquire(passable_dir / "b", run_as="root")
 
 
+@pytest.mark.slow
 def test_ordinary_user_works_and_root_may_join(passable_dir: Path) -> None:
     """An ordinary user needs nothing of root; root, coming later, runs the server as that user."""
     uid, python = ordinary_user()
@@ -178,3 +175,18 @@ def test_an_empty_note_of_where_the_data_is_does_no_harm(passable_dir: Path) -> 
     (checkout / ".qwf" / "WHERE").write_text("")
     with acquire(checkout / ".qwf", fallback=fallback) as server:
         assert server.data_dir == home
+
+
+def test_processes_that_begin_at_once_make_one_place(passable_dir: Path) -> None:
+    """As the processes of a test run do that is the first of its machine."""
+    _, account = settle(passable_dir / "probe", None, passable_dir / "unused")
+    assert account is not None
+    together = threading.Barrier(4)
+
+    def make(fallback: Path) -> None:
+        together.wait(30)
+        make_fallback(fallback, account)
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(30):
+            list(pool.map(make, [passable_dir / f"var{number}"] * 4))

@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.plans import explain
 
 from queue_workflows.repositories import audit_log
@@ -51,7 +51,7 @@ MODES = pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_pla
 def crowded(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[psycopg.Connection]:
     """20,000 finished runs with a node each, 5,000 running jobs, and as many acts as runs."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         for table in TABLES:
             connection.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = off)")
         connection.execute("SET session_replication_role = replica")

@@ -16,7 +16,7 @@ import pytest
 from support.processes.programs import gone
 from support.processes.supervised import HOST, over_stand_ins
 from support.processes.workers import until
-from support.rows.jobs import CLEAR, Jobs
+from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs
 from support.servers.cluster import Cluster
 from support.servers.tcp_proxy import TcpProxy
 
@@ -38,7 +38,7 @@ HOLDS = r"holds (\d+) as (\S+)"
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """The test's own eyes and hands, on empty tables."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 
 
@@ -182,7 +182,7 @@ def cluster() -> Iterator[Cluster]:
 def away(cluster: Cluster) -> Iterator[tuple[TcpProxy, str, psycopg.Connection]]:
     """A proxy, the DSN through it, and a way around it."""
     with TcpProxy(cluster.port) as proxy, cluster.connect() as around:
-        around.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        around.execute(CLEAR_WITH_WORKERS)
         yield proxy, cluster.dsn(port=str(proxy.port), sslmode="disable"), around
 
 
@@ -257,6 +257,7 @@ def test_a_worker_that_dies_young_waits_longer_each_time(qwf_dsn, connection):
         assert 1 <= float(third.split()[1]) <= 2
 
 
+@pytest.mark.slow
 def test_all_finished_is_the_end_of_the_supervisor(qwf_dsn, connection):
     """Workers that were told to end when there is nothing to do are not replaced."""
     with over_stand_ins(qwf_dsn, "fetch --act exit:0 --once", "load --act exit:0 --once") as supervisor:

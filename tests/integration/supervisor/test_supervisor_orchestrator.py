@@ -13,7 +13,7 @@ from click import UsageError
 from support.processes.programs import gone
 from support.processes.supervised import over_stand_ins, supervisor_of
 from support.processes.workers import until
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.runs import start
 
 from queue_workflows import wait_for
@@ -31,7 +31,7 @@ READY = r"ready (\S+) (\d+)"
 def connection(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """The test's own eyes, on empty tables."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 
 
@@ -133,6 +133,7 @@ def test_a_supervisor_that_is_killed_leaves_no_orchestrator(qwf_dsn, connection)
         until(lambda: gone(pid))
 
 
+@pytest.mark.slow
 def test_the_shipped_one_advances_runs_and_is_replaced(qwf_dsn, connection):
     """Below a supervisor with a worker: killed between two runs, and nothing is left of it in the end."""
     chain = {

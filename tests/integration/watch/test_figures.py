@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.processes.workers import until
-from support.rows.jobs import CLEAR, Jobs, ending
+from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 from support.rows.plans import explain
 from support.rows.schemas import holding
 from support.servers.statement_proxy import StatementProxy
@@ -30,7 +30,7 @@ NAME = "reads-figures"
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats, schedules, host_hardware")
+        connection.execute(CLEAR_WITH_WORKERS + "; TRUNCATE schedules, host_hardware")
         yield connection
 
 

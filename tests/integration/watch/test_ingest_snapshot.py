@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from sqlalchemy.orm import Session
-from support.rows.jobs import CLEAR, Jobs, ending
+from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 from support.rows.schemas import sa_engine
 
 from queue_workflows import QueueSnapshot, configure, ingest_snapshot
@@ -18,7 +18,7 @@ from queue_workflows.repositories import HeartbeatRepository
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         configure(ingest_queues={"fetch", "quiet"}, db_url=qwf_dsn)
         yield connection
         reset_config()

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerPro
 from support.apps.films_traced import FILMS
 from support.processes.workers import worker_command, worker_environment
 from support.rows.claimed_jobs import context, ingest_job
-from support.rows.jobs import CLEAR, jobs_of
+from support.rows.jobs import CLEAR_WITH_WORKERS, jobs_of
 from support.stages.telemetry import Told, id_of, parent_of, sdk_here, trace_of
 from support.stages.ticking import away_since, pass_once
 
@@ -47,7 +47,7 @@ FAMILY = {"messaging.destination.name": "fetch", "qwf.family": "ingest"}
 @pytest.fixture
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection[Any]]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield connection
 
 

@@ -66,6 +66,7 @@ def test_drain_then_stats_shows_zero_queued_and_running(floor, qwf_dsn):
     assert left(qwf_dsn) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", ["1", "4"])
 def test_what_a_dead_worker_left_is_drained_as_well(floor: Floor, concurrency: str) -> None:
     """Its lease is over before the drain begins, so its job is part of what there is to drain."""
@@ -90,6 +91,7 @@ FOR EACH ROW EXECUTE FUNCTION due_at_the_end()
 """
 
 
+@pytest.mark.slow
 def test_what_is_due_when_its_worker_ends_is_done_too(floor, qwf_dsn):
     """A failure's delay may be over at that very moment, though nothing has ended meanwhile."""
     enqueue(floor, "fails", 2, max_attempts=3, backoff_s=600.0)

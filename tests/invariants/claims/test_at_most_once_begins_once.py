@@ -180,6 +180,7 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_forgets_no_begin(cluster: Cluster, tmp_path: Path) -> None:
     """A claim may be forgotten, a begin may not: with its worker alive the job ends well."""
     with ExitStack() as stack:
@@ -203,6 +204,7 @@ def test_a_server_that_is_killed_forgets_no_begin(cluster: Cluster, tmp_path: Pa
         check_end(floor, dies, "failed")
 
 
+@pytest.mark.slow
 def test_a_worker_that_lets_go_begins_nothing_again(floor: Floor) -> None:
     """Stopped, switched off, or asked for another time: each is an end that says what it would have been."""
     later = enqueue(floor, task="later once")

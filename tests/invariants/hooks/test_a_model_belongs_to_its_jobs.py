@@ -9,7 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 from support.processes.workers import until
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.stages.studios import ModelStudio
 
 from queue_workflows.repositories import WorkerControlRepository
@@ -21,7 +21,7 @@ CLAIMS = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'WITH pee
 @pytest.fixture
 def studio(qwf_dsn: str, tmp_path: Path) -> Iterator[ModelStudio]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield ModelStudio(qwf_dsn, connection, tmp_path)
 
 

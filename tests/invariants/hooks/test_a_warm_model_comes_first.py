@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.processes.threads import together
-from support.rows.jobs import CLEAR, Jobs
+from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs
 
 from queue_workflows import ModelSpec
 from queue_workflows.gpu.affinity import Affinity
@@ -58,7 +58,7 @@ class Gpu:
 @pytest.fixture
 def gpu(qwf_dsn: str) -> Iterator[Gpu]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield Gpu(connection)
 
 

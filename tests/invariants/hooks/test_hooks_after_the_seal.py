@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.stages.hook_stage import UNTIL, Stage, result
 
 from queue_workflows.engine.runs.retry import retry_run
@@ -19,7 +19,7 @@ NOTHING_LEFT = "its run is sealed: there is nothing left that it could run besid
 @pytest.fixture
 def stage(qwf_dsn: str, tmp_path: Path) -> Iterator[Stage]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats, machines, binaries CASCADE")
+        connection.execute(CLEAR_WITH_WORKERS + "; TRUNCATE machines, binaries CASCADE")
         yield Stage(qwf_dsn, connection, tmp_path)
 
 

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from support.processes.programs import WITHOUT_TRACING, linux_only
 from support.processes.workers import running_worker, until
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.stages.hook_stage import UNTIL, Stage, result
 
 from queue_workflows import cancel_run
@@ -27,7 +27,7 @@ _OLDER_S = 2.5
 @pytest.fixture
 def stage(qwf_dsn: str, tmp_path: Path) -> Iterator[Stage]:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield Stage(qwf_dsn, connection, tmp_path)
 
 
@@ -358,6 +358,7 @@ def test_hooks_that_name_one_host_lock_never_run_at_once(stage: Stage) -> None:
     assert started.read_text() == "one\none\n"
 
 
+@pytest.mark.slow
 @linux_only
 def test_a_daemon_that_only_a_pid_file_names_does_not_outlive_its_worker_for_long(
     stage: Stage, tmp_path: Path

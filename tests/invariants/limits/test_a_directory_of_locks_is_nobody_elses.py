@@ -156,6 +156,7 @@ def test_what_others_can_change_holds_no_lock(machine: Machine, kind: str) -> No
     assert files_in(machine.place) == before
 
 
+@pytest.mark.slow
 def test_the_commands_end_with_78(machine: Machine) -> None:
     """As root types them, with a link to a directory of root's in the setting."""
     chosen, flaw = machine.planted("a link of theirs")

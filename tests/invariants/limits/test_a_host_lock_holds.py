@@ -16,7 +16,7 @@ import pytest
 from support.processes.workers import patiently, running_worker
 from support.rows.claim_sessions import CLEAR_LIMITS, Hand, cap, hand, holders
 from support.rows.claimed_jobs import context
-from support.rows.jobs import CLEAR, Jobs, ending
+from support.rows.jobs import CLEAR_WITH_WORKERS, Jobs, ending
 
 from queue_workflows.engine.limits.held_host_locks import LOOK_EVERY_S
 from queue_workflows.engine.limits.held_slots import KeptSlots
@@ -35,7 +35,7 @@ HELD = ("scheduled", "host_lock")
 def jobs(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[Jobs]:
     """Each family's jobs, and empty tables."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(f"{CLEAR}; TRUNCATE worker_heartbeats; {CLEAR_LIMITS}")
+        connection.execute(f"{CLEAR_WITH_WORKERS}; {CLEAR_LIMITS}")
         yield Jobs(request.param, connection)
 
 
@@ -43,7 +43,7 @@ def jobs(qwf_dsn: str, request: pytest.FixtureRequest) -> Iterator[Jobs]:
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit, and empty tables."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(f"{CLEAR}; TRUNCATE worker_heartbeats; {CLEAR_LIMITS}")
+        connection.execute(f"{CLEAR_WITH_WORKERS}; {CLEAR_LIMITS}")
         yield connection
 
 

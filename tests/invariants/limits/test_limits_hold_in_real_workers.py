@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from support.processes.workers import patiently, running_worker
 from support.rows.claim_sessions import CLEAR_LIMITS, cap
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 
 from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 
@@ -28,7 +28,7 @@ TASKS = {"QWF_APP": "support.tasks.limited_tasks", "QWF_LEASE_S": "2", "QWF_MAX_
 def conn(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """A connection in autocommit, empty tables, no limits, no rates."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(f"{CLEAR}; TRUNCATE worker_heartbeats; {CLEAR_LIMITS}, rate_limits")
+        connection.execute(f"{CLEAR_WITH_WORKERS}; {CLEAR_LIMITS}, rate_limits")
         yield connection
 
 

@@ -71,6 +71,7 @@ def test_a_claim_without_an_answer_is_told_too(floor: Floor, proxy: StatementPro
     assert re.search(rf"a claim had no answer for \d+\.\d s: {WORDS}.*what it may have claimed runs", said)
 
 
+@pytest.mark.slow
 @pytest.mark.timed
 def test_an_outage_that_ends_in_time_is_not_told(floor: Floor, proxy: StatementProxy) -> None:
     """Nor does it cost anything: nothing is said of a timer that is moved before its last quarter."""

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 from support.processes.supervised import supervisor_of
 from support.processes.workers import until, worker_environment
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.servers.pgbouncer import PgBouncer
 from support.stages.hook_stage import Stage, result
 from support.stages.ledger import Ledger
@@ -130,7 +130,7 @@ def test_a_whole_house_works(pooling: str, settings: dict[str, str], qwf_dsn: st
         psycopg.connect(qwf_dsn, autocommit=True) as eyes,
         PgBouncer(qwf_dsn, pooling, default_pool_size=POOLS[pooling], **settings) as pooler,
     ):
-        eyes.execute(CLEAR + "; TRUNCATE worker_heartbeats; DELETE FROM schedules")
+        eyes.execute(CLEAR_WITH_WORKERS + "; DELETE FROM schedules")
         house = House(pooler.dsn(), eyes, tmp_path)
         stage = Stage(qwf_dsn, eyes, tmp_path)
         stage.put("a/on_Page__10_ok.sh", result("succeeded", "fine"))

@@ -16,7 +16,7 @@ import psycopg
 import pytest
 from support.processes.workers import patiently, running_worker, until
 from support.rows.hostile_rows import VALUES, HostileRow, columns_of, insert_hostile
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.rows.roles import Roles, least_privilege
 from support.rows.runs import dispatcher, run_through, settle, start
 from support.stages.hook_stage import Stage, result
@@ -74,7 +74,7 @@ def roles(qwf_dsn: str, qwf_role_suffix: str) -> Iterator[Roles]:
 def admin(qwf_dsn: str) -> Iterator[psycopg.Connection]:
     """Empty tables."""
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats, schedules")
+        connection.execute(CLEAR_WITH_WORKERS + "; TRUNCATE schedules")
         yield connection
 
 

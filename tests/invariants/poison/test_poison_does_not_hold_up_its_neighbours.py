@@ -47,6 +47,7 @@ def crashes_before_the_last_good(there: Stage) -> int:
     return int(count)
 
 
+@pytest.mark.slow
 def test_of_whatever_priority(qwf_dsn: str, tmp_path: Path) -> None:
     """All of the poison stands in front: what has crashed once stands behind, and later jobs share again."""
     poison, good = 20, 200

@@ -18,7 +18,7 @@ import pytest
 from support.processes.workers import SHORT_LEASE, until, worker_environment
 from support.reference.random_workflows import random_workflow
 from support.reference.replay import Replay, recorded
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 
 from queue_workflows import cancel_run, start_run, submit_input
 from queue_workflows.errors import RunRefused
@@ -100,7 +100,7 @@ def test_every_row_can_be_explained(qwf_dsn: str, count: int, within_s: float) -
     chance = Random(count)
     specs = [random_workflow(chance, f"w{number}") for number in range(count)]
     with psycopg.connect(qwf_dsn, autocommit=True) as connection, crew(qwf_dsn) as them:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         runs = [start_run(spec, conn=connection).id for spec in specs]
         for run_id, spec in zip(runs, specs, strict=True):
             for node in spec["nodes"]:

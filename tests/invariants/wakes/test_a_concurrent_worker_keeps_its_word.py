@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.processes.workers import SHORT_LEASE, running_worker, until
-from support.rows.jobs import CLEAR
+from support.rows.jobs import CLEAR_WITH_WORKERS
 
 from queue_workflows.repositories import (
     HeartbeatRepository,
@@ -26,7 +26,7 @@ CREW = {"QWF_APP": "support.tasks.concurrent_tasks"}
 @pytest.fixture
 def jobs(qwf_dsn: str) -> Any:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
-        connection.execute(CLEAR + "; TRUNCATE worker_heartbeats")
+        connection.execute(CLEAR_WITH_WORKERS)
         yield IngestJobRepository(connection)
 
 
@@ -95,6 +95,7 @@ def test_it_does_no_more_than_its_share(
     assert sorted(row.status for row in rows) == ["completed"] * done + ["queued"] * (60 - done)
 
 
+@pytest.mark.slow
 def test_killed_in_mid_batch_it_loses_and_doubles_nothing(
     qwf_dsn: str, jobs: IngestJobRepository, tmp_path: Path
 ) -> None:

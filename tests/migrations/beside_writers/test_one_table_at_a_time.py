@@ -136,6 +136,7 @@ def check_others_go_on(dsn: str, table: str, step: Step) -> None:
     assert said == ["done"]
 
 
+@pytest.mark.slow
 @each_version
 @pytest.mark.parametrize("table", ["ingest_jobs", "workflow_node_jobs"])
 def test_what_was_interrupted_between_two_tables_is_begun_anew(empty: str, second: str, table: str) -> None:

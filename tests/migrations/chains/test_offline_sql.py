@@ -69,6 +69,7 @@ def test_each_revision_is_a_transaction(empty: str) -> None:
     assert query(empty, "SELECT version_num FROM queue_schema_version") == [("0011",)]
 
 
+@pytest.mark.slow
 def test_it_needs_no_connection_and_is_the_same_every_time() -> None:
     """Two runs print the same bytes, with a database configured that nobody could reach."""
     runs = [qwf("db", "upgrade", "--sql", QWF_DB_URL=NOWHERE, PYTHONHASHSEED=seed) for seed in ("1", "2")]

@@ -22,6 +22,7 @@ import pytest
 from support.processes.environments import environment_without
 
 import queue_workflows
+from queue_workflows.db.embedded.binaries import wheel_bindir
 from queue_workflows.db.embedded.server import EmbeddedServer
 
 SOURCE = Path(queue_workflows.__file__).parent.parent
@@ -36,6 +37,7 @@ ROOTS_GROUPS = [0, 4, 12]
 PROGRAM = """
 import json, sys
 from pathlib import Path
+from queue_workflows.db.embedded.binaries import wheel_bindir
 from queue_workflows.db.embedded.server import EmbeddedServer
 from queue_workflows.errors import QwfError
 
@@ -58,6 +60,18 @@ print("released", flush=True)
 def acquire(data_dir: Path, **options: Any) -> EmbeddedServer:
     """Acquire in this process."""
     return EmbeddedServer.acquire(data_dir, **{"server_settings": QUICK, **options})
+
+
+def hidden_binaries(directory: Path) -> Path:
+    """The wheel's binaries, where only root may enter."""
+    real = wheel_bindir()
+    assert real is not None
+    package = real.parent.parent
+    private = directory / "private"
+    private.mkdir(mode=0o700)
+    for name in (package.name, f"{package.name}.libs"):
+        (private / name).symlink_to(package.parent / name)
+    return private / package.name / real.parent.name / real.name
 
 
 class User:

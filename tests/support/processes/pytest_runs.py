@@ -37,6 +37,9 @@ def start_pytest(
 
 def run_pytest(directory: Path, files: dict[str, str], *arguments: str, **environ: str) -> tuple[int, str]:
     """The exit status and output of pytest on these files."""
-    process = start_pytest(directory, files, *arguments, **environ)
-    output, _ = process.communicate(timeout=100)
+    with start_pytest(directory, files, *arguments, **environ) as process:
+        try:
+            output, _ = process.communicate(timeout=100)
+        finally:
+            process.kill()  # a hang is reported, not waited for
     return process.returncode, output

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from support.processes.fifos import open_for_its_reader
 from support.processes.supervised import HOST, Supervised
 
 _PATIENCE_S = 120.0
@@ -50,7 +51,8 @@ class ToldProcesses:
 
     def tell(self, worker_id: str, words: str) -> None:
         """End so, in the words of a shell."""
-        (self.directory / worker_id.rpartition(":")[2]).write_text(words + "\n", encoding="ascii")
+        with open_for_its_reader(self.directory / worker_id.rpartition(":")[2]) as told:
+            told.write(words + "\n")
 
     def __enter__(self) -> ToldProcesses:
         self.supervisor.__enter__()

@@ -175,6 +175,7 @@ def test_a_cap_on_files_is_told(place: Path) -> None:
     assert ([found.path for found in read.files], read.left_out) == (["a", "b"], ("more than 2 files",))
 
 
+@pytest.mark.slow
 def test_an_output_of_tiny_values_takes_no_more_memory_than_its_text(place: Path) -> None:
     """A line is there as objects only while it is checked, whatever they are many times as large as."""
     line = b'{"type": "T", "a": [' + b",".join([b"{}"] * 100_000) + b"]}\n"

@@ -294,7 +294,7 @@ def _relocated(data_dir: Path, fallback: Path, account: Account) -> Path:
 def make_fallback(fallback: Path, account: Account) -> None:
     try:
         if not fallback.exists():
-            fallback.mkdir(parents=True)
+            fallback.mkdir(parents=True, exist_ok=True)
             fallback.chmod(0o755)
         entry = fallback.lstat()
     except OSError as error:

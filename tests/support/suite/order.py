@@ -1,0 +1,35 @@
+"""What a run begins with: a file that takes minutes would be waited for at the end.
+
+A file is done by one process, unless it is named here as one whose tests stand apart from each other.
+"""
+
+from __future__ import annotations
+
+# What their fixtures set up for the whole file takes longer than most of their tests.
+WHOLE = ("test_two_commands.py", "test_wheel.py", "test_archive_example.py")
+# The longest tests stand in the first of them.
+APART = (
+    "test_mutants.py",
+    "test_random_workflows_for_real.py",
+    "test_no_wake_is_lost.py",
+    "test_docs_snippets.py",
+    "test_cli_queue_import.py",
+    "test_demo.py",
+    "test_bench.py",
+    "test_chaos.py",
+    "test_testing_plugin.py",
+    "test_time_limits.py",
+    "test_at_most_once_begins_once.py",
+    "test_a_kill_at_any_moment.py",
+    "test_embedded.py",
+    "test_worker.py",
+    "test_supervisor.py",
+    "test_host_chain.py",
+    "test_round_trip.py",
+)
+
+
+def rank(file: str) -> int:
+    """Where a file stands in the order of a run; those that are not named here stand together."""
+    named = (*WHOLE, *APART)
+    return named.index(file) if file in named else len(named)
