@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_WHOLE_FENCE: Final = """(job.attempt, job.claimed_by, job.status)
+# The fence of each row of a batch, and that of rows that are alike.
+_FENCES: Final = (
+    "job.id = ANY (%(ids)s::bigint[]) AND job.id = given.id\n    AND ",
+    'FENCE_OF_ALL: Final = """job.id = ANY (%(ids)s::bigint[])\n    AND ',
+)
+_WITH_ATTEMPT: Final = """(job.attempt, job.claimed_by, job.status)
         IS NOT DISTINCT FROM (given.attempt, given.claimed_by, given.held)"""
-_FENCE_WITHOUT_ATTEMPT: Final = """(job.claimed_by, job.status)
+_WITHOUT_ATTEMPT: Final = """(job.claimed_by, job.status)
         IS NOT DISTINCT FROM (given.claimed_by, given.held)"""
 _STATEMENT: Final = "*ending.end_statement(self._family, endings)"
 _END: Final = f"""rows = self._sql.ask({_STATEMENT})
@@ -61,7 +66,10 @@ MUTANTS: Final = (
         "fence",
         "the attempt is not compared",
         "tests/invariants/claims/test_claim_and_finish_are_fenced.py",
-        [Edit("repositories/sql/families.py", _WHOLE_FENCE, _FENCE_WITHOUT_ATTEMPT)],
+        [
+            Edit("repositories/sql/families.py", before + _WITH_ATTEMPT, before + _WITHOUT_ATTEMPT)
+            for before in _FENCES
+        ],
     ),
     Mutant(
         "claim",
@@ -85,8 +93,8 @@ MUTANTS: Final = (
         [
             Edit(
                 "repositories/claims/end.py",
-                "    given=GIVEN_ALIKE,\n    ending=ENDED_ALIKE,\n)",
-                '    given=GIVEN_ALIKE,\n    ending=ENDED_ALIKE.replace("{events}", ""),\n)',
+                "END_ALIKE: Final = per_family(_END, ",
+                'END_ALIKE: Final = per_family(_END.replace("{events}", ""), ',
             ),
             Edit(
                 "repositories/claims/repository.py",

@@ -155,14 +155,14 @@ def test_indented_and_nested_fences_are_found():
 IN_THE_BACKGROUND = """
 <!-- file: waiting.py -->
 ```python
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(int(sys.argv[1])))
 Path("pid").write_text(str(os.getpid()))
 print("first\\nready", flush=True)
 while True:
-    signal.pause()
+    time.sleep(0.05)  # a wait for the signal alone would miss one that comes right before it
 ```
 
 <!-- in the background: a terminal of its own -->
