@@ -60,14 +60,9 @@ class Worker(WorkerBase):
             if self._unknown.is_due:
                 self._unknown.put_aside(self._worker_connection)
             job = self._claim() if is_offered or not self._would_be_woken() else None
-            is_draining = self._parts.options.drain
-            if (
-                job is None
-                and self._marks.empty
-                and self._fetches_more(time.monotonic(), at_last=is_draining)
-            ):
+            if job is None and self._fetches_more(time.monotonic(), at_last=self._parts.options.drain):
                 continue
-            if job is None and not is_draining:
+            if job is None and not self._parts.options.drain:
                 job = self._idle()
             elif job is None and self._marks.empty:
                 return ExitCode.DONE
