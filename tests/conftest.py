@@ -21,7 +21,8 @@ hypothesis.settings.load_profile("unhurried")
 HERE = Path(__file__).parent
 # They wait for real processes on a machine that may be busy. What is said of rows, and of who holds a lock,
 # must hold every time, and so must what passed again and again on a machine that was; a test elsewhere that
-# names a time on the clock carries the marker `timed`.
+# names a time on the clock carries the marker `timed`. Of the invariants those get a second try that are slow,
+# for they start many processes; the closing lines name each test that needed it.
 MAY_BE_TRIED_TWICE = ("acceptance", "concurrency", "integration", "migrations")
 EVERY_TIME = (
     "test_claiming_",
@@ -63,10 +64,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     long = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (rank(item.path.name), item.path not in long))
     for item in items:
-        place = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
-        is_every_time = item.path.name.startswith(EVERY_TIME)
-        if (place in MAY_BE_TRIED_TWICE and not is_every_time) or item.get_closest_marker("timed"):
+        if is_tried_twice(item):
             item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+def is_tried_twice(item: pytest.Item) -> bool:
+    """Whether a busy machine may make the test fail though the product does as it should."""
+    if item.get_closest_marker("timed"):
+        return True
+    place = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+    if place == "invariants":
+        return item.get_closest_marker("slow") is not None
+    return place in MAY_BE_TRIED_TWICE and not item.path.name.startswith(EVERY_TIME)
 
 
 def pytest_collection_finish() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,6 +82,31 @@ def test_a_claim_that_meets_a_stop_is_not_begun(qwf_dsn, news):
         guardian.hold(held)
         assert held.ctx.stopping is Stop.RELEASE
         assert held.end_at <= time.monotonic() + 30
+
+
+def test_a_stop_that_comes_in_the_last_round_is_told(qwf_dsn, monkeypatch, caplog):
+    """An idle worker ends at once: its log says why also where the guarding thread was at something else."""
+    caplog.set_level("INFO", "queue_workflows")
+    in_round = threading.Event()
+    with DeadMan(enabled=False) as deadman:
+        guardian = guardian_of(Identity("here", "fetch", "x", 1), qwf_dsn, deadman)
+
+        def long_round() -> None:
+            in_round.set()
+            until(lambda: guardian._closing)
+
+        monkeypatch.setattr(guardian, "_round", long_round)
+        guardian.stop_signals.begin()
+        try:
+            guardian._thread.start()
+            guardian.stop_signals.ring()
+            assert in_round.wait(60)
+            signal.raise_signal(signal.SIGTERM)
+            assert guardian.stopping == signal.SIGTERM
+            guardian.close()
+        finally:
+            guardian.stop_signals.close()
+    assert "SIGTERM: stopping" in caplog.text
 
 
 def test_a_watch_asks_for_what_has_run_for_a_while(qwf_dsn, jobs):

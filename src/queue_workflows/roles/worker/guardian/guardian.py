@@ -279,9 +279,10 @@ class Guardian:
     def _run(self) -> None:
         try:
             while not self._closing:
-                for number in self.stop_signals.wait(self._next_round(time.monotonic())):
-                    self._stop(number)
+                self._hear(self._next_round(time.monotonic()))
                 self._round()
+            # An idle worker may have stopped for a signal that came in this round: the log says so.
+            self._hear(0)
         except MemoryError:
             _log.critical("there is no memory left to guard jobs with, so the worker ends")
             self.leave(ExitCode.FAILED)
@@ -301,6 +302,10 @@ class Guardian:
             lifecycle = self._due.connect
         verdict = min(map(next_verdict_at, self.holdings.all()), default=lifecycle)
         return max(_SHORTEST_ROUND_S, min(verdict, lifecycle, self._due.absorb, now + self._round_s) - now)
+
+    def _hear(self, within_s: float) -> None:
+        for number in self.stop_signals.wait(within_s):
+            self._stop(number)
 
     def _stop(self, number: int) -> None:
         if number == RETIRE:
