@@ -21,8 +21,8 @@ hypothesis.settings.load_profile("unhurried")
 HERE = Path(__file__).parent
 # They wait for real processes on a machine that may be busy. What is said of rows, and of who holds a lock,
 # must hold every time, and so must what passed again and again on a machine that was; a test elsewhere that
-# names a time on the clock carries the marker `timed`. Of the invariants those get a second try that are slow,
-# for they start many processes; the closing lines name each test that needed it.
+# names a time on the clock carries the marker `timed`. Of the invariants the slow ones get a second try, for
+# they start many processes; the closing lines name each test that needed it.
 MAY_BE_TRIED_TWICE = ("acceptance", "concurrency", "integration", "migrations")
 EVERY_TIME = (
     "test_claiming_",
