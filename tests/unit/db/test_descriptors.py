@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,3 +68,18 @@ def test_one_that_goes_closes(marked: MarkedSocket) -> None:
     del marked
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(number)
+
+
+def test_a_socket_whose_marking_is_interrupted_goes_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The signal that ends a process may come then, and its last words are its own."""
+    unraised: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", unraised.append)
+
+    def interrupted(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(descriptors, "Descriptors", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        descriptors.MarkedSocket()
+    gc.collect()
+    assert unraised == []

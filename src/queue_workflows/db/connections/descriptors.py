@@ -35,11 +35,15 @@ class MarkedSocket:
     that let go of that after each job of some microseconds would spend as long on handing it around.
     """
 
+    # A signal may end this process while a socket is being marked.
+    _is_marked = False
+
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._file = Descriptors(self._socket.fileno())
         self._option = self._socket.getsockopt
         self._cookie = self._asked()
+        self._is_marked = True
 
     def is_ours(self) -> bool:
         """Whether its number stands for it still."""
@@ -56,7 +60,7 @@ class MarkedSocket:
         return None
 
     def __del__(self) -> None:
-        if not self.is_ours():
+        if self._is_marked and not self.is_ours():
             # Its number is another's by now.
             self._socket.detach()
 
