@@ -301,7 +301,7 @@ def test_a_pipe_that_pauses_is_not_waited_for(qwf_dsn, conn):
     process = importing(qwf_dsn, "--json")
     feed(process, range(3))
     until(lambda: keys(conn) == ["p0", "p1", "p2"], "what came is there", 120)
-    out, _ = process.communicate(f"{line(3)}\n{line(4)}", timeout=120)
+    out, _ = process.communicate(f"{line(3)}\n{line(4)}", timeout=150)
     assert json.loads(out)["created"] == 5
 
 
@@ -320,13 +320,13 @@ def test_ctrl_c_then_the_same_again_finishes_it(qwf_dsn, conn):
     feed(process, range(2 * CHUNK_ROWS + 100))
     until(lambda: len(keys(conn)) == 2 * CHUNK_ROWS + 100, "all that came is committed", 120)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=150)
     assert (process.returncode, out) == (130, "")
     assert 0 < told_line(err) <= 2 * CHUNK_ROWS + 100
     assert err.splitlines()[0].endswith("; the same command adds the rest")
     assert err.splitlines()[1:] == ["qwf: interrupted"]
     again = importing(qwf_dsn, "--json")
-    out, _ = again.communicate("".join(f"{line(number)}\n" for number in range(5000)), timeout=120)
+    out, _ = again.communicate("".join(f"{line(number)}\n" for number in range(5000)), timeout=150)
     assert json.loads(out) == {
         "lines": 5000,
         "skipped": 0,
@@ -344,7 +344,7 @@ def test_two_copies_at_once_make_each_job_once(qwf_dsn, conn):
     copies = [importing(qwf_dsn, "--json") for _ in range(2)]
     for copy, order in zip(copies, (numbers, numbers[::-1]), strict=True):
         feed(copy, order)
-    told = [json.loads(copy.communicate(timeout=120)[0]) for copy in copies]
+    told = [json.loads(copy.communicate(timeout=150)[0]) for copy in copies]
     assert [copy.returncode for copy in copies] == [0, 0]
     assert sum(one["created"] for one in told) == len(numbers)
     assert sum(one["present"] for one in told) == len(numbers)

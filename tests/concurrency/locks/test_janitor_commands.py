@@ -52,7 +52,7 @@ class Machine:
             env=environment({**self.env, **(env or {})}),
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=150,
             check=False,
         )
 

@@ -146,7 +146,7 @@ def test_however_many_ask_one_reads(qwf_dsn, conn, monkeypatch):
     begun = threading.Barrier(5)
 
     def asked() -> Any:
-        begun.wait(60)
+        begun.wait(150)
         return figures_of.figures()
 
     def readers(state: str) -> int:
@@ -159,7 +159,7 @@ def test_however_many_ask_one_reads(qwf_dsn, conn, monkeypatch):
         answers = [pool.submit(asked) for _ in range(5)]
         until(lambda: readers("Lock") == 1)
         holder.rollback()
-        first, *others = [answer.result(60) for answer in answers]
+        first, *others = [answer.result(150) for answer in answers]
     assert all(other is first for other in others)
     assert figures_of.figures() is first
     assert first["qwf.database.up"] == [((), 1.0)]
@@ -199,7 +199,7 @@ def test_a_network_that_swallows_everything_holds_up_nobody_for_long(qwf_dsn, co
         proxy.swallow()
         waits = pool.submit(figures_of.figures)
         until(lambda: waits.done() or (figures_of.figures() is AWAY and waits.done()))
-        assert waits.result(60) is AWAY
+        assert waits.result(150) is AWAY
         proxy.recover()
         until(lambda: figures_of.figures() is not AWAY)
         figures_of.close()

@@ -42,7 +42,7 @@ def test_waiting_for_work_it_does_not_wait_for_ever(floor: Floor, proxy: Stateme
         until(lambda: HeartbeatRepository(floor.connection).list(state="idle"))
         proxy.swallow()
         job = floor.enqueue()
-        assert victim.wait(60) == -signal.SIGKILL
+        assert victim.wait(150) == -signal.SIGKILL
     with floor.worker():
         floor.until_completed(job)
     assert floor.standing(job) == ("completed", 1, 0, 0)

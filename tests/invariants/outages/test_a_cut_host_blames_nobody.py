@@ -111,7 +111,7 @@ def test_a_worker_that_comes_back_takes_the_blame_away(
             until(lambda: doubts(floor, *jobs) == {(int(held == 1), True)})
             proxy.recover()
             until(lambda: doubts(floor, *jobs) == {(0, False)})
-            worker.wait(60)
+            worker.wait(150)
             for job in jobs:
                 for attempt in range(1, 6):
                     floor.ledger.open_gate(job, attempt)

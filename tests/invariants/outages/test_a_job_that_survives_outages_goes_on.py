@@ -68,7 +68,7 @@ def test_what_another_took_meanwhile_is_not_written(floor: Floor, proxy: Stateme
             floor.ledger.open_gate(job, 2)
             floor.until_completed(job)
             second.terminate()
-            second.wait(60)
+            second.wait(150)
             before = floor.row(job)
             restore(proxy)
             if ends == "before":
@@ -76,7 +76,7 @@ def test_what_another_took_meanwhile_is_not_written(floor: Floor, proxy: Stateme
                 floor.until_completed(following)
                 assert floor.jobs.row(following)["result"]["pid"] == first.pid
             else:
-                assert first.wait(60) == ExitCode.LEASE_LOST
+                assert first.wait(150) == ExitCode.LEASE_LOST
             assert floor.row(job) == before
     assert before["result"] == {"attempt": 2, "pid": second.pid}
     assert floor.ledger.attempts(job) == [1, 2]
@@ -98,7 +98,7 @@ def test_a_node_says_so_in_its_document(floor: Floor, proxy: StatementProxy) -> 
             )
             assert (pid, other_pid) == (lasting.pid, other.pid)
             CUTS["stopped"](proxy)
-            assert other.wait(60) == KILLED
+            assert other.wait(150) == KILLED
             until_over(floor.connection, job, for_s=LEASE_S, table="workflow_node_jobs")
             assert lasting.poll() is None
         restore(proxy)
@@ -130,9 +130,9 @@ def test_what_hangs_holds_a_slot_or_has_company_is_killed(floor: Floor, proxy: S
         for job in company:
             floor.until_begun(job, 1)
         CUTS["stopped"](proxy)
-        assert [each.wait(60) for each in (holder, together)] == [KILLED, KILLED]
+        assert [each.wait(150) for each in (holder, together)] == [KILLED, KILLED]
         until_over(floor.connection, hog, for_s=LEASE_S)
         assert (hung.poll(), overrun.poll()) == (None, None)
         floor.ledger.open_gate(hog, 1)
-        assert hung.wait(60) == KILLED
-        assert overrun.wait(60) in (ExitCode.WALL_CLOCK, KILLED)
+        assert hung.wait(150) == KILLED
+        assert overrun.wait(150) in (ExitCode.WALL_CLOCK, KILLED)

@@ -86,7 +86,7 @@ class Producer(threading.Thread):
 
     def stop(self) -> list[int]:
         self.is_over.set()
-        self.join(60)
+        self.join(150)
         return self.promised
 
 

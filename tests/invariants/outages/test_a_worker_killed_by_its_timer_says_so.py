@@ -31,7 +31,7 @@ KILLED = -signal.SIGKILL
 
 def last_line(worker: subprocess.Popen[str]) -> str:
     """What a worker that was killed has said last."""
-    assert worker.wait(60) == KILLED
+    assert worker.wait(150) == KILLED
     assert worker.stderr is not None
     lines = [line for line in worker.stderr.read().splitlines() if "the guardian has no database" not in line]
     assert sum(WORDS in line for line in lines) == 1, lines
@@ -86,7 +86,7 @@ def test_an_outage_that_ends_in_time_is_not_told(floor: Floor, proxy: StatementP
         floor.ledger.open_gate(job, 1)
         floor.until_completed(job)
         worker.terminate()
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
         assert WORDS not in worker.stderr.read()
 
 
@@ -114,6 +114,6 @@ def test_pid_1_names_the_cause(floor: Floor, proxy: StatementProxy) -> None:
     with running_worker(proxy.dsn, "--concurrency", "1", prefix=UNSHARE, QWF_LEASE_S="2") as worker:
         floor.until_begun(job, 1)
         proxy.swallow()
-        assert worker.wait(60) == 128 + signal.SIGKILL
+        assert worker.wait(150) == 128 + signal.SIGKILL
         assert worker.stderr is not None
         assert f"was killed {TIMER_IN_WORDS}" in worker.stderr.read().splitlines()[-1]

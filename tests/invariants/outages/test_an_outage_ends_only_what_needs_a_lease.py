@@ -96,7 +96,7 @@ def test_each_role_in_a_second_a_lease_and_ten(floor: Floor, proxy: StatementPro
         assert [each.poll() for each in holders + others] == [None] * 7
 
         stop(proxy)
-        assert [each.wait(60) for each in holders] == [KILLED] * 3
+        assert [each.wait(150) for each in holders] == [KILLED] * 3
         until_over(floor.connection, job, for_s=9 * LEASE_S)
         assert [each.poll() for each in others] == [None] * 4
         assert waiting.is_alive()
@@ -112,9 +112,9 @@ def test_each_role_in_a_second_a_lease_and_ten(floor: Floor, proxy: StatementPro
         worker("--queue", "gpu")
         floor.until_completed(job, *pair)
         assert [floor.standing(each) for each in (job, *pair)] == [("completed", 2, 0, 0)] * 3
-        waiting.join(60)
+        waiting.join(150)
         assert waiting.result is not None
-        assert watch.wait(60) == 0
+        assert watch.wait(150) == 0
         until(lambda: floor.connection.execute(SEEN).fetchone() == (2,))
 
 

@@ -137,7 +137,7 @@ def take_a_host_down(floor: Floor, job: int, attempt: int, host: str) -> None:
         for process in (first, second):
             os.kill(process.pid, signal.SIGKILL)
         for process in (first, second):
-            process.wait(60)
+            process.wait(150)
         until(lambda: not floor.are_in("running", job))
 
 

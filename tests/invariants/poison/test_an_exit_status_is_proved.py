@@ -62,7 +62,7 @@ def test_every_status_and_every_signal() -> None:
             for end in ENDS[batch : batch + _BATCH]
         }
         for end, child in children.items():
-            assert child.wait(60) == end
+            assert child.wait(150) == end
             acted = acted_on(end, chosen=child.chose(end))
             assert crashed(acted), end
             follows = Restarts().after(acted, lived_s=1, deaths=0, last_ends=spec.last_ends, chance=1.0)

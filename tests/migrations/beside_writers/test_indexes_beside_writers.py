@@ -67,7 +67,7 @@ def migrating(dsn: str, step: Callable[..., object], to: str) -> Iterator[list[s
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     yield said
-    thread.join(120)
+    thread.join(150)
     assert not thread.is_alive()
 
 
@@ -160,7 +160,7 @@ def test_an_index_that_is_being_built_is_not_called_broken(
         until(lambda: query(empty, WAITS.format(pid=writer.info.backend_pid)), "the build waits", 60)
         (check,) = [one for one in examine().checks if one.name == "indexes"]
         writer.commit()
-        thread.join(60)
+        thread.join(150)
     assert check.status is Status.OK
     assert check.found.startswith("being built: ix_mine by pid ")
 

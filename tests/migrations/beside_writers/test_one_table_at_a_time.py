@@ -79,7 +79,7 @@ def migrating(step: Step) -> Iterator[list[str]]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     yield said
-    thread.join(120)
+    thread.join(150)
     assert not thread.is_alive()
 
 

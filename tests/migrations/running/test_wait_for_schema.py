@@ -66,7 +66,7 @@ def test_a_real_wait_ends_with_a_real_upgrade(empty: str) -> None:
     thread = threading.Thread(target=bootstrap, args=(empty,))
     thread.start()
     assert wait_for_schema("0008", 30, dsn=empty) >= "0008"
-    thread.join(30)
+    thread.join(150)
 
 
 @pytest.mark.parametrize(("reached", "shown"), [(None, "at nothing"), ("0005", "at 0005")])
@@ -150,7 +150,7 @@ def test_a_worker_that_waits_calls_itself_a_worker(empty: str) -> None:
     try:
         until(lambda: seen.extend(query(empty, sessions)) or seen, "it has connected", seconds=90)
         bootstrap(empty)
-        _out, err = process.communicate(timeout=90)
+        _out, err = process.communicate(timeout=150)
     finally:
         process.kill()
     assert process.returncode == 0, err
