@@ -233,7 +233,7 @@ def test_a_cancelled_job_that_hears_nothing_is_ended(qwf_dsn, jobs):
 def test_what_a_job_started_ends_with_it(qwf_dsn, jobs, tmp_path):
     """A watchdog's end takes the job's own processes along."""
     pid_file = tmp_path / "pid"
-    job = enqueue(jobs, "parent", {"pid_file": str(pid_file)}, stall_timeout_s=0.5)
+    job = enqueue(jobs, "parent", {"pid_file": str(pid_file)}, stall_timeout_s=5)
     with running_worker(qwf_dsn) as worker:
         assert worker.wait(150) == 76
         until(lambda: gone(int(pid_file.read_text())))

@@ -13,8 +13,8 @@ from support.stages.floor import Floor
 HELD = 2
 BEAT_S = 5.0
 LEASE_S = 30.0
-# So that workers beat, and leases lapse, within seconds.
-QUICK = {"QWF_LEASE_S": "2", "QWF_STALE_HEARTBEAT_S": "1"}
+# So that workers beat, and leases lapse, within seconds; none does while another worker starts.
+QUICK = {"QWF_LEASE_S": "5", "QWF_RENEW_S": "0.5", "QWF_STALE_HEARTBEAT_S": "1"}
 DOUBTS = ("crash_count", "suspect")
 HEARTBEAT = """
 INSERT INTO worker_heartbeats (worker_id, host_label, queue, pid, state, started_at, last_seen)

@@ -22,8 +22,9 @@ from queue_workflows.errors import ExitCode
 from queue_workflows.repositories import LimitRepository
 
 KILLED = -signal.SIGKILL
-LEASE_S = 2.0
-LEASE = {"QWF_LEASE_S": f"{LEASE_S:g}"}
+# No worker is ended by it before the outage, while another one starts.
+LEASE_S = 4.0
+LEASE = {"QWF_LEASE_S": f"{LEASE_S:g}", "QWF_RENEW_S": "0.5"}
 pytestmark = pytest.mark.timed
 
 
@@ -122,13 +123,14 @@ def test_what_hangs_holds_a_slot_or_has_company_is_killed(floor: Floor, proxy: S
         slotted = floor.enqueue(task="enduring", gated=True, limit_key="disk")
         holder = worker()
         floor.until_begun(slotted, 1)
-        late = floor.enqueue(task="enduring", gated=True, timeout_s=20)
-        overrun = worker()
-        floor.until_begun(late, 1)
         company = [floor.enqueue(task=task, gated=True) for task in ("enduring", "recorded")]
         together = worker("--concurrency", "2")
         for job in company:
             floor.until_begun(job, 1)
+        # The last of them, so that its time is not up before the others are dead.
+        late = floor.enqueue(task="enduring", gated=True, timeout_s=30)
+        overrun = worker()
+        floor.until_begun(late, 1)
         CUTS["stopped"](proxy)
         assert [each.wait(150) for each in (holder, together)] == [KILLED, KILLED]
         until_over(floor.connection, hog, for_s=LEASE_S)
