@@ -40,7 +40,11 @@ $$;
 CREATE TRIGGER gate BEFORE UPDATE ON workflow_node_jobs FOR EACH ROW WHEN (NEW.status = 'completed')
 EXECUTE FUNCTION gate();
 """
-AT_THE_GATE = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted"
+AT_THE_GATE = """
+SELECT count(*) FROM pg_locks
+WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 CLAIMED = """
 SELECT (SELECT count(*) FROM workflow_node_jobs WHERE status = 'running')
     + (SELECT count(*) FROM ingest_jobs WHERE status = 'running')

@@ -150,7 +150,10 @@ def test_however_many_ask_one_reads(qwf_dsn, conn, monkeypatch):
         return figures_of.figures()
 
     def readers(state: str) -> int:
-        sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = %s AND wait_event_type = %s"
+        sql = (
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+            " AND application_name = %s AND wait_event_type = %s"
+        )
         row = conn.execute(sql, (NAME, state)).fetchone()
         assert row is not None
         return int(row[0])
@@ -172,7 +175,9 @@ def test_a_lost_connection_is_said_once_and_then_mended(qwf_dsn, conn, caplog):
     figures_of = reader(qwf_dsn, every_s=0.0)
     assert figures_of.figures() is not AWAY
     conn.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = %s", (NAME,)
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = %s AND datname = current_database()",
+        (NAME,),
     )
     assert figures_of.figures() is AWAY
     assert figures_of.figures()["qwf.database.up"] == [((), 1.0)]

@@ -58,6 +58,7 @@ def test_an_idle_worker_is_woken_and_said_to_be_idle(qwf_dsn, conn, jobs):
         until(
             lambda: conn.execute(
                 "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = 7714"
+                " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
             ).fetchone()
         )
         job = enqueue(jobs, "note")

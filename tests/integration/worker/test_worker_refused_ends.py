@@ -91,7 +91,10 @@ def test_a_listener_that_is_refused_costs_no_job(
     qwf_dsn: str, conn: psycopg.Connection, jobs: IngestJobRepository
 ) -> None:
     """A worker that cannot take its advertisement back keeps the job that it has just claimed."""
-    advertised = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 7714"
+    advertised = (
+        "SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 7714"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
     with running_worker(qwf_dsn, "--max-jobs", "2") as worker:
         until(lambda: conn.execute(advertised).fetchone() is not None)
         conn.execute("ALTER FUNCTION qwf_wake_class() RENAME TO qwf_wake_class_away")

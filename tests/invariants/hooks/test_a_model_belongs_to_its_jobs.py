@@ -15,7 +15,11 @@ from support.stages.studios import ModelStudio
 from queue_workflows.repositories import WorkerControlRepository
 from queue_workflows.repositories.claims.claim_by_model import LOOKED_AT
 
-CLAIMS = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE query LIKE 'WITH peers %')"
+CLAIMS = """
+SELECT EXISTS (
+    SELECT FROM pg_stat_activity WHERE query LIKE 'WITH peers %' AND datname = current_database()
+)
+"""
 
 
 @pytest.fixture

@@ -101,7 +101,10 @@ def test_a_schema_ahead_is_refused_at_once(migrated: str) -> None:
 
 def test_a_sessions_connection_may_wait_inside_its_transaction(empty: str) -> None:
     """To look needs no transaction of its own: what the caller has begun is there afterwards, and no lock."""
-    locks = "SELECT count(*) FROM pg_locks WHERE relation = to_regclass('queue_schema_version')"
+    locks = (
+        "SELECT count(*) FROM pg_locks WHERE relation = to_regclass('queue_schema_version')"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
     clock = Clock({2: lambda: bootstrap(empty)})
     with sa.orm.Session(sa_engine(empty)) as session:
         session.execute(sa.text("CREATE TEMPORARY TABLE mine (n integer) ON COMMIT DROP"))
