@@ -210,12 +210,12 @@ def test_a_killed_worker_takes_its_hooks_along_and_all_are_tried_again(stage: St
     def all_begun(attempt: int) -> bool:
         return len(pids(attempt)) == len(names) and all(pids(attempt))
 
-    with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=3") as victim:
+    with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=8", QWF_RENEW_S="0.5") as victim:
         stage.until(lambda: all_begun(1))
         victim.kill()
         victim.wait()
         until(lambda: not any(psutil.pid_exists(pid) for pid in pids(1)))
-    with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=3"):
+    with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=8", QWF_RENEW_S="0.5"):
         stage.until(lambda: all_begun(2))
         stage.until_through(stage.file(run_id, "gate.2"), lambda: stage.status(run_id) == "completed")
     # What the killed attempts printed may be kept beside; a run's records are those of the last attempts.
@@ -377,7 +377,7 @@ def test_a_daemon_that_only_a_pid_file_names_does_not_outlive_its_worker_for_lon
     with subprocess.Popen(command, env={}) as older:
         run_id = stage.start()
         time.sleep(_OLDER_S)
-        with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=3") as victim:
+        with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=8", QWF_RENEW_S="0.5") as victim:
             stage.until(lambda: stage.file(run_id, "a/up").exists())
             with subprocess.Popen(command, env={}) as served:
                 stage.file(run_id, "a/older.pid").write_text(f"{older.pid}\n")
@@ -388,7 +388,7 @@ def test_a_daemon_that_only_a_pid_file_names_does_not_outlive_its_worker_for_lon
                 victim.kill()
                 victim.wait()
                 assert served.poll() is None
-                with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=3"):
+                with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=8", QWF_RENEW_S="0.5"):
                     stage.until(lambda: stage.status(run_id) == "completed")
                 ended = served.poll()
                 served.kill()
