@@ -29,7 +29,7 @@ INSERT INTO ingest_jobs (task_name, queue, priority) SELECT 'hold', 'fetch', 9 F
 """
 HELD: Final = "SELECT count(*) FROM ingest_jobs WHERE status = 'running'"
 AT_ONCE: Final = {"QWF_GRACE_S": "0"}
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 300.0
 
 
 def producers(bench: Bench) -> Sequence[Figure]:

@@ -26,7 +26,7 @@ from queue_workflows.workflow.document.nodes import InputNode
 
 SCENES = 6
 TICKS = 3
-PATIENCE_S = 200
+PATIENCE_S = 400
 pytestmark = pytest.mark.timeout(3 * PATIENCE_S)
 
 # Completing a node stops at this gate for as long as a test holds the lock.
