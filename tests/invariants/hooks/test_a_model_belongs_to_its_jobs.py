@@ -102,7 +102,7 @@ def test_an_unload_that_hangs_ends_its_worker(studio: ModelStudio) -> None:
     """It would pass for an idle one for ever; no job is blamed, and the next worker does what waits."""
     studio.keep("unloading-a")
     job = studio.enqueue("a")
-    hurried = {"QWF_MODEL_KEEP_S": "0.1", "QWF_MODEL_LOAD_TIMEOUT_S": "3"}
+    hurried = {"QWF_MODEL_KEEP_S": "0.1", "QWF_MODEL_LOAD_TIMEOUT_S": "8"}
     with studio.worker(**hurried) as worker:
         studio.until_logged("unload a")
         assert worker.wait(150) == 75
@@ -115,7 +115,7 @@ def test_an_unload_that_hangs_blames_no_job_that_waits_for_it(studio: ModelStudi
     studio.keep("unloading-a")
     first = studio.enqueue("a")
     second = studio.enqueue("b", timeout_s=0.2, max_attempts=1)
-    with studio.worker(QWF_MODEL_LOAD_TIMEOUT_S="2") as worker:
+    with studio.worker(QWF_MODEL_LOAD_TIMEOUT_S="8") as worker:
         studio.until_logged("unload a")
         assert worker.wait(150) == 75
     assert studio.jobs.seen(first, "status", "failures") == ("completed", 0)
