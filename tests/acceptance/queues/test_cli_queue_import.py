@@ -304,7 +304,7 @@ def test_a_pipe_that_pauses_is_not_waited_for(qwf_dsn, conn):
     """The lines that came are jobs already; the rest follows."""
     process = importing(qwf_dsn, "--json")
     feed(process, range(3))
-    until(lambda: keys(conn) == ["p0", "p1", "p2"], "what came is there", 120)
+    until(lambda: keys(conn) == ["p0", "p1", "p2"], "what came is there")
     out, _ = process.communicate(f"{line(3)}\n{line(4)}", timeout=150)
     assert json.loads(out)["created"] == 5
 
@@ -322,7 +322,7 @@ def test_ctrl_c_then_the_same_again_finishes_it(qwf_dsn, conn):
     """Interrupted with batches committed: 130, how far it surely came, and no double later."""
     process = importing(qwf_dsn)
     feed(process, range(2 * CHUNK_ROWS + 100))
-    until(lambda: len(keys(conn)) == 2 * CHUNK_ROWS + 100, "all that came is committed", 120)
+    until(lambda: len(keys(conn)) == 2 * CHUNK_ROWS + 100, "all that came is committed")
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=150)
     assert (process.returncode, out) == (130, "")

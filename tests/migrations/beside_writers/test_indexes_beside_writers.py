@@ -76,7 +76,7 @@ def check_writers_go_on(dsn: str, table: str, step: Callable[..., object], to: s
     with holding(dsn, WRITES[table]) as writer:
         waits = WAITS.format(pid=writer.info.backend_pid)
         with migrating(dsn, step, to) as said:
-            until(lambda: said or query(dsn, waits), "the build waits for the writer", 60)
+            until(lambda: said or query(dsn, waits), "the build waits for the writer")
             with psycopg.connect(dsn, autocommit=True, options="-c lock_timeout=30s") as another:
                 for sql in WRITES.values():
                     writer.execute(sql)
@@ -157,7 +157,7 @@ def test_an_index_that_is_being_built_is_not_called_broken(
 
         thread = threading.Thread(target=build, daemon=True)
         thread.start()
-        until(lambda: query(empty, WAITS.format(pid=writer.info.backend_pid)), "the build waits", 60)
+        until(lambda: query(empty, WAITS.format(pid=writer.info.backend_pid)), "the build waits")
         (check,) = [one for one in examine().checks if one.name == "indexes"]
         writer.commit()
         thread.join(150)
