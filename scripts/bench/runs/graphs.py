@@ -42,7 +42,7 @@ def chain(bench: Bench) -> Sequence[Figure]:
     with _engine(bench) as (connection, dsn):
         rate, runs = _timed(connection, {"name": "chain", "nodes": nodes}, runs=1, size=length)
         began = [row[0] for row in connection.execute(BEGAN, [runs])]
-        plain = _plain(connection, dsn, bench.much(1_000, 30))
+        plain = _plain(connection, dsn, bench.much(1_000, 80))
     hops = [(after - before) / 1e6 for before, after in pairwise(began)]
     wake = wakes(bench)[0].value
     return [
@@ -95,7 +95,7 @@ def _beside_the_queue(
     target: float | None = None,
 ) -> Sequence[Figure]:
     """In turns with the plain queue; it does no-ops with one worker, as `queue.py` has it, and with two."""
-    rounds, jobs = bench.much(5, 1), bench.much(1_000, 30)
+    rounds, jobs = bench.much(5, 1), bench.much(1_000, 80)
     size = runs * (size or len(nodes))
     seen: dict[str, list[float]] = {"nodes": [], "one": [], "two": []}
     with _engine(bench) as (connection, dsn):
