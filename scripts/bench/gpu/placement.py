@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
 
 def affinity(bench: Bench) -> Sequence[Figure]:
     """Twenty models of Zipf's popularity over four workers, in both orders."""
-    count = bench.much(600, 40)
+    count = bench.much(600, 24)
     arrivals = _arrivals(count, RATE, seed=1)
     patience = {"QWF_AFFINITY_MAX_WAIT_S": str(MAX_WAIT_S / SCALE)}
     by_age = _worked_off(bench, arrivals, {"QWF_AFFINITY_MAX_WAIT_S": "0"})
@@ -111,7 +111,7 @@ def leaving(bench: Bench) -> Sequence[Figure]:
 
 def flat(bench: Bench) -> Sequence[Figure]:
     """The claim alone, where as many rows as it looks at wait for each of 500 models, and where many do."""
-    few, many, rounds = 10_000, bench.much(1_000_000, 20_000), bench.much(11, 3)
+    few, many, rounds = 10_000, bench.much(1_000_000, 20_000), bench.much(11, 1)
     with bench.database() as (_, some), bench.database() as (_, full):
         for connection, count in ((some, few), (full, many)):
             _store(connection, count)

@@ -27,7 +27,7 @@ SCRIPTS: Final = {
 TARGET: Final = 3.0
 AT_ONCE: Final = 60
 _ENVIRONMENT: Final = {"PATH": "/usr/bin:/bin"}
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 300.0
 
 
 def process(bench: Bench) -> Sequence[Figure]:
@@ -38,9 +38,9 @@ def process(bench: Bench) -> Sequence[Figure]:
             script = executable(place / "hook", text)
             command = _command(script, place)
             run_hook(command, spawner=spawner)
-            each = bench.much(200, 20)
+            each = bench.much(200, 5)
             seen = interleaved(
-                bench.much(9, 3),
+                bench.much(9, 1),
                 {
                     "run_hook": _median_ms(each, lambda command=command: run_hook(command, spawner=spawner)),
                     "bare": _median_ms(each, lambda script=script: bare(script)),

@@ -33,7 +33,7 @@ _PATIENCE_S: Final = 300.0
 
 def shipped(bench: Bench) -> Sequence[Figure]:
     """Runs of one step of many hooks, each a shell script that does nothing, beside the same scripts bare."""
-    hooks = bench.much(200, 20)
+    hooks = bench.much(200, 8)
     figures = []
     with tempfile.TemporaryDirectory(prefix="qwf-bench-") as directory:
         plugins = Path(directory, "plugins")
@@ -50,7 +50,7 @@ def shipped(bench: Bench) -> Sequence[Figure]:
                 options = ("--concurrency", str(at_once))
                 with orchestrating(dsn), working(dsn, *options, queue="hooks", settings=settings):
                     _run(connection, document)
-                    for number in range(bench.much(5, 2)):
+                    for number in range(bench.much(5, 1)):
                         ours.append(_run(connection, document) / hooks * 1000)
                         base.append(_bare_ms(script, hooks))
                         bench.say(

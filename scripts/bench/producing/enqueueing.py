@@ -40,7 +40,7 @@ def single(bench: Bench) -> Sequence[Figure]:
 
 
 def _producers(bench: Bench, size: int) -> Sequence[Figure]:
-    each, rounds = bench.much(4_000, 400) // size, bench.much(11, 5)
+    each, rounds = bench.much(4_000, 200) // size, bench.much(11, 1)
     with bench.database() as (dsn, _), ExitStack() as stack:
         ours = stack.enter_context(library(dsn, size))
         others = {name: stack.enter_context(peer(bench, name, size)) for name in bench.peers}
@@ -61,7 +61,7 @@ def _producers(bench: Bench, size: int) -> Sequence[Figure]:
 
 def bulk(bench: Bench) -> Sequence[Figure]:
     """Many jobs in one transaction, with keys and without, and from a file."""
-    jobs, rounds = bench.much(100_000, 10_000), bench.much(7, 1)
+    jobs, rounds = bench.much(100_000, 2_000), bench.much(7, 1)
     with bench.database() as (dsn, connection), ExitStack() as stack:
         ours = stack.enter_context(library(dsn))
         others = {name: stack.enter_context(peer(bench, name)) for name in bench.peers if name != "dbos"}

@@ -29,12 +29,12 @@ INSERT INTO ingest_jobs (task_name, queue, priority) SELECT 'hold', 'fetch', 9 F
 """
 HELD: Final = "SELECT count(*) FROM ingest_jobs WHERE status = 'running'"
 AT_ONCE: Final = {"QWF_GRACE_S": "0"}
-_PATIENCE_S: Final = 60.0
+_PATIENCE_S: Final = 300.0
 
 
 def producers(bench: Bench) -> Sequence[Figure]:
     """Ten producers while all workers are busy: bare, through the library, and through other queues."""
-    each, rounds, size = bench.much(300, 60), bench.much(11, 3), bench.much(10, 3)
+    each, rounds, size = bench.much(300, 20), bench.much(11, 1), bench.much(10, 3)
     versions = peers.installed()
     if not versions:
         bench.say("no peer installed: docs/benchmarks.md says how")

@@ -36,13 +36,13 @@ _Spec = Mapping[str, Any]
 
 def chain(bench: Bench) -> Sequence[Figure]:
     """Each node needs the one before: from the first line of a body to that of the next."""
-    length = bench.much(1_000, 30)
+    length = bench.much(1_000, 10)
     nodes = [_node("n0", module="clock")]
     nodes += [_node(f"n{i}", depends_on=[f"n{i - 1}"], module="clock") for i in range(1, length)]
     with _engine(bench) as (connection, dsn):
         rate, runs = _timed(connection, {"name": "chain", "nodes": nodes}, runs=1, size=length)
         began = [row[0] for row in connection.execute(BEGAN, [runs])]
-        plain = _plain(connection, dsn, bench.much(1_000, 100))
+        plain = _plain(connection, dsn, bench.much(1_000, 80))
     hops = [(after - before) / 1e6 for before, after in pairwise(began)]
     wake = wakes(bench)[0].value
     return [
@@ -57,7 +57,7 @@ def chain(bench: Bench) -> Sequence[Figure]:
 
 def fan_out(bench: Bench) -> Sequence[Figure]:
     """One node above many, and one below them."""
-    width = bench.much(10_000, 100)
+    width = bench.much(10_000, 30)
     nodes = [_node("first"), *(_node(f"n{i}", depends_on=["first"]) for i in range(width))]
     nodes.append(_node("last", depends_on=[f"n{i}" for i in range(width)]))
     return _beside_the_queue(bench, "fan-out", f"1 → {width:,} → 1", nodes, target=0.5)
@@ -65,7 +65,7 @@ def fan_out(bench: Bench) -> Sequence[Figure]:
 
 def for_each(bench: Bench) -> Sequence[Figure]:
     """The same with a list."""
-    width = bench.much(10_000, 100)
+    width = bench.much(10_000, 30)
     nodes = [
         _node("first"),
         _node("each", depends_on=["first"], for_each={"$value": list(range(width))}),
@@ -78,7 +78,7 @@ def for_each(bench: Bench) -> Sequence[Figure]:
 
 def diamonds(bench: Bench) -> Sequence[Figure]:
     """Many small runs at once."""
-    runs = bench.much(1_000, 10)
+    runs = bench.much(1_000, 4)
     nodes = [_node("first"), *(_node(f"n{i}", depends_on=["first"]) for i in range(8))]
     nodes.append(_node("last", depends_on=[f"n{i}" for i in range(8)]))
     return _beside_the_queue(bench, "diamonds", f"{runs:,} runs of 1 → 8 → 1", nodes, runs=runs)
@@ -95,7 +95,7 @@ def _beside_the_queue(
     target: float | None = None,
 ) -> Sequence[Figure]:
     """In turns with the plain queue; it does no-ops with one worker, as `queue.py` has it, and with two."""
-    rounds, jobs = bench.much(5, 1), bench.much(1_000, 100)
+    rounds, jobs = bench.much(5, 1), bench.much(1_000, 80)
     size = runs * (size or len(nodes))
     seen: dict[str, list[float]] = {"nodes": [], "one": [], "two": []}
     with _engine(bench) as (connection, dsn):

@@ -34,7 +34,7 @@ CREW: Final = ("--concurrency", str(CONCURRENCY))
 
 def drain(bench: Bench) -> Sequence[Figure]:
     """One process drains a long queue, beside one pgbench client that does it in batches by hand."""
-    jobs, rounds = bench.much(200_000, 10_000), bench.much(5, 3)
+    jobs, rounds = bench.much(200_000, 2_000), bench.much(5, 1)
     with bench.database() as ours, bench.database() as bare:
 
         def worker() -> float:
@@ -76,7 +76,7 @@ def _peers_drain(bench: Bench, jobs: int) -> dict[str, Callable[[], float]]:
 
 def head(bench: Bench) -> Sequence[Figure]:
     """The first jobs of a long queue, beside the same number that is all there is."""
-    many, jobs, rounds = bench.much(200_000, 20_000), 2_000, bench.much(15, 3)
+    many, jobs, rounds = bench.much(200_000, 20_000), 2_000, bench.much(15, 1)
     with bench.database() as long, bench.database() as short:
         for (_, connection), count in ((long, many), (short, jobs)):
             fill(connection, count)
@@ -100,7 +100,7 @@ def head(bench: Bench) -> Sequence[Figure]:
 
 def processes(bench: Bench) -> Sequence[Figure]:
     """Several worker processes that wait on an empty queue, which then is filled in one transaction."""
-    jobs, rounds, most = bench.much(100_000, 8_000), bench.much(15, 1), bench.much(16, 4)
+    jobs, rounds, most = bench.much(100_000, 2_000), bench.much(15, 1), bench.much(16, 4)
     counts = (1, 2, most)
     shares: dict[str, list[float]] = {str(count): [] for count in counts}
     with ExitStack() as stack:

@@ -33,7 +33,7 @@ _AT_ONCE: Final = 50_000
 
 def fairness(bench: Bench) -> Sequence[Figure]:
     """A key with a long backlog that is being worked off, and then nine with ten jobs each."""
-    many = bench.much(1_000_000, 20_000)
+    many = bench.much(1_000_000, 5_000)
     with bench.database() as (dsn, connection):
         for done in range(0, many, _AT_ONCE):
             enqueue_many(_jobs("large", min(_AT_ONCE, many - done)), conn=connection)

@@ -20,7 +20,7 @@ LEFT: Final = "SELECT count(*) FROM ingest_jobs WHERE status = 'queued'"
 
 def memory(bench: Bench) -> Sequence[Figure]:
     """The resident memory of one worker after the first tenth of the jobs, and in the last one."""
-    jobs = bench.much(200_000, 6_000)
+    jobs = bench.much(200_000, 2_000)
     samples: list[tuple[float, int]] = []
     with bench.database() as (dsn, connection):
         fill(connection, jobs)

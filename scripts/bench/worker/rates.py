@@ -61,7 +61,7 @@ def worker_rate(connection: psycopg.Connection[Any], dsn: str, jobs: int) -> flo
 
 def one_worker(bench: Bench) -> Sequence[Figure]:
     """A worker, one job at a time, beside a pgbench client that claims and finishes in two commits."""
-    jobs, rounds = bench.much(1_000, 300), bench.much(15, 3)
+    jobs, rounds = bench.much(1_000, 100), bench.much(15, 1)
     with bench.database() as (dsn, connection):
 
         def worker() -> float:

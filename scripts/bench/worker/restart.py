@@ -40,7 +40,7 @@ DONE: Final = "SELECT count(*) FROM ingest_jobs WHERE status = 'completed'"
 NOW: Final = "SELECT clock_timestamp()"
 # More than two workers do from the first second to the last.
 _JOBS_A_SECOND: Final = 5_000
-_PATIENCE_S: Final = 120.0
+_PATIENCE_S: Final = 300.0
 
 
 @dataclass(frozen=True)

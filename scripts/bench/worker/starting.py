@@ -25,7 +25,7 @@ _IN_A_ROW: Final = 20
 
 def start(bench: Bench) -> Sequence[Figure]:
     """From the return of a commit to the first line of the body; each in turn has some jobs in a row."""
-    turns = bench.much(20, 3)
+    turns = bench.much(20, 1)
     with bench.database() as (dsn, connection), ExitStack() as stack:
         stack.enter_context(working(dsn, *CREW))
         until(lambda: said(connection, LISTENERS))

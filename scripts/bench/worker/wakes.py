@@ -35,7 +35,7 @@ Began = Callable[[int], int]
 
 def wakes(bench: Bench) -> Sequence[Figure]:
     """From the return of a commit to the first line of the body, beside a bare loop that does only that."""
-    samples = bench.much(400, 40)
+    samples = bench.much(400, 10)
     seen: dict[str, list[float]] = {"one job at a time": [], "eight threads": [], "bare": []}
     with ExitStack() as stack:
         began: dict[str, tuple[psycopg.Connection[Any], Began]] = {}

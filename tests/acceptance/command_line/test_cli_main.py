@@ -151,7 +151,7 @@ def qwf(command: list[str], tmp_path: Path) -> Qwf:
             [*command, *arguments],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
             cwd=tmp_path,
             env=environ(**changes),
         )
@@ -199,7 +199,7 @@ def test_what_needs_no_database_loads_no_database_code(tmp_path: Path, arguments
         capture_output=True,
         cwd=tmp_path,
         env=environ(),
-        timeout=60,
+        timeout=150,
     )
     assert not HEAVY & set(json.loads((tmp_path / "modules").read_text(encoding="utf-8")))
 
@@ -210,7 +210,7 @@ def test_completing_a_command_name_loads_no_database_code(command: list[str], tm
         [command[0], "-X", "importtime", command[1]],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         cwd=tmp_path,
         env=environ(_QWF_COMPLETE="bash_complete", COMP_WORDS="qwf d", COMP_CWORD="1"),
     )
@@ -314,7 +314,7 @@ def test_a_signal_unwinds_the_command(
     assert process.stdout is not None
     assert process.stdout.readline() == "in\n"
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=150)
     assert (process.returncode, out, err) == (code, "left properly\n", said)
 
 
@@ -365,7 +365,7 @@ def test_an_output_that_cannot_be_written_is_one_line_and_78(
             text=True,
             cwd=tmp_path,
             env=environ(PYTHONUNBUFFERED=unbuffered),
-            timeout=60,
+            timeout=150,
         )
     assert ended.returncode == ExitCode.CONFIGURATION
     assert ended.stderr.startswith("qwf: the output could not be written: No space left on device")
@@ -394,7 +394,7 @@ def test_a_reader_that_goes_away_is_not_an_error_message(
         assert process.stdout.readline() == f"line {number}\n"
     process.stdout.close()
     assert process.stderr.read() == ""
-    assert process.wait(timeout=30) == ExitCode.PIPE_CLOSED
+    assert process.wait(timeout=150) == ExitCode.PIPE_CLOSED
     process.stderr.close()
 
 
@@ -402,7 +402,7 @@ def test_a_closed_stdout_is_survived(command: list[str], tmp_path: Path) -> None
     """`qwf … >&-`, as some supervisors start things."""
     closing = ["sh", "-c", 'exec "$@" >&-', "sh", *command, "probe", "say"]
     ended = subprocess.run(
-        closing, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ(), timeout=60
+        closing, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ(), timeout=150
     )
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -411,7 +411,7 @@ def test_a_closed_stdout_is_nobody_elses(command: list[str], tmp_path: Path) -> 
     """No file or connection that is opened later is taken for it, and it can be asked what it is."""
     closing = ["sh", "-c", 'exec "$@" >&-', "sh", *command, "probe", "stdout"]
     ended = subprocess.run(
-        closing, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ(), timeout=60
+        closing, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environ(), timeout=150
     )
     assert (ended.returncode, ended.stderr) == (0, "a terminal: False\n")
 
@@ -420,7 +420,7 @@ def test_a_closed_stderr_sends_nothing_to_stdout(command: list[str], tmp_path: P
     """There it would be taken for what was asked for."""
     closing = ["sh", "-c", 'exec "$@" 2>&-', "sh", *command, "no-such-command"]
     ended = subprocess.run(
-        closing, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environ(), timeout=60
+        closing, stdout=subprocess.PIPE, text=True, cwd=tmp_path, env=environ(), timeout=150
     )
     assert (ended.returncode, ended.stdout) == (ExitCode.USAGE, "")
 
@@ -515,7 +515,7 @@ def test_a_console_script_is_its_command(
             text=True,
             cwd=tmp_path,
             env=environ(),
-            timeout=60,
+            timeout=150,
         )
         by_command = qwf(role, *arguments)
         assert by_script.returncode == by_command.returncode != 0
@@ -562,7 +562,7 @@ def test_bash_completes_commands_and_options(command: list[str], tmp_path: Path)
         [bash, "--norc", "-c", script],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         cwd=tmp_path,
         env=environ(PATH=script_on_path(command, tmp_path)),
     )
@@ -587,7 +587,7 @@ def test_the_other_shells_accept_their_script(qwf: Qwf, shell: str) -> None:
     assert "_QWF_COMPLETE" in ended.stdout
     if program is None:
         pytest.skip(f"this machine has no {shell}")
-    checked = subprocess.run([program, "-n"], input=ended.stdout, text=True, capture_output=True, timeout=60)
+    checked = subprocess.run([program, "-n"], input=ended.stdout, text=True, capture_output=True, timeout=150)
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
@@ -601,7 +601,7 @@ def test_ctrl_c_while_a_command_is_still_imported_says_nothing(tmp_path: Path) -
         try:
             until(begun.exists)
             process.send_signal(signal.SIGINT)
-            said, _ = process.communicate(timeout=60)
+            said, _ = process.communicate(timeout=150)
         finally:
             process.kill()
     assert (process.returncode, said) == (-signal.SIGINT, b"")

@@ -71,10 +71,10 @@ def test_when_nobody_reads_the_log_all_end(qwf_dsn):
         process.stdout.close()
         with psycopg.connect(qwf_dsn, autocommit=True) as connection:
             enqueue(IngestJobRepository(connection), "say", words="is anybody there?")
-        process.wait(60)
+        process.wait(150)
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(150)
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
         until(lambda: HeartbeatRepository(connection).list() == [])
 
@@ -84,7 +84,7 @@ def test_when_nobody_reads_the_log_all_end(qwf_dsn):
 def test_a_wrong_command_line_starts_nothing(qwf_dsn, wrong):
     """One line."""
     ended = subprocess.run(
-        [*UP, *wrong], env=worker_environment(qwf_dsn), capture_output=True, text=True, timeout=60
+        [*UP, *wrong], env=worker_environment(qwf_dsn), capture_output=True, text=True, timeout=150
     )
     assert ended.returncode in (2, 78)
     assert (ended.stdout, ended.stderr.count("\n")) == ("", 1)

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from support.processes.embedded_users import alive, answers, processes_below, unset_environment, until
 
-PATIENCE_S = 100
+PATIENCE_S = 150
 
 
 def qwf(directory: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -112,7 +112,7 @@ def test_serve_brings_a_crashed_server_back(directory: Path) -> None:
             except psycopg.OperationalError:
                 return False
 
-        until(is_back, "it is back", patience_s=60)
+        until(is_back, "it is back")
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 0
 

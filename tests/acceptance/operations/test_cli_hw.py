@@ -149,7 +149,7 @@ def test_watching_goes_on_until_ctrl_c(qwf_dsn, conn) -> None:
         for _ in range(2):
             assert json.loads(watcher.stdout.readline())["hosts"][0]["host_label"] == "h1"
         watcher.send_signal(signal.SIGINT)
-        _, err = watcher.communicate(timeout=60)
+        _, err = watcher.communicate(timeout=150)
     finally:
         watcher.kill()
     assert watcher.returncode == 130
@@ -241,7 +241,7 @@ def test_a_reading_is_stored_and_told(qwf_dsn, conn) -> None:
     conn.execute("LISTEN hw_metrics")
     HardwareRepository(conn).report("h1", READING, every_s=5.0, parts=["one", "two"])
     HardwareRepository(conn).report("h1", READING | {"devices": []}, every_s=2.0, parts=["three"])
-    told = [note.payload for note in conn.notifies(timeout=30, stop_after=3)]
+    told = [note.payload for note in conn.notifies(timeout=150, stop_after=3)]
     assert told == ["one", "two", "three"]
     (one,) = HardwareRepository(conn).readings()
     assert (one.host_label, one.every_s, one.reading["devices"]) == ("h1", 2.0, [])

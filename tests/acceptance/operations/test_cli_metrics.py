@@ -38,7 +38,7 @@ def serving(*options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def scraped(url: str) -> dict[str, dict[tuple[str, ...], float]]:
     """What Prometheus' own parser reads: values by their labels' values, for each metric."""
-    with urllib.request.urlopen(url, timeout=60) as answer:
+    with urllib.request.urlopen(url, timeout=150) as answer:
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
         text = answer.read().decode()
     return {
@@ -63,9 +63,9 @@ def test_it_is_scraped_until_it_is_told_to_stop(qwf_dsn):
         assert found["qwf_queue_jobs"]["ingest", "load", "scheduled"] == 1
         assert found["qwf_outbox_events"] == {("pending",): 0, ("poisoned",): 0}
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(url.removesuffix("metrics"), timeout=60)
+            urllib.request.urlopen(url.removesuffix("metrics"), timeout=150)
         head = urllib.request.Request(url, method="HEAD")
-        with urllib.request.urlopen(head, timeout=60) as answer:
+        with urllib.request.urlopen(head, timeout=150) as answer:
             assert (answer.status, answer.read()) == (200, b"")
         port = re.fullmatch(r"http://127\.0\.0\.1:(\d+)/metrics", url)
         assert port is not None
@@ -74,7 +74,7 @@ def test_it_is_scraped_until_it_is_told_to_stop(qwf_dsn):
         (line,) = second.stderr.splitlines()
         assert line.startswith(f"qwf: the metrics server cannot listen on 127.0.0.1:{port[1]}: ")
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 0
+        assert process.wait(150) == 0
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
 
@@ -85,7 +85,7 @@ def test_a_database_that_is_away_is_a_figure(tmp_path):
     with serving(f"postgresql://nobody@/nowhere?host={tmp_path}") as (process, url):
         assert scraped(url) == {"qwf_database_up": {(): 0.0}}
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(150) == 0
         assert process.stderr is not None
         assert "no figures: " in process.stderr.read()
 

@@ -16,7 +16,7 @@ from support.rows.schemas import start_qwf
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository, WorkerControlRepository
 from queue_workflows.states import WorkerState
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150
 
 
 @pytest.fixture

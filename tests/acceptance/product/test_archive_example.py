@@ -178,7 +178,7 @@ def skip_without_browser(place: Path) -> None:
     options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={place / 'browser'}"]
     try:
         tried = subprocess.run(
-            [browser, *options, "--dump-dom", "data:text/html,works"], capture_output=True, timeout=60
+            [browser, *options, "--dump-dom", "data:text/html,works"], capture_output=True, timeout=150
         )
     except subprocess.TimeoutExpired:
         pytest.skip("chromium does not end here")

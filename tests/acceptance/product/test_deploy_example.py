@@ -66,7 +66,7 @@ class Host:
 def answer(url: str) -> str | None:
     """The page of a server; None if nobody answers."""
     try:
-        with urllib.request.urlopen(url, timeout=60) as page:
+        with urllib.request.urlopen(url, timeout=150) as page:
             return str(page.read().decode())
     except URLError:
         return None

@@ -39,7 +39,7 @@ def followed(dsn: str, out: Path, *options: str, jobs: int, looks: int = 3) -> s
         {"QWF_APP": "support.tasks.followed_tasks", "FOLLOW": f"{jobs} {looks}", "FOLLOWED": str(out)},
     )
     done = subprocess.run(
-        worker_command(*options, "--drain"), env=environment, capture_output=True, text=True, timeout=100
+        worker_command(*options, "--drain"), env=environment, capture_output=True, text=True, timeout=150
     )
     assert (done.returncode, done.stderr) == (0, done.stderr), done.stderr[-2000:]
     return set(json.loads(out.read_text()))

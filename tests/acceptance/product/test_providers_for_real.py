@@ -48,7 +48,7 @@ def skip_unless_answered(provider: str, probe: Sequence[str], place: Path) -> No
     if provider == "apt" and os.environ.get("QWF_TEST_APT") != "1":
         pytest.skip("apt installs for the whole machine: QWF_TEST_APT=1 lets it")
     try:
-        tried = subprocess.run(probe, cwd=place, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        tried = subprocess.run(probe, cwd=place, stdin=subprocess.DEVNULL, capture_output=True, timeout=150)
     except subprocess.TimeoutExpired:
         pytest.skip(f"{probe[0]} got no answer of a registry in time")
     if tried.returncode:

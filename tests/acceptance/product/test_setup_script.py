@@ -76,7 +76,7 @@ class Checkout:
 
     def run(self, **environ: str) -> tuple[int, str]:
         process = self.start(**environ)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=150)
         return process.returncode, said
 
     def did(self) -> list[str]:
@@ -176,8 +176,8 @@ def test_two_at_once_do_the_work_once(checkout: Checkout) -> None:
         second = checkout.start(STUB_GATE=str(gate))
         assert second.stderr is not None
         assert second.stderr.readline() == "setup: waiting for another set-up of this checkout\n"
-    assert "ready" in first.communicate(timeout=30)[1]
-    assert second.communicate(timeout=30)[1] == ""
+    assert "ready" in first.communicate(timeout=150)[1]
+    assert second.communicate(timeout=150)[1] == ""
     assert (first.returncode, second.returncode) == (0, 0)
     assert checkout.did() == ["venv", "packages", "ourselves"]
 
@@ -189,7 +189,7 @@ def test_a_killed_set_up_is_completed_by_the_next(checkout: Checkout) -> None:
     victim = checkout.start(STUB_GATE=str(gate))
     with open_for_its_reader(gate):
         os.killpg(victim.pid, signal.SIGKILL)
-        victim.communicate(timeout=30)
+        victim.communicate(timeout=150)
     checkout.did()
     assert checkout.run()[0] == 0
     assert checkout.did() == ["packages", "ourselves"]
@@ -216,7 +216,7 @@ def test_ctrl_c_is_130_and_quiet(checkout: Checkout, gate: str, status: str) -> 
     # It can be opened once the step is under way.
     with open_for_its_reader(pipe):
         os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=150)
     assert process.returncode == 130
     assert "could not" not in said
     checkout.did()
@@ -228,10 +228,10 @@ def test_ctrl_c_shows_no_traceback_of_a_real_python(bare: Checkout) -> None:
     """In the middle of making the environment."""
     process = bare.start(QWF_PYTHON=sys.executable)
     cfg = bare.root / ".venv/pyvenv.cfg"
-    until(lambda: cfg.exists() or process.poll() is not None, "the environment is being made", patience_s=100)
+    until(lambda: cfg.exists() or process.poll() is not None, "the environment is being made")
     assert process.poll() is None
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=100)
+    _, said = process.communicate(timeout=150)
     assert process.returncode == 130
     assert said.splitlines() == [f"setup: making .venv with {sys.executable} (Python {PYTHON_VERSION})"]
 

@@ -283,7 +283,7 @@ def test_what_a_running_job_waits_for_inside(qwf_dsn, tmp_path, task, args, what
             ]
 
         with running_worker(qwf_dsn, "--concurrency", "2", QWF_APP="support.tasks.window_tasks"):
-            until(lambda: len(said()) == 1, within_s=60)
+            until(lambda: len(said()) == 1, within_s=150)
 
 
 def test_a_running_job_whose_worker_is_gone(jobs, explain):
@@ -574,11 +574,11 @@ def test_with_a_real_worker(qwf_dsn):
         jobs = IngestJobRepository(connection)
         job_id = jobs.enqueue("note", queue="fetch", reason="test").id
         with running_worker(qwf_dsn, QWF_APP="support.processes.programs"):
-            until(lambda: jobs.fetch(job_id).hold_reason, within_s=60)
+            until(lambda: jobs.fetch(job_id).hold_reason, within_s=150)
             said = qwf_here("--db", qwf_dsn, "explain", f"ingest:{job_id}").stdout
             assert "no worker that claimed it knows the task 'note'" in said
         with running_worker(qwf_dsn):
-            until(lambda: jobs.fetch(job_id).status == "completed", within_s=60)
+            until(lambda: jobs.fetch(job_id).status == "completed", within_s=150)
     said = qwf_here("--db", qwf_dsn, "explain", f"ingest:{job_id}").stdout.splitlines()
     assert said[0].startswith(f"ingest:{job_id} note on fetch is completed since ")
     assert said[1].startswith("  - completed at ")

@@ -199,7 +199,7 @@ def test_nobody_is_there_to_be_asked(job, ingest, qwf_dsn):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
     )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "say --yes" in done.stderr
@@ -221,7 +221,7 @@ def test_who_sits_there_is_asked(ingest, qwf_dsn, answer, status, left):
         text=True,
     )
     os.write(terminal, f"{answer}\n".encode())
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=150)
     os.close(terminal)
     os.close(ours)
     assert (process.returncode, statuses(ingest)) == (status, [left])
@@ -263,7 +263,7 @@ def test_whoever_reads_may_go_away(ingest, qwf_dsn):
     process.stdout.readline()
     process.stdout.close()
     assert process.stderr
-    assert (process.stderr.read(), process.wait(60)) == ("", 141)
+    assert (process.stderr.read(), process.wait(150)) == ("", 141)
 
 
 @pytest.mark.slow
@@ -277,9 +277,9 @@ def test_ctrl_c_leaves_whole_pages(ingest, conn, qwf_dsn):
         waiting = (
             "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
         )
-        until(lambda: conn.execute(waiting).fetchone(), within_s=60)
+        until(lambda: conn.execute(waiting).fetchone(), within_s=150)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=150)
     assert process.returncode == 130
     assert said.splitlines() == ["500 cancelled before the interruption", "qwf: interrupted"]
     assert statuses(ingest) == ["cancelled"] * 500 + ["queued"] * 700
@@ -290,9 +290,9 @@ def test_a_real_worker_hears_of_a_cancel_and_runs_a_retry(job, conn, ingest, qwf
     """Asked to stop it stops; retried it runs as a new generation."""
     job_id = ingest.repository.enqueue("wait", queue="fetch", args={"s": 600}).id
     with running_worker(qwf_dsn):
-        until(lambda: ingest.row(job_id)["status"] == "running", within_s=60)
+        until(lambda: ingest.row(job_id)["status"] == "running", within_s=150)
         assert job("cancel", str(job_id)).stdout == f"ingest:{job_id}: asked to stop\n"
-        until(lambda: ingest.row(job_id)["status"] == "cancelled", within_s=60)
+        until(lambda: ingest.row(job_id)["status"] == "cancelled", within_s=150)
         assert job("retry", f"ingest:{job_id}").stdout == f"ingest:{job_id}: retried\n"
-        until(lambda: ingest.row(job_id)["status"] == "running", within_s=60)
+        until(lambda: ingest.row(job_id)["status"] == "running", within_s=150)
     assert ingest.seen(job_id, "generation", "attempt") == (2, 2)

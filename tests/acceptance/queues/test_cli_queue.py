@@ -177,7 +177,7 @@ def test_watching_ends_with_ctrl_c(qwf_dsn, conn):
     seen = [json.loads(process.stdout.readline()) for _ in range(3)]
     assert [one["queues"][0]["queued"] for one in seen] == [2, 2, 2]
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=150)
     assert (process.returncode, said) == (130, "qwf: interrupted\n")
 
 
@@ -201,7 +201,7 @@ def test_whoever_watches_may_go_away(qwf_dsn, conn):
     assert process.stdout
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(60) == 141
+    assert process.wait(150) == 141
 
 
 @pytest.mark.parametrize("options", [("--every", "0"), ("--since", "x"), ("--every", "inf")])

@@ -462,7 +462,7 @@ def test_the_question_is_put_in_a_terminal(qwf, conn, film, qwf_dsn):
         os.write(master, b"many\n")
         until_prompt(master, "grade [3]: ")
         os.write(master, b"\n")
-        assert process.wait(60) == 0
+        assert process.wait(150) == 0
     finally:
         process.kill()
         os.close(master)
@@ -543,7 +543,7 @@ def test_whoever_reads_may_go_away(qwf_dsn, conn):
     assert process.stdout
     process.stdout.readline()
     process.stdout.close()
-    assert process.wait(60) == 141
+    assert process.wait(150) == 141
 
 
 def test_statuses_of_jobs_and_nodes_have_a_look():

@@ -65,7 +65,7 @@ def test_a_document_from_standard_input():
         input=BAD,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
     )
     assert ended.returncode == ExitCode.CONFIGURATION
     assert ended.stdout.splitlines()[0].startswith("-:2: node 'plan', field modul: ")

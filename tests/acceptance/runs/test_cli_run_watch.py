@@ -72,7 +72,7 @@ class Watched:
 
     def ended(self) -> tuple[int, str]:
         """Its status, and what it said beside its output."""
-        out, err = self.process.communicate(timeout=60)
+        out, err = self.process.communicate(timeout=150)
         self.said += out.splitlines()
         return self.process.returncode, err
 
@@ -172,7 +172,7 @@ def test_whoever_reads_may_go_away(qwf_dsn, conn):
         watch.process.stdout.close()
         watch.process.stdout = None
         settle(dispatcher(conn))
-        assert watch.process.wait(60) == 141
+        assert watch.process.wait(150) == 141
 
 
 def test_a_change_is_news_at_once(qwf_dsn, conn):
@@ -220,7 +220,7 @@ def test_nobody_is_notified_when_nobody_watches(qwf_dsn, conn):
         assert found is not None
         assert found.status == "completed"
         conn.execute("NOTIFY run_changed, 'the last'")
-        assert [note.payload for note in listener.notifies(timeout=60, stop_after=1)] == ["the last"]
+        assert [note.payload for note in listener.notifies(timeout=150, stop_after=1)] == ["the last"]
 
 
 @pytest.mark.slow
@@ -240,7 +240,7 @@ def test_an_outage_of_the_database_is_waited_out():
             assert process.stderr.readline() == "the database is away; waiting for it\n"
             run_through(around, dispatcher(around), lambda _job: {})
             proxy.resume()
-            out, err = process.communicate(timeout=100)
+            out, err = process.communicate(timeout=150)
         finally:
             process.kill()
             process.communicate()
@@ -305,7 +305,7 @@ class Screen:
         """All that comes to the end."""
         while more := self._read():
             self.shown += more
-        self.process.wait(60)
+        self.process.wait(150)
         return self.shown
 
     def _read(self) -> str:
@@ -316,7 +316,7 @@ class Screen:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(150)
         os.close(self.master)
 
 

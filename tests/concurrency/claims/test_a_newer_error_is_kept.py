@@ -38,9 +38,9 @@ def test_one_that_was_written_while_it_waited(qwf_dsn: str, jobs: Jobs) -> None:
     with holding(qwf_dsn, NEWER) as newer:
         thread = threading.Thread(target=withdraw_doubts, args=[jobs.connection, [held]], daemon=True)
         thread.start()
-        until(lambda: blocked(qwf_dsn, newer.info.backend_pid), "it waits for the row", 60)
+        until(lambda: blocked(qwf_dsn, newer.info.backend_pid), "it waits for the row")
         newer.commit()
-        thread.join(60)
+        thread.join(150)
     assert not thread.is_alive()
     assert [entry["kind"] for entry in jobs.row(job)["errors"]] == ["suspect"] * 9 + ["newer"]
     assert withdraw_doubts(jobs.connection, [held]) == 1

@@ -103,7 +103,7 @@ def test_what_a_hook_puts_in_place_of_its_log_is_not_opened(
         target=lambda: ends.append(run_hook(shell(tmp_path, script), spawner=spawner)), daemon=True
     )
     running.start()
-    running.join(60)
+    running.join(150)
     assert [(ended.code, ended.stderr_tail) for ended in ends] == [(3, "what it said\n")]
 
 
@@ -119,7 +119,7 @@ def test_a_daemon_that_only_its_pid_file_names_is_ended(
         pid = start_elsewhere(started)
         (tmp_path / "work" / "d.new").write_text(f"{pid}\n")
         (tmp_path / "work" / "d.new").rename(tmp_path / "work" / "d.pid")
-        assert hook.result(60).swept == (pid,)
+        assert hook.result(150).swept == (pid,)
     assert gone(pid)
     assert not (tmp_path / "work" / "d.pid").exists()
 
@@ -148,7 +148,7 @@ def test_a_strangers_process_is_left_alone(spawner: Spawner, tmp_path: Path, sta
         assert (ended.code, ended.swept) == (0, ())
         assert not [name for name, pid in pids.items() if gone(pid)]
         (other / "work" / "go").touch()
-        assert running.result(60).code == 0
+        assert running.result(150).code == 0
 
 
 def sweep(directory: Path, mark: str, pids: Mapping[str, int], *, since: float) -> tuple[int, ...]:

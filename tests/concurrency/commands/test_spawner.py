@@ -67,7 +67,7 @@ class Underway:
         self._pool.shutdown(wait=False)
 
     def ended(self) -> Ended:
-        return self._ended.result(60)
+        return self._ended.result(150)
 
 
 def test_a_command_gets_what_was_asked_for_and_nothing_else(spawner: Spawner, tmp_path: Path) -> None:
@@ -472,7 +472,7 @@ def test_a_stop_that_met_a_full_socket_is_sent_once_there_is_room(
             filled -= len(theirs.recv(min(filled, 65_536)))
         assert STOP.unpack(theirs.recv(STOP.size)) == (7.0,)
         theirs.send(b"ended")
-        waits.join(60)
+        waits.join(150)
         assert not waits.is_alive()
 
 
@@ -604,7 +604,7 @@ def test_sixty_at_once_sleep(tmp_path: Path) -> None:
         assert [one.num_ctx_switches().voluntary for one in watched] == before
         for stop in stops:
             stop.request("sealed")
-        assert {(one.result(60).stopped, one.result(60).signal) for one in ended} == {
+        assert {(one.result(150).stopped, one.result(150).signal) for one in ended} == {
             ("sealed", signal.SIGTERM)
         }
 
@@ -614,7 +614,7 @@ def test_threads_may_come_and_go(tmp_path: Path) -> None:
     with Spawner() as spawner:
         first = threading.Thread(target=spawner.run, args=(shell(tmp_path, "exit 0"),))
         first.start()
-        first.join(60)
+        first.join(150)
         assert spawner._child
         pid = spawner._child.pid
         assert spawner.run(shell(tmp_path, "exit 2")).code == 2

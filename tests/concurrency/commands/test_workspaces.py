@@ -109,7 +109,7 @@ def test_many_at_once_make_one_workspace(tmp_path: Path, shared: Path) -> None:
     barrier, found = threading.Barrier(8), []
 
     def make() -> None:
-        barrier.wait(60)
+        barrier.wait(150)
         with workspace("run", share={"servers": shared}, root=tmp_path) as made:
             found.append(tree(made.path))
 
@@ -117,7 +117,7 @@ def test_many_at_once_make_one_workspace(tmp_path: Path, shared: Path) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(150)
     assert found == [{"servers": str(shared)}] * 8
 
 
@@ -242,7 +242,7 @@ def test_a_command_has_its_workspace_from_the_first_on(tmp_path: Path, shared: P
         "-c",
         "deploy a; deploy b; flock --nonblock . echo removable",
     ]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=150)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")  # 1 is that of `flock`
     made = tmp_path / "data" / "workspaces" / "film-1"
     assert record.read_text() == f"a|{made}|{made}|{shared}\nb|{made}|{made}|{shared}\n"
@@ -322,7 +322,7 @@ def test_a_directory_that_is_used_again_is_as_young_as_a_new_one(tmp_path: Path)
         workspace("smoke-1", root=tmp_path).close()
         return made.path.stat().st_ctime_ns > before
 
-    until(is_younger, within_s=5.0)
+    until(is_younger, within_s=150)
 
 
 def test_the_last_change_of_a_tree_is_that_of_any_part_of_it(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_the_last_change_of_a_tree_is_that_of_any_part_of_it(tmp_path: Path) -> 
         latest.chmod(0o600)
         return latest.stat().st_ctime_ns > before
 
-    until(is_last, within_s=5.0)
+    until(is_last, within_s=150)
     assert last_change(tmp_path, since=time.time() + DAY_S) == latest.stat().st_ctime
 
 
@@ -454,7 +454,7 @@ def test_who_comes_while_it_is_removed_gets_a_new_one(connection, tmp_path: Path
                     wrong.append(f"turn {turn}")
     finally:
         over_now.set()
-        sweeper.join(60)
+        sweeper.join(150)
     assert wrong == []
 
 

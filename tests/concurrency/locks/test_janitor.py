@@ -159,7 +159,7 @@ def test_a_look_that_was_broken_off_is_no_success(bench: Bench, caplog: pytest.L
             patiently(lambda: bench.leftovers.torn_down() == ["gated-1"])
             janitor.halt.ask(signal.SIGINT)
             janitor.halt.ask(signal.SIGINT)
-            assert status.result(60) is ExitCode.INTERRUPTED
+            assert status.result(150) is ExitCode.INTERRUPTED
         finally:
             bench.leftovers.gate.unlink()
     assert "gated-1: it could not be reaped: the janitor was stopped, and its teardown killed" in caplog.text
@@ -176,7 +176,7 @@ def test_of_two_janitors_one_reaps(bench: Bench) -> None:
     def slowly() -> list[str]:
         names = list(bench.leftovers.discover())
         seen.set()
-        assert reaped.wait(60)
+        assert reaped.wait(150)
         return names
 
     with Waiter() as waiter:
@@ -184,7 +184,7 @@ def test_of_two_janitors_one_reaps(bench: Bench) -> None:
         thread = threading.Thread(target=slow.run)
         thread.start()
         try:
-            assert seen.wait(60)
+            assert seen.wait(150)
             assert bench.once() == (ExitCode.DONE, {"lost-1": Action.REAPED})
         finally:
             reaped.set()
@@ -200,7 +200,7 @@ def test_of_two_janitors_that_both_saw_no_lock_one_takes_it(bench: Bench) -> Non
     meet = threading.Barrier(2)
 
     def met() -> dict[str, int]:
-        meet.wait(60)
+        meet.wait(150)
         return {}
 
     with ThreadPoolExecutor(2) as pool:

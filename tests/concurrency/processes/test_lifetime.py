@@ -247,7 +247,7 @@ def trees() -> Iterator[Trees]:
             os.kill(pid, signal.SIGKILL)
     for root in trees.roots:
         root.kill()
-        root.wait(30)
+        root.wait(150)
         assert root.stdout
         root.stdout.close()
 
@@ -267,14 +267,14 @@ finally: say("finally ran")
     assert root.stdout
     assert root.stdout.readline() == b"finally ran\n"
     assert trees.left() == []
-    assert root.wait(30) == 0
+    assert root.wait(150) == 0
 
 
 def test_no_grace(trees: Trees) -> None:
     """With no grace nobody gets to handle anything."""
     root = trees.grow("signal.signal(signal.SIGTERM, lambda *_: say('handled')); run_child(); rest()")
     assert kill_tree(root.pid, grace_s=0, mark=root.mark) == []
-    assert root.wait(30) == -signal.SIGKILL
+    assert root.wait(150) == -signal.SIGKILL
     assert root.stdout
     assert root.stdout.read() == b""
     assert trees.left() == []
@@ -379,7 +379,7 @@ def test_stopped_tree_is_killed_without_being_woken(trees: Trees) -> None:
     root = trees.grow("signal.signal(signal.SIGTERM, lambda *_: say('woken')); rest()")
     os.kill(root.pid, signal.SIGSTOP)
     assert kill_tree(root.pid, grace_s=0.3, mark=root.mark) == []
-    assert root.wait(30) == -signal.SIGKILL
+    assert root.wait(150) == -signal.SIGKILL
     assert root.stdout
     assert root.stdout.read() == b""
 

@@ -398,4 +398,4 @@ def test_batches_lock_their_rows_in_one_order(qwf_dsn: str, jobs: Jobs, verb: st
             others = f"SELECT FROM {jobs.table} WHERE id > {ids[0]} FOR UPDATE NOWAIT"
             assert other.execute(others).rowcount == 2
         holder.rollback()
-        assert answer.result(30)
+        assert answer.result(150)

@@ -59,7 +59,7 @@ def test_a_claim_leaves_alone_what_others_have_claimed_since_the_ends_began(qwf_
         until(lambda: blocked(qwf_dsn, holder.info.backend_pid), "the wait for the first row")
         theirs = others.claim("w2", limit=MANY)
         holder.rollback()
-        done, claimed = answer.result(30)
+        done, claimed = answer.result(150)
         assert len(done.statuses) == len(claimed) == MANY
         assert not ids(theirs) & ids(claimed)
         locked = others.connection.execute(
@@ -143,6 +143,6 @@ def test_a_connection_that_is_cut_meanwhile_says_so(qwf_dsn: str, jobs: Jobs) ->
         until(lambda: blocked(qwf_dsn, holder.info.backend_pid), "the wait for the first row")
         jobs.connection.execute(CUT, [cut.connection.info.backend_pid])
         with pytest.raises(psycopg.OperationalError):
-            answer.result(30)
+            answer.result(150)
         assert cut.connection.closed
     assert jobs.rows() == before

@@ -158,7 +158,7 @@ def test_all_may_leave_at_once(data_dir: Path) -> None:
         user.process.stdin.write("\n")
         user.process.stdin.flush()
     for user in users:
-        user.process.wait(60)
+        user.process.wait(150)
     assert not alive(pid)
     until(lambda: processes_below(data_dir) == [], "all is gone")
 
@@ -195,7 +195,7 @@ def test_newcomer_waits_for_the_stopping_server(data_dir: Path) -> None:
     assert newcomer.server_pid != old
     assert answers(newcomer.report["dsn"])
     assert not alive(old)
-    leaver.process.wait(30)
+    leaver.process.wait(150)
     newcomer.release()
 
 
@@ -252,7 +252,7 @@ def test_who_comes_while_the_server_ends_with_its_keeper_gets_a_fresh_one(data_d
     os.kill(keeper_of(data_dir), signal.SIGKILL)
     newcomer = User(data_dir)
     start = data_dir / "postgres" / "start.lock"
-    until(lambda: locked_exclusively(start), "the newcomer finds the old server", patience_s=60)
+    until(lambda: locked_exclusively(start), "the newcomer finds the old server")
     os.kill(old, signal.SIGCONT)
     assert newcomer.server_pid != old
     assert answers(newcomer.report["dsn"])
@@ -385,9 +385,9 @@ def test_ctrl_c_during_start_leaves_no_server(passable_dir: Path, data_dir: Path
     with open_for_its_reader(gate) as opened:
         interrupted.process.send_signal(signal.SIGINT)
         leave = data_dir / "postgres" / "leave.lock"
-        until(lambda: leave.exists() and locked_exclusively(leave), "the user leaves", patience_s=5)
+        until(lambda: leave.exists() and locked_exclusively(leave), "the user leaves")
         opened.write("go\n")
-    assert interrupted.process.wait(30) != 0
+    assert interrupted.process.wait(150) != 0
     log = data_dir / "postgres" / "server.log"
     until(lambda: "database system is shut down" in log.read_text(), "the server is stopped")
     until(lambda: processes_below(data_dir) == [], "all is gone")

@@ -115,7 +115,7 @@ def test_ordinary_user_meets_roots_directory(passable_dir: Path, mode: int) -> N
     visitor = User(checkout / ".qwf", uid=uid, python=python, fallback=passable_dir / "var")
     assert "root" in visitor.report["error"]
     assert "QWF_DATA_DIR" in visitor.report["error"]
-    assert visitor.process.wait(30) == 78
+    assert visitor.process.wait(150) == 78
 
 
 def test_ordinary_user_cannot_make_a_directory_of_roots(passable_dir: Path) -> None:
@@ -123,7 +123,7 @@ def test_ordinary_user_cannot_make_a_directory_of_roots(passable_dir: Path) -> N
     uid, python = ordinary_user()
     visitor = User(passable_dir / ".qwf", uid=uid, python=python)
     assert "cannot make the directory" in visitor.report["error"]
-    assert visitor.process.wait(30) == 78
+    assert visitor.process.wait(150) == 78
 
 
 def test_an_unreadable_directory_is_a_clear_error(passable_dir: Path) -> None:
@@ -133,7 +133,7 @@ def test_an_unreadable_directory_is_a_clear_error(passable_dir: Path) -> None:
     data_dir.mkdir(mode=0o700)
     visitor = User(data_dir, uid=uid, python=python)
     assert "cannot use the directory" in visitor.report["error"]
-    assert visitor.process.wait(30) == 78
+    assert visitor.process.wait(150) == 78
 
 
 def test_data_that_may_not_be_read_is_not_called_foreign(passable_dir: Path) -> None:
@@ -150,7 +150,7 @@ def test_data_that_may_not_be_read_is_not_called_foreign(passable_dir: Path) -> 
     assert f"{data} is not readable for " in visitor.report["error"]
     assert "run as its owner root" in visitor.report["error"]
     assert "move it away" not in visitor.report["error"]
-    assert visitor.process.wait(30) == 78
+    assert visitor.process.wait(150) == 78
 
 
 def test_a_uid_without_an_account_is_a_clear_error(passable_dir: Path) -> None:
@@ -161,7 +161,7 @@ def test_a_uid_without_an_account_is_a_clear_error(passable_dir: Path) -> None:
     os.chown(own, 54321, 54321)
     visitor = User(own / ".qwf", uid=54321, python=python)
     assert "uid 54321 has no account" in visitor.report["error"]
-    assert visitor.process.wait(30) == 78
+    assert visitor.process.wait(150) == 78
 
 
 @pytest.mark.slow
@@ -184,7 +184,7 @@ def test_processes_that_begin_at_once_make_one_place(passable_dir: Path) -> None
     together = threading.Barrier(4)
 
     def make(fallback: Path) -> None:
-        together.wait(30)
+        together.wait(150)
         make_fallback(fallback, account)
 
     with ThreadPoolExecutor(4) as pool:

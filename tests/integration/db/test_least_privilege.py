@@ -222,7 +222,7 @@ def test_a_producer_enqueues_and_wakes(roles):
         jobs.enqueue(
             "invoice", queue="fetch", delay=timedelta(hours=1), max_attempts=1, limit_key="x", reason="r"
         )
-        woken = {(one.channel, one.payload) for one in idle.notifies(timeout=10, stop_after=1)}
+        woken = {(one.channel, one.payload) for one in idle.notifies(timeout=150, stop_after=1)}
         assert woken == {("ingest_job_ready", "fetch")}
         jobs.enqueue("invoice", queue="fetch", limit_key="x")
         jobs.enqueue_many(NewIngestJob(task_name="invoice", queue="fetch", limit_key="x") for _ in range(20))
@@ -504,18 +504,19 @@ def test_an_orchestrator_waits_for_the_migrator(qwf_new_database, qwf_role_suffi
                 looked.set()
                 threading.Event().wait(seconds)
 
-            seen.append(db.wait_for_schema(13, 60, dsn=roles.dsn("orchestrator"), sleep=sleep))
+            seen.append(db.wait_for_schema(13, 150, dsn=roles.dsn("orchestrator"), sleep=sleep))
+            looked.set()
 
         waiting = threading.Thread(target=wait)
         waiting.start()
         for step in (lambda: db.bootstrap(roles.dsn("migrator")), roles.grant, lambda: None):
             # Each step is done only after the orchestrator has looked at the state before it.
             looked.clear()
-            assert looked.wait(30) or seen
+            assert seen or looked.wait(150)
             step()
             if seen:
                 break
-        waiting.join(30)
+        waiting.join(150)
         assert seen == [HEAD]
 
 

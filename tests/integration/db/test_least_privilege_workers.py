@@ -50,7 +50,7 @@ def test_a_worker_does_all_it_has_to(roles):
         until(lambda: jobs.fetch(again).status == "failed", within_s=120)
         until(lambda: beats.list(state="idle"))
         worker.terminate()
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
         said = worker.stderr.read()
         assert "permission denied" not in said
         assert "no database" not in said

@@ -46,7 +46,7 @@ def test_the_starter_leaves_last(tmp_path: Path, started: list[Container]) -> No
 
     def starter() -> None:
         with share(tmp_path):
-            joined.wait(30)
+            joined.wait(150)
         left.set()
 
     thread = threading.Thread(target=starter)
@@ -57,7 +57,7 @@ def test_the_starter_leaves_last(tmp_path: Path, started: list[Container]) -> No
         joined.set()
         assert not left.wait(0.5)
         assert not started[0].stopped
-    thread.join(30)
+    thread.join(150)
     assert started[0].stopped
     assert len(started) == 1
 
@@ -79,14 +79,14 @@ def test_many_at_once_start_one(tmp_path: Path, started: list[Container]) -> Non
 
     def worker() -> None:
         with ExitStack() as stack:
-            barrier.wait(30)
+            barrier.wait(150)
             seen.append(stack.enter_context(share(tmp_path)))
-            barrier.wait(30)
+            barrier.wait(150)
 
     threads = [threading.Thread(target=worker) for _ in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(150)
     assert seen == ["postgresql://container-1"] * 5
     assert [container.stopped for container in started] == [True]

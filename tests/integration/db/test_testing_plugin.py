@@ -202,12 +202,12 @@ def test_hang(qwf_dsn):
 """
     killed = start_pytest(tmp_path, {"test_hang.py": text})
     where = tmp_path / "where"
-    until(lambda: where.exists() and where.read_text(), "the test hangs", 60)
+    until(lambda: where.exists() and where.read_text(), "the test hangs")
     directory = Path(where.read_text())
     assert processes_below(directory) != []
     os.kill(killed.pid, signal.SIGKILL)
     killed.communicate()
-    until(lambda: processes_below(directory) == [], "the server stops by itself", 60)
+    until(lambda: processes_below(directory) == [], "the server stops by itself")
     assert directory.exists()
     status, output = run_pytest(tmp_path, {"test_a.py": WRITE_ONE}, "test_a.py")
     assert status == 0, output

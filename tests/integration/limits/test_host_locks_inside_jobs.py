@@ -71,7 +71,7 @@ def test_two_jobs_of_one_process_exclude_each_other_and_the_wait_is_recorded(
         until(lambda: second.awaiting)
         assert [(what.what.value, what.keys) for what, _ in second.awaiting] == [("host_lock", ("camera",))]
         assert not came_in.is_set()
-    thread.join(60)
+    thread.join(150)
     assert came_in.is_set()
     assert second.waits.locks == 1
     assert second.waits.lock_s > 0
@@ -104,7 +104,7 @@ def test_a_stop_ends_the_wait(jobs: LimitedJobs, tmp_path: Path, is_async: bool)
         thread.start()
         until(lambda: ctx.awaiting)
         ctx.stop(Stop.LEASE_LOST)
-        thread.join(60)
+        thread.join(150)
         assert len(ended) == 1
     assert not is_held(tmp_path)
 

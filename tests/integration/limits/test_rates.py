@@ -166,7 +166,7 @@ def test_a_task_that_is_cancelled_while_it_asks_leaves_nothing_taken(jobs: Limit
 
     def hold_up() -> None:
         asking.set()
-        go_on.wait(60)
+        go_on.wait(150)
 
     async def cancelled() -> None:
         task = asyncio.create_task(jobs.ctx().rate_async("k"))
@@ -206,7 +206,7 @@ def test_a_penalty_slows_those_who_wait_already(jobs: LimitedJobs) -> None:
             if len(asked) == 1:
                 RateRepository(jobs.connection).take("k", 25)
             elif len(asked) == 2:
-                penalized.wait(60)
+                penalized.wait(150)
 
     jobs.held_up = hold_up_the_second
     ctx = jobs.ctx()
@@ -215,7 +215,7 @@ def test_a_penalty_slows_those_who_wait_already(jobs: LimitedJobs) -> None:
     until(lambda: len(asked) == 2)
     jobs.ctx().penalize("k", 0.3)
     penalized.set()
-    waiting.join(60)
+    waiting.join(150)
     after, end_of_block = jobs.connection.execute(
         "SELECT clock_timestamp(), blocked_until FROM rate_limits"
     ).fetchone() or (None, None)

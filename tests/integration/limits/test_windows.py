@@ -186,7 +186,7 @@ def test_who_came_first_goes_first(jobs: LimitedJobs, monkeypatch: pytest.Monkey
             threads.append(started(lambda number=number: enter(number)))
             until(waiting(jobs, number + 1))
     for thread in threads:
-        thread.join(60)
+        thread.join(150)
     assert order == [0, 1, 2, 3, 4]
 
 
@@ -204,7 +204,7 @@ def test_who_waits_no_more_lets_the_next_one_look(
         first.stop(Stop.CANCEL)
         until(waiting(jobs, 1))
     for thread in threads:
-        thread.join(60)
+        thread.join(150)
     assert waiting(jobs, 0)()
 
 
@@ -220,7 +220,7 @@ def test_who_waits_for_something_else_is_passed(jobs: LimitedJobs) -> None:
         until(waiting(jobs, 1))
         together(lambda: held(jobs.ctx().limit("host:b", "resolver", max=1, **FOR_EVER)))
         assert stuck.is_alive()
-    stuck.join(60)
+    stuck.join(150)
     assert jobs.taken() == []
 
 
@@ -238,7 +238,7 @@ def test_only_who_is_first_asks(jobs: LimitedJobs) -> None:
         until(lambda: jobs.asked >= asked + 3)
         assert askers == {threads[0].ident}
     for thread in threads:
-        thread.join(60)
+        thread.join(150)
 
 
 def test_all_keys_or_none(jobs: LimitedJobs) -> None:
@@ -248,7 +248,7 @@ def test_all_keys_or_none(jobs: LimitedJobs) -> None:
         asked = jobs.asked
         until(lambda: jobs.asked >= asked + 3)
         assert jobs.taken() == [("host:b", 1)]
-    thread.join(60)
+    thread.join(150)
     assert jobs.taken() == []
 
 
@@ -386,7 +386,7 @@ def test_a_stop_ends_the_wait(jobs: LimitedJobs, is_async: bool) -> None:
         asked = jobs.asked
         until(lambda: jobs.asked >= asked + 3)
         ctx.stop(Stop.CANCEL)
-        thread.join(60)
+        thread.join(150)
         assert waiting(jobs, 0)()
         assert ctx.waits.limits == 1
         assert ctx.waits.limit_s > 0
@@ -399,7 +399,7 @@ def test_a_task_that_is_cancelled_while_its_slots_are_taken_holds_none(jobs: Lim
 
     def hold_up() -> None:
         asking.set()
-        go_on.wait(60)
+        go_on.wait(150)
 
     async def cancelled() -> None:
         async def enter() -> None:

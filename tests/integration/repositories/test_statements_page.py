@@ -132,5 +132,5 @@ def test_the_plans_on_the_page_are_those_of_a_server(qwf_dsn: str, qwf_new_datab
         if (version := connection.info.server_version // 10_000) != VERSION:
             pytest.skip(f"the page has the plans of PostgreSQL {VERSION}, and this is {version}")
     command = [sys.executable, str(DOCS), "--check", "--plans", qwf_new_database(template=True)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")

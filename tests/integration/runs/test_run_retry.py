@@ -213,7 +213,7 @@ def test_two_at_once_retry_it_once(stage: Stage, qwf_dsn: str) -> None:
         until(lambda: pid in blocked(qwf_dsn, first.info.backend_pid), "the wait for the run")
         first.commit()
         with pytest.raises(RunRefused, match="is running"):
-            waiting.result(60)
+            waiting.result(150)
     assert stage.go_on() == {"cut": 1, "tidy": 1}
 
 

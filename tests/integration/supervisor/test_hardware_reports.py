@@ -110,7 +110,7 @@ def test_a_reading_is_stored_with_what_the_containers_leave(clean) -> None:
         "ours": {"containers": 2, "cpu_percent": 30.0, "memory_mb": 200},
         "rest": {"cpu_percent": 10.0, "memory_mb": 400},
     }
-    (note,) = clean.notifies(timeout=30, stop_after=1)
+    (note,) = clean.notifies(timeout=150, stop_after=1)
     head = {"host": "h1", "at": 7.0, "every_s": 5.0, "part": 1, "parts": 1}
     assert json.loads(note.payload) == head | stored.reading
 
@@ -172,7 +172,7 @@ def test_a_real_supervisor_tells_of_its_machine(clean, qwf_dsn, tmp_path: Path) 
         ear.execute("LISTEN hw_metrics")
         env = {"PATH": tools.path, "QWF_HW_SAMPLE_S": "0.2"}
         with over_stand_ins(qwf_dsn, "fetch --hold", env=env) as supervisor:
-            (note,) = ear.notifies(timeout=60, stop_after=1)
+            (note,) = ear.notifies(timeout=150, stop_after=1)
             told = json.loads(note.payload)
             assert (told["host"], [one["uuid"] for one in told["devices"]]) == (
                 HOST,

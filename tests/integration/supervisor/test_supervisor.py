@@ -140,7 +140,7 @@ def test_a_supervisor_that_is_killed_leaves_no_orphan(qwf_dsn, connection):
 def test_a_stopped_worker_is_bounced(qwf_dsn, connection, jobs):
     """SIGSTOP freezes its heartbeat; it is killed, and its job runs elsewhere."""
     (job,) = jobs.enqueue()
-    with over_stand_ins(qwf_dsn, "fetch --hold", env={"QWF_STALE_HEARTBEAT_S": "3"}) as supervisor:
+    with over_stand_ins(qwf_dsn, "fetch --hold", env={"QWF_STALE_HEARTBEAT_S": "6"}) as supervisor:
         supervisor.until(HOLDS)
         pid = int(supervisor.until(READY)[2])
         os.kill(pid, signal.SIGSTOP)

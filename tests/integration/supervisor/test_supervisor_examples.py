@@ -69,7 +69,7 @@ def test_systemd_has_no_complaint(tmp_path: Path):
         [analyze, "verify", "--recursive-errors=no", tmp_path / UNIT.name],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
     )
     assert [line for line in ran.stderr.splitlines() if UNIT.name in line] == []
 

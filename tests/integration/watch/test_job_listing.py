@@ -170,7 +170,7 @@ def meanwhile(
                 [second.info.backend_pid],
             ).fetchone():
                 assert waiting.is_alive()
-        waiting.join(60)
+        waiting.join(150)
     return sum(outcome, Counter())
 
 

@@ -231,7 +231,7 @@ def test_with_a_real_worker(qwf_dsn: str) -> None:
             other.start()
         assert wait_for(job, 60, db_url=qwf_dsn)["reason"] == "hello"
         for other in others:
-            other.join(60)
+            other.join(150)
         assert [result["reason"] for result in results] == ["hello"] * 3
         failing = IngestJobRepository(connection).enqueue("fails", queue="fetch", max_attempts=1)
         with pytest.raises(JobFailed, match="ValueError: no use: None"):

@@ -104,7 +104,7 @@ def test_it_fires(qwf_dsn: str, conn: psycopg.Connection, tmp_path: Any, name: s
         if place == "supervised" and guard.ends_with is not None:
             process.until(f"ended with {guard.ends_with} ")
         elif guard.ends_with is not None:
-            assert process.wait(60) == guard.ends_with
+            assert process.wait(150) == guard.ends_with
             return
         following = jobs.enqueue("note", queue="fetch", priority=9).id
         WorkerControlRepository(conn).clear("*", "fetch", actor="test")

@@ -31,7 +31,7 @@ def test_all_threads_share_one_connection_that_is_opened_for_the_first(qwf_dsn):
     together = threading.Barrier(4)
 
     def ask() -> int:
-        together.wait(60)
+        together.wait(150)
         return aside.ask(job, lambda connection: connection.execute(SELF).fetchone()[0])
 
     assert opened == []
@@ -89,6 +89,6 @@ def test_who_asks_again_and_again_stands_behind_who_waits(qwf_dsn):
     other = threading.Thread(target=lambda: aside.ask(job, lambda _: asked.append("other")))
     aside.ask(job, first)
     aside.ask(job, lambda _: asked.append("second"))
-    other.join(60)
+    other.join(150)
     assert asked == ["first", "other", "second"]
     aside.close()

@@ -79,7 +79,7 @@ def test_threads_on_one_connection_get_their_own_answers(qwf_dsn: str) -> None:
         seen: dict[int, str] = {}
 
         def produce(name: str) -> None:
-            together.wait(60)
+            together.wait(150)
             for _ in range(25):
                 seen[enqueue_ingest_job(name, queue="fetch", conn=connection).id] = name
 
@@ -87,7 +87,7 @@ def test_threads_on_one_connection_get_their_own_answers(qwf_dsn: str) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(150)
         assert len(seen) == 100
         rows = connection.execute("SELECT id, task_name FROM ingest_jobs WHERE task_name LIKE 'thread-%'")
         assert dict(rows) == seen

@@ -43,7 +43,7 @@ def test_it_works_until_the_queue_is_empty(qwf_dsn, jobs):
     """--drain: every claimable job ends, by priority and age, and the worker ends with 0 and no heartbeat."""
     ids = [enqueue(jobs, "note", priority=priority) for priority in (5, 9, 5)]
     with running_worker(qwf_dsn, "--drain", *SOLO) as worker:
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
     done = [jobs.fetch(job_id) for job_id in ids]
     assert [job.status for job in done] == ["completed"] * 3
     assert sorted(range(3), key=lambda at: done[at].started_at) == [1, 0, 2]
@@ -58,6 +58,7 @@ def test_an_idle_worker_is_woken_and_said_to_be_idle(qwf_dsn, conn, jobs):
         until(
             lambda: conn.execute(
                 "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND classid = 7714"
+                " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
             ).fetchone()
         )
         job = enqueue(jobs, "note")
@@ -71,7 +72,7 @@ def test_once_and_max_jobs(qwf_dsn, jobs):
         enqueue(jobs, "note")
     for option, left in ((("--once",), 3), (("--max-jobs", "2"), 1)):
         with running_worker(qwf_dsn, *option) as worker:
-            assert worker.wait(60) == 0
+            assert worker.wait(150) == 0
         waiting = jobs.list(status="queued")
         assert [job.claimed_by for job in waiting] == [None] * left
 
@@ -91,7 +92,7 @@ def test_the_wall_clock_ends_the_process_with_75(qwf_dsn, jobs):
     """A job beyond its budget is counted as a failure and its worker ends, though the job hears nothing."""
     job = enqueue(jobs, "deaf", timeout_s=0.5)
     with running_worker(qwf_dsn) as worker:
-        assert worker.wait(60) == 75
+        assert worker.wait(150) == 75
     row = jobs.fetch(job)
     assert (row.status, row.failures, row.errors[-1]["kind"]) == ("scheduled", 1, "wall_clock")
 
@@ -102,7 +103,7 @@ def test_silence_after_a_beat_ends_the_process_with_76(qwf_dsn, jobs):
     quiet = enqueue(jobs, "wait", {"s": 0})
     job = enqueue(jobs, "silent", stall_timeout_s=0.5)
     with running_worker(qwf_dsn) as worker:
-        assert worker.wait(60) == 76
+        assert worker.wait(150) == 76
     assert jobs.fetch(quiet).status == "completed"
     row = jobs.fetch(job)
     assert (row.status, row.failures, row.errors[-1]["kind"]) == ("scheduled", 1, "stall")
@@ -118,7 +119,7 @@ def test_a_stop_lets_the_job_finish(qwf_dsn, conn, jobs, tmp_path):
         worker.terminate()
         until(a_worker_is(conn, "stopping"))
         (tmp_path / "go").touch()
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
     assert jobs.fetch(job).status == "completed"
     assert (jobs.fetch(other).status, jobs.fetch(other).attempt) == ("queued", 0)
 
@@ -132,7 +133,7 @@ def test_beyond_the_grace_the_job_is_given_back_uncounted(qwf_dsn, jobs, tmp_pat
     with running_worker(qwf_dsn, "--grace", "0.3") as worker:
         until(has_begun)
         worker.send_signal(number)
-        assert worker.wait(60) == status
+        assert worker.wait(150) == status
     row = jobs.fetch(job)
     assert (row.status, row.failures, row.crash_count, row.suspect) == ("queued", 0, 0, False)
     assert (row.position, row.errors, row.claimed_by) == (place, [], None)
@@ -146,7 +147,7 @@ def test_a_second_signal_does_not_wait(qwf_dsn, conn, jobs, tmp_path):
         worker.terminate()
         until(a_worker_is(conn, "stopping"))
         worker.terminate()
-        assert worker.wait(60) == 143
+        assert worker.wait(150) == 143
     assert jobs.fetch(job).status == "queued"
 
 
@@ -158,7 +159,7 @@ def test_three_deploys_in_a_row_use_up_nothing(qwf_dsn, jobs, tmp_path):
         with running_worker(qwf_dsn, "--grace", "0") as worker:
             until(lambda attempt=attempt: has_begun(attempt))
             worker.terminate()
-            assert worker.wait(60) == 143
+            assert worker.wait(150) == 143
     row = jobs.fetch(job)
     assert (row.status, row.attempt, row.failures, row.crash_count) == ("queued", 3, 0, 0)
 
@@ -184,7 +185,7 @@ def test_exit_when_off_ends_with_77(qwf_dsn, conn):
     """For a service manager that should see it."""
     with running_worker(qwf_dsn, "--exit-when-off") as worker:
         WorkerControlRepository(conn).set("here", "fetch", "off", actor="test")
-        assert worker.wait(60) == 77
+        assert worker.wait(150) == 77
 
 
 @pytest.mark.slow
@@ -233,9 +234,9 @@ def test_a_cancelled_job_that_hears_nothing_is_ended(qwf_dsn, jobs):
 def test_what_a_job_started_ends_with_it(qwf_dsn, jobs, tmp_path):
     """A watchdog's end takes the job's own processes along."""
     pid_file = tmp_path / "pid"
-    job = enqueue(jobs, "parent", {"pid_file": str(pid_file)}, stall_timeout_s=0.5)
+    job = enqueue(jobs, "parent", {"pid_file": str(pid_file)}, stall_timeout_s=5)
     with running_worker(qwf_dsn) as worker:
-        assert worker.wait(60) == 76
+        assert worker.wait(150) == 76
         until(lambda: gone(int(pid_file.read_text())))
     assert jobs.fetch(job).failures == 1
 
@@ -298,7 +299,7 @@ def test_as_pid_1_the_guards_hold_too(qwf_dsn, jobs):
     job = enqueue(jobs, "hog", {"s": 60})
     with running_worker(qwf_dsn, prefix=UNSHARE, **SHORT_LEASE) as worker:
         until(is_in(jobs, job, "running"))
-        assert worker.wait(60) == 128 + signal.SIGKILL
+        assert worker.wait(150) == 128 + signal.SIGKILL
 
 
 @pytest.mark.slow
@@ -309,14 +310,14 @@ def test_as_pid_1_a_stop_is_graceful(qwf_dsn, conn, jobs):
         until(lambda: HeartbeatRepository(conn).list())
         (launcher,) = psutil.Process(outer.pid).children()
         launcher.terminate()
-        assert outer.wait(60) == 0
+        assert outer.wait(150) == 0
 
 
 def test_an_unknown_task_waits_for_a_worker_that_knows_it(qwf_dsn, jobs):
     """It is put aside with the reason, costs nothing of its budget, and who knows it fetches it at once."""
     job, behind = enqueue(jobs, "note"), enqueue(jobs, "note")
     with running_worker(qwf_dsn, "--drain", QWF_APP="support.processes.programs") as worker:
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
     row = jobs.fetch(job)
     assert (row.status, row.hold_reason, row.hold_key, row.failures) == (
         "scheduled",
@@ -332,7 +333,7 @@ def test_unknown_tasks_are_put_aside_together(qwf_dsn, jobs):
     """A worker of one job claims one of them to find out; the others wait without an attempt."""
     ids = [enqueue(jobs, "note") for _ in range(20)]
     with running_worker(qwf_dsn, "--drain", *SOLO, QWF_APP="support.processes.programs") as worker:
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
     rows = [jobs.fetch(job_id) for job_id in ids]
     assert {(row.status, row.hold_reason, row.hold_key) for row in rows} == {
         ("scheduled", "unknown_task", "note")
@@ -349,13 +350,13 @@ def test_an_unknown_module_waits_for_a_worker_that_knows_it(qwf_dsn):
         with running_worker(
             qwf_dsn, "--queue", "cpu", "--drain", QWF_APP="support.processes.programs"
         ) as worker:
-            assert worker.wait(60) == 0
+            assert worker.wait(150) == 0
         held = ("scheduled", "unknown_module", 1)
         assert nodes.seen(job, "status", "hold_reason", "attempt") == held
         assert nodes.seen(other, "status", "hold_reason", "attempt") == held
         nodes.connection.execute("UPDATE workflow_node_jobs SET run_at = run_at + interval '1 day'")
         with running_worker(qwf_dsn, "--queue", "cpu", "--drain") as worker:
-            assert worker.wait(60) == 0
+            assert worker.wait(150) == 0
         assert nodes.seen(job, "status", "attempt") == ("completed", 2)
         assert nodes.seen(other, "status", "hold_reason", "attempt") == held
 
@@ -364,7 +365,7 @@ def test_why_a_job_asked_for_another_time_is_kept(qwf_dsn, jobs):
     """What a task says with RetryAfter is in the job's history, and counts nothing."""
     job = enqueue(jobs, "later", reason="429 of the host")
     with running_worker(qwf_dsn, "--drain") as worker:
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
     row = jobs.fetch(job)
     assert (row.status, row.failures) == ("scheduled", 0)
     assert (row.errors[-1]["kind"], row.errors[-1]["message"]) == ("retry_after", "429 of the host")
@@ -391,5 +392,5 @@ def test_a_lost_connection_in_mid_job_costs_nothing(qwf_dsn, conn, jobs, tmp_pat
 def test_an_unmigrated_database_is_refused_with_79(qwf_new_database):
     """A worker waits for its schema and then says what is missing, in one line."""
     with running_worker(qwf_new_database(template=False), "--schema-wait", "1", QWF_APP="") as worker:
-        assert worker.wait(60) == 79
+        assert worker.wait(150) == 79
         assert worker.stderr.read().count("\n") == 1

@@ -41,7 +41,7 @@ def address(worker: subprocess.Popen[str]) -> str:
 
 def get(url: str) -> tuple[int, dict[str, Any]]:
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with urllib.request.urlopen(url, timeout=150) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as refused:
         return refused.code, json.load(refused)
@@ -77,7 +77,7 @@ def test_a_worker_is_ready_while_it_can_claim(qwf_dsn, control, tmp_path: Path):
         control.clear("*", "fetch", actor="ann")
         until(lambda: get(f"{url}/ready")[0] == 200)
         worker.terminate()
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
     assert list(tmp_path.iterdir()) == []
 
 
@@ -113,10 +113,10 @@ def test_a_port_that_is_taken_is_refused(qwf_dsn, tmp_path: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         with running_worker(qwf_dsn, "--health", port) as worker:
-            assert worker.wait(60) == 78
+            assert worker.wait(150) == 78
             assert f"127.0.0.1:{port}" in worker.stderr.read()
     with running_worker(qwf_dsn, "--health-file", str(tmp_path / "no" / "file")) as worker:
-        assert worker.wait(60) == 78
+        assert worker.wait(150) == 78
 
 
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf", "-1", "1e9", "soon", ""])
@@ -197,5 +197,5 @@ def test_who_drains_does_not_wait_for_a_server(capsys):
     for option in ("--drain", "--once"):
         dsn = f"postgresql://x@127.0.0.1:{port}/x"
         with running_worker(dsn, option, "--schema-wait", "3600", QWF_APP="") as worker:
-            assert worker.wait(60) == 69
+            assert worker.wait(150) == 69
             assert "nothing listens there" in worker.stderr.read()

@@ -18,7 +18,7 @@ def test_a_worker_that_is_through_ends(qwf_dsn, jobs, task):
     """With the status that it has anyway, though a thread of its job's never ends."""
     job = jobs.enqueue(task, queue="fetch").id
     with running_worker(qwf_dsn, "--once", "--concurrency", "1") as worker:
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
         assert "left behind" in worker.stderr.read()
     assert jobs.fetch(job).status == "completed"
 
@@ -30,4 +30,4 @@ def test_a_worker_that_is_told_to_stop_ends(qwf_dsn, jobs, task):
     with running_worker(qwf_dsn) as worker:
         until(lambda: jobs.fetch(job).status == "completed")
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0

@@ -23,7 +23,7 @@ def test_after_so_many_jobs_nothing_of_them_is_left(qwf_dsn, jobs):
     """Two jobs a process; the worker's name, its pid and the count of --max-jobs go on."""
     ids = [jobs.enqueue("keep", queue="fetch").id for _ in range(6)]
     with running_worker(qwf_dsn, "--recycle-jobs", "2", "--max-jobs", "5") as worker:
-        assert worker.wait(120) == 0
+        assert worker.wait(150) == 0
     assert kept(jobs, *ids[:5]) == [1, 2, 1, 2, 1]
     rows = [jobs.fetch(job) for job in ids]
     assert {row.result["pid"] for row in rows[:5]} == {worker.pid}
@@ -54,7 +54,7 @@ def test_a_job_that_holds_signals_back_holds_none_back_from_what_follows(qwf_dsn
         until(lambda: all(jobs.fetch(job).status == "completed" for job in ids))
         worker.send_signal(signal.SIGTERM)
         # It may be just about to hear.
-        assert worker.wait(60) in (0, 143, -signal.SIGTERM)
+        assert worker.wait(150) in (0, 143, -signal.SIGTERM)
 
 
 @pytest.mark.parametrize(("number", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
@@ -64,7 +64,7 @@ def test_a_stop_while_it_starts_afresh_is_a_stop(qwf_dsn, jobs, tmp_path: Path, 
     path = os.pathsep.join((str(STOP_AT_START), str(TESTS)))
     settings = {"PYTHONPATH": path, "STOPPED_AT_START": str(tmp_path / "pid"), "STOPPED_BY": number}
     with running_worker(qwf_dsn, "--recycle-jobs", "1", **settings) as worker:
-        assert worker.wait(60) == status
+        assert worker.wait(150) == status
         assert worker.stderr is not None
         said = worker.stderr.read()
     assert jobs.fetch(job).status == "completed"
@@ -77,7 +77,7 @@ def test_a_bound_below_what_it_starts_with_leaves_time_for_a_job(qwf_dsn, jobs):
     ids = [jobs.enqueue("keep", queue="fetch").id for _ in range(2)]
     with running_worker(qwf_dsn, "--recycle-mb", "1", "--max-jobs", "2", "--concurrency", "1") as worker:
         until(lambda: all(jobs.fetch(job).status == "completed" for job in ids))
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
     assert kept(jobs, *ids) == [1, 1]
 
 
@@ -92,7 +92,7 @@ def test_it_does_not_ask_for_the_schema_again(qwf_dsn, conn, jobs):
             ids = [jobs.enqueue("keep", queue="fetch").id for _ in range(2)]
             until(lambda: all(jobs.fetch(job).status == "completed" for job in ids))
             with running_worker(qwf_dsn) as another:
-                assert another.wait(60) == 79
+                assert another.wait(150) == 79
         finally:
             conn.execute("UPDATE queue_schema_version SET version_num = %s", [version])
         assert worker.poll() is None
@@ -107,7 +107,7 @@ def test_a_stop_that_meets_a_fresh_start_is_not_lost(qwf_dsn, jobs):
             job = jobs.enqueue("keep", queue="fetch").id
             until(lambda job=job: jobs.fetch(job).status == "completed")
             worker.terminate()
-            assert worker.wait(60) in (0, 143, -signal.SIGTERM)
+            assert worker.wait(150) in (0, 143, -signal.SIGTERM)
 
 
 @pytest.mark.slow
@@ -115,7 +115,7 @@ def test_what_a_job_starts_is_not_taken_for_its_worker(qwf_dsn, jobs):
     """A worker that a job starts would else claim, and clean up, under the name of the one around it."""
     ids = [jobs.enqueue("keep", queue="fetch").id for _ in range(2)]
     with running_worker(qwf_dsn, "--recycle-jobs", "1", "--drain", _QWF_INCARNATION="abc123") as worker:
-        assert worker.wait(120) == 0
+        assert worker.wait(150) == 0
     assert [jobs.fetch(job).result["told"] for job in ids] == [[], []]
     assert {jobs.fetch(job).claimed_by for job in ids} == {"here:fetch:abc123"}
 

@@ -37,7 +37,7 @@ def test_last_words_longer_than_a_payload_are_stored(
     with running_worker(qwf_dsn, *options, QWF_PAYLOAD_MAX_BYTES="1024") as worker:
         until(lambda: jobs.fetch(talk).status == "completed")
         if drain:
-            assert worker.wait(60) == 0
+            assert worker.wait(150) == 0
     row = jobs.fetch(talk)
     assert (row.crash_count, row.progress["message"]) == (0, "x" * 3000)
 
@@ -59,7 +59,7 @@ def test_an_end_that_is_refused_ends_no_worker(
     refused = jobs.enqueue("note", reason=code, queue="fetch", priority=9).id
     other = jobs.enqueue("wait", queue="fetch", args={"s": 0}).id
     with running_worker(qwf_dsn, "--drain") as worker:
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
     row = jobs.fetch(refused)
     assert (row.status, row.failures) == becomes
     assert (row.crash_count, row.attempt) == (0, 1)
@@ -76,14 +76,14 @@ def test_a_run_that_cannot_be_read_ends_no_worker(qwf_dsn: str, conn: psycopg.Co
         conn.execute("ALTER TABLE workflow_runs RENAME COLUMN parcel_id TO parcel_id_away")
         try:
             with running_worker(qwf_dsn, "--queue", "cpu", "--drain", **wrapped) as worker:
-                assert worker.wait(60) == 0
+                assert worker.wait(150) == 0
         finally:
             conn.execute("ALTER TABLE workflow_runs RENAME COLUMN parcel_id_away TO parcel_id")
         assert nodes.seen(refused, "status", "failures", "crash_count", "attempt") == ("scheduled", 0, 0, 1)
         assert "parcel_id" in nodes.seen(refused, "errors")[0][-1]["message"]
         (shown,) = nodes.enqueue(node_module="echo")
         with running_worker(qwf_dsn, "--queue", "cpu", "--drain", **wrapped) as worker:
-            assert worker.wait(60) == 0
+            assert worker.wait(150) == 0
         assert nodes.seen(shown, "status", "result") == ("completed", {"n": 0, "workflow": "film"})
 
 
@@ -91,7 +91,10 @@ def test_a_listener_that_is_refused_costs_no_job(
     qwf_dsn: str, conn: psycopg.Connection, jobs: IngestJobRepository
 ) -> None:
     """A worker that cannot take its advertisement back keeps the job that it has just claimed."""
-    advertised = "SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 7714"
+    advertised = (
+        "SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid = 7714"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
     with running_worker(qwf_dsn, "--max-jobs", "2") as worker:
         until(lambda: conn.execute(advertised).fetchone() is not None)
         conn.execute("ALTER FUNCTION qwf_wake_class() RENAME TO qwf_wake_class_away")
@@ -100,7 +103,7 @@ def test_a_listener_that_is_refused_costs_no_job(
             with conn.transaction():
                 conn.execute("SET LOCAL session_replication_role = replica")
                 both = [jobs.enqueue("note", queue="fetch").id for _ in range(2)]
-            assert worker.wait(60) == 0
+            assert worker.wait(150) == 0
         finally:
             conn.execute("ALTER FUNCTION qwf_wake_class_away() RENAME TO qwf_wake_class")
     assert [(jobs.fetch(job).status, jobs.fetch(job).attempt) for job in both] == [("completed", 1)] * 2

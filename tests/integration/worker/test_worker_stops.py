@@ -50,7 +50,7 @@ def test_a_closed_terminal_stops_gracefully(qwf_dsn, conn, jobs, tmp_path: Path)
     with running_worker(qwf_dsn, "--grace", "0") as worker:
         until(begun.exists)
         worker.send_signal(signal.SIGHUP)
-        assert worker.wait(60) == 143
+        assert worker.wait(150) == 143
     row = jobs.fetch(job)
     assert (row.status, row.crash_count, row.failures) == ("queued", 0, 0)
 
@@ -156,7 +156,7 @@ def test_an_idle_worker_without_a_database_stops(away):
         while "the worker has no database" not in said:
             said = worker.stderr.readline()
         worker.terminate()
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
 
 
 @pytest.mark.slow
@@ -171,7 +171,7 @@ def test_a_paused_worker_stops_though_its_database_answers_nothing(away):
         seen = "SELECT last_seen < clock_timestamp() - interval '6 s' FROM worker_heartbeats"
         until(lambda: around.execute(seen).fetchone() == (True,))
         worker.terminate()
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
 
 
 @pytest.mark.slow

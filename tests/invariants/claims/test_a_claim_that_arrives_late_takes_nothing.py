@@ -63,5 +63,5 @@ def bury(dsn: str, worker_id: str) -> None:
     )
     database_thread.start()
     database_thread.bury(DeadWorker(worker_id, time.monotonic(), 30.0, crashed=True))
-    database_thread.close(within_s=60)
+    database_thread.close(within_s=150)
     assert not database_thread.is_alive()

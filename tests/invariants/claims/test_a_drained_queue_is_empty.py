@@ -74,7 +74,7 @@ def test_what_a_dead_worker_left_is_drained_as_well(floor: Floor, concurrency: s
     assert floor.repository.claim("fetch", worker_id="gone", lease_s=300, limit=1)
     floor.jobs.lapse(job)
     with floor.worker("--drain", "--concurrency", concurrency) as worker:
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
     assert floor.jobs.seen(job, "status", "attempt") == ("completed", 2)
 
 

@@ -56,4 +56,4 @@ def test_a_worker_that_knows_a_task_has_its_jobs_in_spite_of_one_that_does_not(
         with running_worker(qwf_dsn, "--concurrency", knower):
             until(lambda: number(qwf_dsn, LEFT) < 300)
             enqueue(jobs, 600)
-            until(lambda: number(qwf_dsn, LEFT) == 0, within_s=60)
+            until(lambda: number(qwf_dsn, LEFT) == 0, within_s=150)

@@ -101,7 +101,7 @@ def test_it_waits_for_the_reclaim_and_loses(qwf_dsn: str, jobs: Jobs, write: Wri
         )
         sweeper.connection.commit()
         with pytest.raises(LeaseLost):
-            late.result(30)
+            late.result(150)
     assert jobs.seen(job.id, "status", "attempt", "result", "progress") == ("queued", 1, None, None)
     assert jobs.events(job.id) == []
 

@@ -212,7 +212,7 @@ def test_a_worker_that_lets_go_begins_nothing_again(floor: Floor) -> None:
     with floor.worker(QWF_GRACE_S="0.1") as worker:
         floor.until_begun(stopped, 1)
         worker.terminate()
-        worker.wait(60)
+        worker.wait(150)
     with floor.worker() as worker:
         off = enqueue(floor, gated=True)
         floor.until_begun(off, 1)
@@ -257,7 +257,7 @@ def test_what_the_task_says_holds_for_jobs_of_producers_that_do_not_know_it(floo
             if each == job:
                 floor.until_begun(job, 1)
                 victim.kill()
-            victim.wait(60)
+            victim.wait(150)
         lapse_all(floor)
         floor.repository.reclaim(max_crashes=3, lease_s=300)
     check_end(floor, job, "failed")

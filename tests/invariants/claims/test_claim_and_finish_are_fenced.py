@@ -216,5 +216,5 @@ def test_end_that_waits_for_the_reclaim_sees_it(qwf_dsn: str, pair: Pair) -> Non
         until(lambda: one.info.backend_pid in blocked(qwf_dsn, two.info.backend_pid), "the wait for the row")
         two.commit()
         with pytest.raises(LeaseLost):
-            late.result(30)
+            late.result(150)
     assert row(two, job_id)["status"] == "queued"

@@ -96,7 +96,7 @@ def test_open_key_is_waited_for_and_found_after_commit(qwf_dsn, pair, pool, enqu
     waits_for(qwf_dsn, holder, waiter)
     assert not second.done()
     holder.commit()
-    assert second.result(30) == (first.id, False)
+    assert second.result(150) == (first.id, False)
 
 
 @either_verb
@@ -107,7 +107,7 @@ def test_open_key_is_waited_for_and_taken_after_rollback(qwf_dsn, pair, pool, en
     second: Future[Enqueued] = pool.submit(enqueue, waiter)
     waits_for(qwf_dsn, holder, waiter)
     holder.rollback()
-    assert second.result(30).created
+    assert second.result(150).created
     assert second.result().id != first.id
     waiter.commit()
     assert IngestJobRepository(holder).fetch(second.result().id) is not None
@@ -124,7 +124,7 @@ def test_serializable_caller_learns_of_a_key_it_cannot_see(qwf_dsn, pair, pool, 
     waits_for(qwf_dsn, holder, waiter)
     holder.commit()
     with pytest.raises(psycopg.errors.SerializationFailure):
-        second.result(30)
+        second.result(150)
     waiter.rollback()
     assert enqueue(waiter) == (first.id, False)
 
@@ -138,7 +138,7 @@ def test_key_of_a_row_that_goes_away_is_taken(qwf_dsn, pair, pool) -> None:
     second: Future[Enqueued] = pool.submit(bulk, waiter, "j", "k")
     waits_for(qwf_dsn, pruner, waiter)
     pruner.commit()
-    assert [each.created for each in second.result(30)] == [True, True]
+    assert [each.created for each in second.result(150)] == [True, True]
     assert gone.id not in [each.id for each in second.result()]
 
 
@@ -199,7 +199,7 @@ def test_two_calls_with_the_same_keys_in_other_orders_do_not_deadlock(qwf_dsn, p
     made = bulk(one, *keys)
     assert [each.created for each in made] == [False] + [True] * (count - 1)
     one.commit()
-    assert [each.id for each in second.result(30)] == [each.id for each in reversed(made)]
+    assert [each.id for each in second.result(150)] == [each.id for each in reversed(made)]
     assert not any(each.created for each in second.result())
 
 
@@ -222,7 +222,7 @@ def test_the_next_statements_are_made_while_the_server_is_at_the_first(
     until(lambda: made == [2, 2, 1], "the last statement")
     assert not later.done()
     holder.commit()
-    answers = later.result(30)
+    answers = later.result(150)
     assert [each.created for each in answers] == [True] * 4 + [False]
     assert answers[4].id == held.id
 

@@ -37,7 +37,7 @@ def test_a_sibling_of_a_job_that_hangs(floor: Floor, proxy: StatementProxy, tmp_
         until(lambda: attempts(ledger))
         given_back.sprung()
         # The answer is held up, and the process does not wait for it.
-        assert worker.wait(60) == 75
+        assert worker.wait(150) == 75
         assert floor.jobs.seen(beside, "status", "failures", "crash_count") == ("queued", 0, 0)
         assert floor.jobs.seen(hangs, "status", "failures", "crash_count") == ("scheduled", 1, 0)
         with running_worker(floor.dsn, "--concurrency", "1", **APP):

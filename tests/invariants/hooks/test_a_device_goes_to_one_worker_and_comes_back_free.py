@@ -198,11 +198,11 @@ def test_two_supervisors_never_have_two_workers_on_one_card(fleet: Fleet) -> Non
 @pytest.mark.slow
 def test_a_tool_that_hangs_leaves_the_card_alone_and_the_supervisor_well(fleet: Fleet) -> None:
     """Nobody knows whether the memory is free, so nothing is started there; other workers are replaced."""
-    with fleet.supervisor("fetch", env={"QWF_HW_TOOL_TIMEOUT_S": "3"}) as supervisor:
+    with fleet.supervisor("fetch", env={"QWF_HW_TOOL_TIMEOUT_S": "8"}) as supervisor:
         fetch = int(supervisor.until(r"fetch/1: started, pid (\d+)")[1])
         first = started(supervisor, 0)
         fleet.tools.hangs("nvidia-smi")
-        supervisor.until("nvidia-smi gave no answer within 3 s")
+        supervisor.until("nvidia-smi gave no answer within 8 s")
         kill(first)
         supervisor.until(f"device {uuid_of(0)} is quarantined: nvidia-smi gave no answer")
         kill(fetch)

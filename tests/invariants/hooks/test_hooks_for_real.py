@@ -151,7 +151,7 @@ def test_a_worker_that_cannot_write_what_hooks_leave_does_not_begin(stage: Stage
     """It would fail one after the other; 78, with what to do."""
     stage.data.touch()
     with stage.worker() as worker:
-        assert worker.wait(120) == 78
+        assert worker.wait(150) == 78
         assert "name another directory with QWF_DATA_DIR" in worker.stderr.read()
 
 
@@ -210,12 +210,12 @@ def test_a_killed_worker_takes_its_hooks_along_and_all_are_tried_again(stage: St
     def all_begun(attempt: int) -> bool:
         return len(pids(attempt)) == len(names) and all(pids(attempt))
 
-    with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=3") as victim:
+    with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=8", QWF_RENEW_S="0.5") as victim:
         stage.until(lambda: all_begun(1))
         victim.kill()
         victim.wait()
         until(lambda: not any(psutil.pid_exists(pid) for pid in pids(1)))
-    with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=3"):
+    with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=8", QWF_RENEW_S="0.5"):
         stage.until(lambda: all_begun(2))
         stage.until_through(stage.file(run_id, "gate.2"), lambda: stage.status(run_id) == "completed")
     # What the killed attempts printed may be kept beside; a run's records are those of the last attempts.
@@ -236,7 +236,7 @@ def test_a_worker_that_is_stopped_gives_its_hooks_back(stage: Stage) -> None:
         stage.until(lambda: all(file.exists() and file.read_text().strip() for file in files))
         pids = [int(file.read_text()) for file in files]
         worker.terminate()
-        worker.wait(60)
+        worker.wait(150)
         until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
     rows = stage.connection.execute("SELECT status, attempt, failures, crash_count FROM workflow_node_jobs")
     assert rows.fetchall() == [("queued", 1, 0, 0)] * 2
@@ -256,7 +256,7 @@ def test_a_worker_that_is_stopped_asks_its_hooks_first(stage: Stage) -> None:
     with stage.worker("--grace", "20") as worker:
         stage.until(lambda: all(stage.file(run_id, f"{plugin}/begun").exists() for plugin in "ab"))
         worker.terminate()
-        assert worker.wait(120) == 0
+        assert worker.wait(150) == 0
     assert stage.file(run_id, "a/told").exists()
     rows = stage.connection.execute("SELECT status, attempt, failures, crash_count FROM workflow_node_jobs")
     assert rows.fetchall() == [("queued", 1, 0, 0)] * 2
@@ -271,7 +271,7 @@ def test_a_drained_worker_waits_for_its_background_hooks(stage: Stage) -> None:
     stage.put("b/on_Page__10_b.bg.sh", UNTIL.format("../a/done"), "sleep 1")
     stage.start()
     with stage.worker("--drain") as worker:
-        assert worker.wait(120) == 0
+        assert worker.wait(150) == 0
     assert stage.jobs() == {"on_Page__10_a.sh": ("completed", 1), "on_Page__10_b.bg.sh": ("completed", 1)}
 
 
@@ -282,7 +282,7 @@ def test_a_worker_does_no_more_than_its_share_in_the_background_either(stage: St
         stage.put(name, result("succeeded"))
     stage.start()
     with stage.worker("--max-jobs", "1", "--concurrency", "2", "--max-background", "2") as worker:
-        assert worker.wait(120) == 0
+        assert worker.wait(150) == 0
     assert sorted(attempt for _, attempt in stage.jobs().values()) == [0, 0, 1]
 
 
@@ -377,7 +377,7 @@ def test_a_daemon_that_only_a_pid_file_names_does_not_outlive_its_worker_for_lon
     with subprocess.Popen(command, env={}) as older:
         run_id = stage.start()
         time.sleep(_OLDER_S)
-        with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=3") as victim:
+        with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=8", QWF_RENEW_S="0.5") as victim:
             stage.until(lambda: stage.file(run_id, "a/up").exists())
             with subprocess.Popen(command, env={}) as served:
                 stage.file(run_id, "a/older.pid").write_text(f"{older.pid}\n")
@@ -388,7 +388,7 @@ def test_a_daemon_that_only_a_pid_file_names_does_not_outlive_its_worker_for_lon
                 victim.kill()
                 victim.wait()
                 assert served.poll() is None
-                with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=3"):
+                with stage.worker(QWF_LEASE_S_BY_QUEUE="hooks=8", QWF_RENEW_S="0.5"):
                     stage.until(lambda: stage.status(run_id) == "completed")
                 ended = served.poll()
                 served.kill()

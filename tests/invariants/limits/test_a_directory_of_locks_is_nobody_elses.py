@@ -175,7 +175,7 @@ def test_the_commands_end_with_78(machine: Machine) -> None:
         ["--db", "postgresql://x@127.0.0.1:1/x", "doctor", "--json"],
     ):
         ended = subprocess.run(
-            [*QWF, *arguments], env=env, cwd="/", capture_output=True, text=True, timeout=100, check=False
+            [*QWF, *arguments], env=env, cwd="/", capture_output=True, text=True, timeout=150, check=False
         )
         if "doctor" in arguments:
             found = {check["name"]: check for check in json.loads(ended.stdout)["checks"]}

@@ -40,7 +40,7 @@ def test_kill_of_the_holder_frees_the_window_at_the_end_of_its_lease(
     """It is renewed beyond its first lease; killed, it is the next one's when the last one is over."""
     jobs, log = IngestJobRepository(conn), tmp_path / "log"
     args = {"keys": ["host:a"], "max": 1, "log": str(log), "s": 3600}
-    settings = {"QWF_APP": "support.tasks.window_tasks", "QWF_LEASE_S": "4"}
+    settings = {"QWF_APP": "support.tasks.window_tasks", "QWF_LEASE_S": "8", "QWF_RENEW_S": "0.5"}
     holder = jobs.enqueue("window", queue="fetch", args=args).id
     with running_worker(qwf_dsn, "--concurrency", "1", **settings) as first:
         patiently(lambda: notes(log) == [["in", "host:a"]])

@@ -38,11 +38,11 @@ def test_in_mid_job_it_is_dead_before_its_successor_begins(floor: Floor, proxy: 
 @pytest.mark.slow
 def test_waiting_for_work_it_does_not_wait_for_ever(floor: Floor, proxy: StatementProxy) -> None:
     """A claim that gets no answer ends the worker too, so that whoever watches it starts another."""
-    with floor.worker(dsn=proxy.dsn, QWF_LEASE_S="2", QWF_POLL_S="0.1") as victim:
+    with floor.worker(dsn=proxy.dsn, QWF_LEASE_S="5", QWF_POLL_S="0.1") as victim:
         until(lambda: HeartbeatRepository(floor.connection).list(state="idle"))
         proxy.swallow()
         job = floor.enqueue()
-        assert victim.wait(60) == -signal.SIGKILL
+        assert victim.wait(150) == -signal.SIGKILL
     with floor.worker():
         floor.until_completed(job)
     assert floor.standing(job) == ("completed", 1, 0, 0)

@@ -13,8 +13,8 @@ from support.stages.floor import Floor
 HELD = 2
 BEAT_S = 5.0
 LEASE_S = 30.0
-# So that workers beat, and leases lapse, within seconds.
-QUICK = {"QWF_LEASE_S": "2", "QWF_STALE_HEARTBEAT_S": "1"}
+# So that workers beat, and leases lapse, within seconds; none does while another worker starts.
+QUICK = {"QWF_LEASE_S": "5", "QWF_RENEW_S": "0.5", "QWF_STALE_HEARTBEAT_S": "1"}
 DOUBTS = ("crash_count", "suspect")
 HEARTBEAT = """
 INSERT INTO worker_heartbeats (worker_id, host_label, queue, pid, state, started_at, last_seen)
@@ -111,7 +111,7 @@ def test_a_worker_that_comes_back_takes_the_blame_away(
             until(lambda: doubts(floor, *jobs) == {(int(held == 1), True)})
             proxy.recover()
             until(lambda: doubts(floor, *jobs) == {(0, False)})
-            worker.wait(60)
+            worker.wait(150)
             for job in jobs:
                 for attempt in range(1, 6):
                     floor.ledger.open_gate(job, attempt)

@@ -22,8 +22,9 @@ from queue_workflows.errors import ExitCode
 from queue_workflows.repositories import LimitRepository
 
 KILLED = -signal.SIGKILL
-LEASE_S = 2.0
-LEASE = {"QWF_LEASE_S": f"{LEASE_S:g}"}
+# No worker is ended by it before the outage, while another one starts.
+LEASE_S = 4.0
+LEASE = {"QWF_LEASE_S": f"{LEASE_S:g}", "QWF_RENEW_S": "0.5"}
 pytestmark = pytest.mark.timed
 
 
@@ -68,7 +69,7 @@ def test_what_another_took_meanwhile_is_not_written(floor: Floor, proxy: Stateme
             floor.ledger.open_gate(job, 2)
             floor.until_completed(job)
             second.terminate()
-            second.wait(60)
+            second.wait(150)
             before = floor.row(job)
             restore(proxy)
             if ends == "before":
@@ -76,7 +77,7 @@ def test_what_another_took_meanwhile_is_not_written(floor: Floor, proxy: Stateme
                 floor.until_completed(following)
                 assert floor.jobs.row(following)["result"]["pid"] == first.pid
             else:
-                assert first.wait(60) == ExitCode.LEASE_LOST
+                assert first.wait(150) == ExitCode.LEASE_LOST
             assert floor.row(job) == before
     assert before["result"] == {"attempt": 2, "pid": second.pid}
     assert floor.ledger.attempts(job) == [1, 2]
@@ -98,7 +99,7 @@ def test_a_node_says_so_in_its_document(floor: Floor, proxy: StatementProxy) -> 
             )
             assert (pid, other_pid) == (lasting.pid, other.pid)
             CUTS["stopped"](proxy)
-            assert other.wait(60) == KILLED
+            assert other.wait(150) == KILLED
             until_over(floor.connection, job, for_s=LEASE_S, table="workflow_node_jobs")
             assert lasting.poll() is None
         restore(proxy)
@@ -122,17 +123,18 @@ def test_what_hangs_holds_a_slot_or_has_company_is_killed(floor: Floor, proxy: S
         slotted = floor.enqueue(task="enduring", gated=True, limit_key="disk")
         holder = worker()
         floor.until_begun(slotted, 1)
-        late = floor.enqueue(task="enduring", gated=True, timeout_s=20)
-        overrun = worker()
-        floor.until_begun(late, 1)
         company = [floor.enqueue(task=task, gated=True) for task in ("enduring", "recorded")]
         together = worker("--concurrency", "2")
         for job in company:
             floor.until_begun(job, 1)
+        # The last of them, so that its time is not up before the others are dead.
+        late = floor.enqueue(task="enduring", gated=True, timeout_s=30)
+        overrun = worker()
+        floor.until_begun(late, 1)
         CUTS["stopped"](proxy)
-        assert [each.wait(60) for each in (holder, together)] == [KILLED, KILLED]
+        assert [each.wait(150) for each in (holder, together)] == [KILLED, KILLED]
         until_over(floor.connection, hog, for_s=LEASE_S)
         assert (hung.poll(), overrun.poll()) == (None, None)
         floor.ledger.open_gate(hog, 1)
-        assert hung.wait(60) == KILLED
-        assert overrun.wait(60) in (ExitCode.WALL_CLOCK, KILLED)
+        assert hung.wait(150) == KILLED
+        assert overrun.wait(150) in (ExitCode.WALL_CLOCK, KILLED)

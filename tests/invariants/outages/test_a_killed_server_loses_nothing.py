@@ -86,7 +86,7 @@ class Producer(threading.Thread):
 
     def stop(self) -> list[int]:
         self.is_over.set()
-        self.join(60)
+        self.join(150)
         return self.promised
 
 
@@ -164,7 +164,7 @@ def test_longer_than_a_lease(cluster: Cluster, tmp_path: Path) -> None:
         floor = floor_of(before, cluster, tmp_path)
         job = floor.enqueue(gated=True)
         floor.ledger.open_gate(job, 2)
-        env = {"QWF_LEASE_S": "2"}
+        env = {"QWF_LEASE_S": "5", "QWF_RENEW_S": "0.5"}
         stack.enter_context(Supervised([*command, "--worker", "fetch"], floor.dsn, env=env))
         holder = psutil.Process(floor.until_begun(job, 1))
         before.execute("CHECKPOINT")  # a claim need not be on disk, and this one shall be

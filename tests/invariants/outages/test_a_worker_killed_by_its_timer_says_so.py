@@ -27,11 +27,13 @@ TOLD = re.compile(
     r" in \d+\.\d s, unless the database answers; (.*)"
 )
 KILLED = -signal.SIGKILL
+# Long enough that no worker is ended by it before the outage, while another one starts.
+LEASE = {"QWF_LEASE_S": "5", "QWF_RENEW_S": "0.5"}
 
 
 def last_line(worker: subprocess.Popen[str]) -> str:
     """What a worker that was killed has said last."""
-    assert worker.wait(60) == KILLED
+    assert worker.wait(150) == KILLED
     assert worker.stderr is not None
     lines = [line for line in worker.stderr.read().splitlines() if "the guardian has no database" not in line]
     assert sum(WORDS in line for line in lines) == 1, lines
@@ -45,10 +47,10 @@ def test_its_last_line_says_what_happens_and_to_which_jobs(
 ) -> None:
     """One worker of one job and one of two, in one outage; both are dead, and each said so once."""
     first = floor.enqueue(gated=True)
-    with floor.worker("--max-jobs", "1", dsn=proxy.dsn, QWF_LEASE_S="2") as single:
+    with floor.worker("--max-jobs", "1", dsn=proxy.dsn, **LEASE) as single:
         floor.until_begun(first, 1)
         jobs = [floor.enqueue(gated=True) for _ in range(2)]
-        with floor.worker("--concurrency", "2", dsn=proxy.dsn, QWF_LEASE_S="2") as several:
+        with floor.worker("--concurrency", "2", dsn=proxy.dsn, **LEASE) as several:
             for job in jobs:
                 floor.until_begun(job, 1)
             CUTS[cut](proxy)
@@ -64,7 +66,7 @@ def test_its_last_line_says_what_happens_and_to_which_jobs(
 @pytest.mark.slow
 def test_a_claim_without_an_answer_is_told_too(floor: Floor, proxy: StatementProxy) -> None:
     """Nobody knows what it has claimed."""
-    with floor.worker(dsn=proxy.dsn, QWF_LEASE_S="2", QWF_POLL_S="0.1") as victim:
+    with floor.worker(dsn=proxy.dsn, QWF_POLL_S="0.1", **LEASE) as victim:
         until(lambda: HeartbeatRepository(floor.connection).list(state="idle"))
         proxy.swallow()
         said = last_line(victim)
@@ -86,7 +88,7 @@ def test_an_outage_that_ends_in_time_is_not_told(floor: Floor, proxy: StatementP
         floor.ledger.open_gate(job, 1)
         floor.until_completed(job)
         worker.terminate()
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
         assert WORDS not in worker.stderr.read()
 
 
@@ -95,7 +97,7 @@ def test_an_outage_that_ends_in_time_is_not_told(floor: Floor, proxy: StatementP
 def test_its_supervisor_names_the_cause(floor: Floor, proxy: StatementProxy) -> None:
     """Rather than a signal that anybody may have sent; another kill is told as ever."""
     job = floor.enqueue(gated=True)
-    with supervisor_of(proxy.dsn, "--worker", "fetch", "--no-spare", env={"QWF_LEASE_S": "2"}) as supervisor:
+    with supervisor_of(proxy.dsn, "--worker", "fetch", "--no-spare", env=LEASE) as supervisor:
         pid = floor.until_begun(job, 1)
         CUTS["stopped"](proxy)
         supervisor.until(f"pid {pid} killed {TIMER_IN_WORDS} after")
@@ -111,9 +113,9 @@ def test_its_supervisor_names_the_cause(floor: Floor, proxy: StatementProxy) -> 
 def test_pid_1_names_the_cause(floor: Floor, proxy: StatementProxy) -> None:
     """The launcher of a container's worker passes the status on, and says what it means."""
     job = floor.enqueue(gated=True)
-    with running_worker(proxy.dsn, "--concurrency", "1", prefix=UNSHARE, QWF_LEASE_S="2") as worker:
+    with running_worker(proxy.dsn, "--concurrency", "1", prefix=UNSHARE, **LEASE) as worker:
         floor.until_begun(job, 1)
         proxy.swallow()
-        assert worker.wait(60) == 128 + signal.SIGKILL
+        assert worker.wait(150) == 128 + signal.SIGKILL
         assert worker.stderr is not None
         assert f"was killed {TIMER_IN_WORDS}" in worker.stderr.read().splitlines()[-1]

@@ -64,6 +64,7 @@ def test_its_processes_are_dead_before_its_row_changes(
 
 def _waiting_at_the_barrier(conn: psycopg.Connection) -> bool:
     waiting = (
-        "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted)"
+        "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))"
     )
     return bool(conn.execute(waiting, [_BARRIER]).fetchone()[0])

@@ -16,8 +16,9 @@ from queue_workflows.repositories import ClaimedJob
 from queue_workflows.repositories.claims.withdraw_doubts import withdraw_doubts
 
 MAX_CRASHES = 3
-# So that leases lapse within seconds. One silence is excused, and two are counted.
-QUICK = {"QWF_LEASE_S": "3", "QWF_MAX_CRASHES": "2"}
+# So that leases lapse within seconds, but not while another worker starts. One silence is excused,
+# and two are counted.
+QUICK = {"QWF_LEASE_S": "6", "QWF_RENEW_S": "0.5", "QWF_MAX_CRASHES": "2"}
 TERMS: dict[str, Any] = {"max_crashes": MAX_CRASHES, "lease_s": 30.0, "beat_s": 5.0}
 HEARTBEAT = """
 INSERT INTO worker_heartbeats (worker_id, host_label, queue, pid, state, started_at, last_seen)
@@ -137,7 +138,7 @@ def take_a_host_down(floor: Floor, job: int, attempt: int, host: str) -> None:
         for process in (first, second):
             os.kill(process.pid, signal.SIGKILL)
         for process in (first, second):
-            process.wait(60)
+            process.wait(150)
         until(lambda: not floor.are_in("running", job))
 
 

@@ -66,7 +66,7 @@ def test_a_worker_writes_that_a_suspect_begins(floor: Floor, proxy: StatementPro
     with floor.worker("--concurrency", concurrency, dsn=proxy.dsn) as worker:
         until(lambda: trap.has_sprung and floor.jobs.seen(job, "status") == ("running",))
         worker.kill()
-        worker.wait(60)
+        worker.wait(150)
         trap.drop()
     floor.connection.execute("UPDATE ingest_jobs SET lease_expires_at = now() - interval '1 s'")
     assert len(floor.repository.reclaim(**TERMS)) == 1
@@ -74,7 +74,7 @@ def test_a_worker_writes_that_a_suspect_begins(floor: Floor, proxy: StatementPro
     with floor.worker("--concurrency", concurrency) as worker:
         floor.until_begun(job, 2)
         worker.kill()
-        worker.wait(60)
+        worker.wait(150)
     floor.connection.execute("UPDATE ingest_jobs SET lease_expires_at = now() - interval '1 s'")
     assert len(floor.repository.reclaim(**TERMS)) == 1
     assert floor.jobs.seen(job, *COUNTS) == ("queued", 1, True)

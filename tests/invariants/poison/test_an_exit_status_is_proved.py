@@ -15,7 +15,7 @@ import pytest
 from support.processes.programs import UNSHARE, pid_namespace
 from support.processes.quick_supervisor import ToldProcesses, real_workers
 from support.processes.supervised import HOST
-from support.processes.workers import SHORT_LEASE, patiently, until, worker_command, worker_environment
+from support.processes.workers import patiently, until, worker_command, worker_environment
 from support.rows.runs import dispatcher, settle, start
 from support.stages.floor import Floor
 
@@ -62,7 +62,7 @@ def test_every_status_and_every_signal() -> None:
             for end in ENDS[batch : batch + _BATCH]
         }
         for end, child in children.items():
-            assert child.wait(60) == end
+            assert child.wait(150) == end
             acted = acted_on(end, chosen=child.chose(end))
             assert crashed(acted), end
             follows = Restarts().after(acted, lived_s=1, deaths=0, last_ends=spec.last_ends, chance=1.0)
@@ -155,7 +155,7 @@ def test_in_a_worker_without_a_supervisor(floor: Floor, prefix: tuple[str, ...],
 
 @contextmanager
 def restarted_by_a_shell(dsn: str, command: Sequence[str]) -> Iterator[None]:
-    env = worker_environment(dsn, {**APP, **SHORT_LEASE, "QWF_MAX_CRASHES": "2"})
+    env = worker_environment(dsn, {**APP, "QWF_LEASE_S": "5", "QWF_MAX_CRASHES": "2"})
     loop = ["sh", "-c", f"while true; do {shlex.join(command)}; done"]
     process = subprocess.Popen(loop, env=env, stderr=subprocess.DEVNULL, start_new_session=True)
     try:

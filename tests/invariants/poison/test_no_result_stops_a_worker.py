@@ -53,7 +53,7 @@ def test_it_fails_its_job_once_and_nobody_else_s(
             patiently(lambda: worker.poll() is not None or eyes.execute(over).fetchone() == (len(ids),))
             assert worker.poll() is None, worker.stderr and worker.stderr.read()[-3500:]
             worker.terminate()
-            assert worker.wait(60) == 0
+            assert worker.wait(150) == 0
             assert worker.stderr is not None
             assert "Traceback" not in worker.stderr.read()
             pid = str(worker.pid)

@@ -393,7 +393,7 @@ def _outlived(
         # A hook is a process of its own.
         assert not pid or admin.execute(done, [list(good)]).fetchall() == [(str(worker.pid),)]
         worker.terminate()
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
         assert worker.stderr is not None
         assert "Traceback" not in worker.stderr.read()
     seen = _seen(admin, table, ids)

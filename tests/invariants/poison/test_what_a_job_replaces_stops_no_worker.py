@@ -32,7 +32,7 @@ def spoilt(floor: Floor, task: str, args: dict[str, Any], *options: str, then: s
         assert pids == {worker.pid}
         # Later than the lease would have lapsed for one that does not renew or beat.
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
         assert worker.stderr is not None
         said = worker.stderr.read()
     assert "Traceback" not in said, said
@@ -55,7 +55,7 @@ def test_a_clock_that_no_line_of_a_log_can_be_written_with(floor: Floor, at_once
     # Without its timer, which would end it later.
     with running_worker(floor.dsn, "--concurrency", at_once, QWF_DEADMAN="off", **APP) as worker:
         floor.repository.enqueue("replaces", queue="fetch", args=args, timeout_s=1.0)
-        assert worker.wait(120) != 0
+        assert worker.wait(150) != 0
 
 
 @pytest.mark.slow
@@ -128,7 +128,7 @@ def test_a_process_that_may_write_no_file(floor: Floor, tmp_path: Path, at_once:
         floor.until_completed(*[floor.repository.enqueue("good", queue="fetch").id for _ in range(2)])
         assert floor.jobs.seen(locked, "status", "hold_reason", "attempt") == ("scheduled", "host_lock", 1)
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
 
 
 @pytest.mark.slow

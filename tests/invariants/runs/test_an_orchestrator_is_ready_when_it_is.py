@@ -32,7 +32,7 @@ def address(orchestrator: subprocess.Popen[str]) -> str:
 
 def asked(url: str) -> int:
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
+        with urllib.request.urlopen(url, timeout=150) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as refused:
         return refused.code

@@ -129,9 +129,9 @@ def test_those_who_read_the_same_insert_it_once(stage: Stage) -> None:
                 Planned(one, [Tick(second, second, "why", {"max_attempts": 3})], second + timedelta(days=1))
                 for one in due.schedules
             ]
-            read.wait(60)
+            read.wait(150)
             inserted = ticks.insert(planned)
-            wrote.wait(60)
+            wrote.wait(150)
             # Whoever comes late, with what it read long ago, finds everything moved.
             return inserted + ticks.insert(planned)
 

@@ -64,7 +64,7 @@ def test_it_waits_for_who_is_about_to_end_the_run(nodes: Jobs, qwf_dsn: str, end
         waiting = operator.info.backend_pid
         until(lambda: waiting in blocked(qwf_dsn, orchestrator.info.backend_pid), "the wait for the run")
         orchestrator.commit()
-        assert retrying.result(60) == ({} if ends else {job_id: 2})
+        assert retrying.result(150) == ({} if ends else {job_id: 2})
 
 
 def test_who_ends_the_run_waits_for_a_retry(nodes: Jobs, qwf_dsn: str) -> None:
@@ -80,7 +80,7 @@ def test_who_ends_the_run_waits_for_a_retry(nodes: Jobs, qwf_dsn: str) -> None:
         waiting = orchestrator.info.backend_pid
         until(lambda: waiting in blocked(qwf_dsn, operator.info.backend_pid), "the wait for the run")
         operator.commit()
-        locking.result(60)
+        locking.result(150)
         assert orchestrator.execute("SELECT status FROM workflow_node_jobs").fetchall() == [("queued",)]
 
 
@@ -132,7 +132,7 @@ def test_who_is_first_has_the_end(nodes: Jobs, qwf_dsn: str, first: str) -> None
             second = pool.submit(waiter.execute, TAKE, [job_id])
         until(lambda: waiter.info.backend_pid in blocked(qwf_dsn, holder.info.backend_pid), "the wait")
         holder.commit()
-        done = second.result(60)
+        done = second.result(150)
     if first == "orchestrator":
         assert done == {}
         assert nodes.seen(job_id, "status", "generation") == ("failed", 1)

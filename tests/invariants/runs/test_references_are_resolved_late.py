@@ -37,7 +37,7 @@ def test_a_claimed_job_still_sees_what_comes(
         assert nodes.seen(job, "status", "attempt") == ("running", 1)
         run.now_has("plan", {"title": "new"})
         trap.deliver()
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
     assert nodes.seen(job, "status", "result") == ("completed", {"title": "new", "brief": ["a film"]})
     assert proxy.passed(READ) == 1
 
@@ -64,7 +64,7 @@ def test_an_element_of_a_list_has_its_own(floor: Floor, run: RunRows, nodes: Job
         for at, item in enumerate([{"n": 1}, None, {"$from": "plan"}])
     ]
     with floor.worker("--queue", "cpu", "--drain") as worker:
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
     assert [nodes.row(job)["result"] for job in jobs] == [
         {"it": {"n": 1}, "at": 0, "of": "T"},
         {"it": None, "at": 1, "of": "T"},
@@ -88,7 +88,7 @@ def test_a_reference_that_leads_nowhere_fails_for_good(
     """Another try would find the same: the job fails at once, saying where, what, and what is there."""
     job = run.job("cut", "echo", inputs, max_attempts=3)
     with floor.worker("--queue", "cpu", "--drain") as worker:
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
     row = nodes.row(job)
     assert (row["status"], row["attempt"], row["failures"], len(row["errors"])) == ("failed", 1, 1, 1)
     assert [word for word in said if word not in row["errors"][0]["message"]] == []
@@ -109,7 +109,7 @@ def test_inputs_without_references_cost_nothing(
         ),
     ]
     with floor.worker("--queue", "cpu", "--drain", dsn=proxy.dsn) as worker:
-        assert worker.wait(60) == 0
+        assert worker.wait(150) == 0
     assert [nodes.row(job)["result"] for job in jobs] == [
         {"a": [1, {"b": None}], "price": {"$from": "plan"}},
         {},

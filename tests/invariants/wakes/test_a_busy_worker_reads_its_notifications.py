@@ -15,7 +15,10 @@ from support.processes.workers import running_worker, until
 from queue_workflows.repositories import HeartbeatRepository, IngestJobRepository
 
 NOTIFY = "SELECT pg_notify('ingest_job_ready', n || repeat('x', 7000)) FROM generate_series(1, %s) AS n"
-ADVERTISED = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 7714"
+ADVERTISED = """
+SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 7714
+    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 
 
 @pytest.mark.slow

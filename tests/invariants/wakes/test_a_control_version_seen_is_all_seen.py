@@ -88,7 +88,7 @@ def test_a_later_version_is_committed_later(
         until(lambda: two.info.backend_pid in blocked(qwf_dsn, one.info.backend_pid), "the wait")
         assert look(worker).control_version == before
         one.commit()
-        later = waiting.result(60)
+        later = waiting.result(150)
     assert look(worker).control_version == earlier.version
     two.commit()
     assert look(worker).control_version == later.version > earlier.version
@@ -111,7 +111,7 @@ def test_two_operators_at_one_row_do_not_deadlock(
         until(lambda: two.info.backend_pid in blocked(qwf_dsn, one.info.backend_pid), "the wait")
         last = pause("h0")(WorkerControlRepository(one))
         one.commit()
-        done = waiting.result(60)
+        done = waiting.result(150)
     two.commit()
     # Numbered when it had its turn, not when it began to wait; None if there was nothing left to take back.
     assert done is None or done.version > last.version

@@ -16,6 +16,7 @@ from support.servers.statement_proxy import Moment, StatementProxy
 from support.stages.floor import CLAIMS, ENDS, Floor
 
 OVER = ("completed", 2, 1, 0)
+WITHOUT_TIMER = {"QWF_LEASE_S": "2", "QWF_RENEW_S": "0.3", "QWF_DEADMAN": "off"}
 
 
 @pytest.mark.timed
@@ -49,12 +50,12 @@ def test_the_kernel_ends_it_before_its_lease(floor: Floor, how: str) -> None:
 def test_without_the_timer_the_fence_holds(
     floor: Floor, proxy: StatementProxy, how: str, successor: str
 ) -> None:
-    """Five leases late it wakes up with a result: whether its successor runs or is done, nothing changes."""
+    """Two leases late it wakes up with a result: whether its successor runs or is done, nothing changes."""
     job = floor.enqueue(gated=True, stuck=how == "GIL")
     with ExitStack() as stack:
         still_stuck = stack.enter_context(ExitStack())
         still_stuck.enter_context(floor.ledger.stuck())
-        victim = stack.enter_context(floor.worker(dsn=proxy.dsn, QWF_LEASE_S="1", QWF_DEADMAN="off"))
+        victim = stack.enter_context(floor.worker(dsn=proxy.dsn, **WITHOUT_TIMER))
         floor.until_begun(job, 1)
         began = floor.connection.execute("SELECT clock_timestamp()").fetchone()
         if how == "SIGSTOP":
@@ -65,8 +66,8 @@ def test_without_the_timer_the_fence_holds(
         if successor == "is done":
             floor.ledger.open_gate(job, 2)
             floor.until_completed(job)
-        five_leases = "SELECT clock_timestamp() > %s::timestamptz + interval '5 s'"
-        until(lambda: floor.connection.execute(five_leases, began).fetchone() == (True,))
+        two_leases_late = "SELECT clock_timestamp() > %s::timestamptz + interval '6 s'"
+        until(lambda: floor.connection.execute(two_leases_late, began).fetchone() == (True,))
         before = floor.row(job)
         trap = proxy.trap(*ENDS, moment=Moment.UNREAD)
         claims = proxy.passed(*CLAIMS)

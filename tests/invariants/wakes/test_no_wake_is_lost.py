@@ -34,14 +34,14 @@ def insert(producer: psycopg.Connection) -> list[int]:
 
 def until_over(floor: Floor, pair: list[int]) -> None:
     """Wait for both jobs, and be there the moment that they are over."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while floor.connection.execute(LEFT, [pair]).fetchone() is not None:
         assert time.monotonic() < deadline, "a wake was lost"
         time.sleep(0.0005)
 
 
 @pytest.mark.parametrize(
-    "rounds", [500, pytest.param(10_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
+    "rounds", [500, pytest.param(2_000, marks=[pytest.mark.slow, pytest.mark.timeout(900)])]
 )
 def test_committed_at_the_moment_of_going_idle(floor: Floor, rounds: int) -> None:
     """Half of the pairs are inserted while the worker is busy, so that their transactions send no wake."""

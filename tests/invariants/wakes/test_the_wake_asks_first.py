@@ -48,7 +48,7 @@ def heard(worker: Connection, producer: Connection) -> list[str]:
     """The queues that the worker was woken for; a note of our own comes after all that were sent before."""
     producer.execute("NOTIFY over")
     found = []
-    for note in worker.notifies(timeout=20):
+    for note in worker.notifies(timeout=150):
         if note.channel == "over":
             return found
         found.append(note.payload)

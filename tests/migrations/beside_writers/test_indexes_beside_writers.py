@@ -67,7 +67,7 @@ def migrating(dsn: str, step: Callable[..., object], to: str) -> Iterator[list[s
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     yield said
-    thread.join(120)
+    thread.join(150)
     assert not thread.is_alive()
 
 
@@ -76,7 +76,7 @@ def check_writers_go_on(dsn: str, table: str, step: Callable[..., object], to: s
     with holding(dsn, WRITES[table]) as writer:
         waits = WAITS.format(pid=writer.info.backend_pid)
         with migrating(dsn, step, to) as said:
-            until(lambda: said or query(dsn, waits), "the build waits for the writer", 60)
+            until(lambda: said or query(dsn, waits), "the build waits for the writer")
             with psycopg.connect(dsn, autocommit=True, options="-c lock_timeout=30s") as another:
                 for sql in WRITES.values():
                     writer.execute(sql)
@@ -157,10 +157,10 @@ def test_an_index_that_is_being_built_is_not_called_broken(
 
         thread = threading.Thread(target=build, daemon=True)
         thread.start()
-        until(lambda: query(empty, WAITS.format(pid=writer.info.backend_pid)), "the build waits", 60)
+        until(lambda: query(empty, WAITS.format(pid=writer.info.backend_pid)), "the build waits")
         (check,) = [one for one in examine().checks if one.name == "indexes"]
         writer.commit()
-        thread.join(60)
+        thread.join(150)
     assert check.status is Status.OK
     assert check.found.startswith("being built: ix_mine by pid ")
 

@@ -79,7 +79,7 @@ def migrating(step: Step) -> Iterator[list[str]]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     yield said
-    thread.join(120)
+    thread.join(150)
     assert not thread.is_alive()
 
 
@@ -124,7 +124,7 @@ def check_others_go_on(dsn: str, table: str, step: Step) -> None:
     """The writer of a table is waited for; the other tables are free meanwhile."""
     with holding(dsn, WRITES[table]) as writer, migrating(step) as said:
         waits = partial(blocked, dsn, writer.info.backend_pid)
-        until(lambda: said or waits(), "the revision waits for the writer", 60)
+        until(lambda: said or waits(), "the revision waits for the writer")
         with psycopg.connect(dsn, autocommit=True, options="-c lock_timeout=30s") as another:
             assert another.execute(HELD, [waits()[0], list(WRITES)]).fetchall() == []
             ((awaited,),) = another.execute(AWAITED, [waits()]).fetchall()

@@ -159,7 +159,7 @@ def test_a_host_may_map_its_tables_on_our_base(migrated: str, tmp_path: Path) ->
         env=qwf_environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
     )
     assert ran.stdout.splitlines() == ["1", "current current"], ran.stderr
 

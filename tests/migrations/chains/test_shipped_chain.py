@@ -75,7 +75,7 @@ def test_a_role_starts_without_what_migrations_need(migrated: str, role: tuple[s
         env=qwf_environment(QWF_DB_URL=migrated),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=150,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}

@@ -273,7 +273,7 @@ def test_a_message_from_the_shell_in_any_bytes(chain: Chain) -> None:
         ],
         env=qwf_environment(HOST_APP_VERSIONS=str(chain.versions), QWF_DB_URL=NOWHERE),
         capture_output=True,
-        timeout=60,
+        timeout=150,
     )
     assert ran.returncode == 0, ran.stderr
     (path,) = chain.versions.glob("*.py")

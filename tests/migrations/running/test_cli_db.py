@@ -149,7 +149,7 @@ def downgrade_asked(dsn: str, answer: bytes) -> subprocess.CompletedProcess[str]
     os.close(theirs)
     try:
         os.write(ours, answer)
-        out, err = process.communicate(timeout=90)
+        out, err = process.communicate(timeout=150)
     finally:
         process.kill()
         os.close(ours)
@@ -173,7 +173,7 @@ def test_a_closed_standard_input_is_nobody_to_ask(migrated: str) -> None:
         env=qwf_environment(QWF_DB_URL=migrated),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
     )
     assert ran.returncode == 2, ran.stderr
     assert "say --yes" in ran.stderr
@@ -206,7 +206,7 @@ def test_plain_alembic_by_hand_serves_the_engine_chain(empty: str) -> None:
             env=qwf_environment(QWF_DB_URL=empty),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=150,
         )
 
     up = alembic("upgrade", "head")

@@ -56,7 +56,7 @@ def test_two_processes_upgrade_at_once(empty: str) -> None:
         processes = [start_qwf("db", "upgrade", QWF_DB_URL=empty) for _ in range(2)]
         said = [process.stderr.readline() for process in processes if process.stderr]
         lock.execute("SELECT pg_advisory_unlock_all()")
-        outcomes = [process.communicate(timeout=60) for process in processes]
+        outcomes = [process.communicate(timeout=150) for process in processes]
     assert [process.returncode for process in processes] == [0, 0], outcomes
     assert said == [f"waiting for another migration: {holder}\n"] * 2
     lines = sorted(len(out.splitlines()) for out, _err in outcomes)
@@ -81,7 +81,7 @@ def test_threads_of_one_process_may_all_bootstrap(empty: str, second: str) -> No
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(150)
     assert failed == []
     assert sorted(done) == [0, 0, int(HEAD), int(HEAD)]
     assert catalog(empty) == catalog(second)
@@ -95,7 +95,7 @@ def test_a_killed_upgrade_is_completed_by_the_next(empty: str, second: str) -> N
         process = start_qwf("db", "upgrade", "--lock-timeout", "60", QWF_DB_URL=empty)
         until(lambda: blocked(empty, holder.info.backend_pid), "the upgrade waits for the table")
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=150)
         assert at(empty) == "0005"
     bootstrap(empty)
     bootstrap(second)
@@ -141,7 +141,7 @@ def test_the_lock_is_polled_for_not_sat_in(empty: str) -> None:
         assert blocked(empty, holder.info.backend_pid) == []
         holder.execute("SELECT pg_advisory_unlock_all()")
         holder.commit()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=150)
     assert process.returncode == 0, err
     assert out.count("ok\n") == int(HEAD)
 
@@ -154,7 +154,7 @@ def test_an_interrupted_upgrade_rolls_its_revision_back(empty: str, how: int, st
         process = start_qwf("db", "upgrade", "--lock-timeout", "60", QWF_DB_URL=empty)
         until(lambda: blocked(empty, holder.info.backend_pid), "the upgrade waits for the table")
         process.send_signal(how)
-        out, err = process.communicate(timeout=15)
+        out, err = process.communicate(timeout=150)
         until(lambda: not blocked(empty, holder.info.backend_pid), "the server lets go")
     assert process.returncode == status, err
     assert out.splitlines()[-1].startswith("0006")
@@ -172,7 +172,7 @@ def test_a_cancelled_statement_is_said_so(empty: str) -> None:
         until(lambda: blocked(empty, holder.info.backend_pid), "the upgrade waits for the table")
         (pid,) = blocked(empty, holder.info.backend_pid)
         query(empty, f"SELECT pg_cancel_backend({pid})")
-        _out, err = process.communicate(timeout=60)
+        _out, err = process.communicate(timeout=150)
     assert process.returncode == 73, err
     assert "0006" in err
     assert "canceling statement due to user request — run it again" in err
@@ -195,7 +195,7 @@ def test_a_lost_connection_is_said_so(empty: str) -> None:
         until(lambda: blocked(empty, holder.info.backend_pid), "the upgrade waits for the table")
         (pid,) = blocked(empty, holder.info.backend_pid)
         query(empty, f"SELECT pg_terminate_backend({pid})")
-        thread.join(30)
+        thread.join(150)
     assert len(failure) == 1
     assert bootstrap(empty)[0].revision == "0006"
 

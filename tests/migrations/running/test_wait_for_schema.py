@@ -66,7 +66,7 @@ def test_a_real_wait_ends_with_a_real_upgrade(empty: str) -> None:
     thread = threading.Thread(target=bootstrap, args=(empty,))
     thread.start()
     assert wait_for_schema("0008", 30, dsn=empty) >= "0008"
-    thread.join(30)
+    thread.join(150)
 
 
 @pytest.mark.parametrize(("reached", "shown"), [(None, "at nothing"), ("0005", "at 0005")])
@@ -101,7 +101,10 @@ def test_a_schema_ahead_is_refused_at_once(migrated: str) -> None:
 
 def test_a_sessions_connection_may_wait_inside_its_transaction(empty: str) -> None:
     """To look needs no transaction of its own: what the caller has begun is there afterwards, and no lock."""
-    locks = "SELECT count(*) FROM pg_locks WHERE relation = to_regclass('queue_schema_version')"
+    locks = (
+        "SELECT count(*) FROM pg_locks WHERE relation = to_regclass('queue_schema_version')"
+        " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
     clock = Clock({2: lambda: bootstrap(empty)})
     with sa.orm.Session(sa_engine(empty)) as session:
         session.execute(sa.text("CREATE TEMPORARY TABLE mine (n integer) ON COMMIT DROP"))
@@ -150,7 +153,7 @@ def test_a_worker_that_waits_calls_itself_a_worker(empty: str) -> None:
     try:
         until(lambda: seen.extend(query(empty, sessions)) or seen, "it has connected", seconds=90)
         bootstrap(empty)
-        _out, err = process.communicate(timeout=90)
+        _out, err = process.communicate(timeout=150)
     finally:
         process.kill()
     assert process.returncode == 0, err

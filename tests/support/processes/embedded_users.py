@@ -112,11 +112,11 @@ class User:
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         assert self.process.stdout.readline() == "released\n"
-        self.process.wait(30)
+        self.process.wait(150)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(150)
 
 
 def answers(dsn: str) -> bool:
@@ -132,7 +132,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def until(condition: Callable[[], object], what: str, patience_s: float = 30) -> None:
+def until(condition: Callable[[], object], what: str, patience_s: float = 150) -> None:
     """Poll for something that another process is about to do."""
     deadline = time.monotonic() + patience_s
     while not condition():
@@ -173,7 +173,7 @@ def passable_directory() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="qwf-e-", dir="/tmp"))
     directory.chmod(0o755)
     yield directory
-    deadline = time.monotonic() + 10  # a keeper outlives its server by a moment
+    deadline = time.monotonic() + 150  # a keeper outlives its server by a moment
     while (left := processes_below(directory)) and time.monotonic() < deadline:
         time.sleep(0.03)
     for pid in left:

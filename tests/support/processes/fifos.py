@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 
-def open_for_its_reader(fifo: Path, patience_s: float = 60) -> TextIO:
+def open_for_its_reader(fifo: Path, patience_s: float = 150) -> TextIO:
     """The end to write to, once somebody reads; a plain `open` waits for a reader that may never come."""
     deadline = time.monotonic() + patience_s
     while True:

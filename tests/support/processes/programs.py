@@ -104,7 +104,7 @@ class Running:
         assert self.process.stdin
         self.process.stdin.close()
 
-    def status(self, timeout_s: float = 60) -> int:
+    def status(self, timeout_s: float = 150) -> int:
         return self.process.wait(timeout_s)
 
     def __enter__(self) -> Running:
@@ -121,10 +121,10 @@ class Running:
             with suppress(BrokenPipeError):
                 if stream:
                     stream.close()
-        self.process.wait(30)
+        self.process.wait(150)
 
 
-def run(text: str, *, env: Mapping[str, str] | None = None, timeout_s: float = 60) -> tuple[int, list[str]]:
+def run(text: str, *, env: Mapping[str, str] | None = None, timeout_s: float = 150) -> tuple[int, list[str]]:
     """Run a program to its end: its status, as Popen gives it, and what it said."""
     with Running(program(text), env=env) as running:
         assert running.process.stdout

@@ -39,7 +39,7 @@ def run_pytest(directory: Path, files: dict[str, str], *arguments: str, **enviro
     """The exit status and output of pytest on these files."""
     with start_pytest(directory, files, *arguments, **environ) as process:
         try:
-            output, _ = process.communicate(timeout=100)
+            output, _ = process.communicate(timeout=150)
         finally:
             process.kill()  # a hang is reported, not waited for
     return process.returncode, output

@@ -37,7 +37,8 @@ def _candidates(version: str) -> Iterator[str]:
 def _is(python: str, version: str) -> bool:
     """A name on the PATH may be a shim for nothing, so ask it."""
     try:
-        asked = subprocess.run([python, "-c", PROBE], capture_output=True, text=True, timeout=60, check=False)
+        probed = [python, "-c", PROBE]
+        asked = subprocess.run(probed, capture_output=True, text=True, timeout=150, check=False)
     except OSError:
         return False
     return asked.returncode == 0 and asked.stdout.strip() == version

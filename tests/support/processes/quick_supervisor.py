@@ -12,7 +12,7 @@ from pathlib import Path
 from support.processes.fifos import open_for_its_reader
 from support.processes.supervised import HOST, Supervised
 
-_PATIENCE_S = 120.0
+_PATIENCE_S = 300.0
 # It says its incarnation, and does what it is told: it costs so little that each status can have a process.
 _TOLD = """
 ulimit -c 0

@@ -95,7 +95,7 @@ class Supervised:
     def pid(self) -> int:
         return self.process.pid
 
-    def until(self, pattern: str, timeout_s: float = 60) -> re.Match[str]:
+    def until(self, pattern: str, timeout_s: float = 150) -> re.Match[str]:
         """The first line that matches and did not before; several processes speak, in any order."""
         deadline = time.monotonic() + timeout_s
         seen = 0
@@ -121,10 +121,10 @@ class Supervised:
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
-    def status(self, timeout_s: float = 60) -> int:
+    def status(self, timeout_s: float = 150) -> int:
         """Its exit status, once everything that it said is read."""
         status = self.process.wait(timeout_s)
-        while (line := self._lines.get(timeout=10)) is not None:
+        while (line := self._lines.get(timeout=150)) is not None:
             self._remember(line)
         return status
 
@@ -140,7 +140,7 @@ class Supervised:
         family = psutil.Process(self.pid).children(recursive=True) if self.process.poll() is None else []
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(10)
+            self.process.wait(150)
         orphans = [psutil.Process(pid) for pid in self.pids if psutil.pid_exists(pid)]
         for process in [*family, *orphans]:
             try:

@@ -15,11 +15,11 @@ def together(*tasks: Callable[[], T]) -> list[T]:
     barrier = threading.Barrier(len(tasks))
 
     def begin(task: Callable[[], T]) -> T:
-        barrier.wait(30)
+        barrier.wait(150)
         return task()
 
     with ThreadPoolExecutor(len(tasks)) as pool:
-        return [each.result(60) for each in [pool.submit(begin, task) for task in tasks]]
+        return [each.result(150) for each in [pool.submit(begin, task) for task in tasks]]
 
 
 def in_time(task: Callable[[], T]) -> T:
@@ -33,4 +33,4 @@ def in_time(task: Callable[[], T]) -> T:
             done.set_exception(exc)
 
     threading.Thread(target=run, daemon=True).start()
-    return done.result(60)
+    return done.result(150)

@@ -20,7 +20,7 @@ PATIENT = {"QWF_GRACE_S": "300"}
 SHORT_LEASE = {"QWF_LEASE_S": "2"}
 
 
-def until(look: Callable[[], T], *, within_s: float = 60.0) -> T:
+def until(look: Callable[[], T], *, within_s: float = 150.0) -> T:
     """What `look` finds, as soon as it finds something."""
     deadline = time.monotonic() + within_s
     while not (found := look()):

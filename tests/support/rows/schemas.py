@@ -69,7 +69,7 @@ def blocked(dsn: str, by: int) -> list[int]:
     return [pid for (pid,) in rows]
 
 
-def until(happened: Callable[[], object], what: str, seconds: float = 100.0) -> None:
+def until(happened: Callable[[], object], what: str, seconds: float = 150.0) -> None:
     """Wait for something that must come; fails by name when it does not."""
     deadline = time.monotonic() + seconds
     while not happened():
@@ -102,7 +102,7 @@ def start_qwf(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 def qwf(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A `qwf` command line, run to its end."""
     process = start_qwf(*arguments, **environment)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=150)
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 

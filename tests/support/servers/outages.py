@@ -43,4 +43,4 @@ def until_over(
         row = connection.execute(_OVER.format(table=table), [for_s, job_id]).fetchone()
         return row == (True,)
 
-    until(is_over, within_s=120)
+    until(is_over)

@@ -96,7 +96,7 @@ class PgBouncer:
         assert self._process is not None
         before = self.said().count("re-reading config")
         self._process.send_signal(signal.SIGHUP)
-        until = time.monotonic() + 20
+        until = time.monotonic() + 150
         while self.said().count("re-reading config") == before:
             assert time.monotonic() < until, self.said()[-2000:]
             time.sleep(0.02)
@@ -106,7 +106,7 @@ class PgBouncer:
         if self._process is not None:
             # Which signal of its own means "now" is another in each version.
             self._process.kill()
-            self._process.wait(20)
+            self._process.wait(150)
         self._process = None
 
     def restart(self, **settings: str) -> None:
@@ -156,7 +156,7 @@ class PgBouncer:
         return "\n".join(["[databases]", *databases, "[pgbouncer]", *general, ""])
 
     def _wait(self) -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 150
         while True:
             assert self._process is not None
             assert self._process.poll() is None, self.said()[-2000:]

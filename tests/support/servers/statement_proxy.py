@@ -48,7 +48,7 @@ class Trap:
     _delivers: bool = False
     _hang_up: Callable[[], None] | None = None
 
-    def sprung(self, within_s: float = 60) -> None:
+    def sprung(self, within_s: float = 150) -> None:
         """Wait until a statement is held up."""
         assert self._sprung.wait(within_s), f"none of them came by: {self.statements}"
 

@@ -53,7 +53,7 @@ class Floor:
     def until_begun(self, job_id: int, attempt: int) -> int:
         """Wait until the body of this attempt runs; the pid of its process."""
         begun = until(
-            lambda: [each for each in self.ledger.begun(job_id) if each.attempt == attempt], within_s=60
+            lambda: [each for each in self.ledger.begun(job_id) if each.attempt == attempt], within_s=150
         )
         return begun[0].pid
 

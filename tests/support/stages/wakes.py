@@ -28,7 +28,7 @@ class Ear:
         with psycopg.connect(self._dsn, autocommit=True) as other:
             other.execute("SELECT pg_notify(%s, %s)", (CHANNEL, sentinel))
         payloads = []
-        for notification in self._connection.notifies(timeout=30):
+        for notification in self._connection.notifies(timeout=150):
             if notification.payload == sentinel:
                 return payloads
             payloads.append(notification.payload)

@@ -116,7 +116,7 @@ def interrupted_late(reason: str | None, args: dict[str, Any]) -> None:
         with Path(args["ledger"]).open("a") as ledger:
             ledger.write("raised\n")
 
-    _all_here.wait(60)
+    _all_here.wait(150)
     threading.Thread(target=interrupt, daemon=True).start()
 
 

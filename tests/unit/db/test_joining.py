@@ -23,7 +23,7 @@ def test_a_process_at_fault_is_told_of(failure: Exception, caplog: pytest.LogCap
     attempt = Attempt(join, bell, told.append)
     with caplog.at_level(logging.DEBUG):
         attempt.start()
-        attempt.join(60)
+        attempt.join(150)
     assert told == [failure]
     assert attempt.done
     assert attempt.trouble

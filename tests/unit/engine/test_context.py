@@ -55,18 +55,18 @@ def test_threads_that_want_the_fence_at_once_make_it_durable_once():
     def make_durable() -> bool:
         calls.append(1)
         asked.set()
-        return answer.wait(10)
+        return answer.wait(150)
 
     ctx = context(ingest_job(), make_durable=make_durable)
     got: list[FenceToken] = []
     threads = [threading.Thread(target=lambda: got.append(ctx.fence)) for _ in range(8)]
     for thread in threads:
         thread.start()
-    assert asked.wait(10)
+    assert asked.wait(150)
     assert got == []
     answer.set()
     for thread in threads:
-        thread.join(10)
+        thread.join(150)
     assert (len(got), len(calls)) == (8, 1)
 
 
@@ -152,9 +152,9 @@ def test_sleep_wakes_on_cancel():
 
     thread = threading.Thread(target=job, daemon=True)
     thread.start()
-    assert asleep.wait(10)
+    assert asleep.wait(150)
     ctx.stop(Stop.CANCEL)
-    thread.join(10)
+    thread.join(150)
     assert ended == ["this job was cancelled"]
 
 
@@ -305,21 +305,21 @@ def test_what_is_being_reported_as_the_function_ends_is_the_jobs_last_word():
 
     def clock() -> float:
         in_the_midst.set()
-        assert go_on.wait(30)
+        assert go_on.wait(150)
         return 1.0
 
     ctx = context(ingest_job(), clock=clock)
     said = threading.Thread(target=ctx.progress, args=[0.5])
     said.start()
-    assert in_the_midst.wait(30)
+    assert in_the_midst.wait(150)
     closed = threading.Thread(target=ctx.close)
     closed.start()
     closed.join(0.1)
     assert closed.is_alive()
     go_on.set()
-    closed.join(30)
+    closed.join(150)
     assert ctx.take_progress(now=2.0, final=True) == '{"fraction":0.5}'
-    said.join(30)
+    said.join(150)
 
 
 def test_an_interrupt_is_called_by_a_stop_and_not_after():

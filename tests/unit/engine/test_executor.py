@@ -413,7 +413,7 @@ def test_a_cancel_from_another_thread_ends_an_async_job_at_once():
             cleaned.set()
 
     def cancel() -> None:
-        waiting.wait(10)
+        waiting.wait(150)
         ctx.stop(Stop.CANCEL, "by mia")
 
     guard = threading.Thread(target=cancel)

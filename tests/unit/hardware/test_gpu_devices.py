@@ -18,7 +18,7 @@ from queue_workflows.gpu.release import LOOK_WITHIN_S, Bounds, Occupancy, Proof,
 from queue_workflows.host.locks.flock import lock_directory, try_lock
 from queue_workflows.telemetry.hw.device import Device
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150
 NVIDIA = [Device("nvidia", number, f"GPU-{number}a") for number in (0, 1, 2)]
 SPLIT = [
     Device("nvidia", 3, "GPU-3a", is_split=True),

@@ -18,7 +18,7 @@ from queue_workflows.telemetry.hw.machine import MachineReader
 from queue_workflows.telemetry.hw.nvidia import FIELDS, read_nvidia
 from queue_workflows.telemetry.hw.reading import DeviceReader, payloads
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150
 H100 = Device("nvidia", 0, uuid_of(0), "NVIDIA H100 80GB HBM3", 7.0, 81559, 3, 31.0, 69.97, 700.0)
 NO_DRIVER = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 LOST = "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost."

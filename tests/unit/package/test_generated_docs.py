@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def docs(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, ROOT / "scripts" / "docs.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=150)
 
 
 @pytest.fixture

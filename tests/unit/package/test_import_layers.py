@@ -29,7 +29,7 @@ def lint_imports(checkout: Path) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"PYTHONPATH": str(checkout / "src"), "COLUMNS": "200"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=150,
     )
 
 

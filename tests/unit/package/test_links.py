@@ -55,7 +55,7 @@ def test_what_is_named_of_the_docs_is_there() -> None:
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT,
         capture_output=True,
-        timeout=60,
+        timeout=150,
     )
     if listed.returncode != 0:
         pytest.skip("not a git checkout, so there is no list of what belongs to it")

@@ -20,7 +20,7 @@ FACE = ROOT / "src" / "queue_workflows" / "__init__.py"
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
     env = {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, *arguments]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=150, check=False)
 
 
 def test_importing_the_package_loads_nothing_of_weight():

@@ -45,7 +45,7 @@ def levels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     planted = tmp_path_factory.mktemp("statements") / "planted.py"
     planted.write_text(PLANTED)
     command = [sys.executable, str(LEVELS), str(planted)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=150)
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout)
 

@@ -65,7 +65,7 @@ def test_it_is_told_while_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
         """What was begun before is through then."""
         for _ in range(2):
             asked.clear()
-            assert asked.wait(60)
+            assert asked.wait(150)
 
     with told(fine, see_to, environ):
         assert environ == {}

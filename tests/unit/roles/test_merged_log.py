@@ -70,7 +70,7 @@ def test_when_nobody_reads_the_children_are_not_held_up():
 
     with MergedLog(write, told.release) as log:
         child = shell(log, "a", "yes | head -c 1000000")
-        assert child.wait(60) == 0
+        assert child.wait(150) == 0
         assert told.acquire(timeout=60)
     assert not told.acquire(blocking=False)
 
@@ -113,7 +113,7 @@ def test_a_leftover_that_holds_its_pipe_does_not_hold_us():
             os.close(reader)
     finally:
         os.close(writer)
-    assert child.wait(60) == 0
+    assert child.wait(150) == 0
 
 
 def open_files() -> int:
