@@ -24,7 +24,8 @@ format: setup ## Let ruff format and fix what it can
 lock: ## Write requirements.lock anew (needs uv); all pins move with ARGS=--upgrade
 	@./scripts/lock $(ARGS)
 
-docs: setup ## Write the generated tables in docs/ anew
+docs: setup ## Write the generated tables in docs/, and the columns of the models, anew
+	@.venv/bin/python scripts/columns.py
 	@.venv/bin/python scripts/docs.py --plans
 
 bench: setup ## Measure the worker beside bare pgbench (a quarter of an hour; less with ARGS=--quick)

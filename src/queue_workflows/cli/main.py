@@ -235,6 +235,8 @@ def _run_and_exit(program: str) -> NoReturn:
     status = run([*command, *sys.argv[1:]])
     wait_for_no_thread(status)
     last_word.own.announce(status)
+    # What is left goes with the process: to look for rubbish in it is a tenth of a short command.
+    gc.freeze()
     sys.exit(status)
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime
 from json import loads
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows import clock as time
 from queue_workflows.config import RESERVED_QUEUES
@@ -29,14 +29,16 @@ from queue_workflows.engine.outcomes import (
 )
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.jobs.enqueue import ENQUEUE
-from queue_workflows.repositories.runs.outbox import LockedRun
-from queue_workflows.repositories.schedules.ticks import Inserted, Planned, TickRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedIngestJob, ClaimedJob, ClaimedNodeJob
 from queue_workflows.states import JobFamily, JobStatus
 from queue_workflows.telemetry import spans
 from queue_workflows.telemetry.instruments import Instruments, count_sent, instruments
 from queue_workflows.telemetry.names import MESSAGE_ID, OUTCOME, RUN
 from queue_workflows.telemetry.provider import flush, is_silent, tracer
+
+if TYPE_CHECKING:
+    from queue_workflows.repositories.runs.outbox import LockedRun
+    from queue_workflows.repositories.schedules.ticks import Inserted, Planned, TickRepository
 
 LEASE_LOST: Final = "lease_lost"
 _WORDS: Final[dict[type[Any], str]] = {

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import BigInteger, Connection, DateTime, MetaData, Table, Text, Uuid, event, text
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Connection,
+    DateTime,
+    MetaData,
+    Table,
+    Text,
+    Uuid,
+    event,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase
 
@@ -37,18 +46,15 @@ class Base(DeclarativeBase):
     }
 
 
-def uuid7() -> uuid.UUID:
-    """A UUID of version 7: runs sort by age and their index grows at one end."""
-    milliseconds = time.time_ns() // 1_000_000
-    value = (milliseconds << 80) | int.from_bytes(os.urandom(10), "big")
-    value = (value & ~(0xF << 76)) | (0x7 << 76)
-    value = (value & ~(0x3 << 62)) | (0x2 << 62)
-    return uuid.UUID(int=value)
-
-
 def one_of(column: str, values: Iterable[str]) -> str:
     """The CHECK text for a column that holds one of a few words."""
     return f"{column} IN ({', '.join(repr(str(value)) for value in values)})"
+
+
+def checks(conditions: Mapping[str, str]) -> Iterator[CheckConstraint]:
+    """A CHECK for each condition, by its name."""
+    for name, condition in conditions.items():
+        yield CheckConstraint(condition, name=name)
 
 
 def store_with(model: type[Base], **parameters: float) -> None:

@@ -10,6 +10,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import Mapped, mapped_column
 
 from queue_workflows.models.base import one_of
+from queue_workflows.models.rules import MAX_ATTEMPTS
 from queue_workflows.states import JOB_TERMINAL, JobStatus
 
 _TERMINAL = sorted(JOB_TERMINAL)
@@ -44,7 +45,7 @@ class Claimable:
     attempt: Mapped[int] = mapped_column(Integer, server_default=text("0"))
     # The budget: +1 per exception and watchdog end; releases, holds and crashes are not in it.
     failures: Mapped[int] = mapped_column(Integer, server_default=text("0"))
-    max_attempts: Mapped[int] = mapped_column(SmallInteger, server_default=text("3"))
+    max_attempts: Mapped[int] = mapped_column(SmallInteger, server_default=text(str(MAX_ATTEMPTS)))
     # First retry delay in seconds, doubled each time; NULL takes the engine's default.
     backoff_s: Mapped[float | None] = mapped_column(Float(53))
     crash_count: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))

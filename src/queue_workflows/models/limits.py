@@ -9,7 +9,7 @@ from sqlalchemy import CheckConstraint, Float, Index, Integer, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from queue_workflows.models import rules
-from queue_workflows.models.base import Base, one_of, store_with
+from queue_workflows.models.base import Base, checks, one_of, store_with
 from queue_workflows.states import JobFamily
 
 # Caps that are no key's, or that nobody could read.
@@ -33,7 +33,7 @@ class ConcurrencyLimit(Base):
 
     __table_args__ = (
         CheckConstraint("max_slots >= 0", name="max_slots"),
-        *rules.checks(rules.conditions(UNUSABLE_CAP)),
+        *checks(rules.conditions(UNUSABLE_CAP)),
         # The few patterns among any number of keys with a limit of their own.
         Index(
             "ix_concurrency_limits_patterns",
@@ -68,12 +68,10 @@ class LimitSlot(Base):
     )
 
 
-# Tokens per second, and at once.
-MOST_TOKENS: Final = 1e12
 # One rule for all columns, as a bucket is written by each take.
 UNUSABLE_BUCKET: Final = {
-    "sound": f"{rules.no_key_pattern('rate_key')} OR tokens_per_s > {MOST_TOKENS:.0f}"
-    f" OR burst > {MOST_TOKENS:.0f} OR tokens = '-Infinity' OR {rules.no_moment('refilled_at')}"
+    "sound": f"{rules.no_key_pattern('rate_key')} OR tokens_per_s > {rules.MOST_TOKENS:.0f}"
+    f" OR burst > {rules.MOST_TOKENS:.0f} OR tokens = '-Infinity' OR {rules.no_moment('refilled_at')}"
     f" OR COALESCE({rules.no_moment('blocked_until')}, false)"
 }
 # Where a key's pattern is looked for, so that a million buckets cost a take nothing.
@@ -101,7 +99,7 @@ class RateLimit(Base):
     __table_args__ = (
         CheckConstraint("tokens_per_s > 0 AND burst > 0", name="positive"),
         CheckConstraint("tokens <= burst", name="tokens"),
-        *rules.checks(rules.conditions(UNUSABLE_BUCKET)),
+        *checks(rules.conditions(UNUSABLE_BUCKET)),
         Index("ix_rate_limits_patterns", "rate_key", postgresql_where=text(IS_PATTERN)),
     )
 

@@ -8,10 +8,8 @@ its constraint or its trigger's function anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
-
-from sqlalchemy import CheckConstraint
 
 from queue_workflows.payload import YEARS
 
@@ -22,6 +20,12 @@ TEXT_BYTES: Final = 65_536
 # Half as much again as the largest setting allows, as Postgres writes a blank behind each comma.
 JSON_BYTES: Final = 268_435_456
 LONGEST_S: Final = 100 * 365 * 86_400.0
+# How often a job is tried of which nothing is said.
+MAX_ATTEMPTS: Final = 3
+# A ticker that was away inserts them with one statement.
+MOST_CAUGHT_UP: Final = 10_000
+# Of a rate, per second and at once.
+MOST_TOKENS: Final = 1e12
 # A day beyond the years, as a moment may be said in any time zone.
 _FIRST: Final = f"'{YEARS[0] - 1:04}-12-31 00:00:00+00'"
 _LAST: Final = f"'{YEARS[1] + 1}-01-02 00:00:00+00'"
@@ -87,9 +91,3 @@ def conditions(broken: Mapping[str, str], *, unless: str = "") -> dict[str, str]
     """What is true of each row that breaks none of these rules; rows that are as `unless` says may do so."""
     free = f"{unless} OR " if unless else ""
     return {name: f"{free}NOT ({breaks})" for name, breaks in broken.items()}
-
-
-def checks(conditions: Mapping[str, str]) -> Iterator[CheckConstraint]:
-    """A CHECK for each condition, by its name."""
-    for name, condition in conditions.items():
-        yield CheckConstraint(condition, name=name)

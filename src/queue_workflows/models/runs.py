@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import CheckConstraint, ForeignKey, Identity, Index, Integer, SmallInteger, func, text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from queue_workflows.models.base import Base, one_of, store_with, uuid7
+from queue_workflows.models import uuid7
+from queue_workflows.models.base import Base, one_of, store_with
 from queue_workflows.states import RUN_TERMINAL, NodeState, RunStatus, SubmissionStatus
 
 

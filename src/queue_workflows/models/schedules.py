@@ -9,17 +9,15 @@ from sqlalchemy import CheckConstraint, Float, Index, Integer, SmallInteger, fun
 from sqlalchemy.orm import Mapped, mapped_column
 
 from queue_workflows.models import rules
-from queue_workflows.models.base import Base, one_of
+from queue_workflows.models.base import Base, checks, one_of
 from queue_workflows.states import CatchUp
 
-# A ticker that was away inserts them with one statement.
-MOST_CAUGHT_UP: Final = 10_000
 # What no ticker could use. What is paused may be as it is, so that it can be seen and mended.
 UNUSABLE: Final = {
     "name": rules.no_text("name"),
     "cron": rules.no_text("cron"),
     "timezone": rules.no_text("timezone"),
-    "most_caught_up": f"catch_up_cap > {MOST_CAUGHT_UP}",
+    "most_caught_up": f"catch_up_cap > {rules.MOST_CAUGHT_UP}",
     "jitter": rules.no_span_or_none("jitter_s"),
     "task_name": rules.no_text("task_name"),
     "queue": rules.no_ingest_queue("queue"),
@@ -68,6 +66,6 @@ class Schedule(Base):
         CheckConstraint("catch_up_cap > 0", name="catch_up_cap"),
         CheckConstraint("jitter_s >= 0", name="jitter_s"),
         CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
-        *rules.checks(USABLE),
+        *checks(USABLE),
         Index("ix_schedules_due", "next_tick_at", postgresql_where=text("enabled")),
     )

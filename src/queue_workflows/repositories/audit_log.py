@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from queue_workflows.models import AuditLog
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
 
-_TABLE: Final = Table(AuditLog)
+if TYPE_CHECKING:
+    from queue_workflows.models import AuditLog
+
+_TABLE: Final[Table[AuditLog]] = Table("audit_log")
 
 OF_SUBJECT: Final = _TABLE.sql("""
 SELECT {columns} FROM audit_log
@@ -32,7 +34,7 @@ ORDER BY subject_id, id DESC
 """)
 
 
-class AuditRepository(Repository[AuditLog]):
+class AuditRepository(Repository["AuditLog"]):
     """The audit log on the caller's connection."""
 
     _table = _TABLE

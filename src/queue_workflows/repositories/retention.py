@@ -7,7 +7,6 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any, Final
 
-from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.sql.connection import Handle, Statements
 
 # Literals, so that a generic plan knows how few rows these are.
@@ -94,7 +93,7 @@ class PruningRepository:
     """On the caller's connection, each statement a transaction of its own."""
 
     def __init__(self, conn: Handle, *, kept_s: float, ttl_s: float) -> None:
-        self._sql = Statements(conn, WorkflowRun)
+        self._sql = Statements(conn, "workflow_runs")
         self._times: dict[str, Any] = {"kept_s": kept_s, "ttl_s": ttl_s}
 
     def old_runs(self, but: Collection[uuid.UUID]) -> list[uuid.UUID]:

@@ -11,12 +11,12 @@ from queue_workflows import db
 from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.shipped_chain import is_at_head
 from queue_workflows.errors import QwfError
-from queue_workflows.models import Base
+from queue_workflows.models.columns import TYPES
 
 
 def is_as_shipped(connection: psycopg.Connection[Any]) -> bool:
     """Whether the engine's schema is at the head of this code's chain, with all its tables."""
-    return is_at_head(connection, Base.metadata.tables)
+    return is_at_head(connection, TYPES)
 
 
 def is_ready(database: Database) -> bool:

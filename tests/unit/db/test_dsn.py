@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
-from queue_workflows.db.connections.dsn import foreign_driver, mask_secrets, parse_dsn, place_of, redact_dsn
+from queue_workflows.db.connections.dsn import (
+    _SAME_TO_BOTH,
+    foreign_driver,
+    mask_secrets,
+    parse_dsn,
+    place_of,
+    redact_dsn,
+)
 from queue_workflows.errors import ConfigurationError, ExitCode
 
 SECRET = "s3cr3t-pa55"
@@ -64,6 +71,36 @@ def test_options_of_a_sqlalchemy_url_keep_their_spaces():
     """SQLAlchemy writes a space in a query as +, which libpq would take literally."""
     dsn = "postgresql+psycopg://u@db/x?options=-c+search_path%3Dapp"
     assert parse_dsn(dsn)["options"] == "-c search_path=app"
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "h/d",
+        "u@h/d",
+        "u:pw@db.example:5432/film-db",
+        "a.b:s$e=c+r;t@h:1/x",
+        "u:p%40q%2Fr%25@h:65535/d",
+        "u%2Bv:x%7fy@h/d_1",
+    ],
+)
+def test_a_plain_url_is_read_as_sqlalchemy_reads_it(rest):
+    """Without SQLAlchemy, which a process that only connects need not load."""
+    from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+    from sqlalchemy.engine import make_url
+
+    url = f"postgresql+psycopg://{rest}"
+    assert _SAME_TO_BOTH.fullmatch(url)
+    _, keywords = PGDialect_psycopg().create_connect_args(make_url(url))
+    assert parse_dsn(url) == {word: str(value) for word, value in keywords.items()}
+
+
+@pytest.mark.parametrize(
+    "rest", ["u:p@w@h/d", "u@h/a%20b", "u@h:05/d", "u:%ff@h/d", "u:%00@h/d", "u@h/d?a=b", "u@[::1]/d"]
+)
+def test_what_only_one_of_the_two_reads_is_left_to_sqlalchemy(rest):
+    """Escapes in a name, bytes that are no text, parameters."""
+    assert not _SAME_TO_BOTH.fullmatch(f"postgresql+psycopg://{rest}")
 
 
 def test_asyncpgs_ssl_is_libpqs_sslmode():

@@ -22,11 +22,11 @@ from queue_workflows.cli.shared.operator import (
     say,
 )
 from queue_workflows.errors import ExitCode
-from queue_workflows.models import Binary
 
 if TYPE_CHECKING:
     from queue_workflows.hooks.plugins.needs import Need
     from queue_workflows.hooks.programs.install import Asking, Installer
+    from queue_workflows.models import Binary
 
 T = TypeVar("T")
 

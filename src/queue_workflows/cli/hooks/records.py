@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -17,10 +17,12 @@ from queue_workflows.cli.shared.operator import (
 )
 from queue_workflows.cli.shared.run_names import run_named
 from queue_workflows.errors import UnknownRun
-from queue_workflows.models import HookRecord
 from queue_workflows.repositories.hooks.records import HookRecordRepository
 from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.repositories.sql.families import LARGEST_ID
+
+if TYPE_CHECKING:
+    from queue_workflows.models import HookRecord
 
 _SHOWN: Final = 100
 # What tells most of a record, the first that it has.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import psycopg
@@ -13,8 +13,10 @@ import psycopg
 from queue_workflows.cli.shared.operator import print_json, print_table, say
 from queue_workflows.drawing.words import on_one_line
 from queue_workflows.errors import ExitCode
-from queue_workflows.models import RateLimit
 from queue_workflows.repositories.limits.rates import RateRepository
+
+if TYPE_CHECKING:
+    from queue_workflows.models import RateLimit
 
 _UNITS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)(?:/(s|min|h|d))?")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import psycopg
@@ -21,8 +21,10 @@ from queue_workflows.cli.shared.operator import (
 from queue_workflows.drawing.words import say_moment
 from queue_workflows.engine.schedules.declared import task_options
 from queue_workflows.errors import ExitCode, UnknownSchedule
-from queue_workflows.models import Schedule
 from queue_workflows.repositories.schedules.schedules import ScheduleRepository, state_of
+
+if TYPE_CHECKING:
+    from queue_workflows.models import Schedule
 
 _MOST = 10_000
 _COLUMNS = (

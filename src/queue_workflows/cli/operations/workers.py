@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,7 +22,6 @@ from queue_workflows.cli.shared.operator import (
 from queue_workflows.config import effective_settings, is_known_queue
 from queue_workflows.drawing.words import on_one_line, say_moment, say_span
 from queue_workflows.errors import ExitCode
-from queue_workflows.models import WorkerControl
 from queue_workflows.repositories.workers.control import Control, WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
 from queue_workflows.repositories.workers.obedience import Obedience, Standing
@@ -30,6 +29,9 @@ from queue_workflows.repositories.workers.quarantine import QuarantineRepository
 from queue_workflows.roles.await_workers import Awaited, await_obedience
 from queue_workflows.settings.fields import HOST_LABEL, QUEUE_NAME
 from queue_workflows.states import DesiredState
+
+if TYPE_CHECKING:
+    from queue_workflows.models import WorkerControl
 
 # A worker that was killed leaves its heartbeat behind; after this long it is history.
 FORGOTTEN_S = 3600.0

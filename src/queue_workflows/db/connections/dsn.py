@@ -1,8 +1,8 @@
 """What a DSN says, without ever repeating the secrets in it.
 
 libpq parses what libpq would connect with; a URL that names a driver (`postgresql+psycopg://`) is
-SQLAlchemy's dialect of a URL, so SQLAlchemy parses that. libpq's own messages quote pieces of the text,
-which may be pieces of a badly quoted password: none of them is passed on.
+SQLAlchemy's dialect of a URL, so SQLAlchemy parses that, unless the two would read it alike. libpq's own
+messages quote pieces of the text, which may be pieces of a badly quoted password: none of them is passed on.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ from urllib.parse import quote
 import psycopg
 from psycopg import pq
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
 
 from queue_workflows.errors import ConfigurationError
 
 _SCHEME = re.compile(r"([a-z][a-z0-9.+-]*)://", re.IGNORECASE)
 _LIBPQ_DRIVERS = frozenset({"psycopg", "psycopg_async", "psycopg2", "psycopg2cffi", "psycopgbinary"})
+# What SQLAlchemy and libpq read alike: no escape in what only one of them decodes, and no parameters.
+_SAME_TO_BOTH = re.compile(
+    r"[a-z][a-z0-9.+-]*://(?:(?:[\w.~-]|%[2-7][0-9a-f])+(?::(?:[\w.~!$*()+,;=-]|%[2-7][0-9a-f])+)?@)?"
+    r"[a-z0-9.-]+(?::[1-9][0-9]{0,4})?/[\w.~-]+",
+    re.IGNORECASE | re.ASCII,
+)
 _WORD = re.compile(r"[A-Za-z_]{2,40}")
 _MAY_HOLD_SECRET = re.compile(r"://[^/]*:.*@|pass|secret|key", re.IGNORECASE)
 _QUOTED = re.compile(r'"([^"]*)"')
@@ -127,6 +130,12 @@ def _parse_libpq(text: str, *, is_url: bool) -> dict[str, str]:
 
 
 def _parse_sqlalchemy_url(text: str) -> dict[str, str]:
+    if _SAME_TO_BOTH.fullmatch(text):
+        return _parse_libpq(f"postgresql://{text.partition('://')[2]}", is_url=True)
+    from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
     try:
         _, keywords = PGDialect_psycopg().create_connect_args(make_url(text))  # type: ignore[no-untyped-call]
     except (ArgumentError, ValueError):

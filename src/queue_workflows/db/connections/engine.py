@@ -7,30 +7,26 @@ is in the way of that is one of our errors, also from SQLAlchemy's engine.
 from __future__ import annotations
 
 import os
-from typing import Any, Self
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
-import psycopg
-from psycopg import pq
-from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.exc import DisconnectionError, InvalidatePoolError
-from sqlalchemy.pool import ConnectionPoolEntry
-
-from queue_workflows import clock as time
 from queue_workflows.config import DsnChoice, effective_settings, resolve_dsn
 from queue_workflows.db.connections.asking_connection import AskingConnection
-from queue_workflows.db.connections.bounded_wire import absorb
 from queue_workflows.db.connections.dsn import parse_dsn, redact_dsn
 from queue_workflows.db.connections.failures import PROXY_ADVICE, classify_failure
 from queue_workflows.db.connections.pins import Timeouts, application_name
 from queue_workflows.db.connections.proxies import Proxy
 from queue_workflows.db.connections.route import POLL_ONLY, Route, connect
-from queue_workflows.db.embedded.server import EmbeddedServer
 from queue_workflows.errors import ConfigurationError, DatabaseUnreachable, SessionsNotKept
 from queue_workflows.settings import Settings
 
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from queue_workflows.db.embedded.server import EmbeddedServer
+
 __all__ = ["Database", "acquire_embedded", "classify_failure", "connect", "parse_dsn", "redact_dsn"]
 
-PROBE_AFTER_S = 30.0
 _PAST_PROXY = "no lost session is ended; LISTEN and migrations go to QWF_DIRECT_DB_URL"
 
 
@@ -69,7 +65,7 @@ class Database:
         self.data_dir = embedded.data_dir if embedded else None
         self._embedded = embedded
         self._opened_in = os.getpid()
-        self.engine = self._new_engine(pool_size)
+        self._pool_size = pool_size
 
     @classmethod
     def open(
@@ -95,6 +91,13 @@ class Database:
         except BaseException:
             server.release()
             raise
+
+    @cached_property
+    def engine(self) -> Engine:
+        """A pool of these connections for callers that use SQLAlchemy, which is loaded for them alone."""
+        from queue_workflows.db.connections.pool import new_engine
+
+        return new_engine(self.connect, self._pool_size)
 
     @property
     def can_listen(self) -> bool:
@@ -136,7 +139,8 @@ class Database:
     def close(self) -> None:
         """Close the pool and let go of the embedded server; a forked child closes nothing of its parent's."""
         ours = os.getpid() == self._opened_in
-        self.engine.dispose(close=ours)
+        if "engine" in self.__dict__:
+            self.engine.dispose(close=ours)
         server, self._embedded = self._embedded, None
         if server is not None and ours:
             server.release()
@@ -150,26 +154,11 @@ class Database:
     def __repr__(self) -> str:
         return f"<Database {self.redacted} ({self.source})>"
 
-    def _new_engine(self, pool_size: int) -> Engine:
-        # The connections come from `connect`, so the engine never sees the DSN: no re-quoting, nothing to
-        # log.
-        engine = create_engine(
-            "postgresql+psycopg://",
-            creator=self.connect,
-            isolation_level="READ COMMITTED",
-            pool_size=pool_size,
-            max_overflow=pool_size,
-            use_native_hstore=False,
-            hide_parameters=True,
-        )
-        event.listen(engine, "connect", _remember_owner)
-        event.listen(engine, "checkout", _refuse_dead)
-        event.listen(engine, "checkin", _remember_use)
-        return engine
-
 
 def acquire_embedded(settings: Settings, *, creates: bool = True) -> EmbeddedServer:
-    """The embedded server of these settings, for as long as it is held."""
+    """The embedded server of these settings, for as long as it is held; its code is loaded for that alone."""
+    from queue_workflows.db.embedded.server import EmbeddedServer
+
     return EmbeddedServer.acquire(
         settings.data_dir, bindir=settings.pg_bindir, run_as=settings.embedded_user, creates=creates
     )
@@ -186,46 +175,3 @@ def _needed(server: EmbeddedServer | None) -> EmbeddedServer:
     if server is None:
         raise ValueError("no DSN is configured, and no embedded server was given")
     return server
-
-
-def _remember_owner(_connection: psycopg.Connection[Any], entry: ConnectionPoolEntry) -> None:
-    entry.info["pid"] = os.getpid()
-    entry.info["used_at"] = time.monotonic()
-
-
-def _remember_use(_connection: psycopg.Connection[Any] | None, entry: ConnectionPoolEntry) -> None:
-    entry.info["used_at"] = time.monotonic()
-
-
-def _refuse_dead(connection: psycopg.Connection[Any], entry: Any, fairy: Any) -> None:
-    """Hand out no connection of a parent process, and none that died in the pool.
-
-    Better than a ping each time: a server that ended the session has already said so on the socket, which
-    costs no round trip to see. Only after a long rest, when a firewall may have forgotten us, is the server
-    asked.
-    """
-    if entry.info.get("pid") != os.getpid():
-        # Dropped, not closed: closing would say good-bye on the parent's socket.
-        entry.dbapi_connection = fairy.dbapi_connection = None
-        raise DisconnectionError("the connection belongs to the process that forked this one")
-    if connection.closed or _has_ended(connection.pgconn):
-        raise InvalidatePoolError("the server ended the connection")
-    if time.monotonic() - entry.info["used_at"] > PROBE_AFTER_S:
-        _ask(connection)
-
-
-def _has_ended(pgconn: pq.abc.PGconn) -> bool:
-    try:
-        absorb(pgconn)
-    except psycopg.OperationalError:
-        return True
-    return False
-
-
-def _ask(connection: psycopg.Connection[Any]) -> None:
-    try:
-        connection.execute("SELECT 1")
-        if not connection.autocommit:
-            connection.rollback()
-    except psycopg.Error:
-        raise InvalidatePoolError("the server did not answer") from None

@@ -7,13 +7,12 @@ decides.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import psycopg
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from queue_workflows.db.connections.dsn import mask_secrets, parse_dsn, place_of
 from queue_workflows.errors import (
@@ -210,14 +209,14 @@ _HOW_IT_GOT_THERE = re.compile(
 
 def classify_failure(exc: BaseException, dsn: str | Mapping[str, str]) -> QwfError:
     """Our error for a driver's: one line, what to do, no password; `dsn` may be parsed already."""
-    cause = exc.orig if isinstance(exc, DBAPIError) and exc.orig is not None else exc
+    cause = drivers_own(exc)
     if isinstance(cause, QwfError):
         return cause
     try:
         params: Mapping[str, str] = dsn if isinstance(dsn, Mapping) else parse_dsn(dsn) if dsn.strip() else {}
     except ConfigurationError as unreadable:
         return unreadable
-    if isinstance(cause, PoolTimeout):
+    if _is_of_sqlalchemy(cause, "TimeoutError"):
         return DatabaseError(
             "every connection of this process's pool is in use",
             advice="hold connections for shorter, or allow more with pool_size",
@@ -228,6 +227,19 @@ def classify_failure(exc: BaseException, dsn: str | Mapping[str, str]) -> QwfErr
     if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError | OSError):
         return _of_connecting(str(cause), params)
     return QwfError(mask_secrets(f"{type(cause).__name__}: {cause}", params))
+
+
+def drivers_own(exc: BaseException) -> BaseException:
+    """The driver's exception where SQLAlchemy has wrapped it; any other as it is."""
+    if _is_of_sqlalchemy(exc, "DBAPIError"):
+        return getattr(exc, "orig", None) or exc
+    return exc
+
+
+def _is_of_sqlalchemy(exc: BaseException, name: str) -> bool:
+    # Looked up, not imported: what was never loaded cannot have raised.
+    module = sys.modules.get("sqlalchemy.exc")
+    return module is not None and isinstance(exc, getattr(module, name))
 
 
 def unusable(exc: psycopg.ProgrammingError, params: Mapping[str, str]) -> ConfigurationError:

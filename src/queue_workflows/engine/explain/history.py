@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from queue_workflows.models import AuditLog, IngestJob, WorkflowNodeJob
 from queue_workflows.repositories.reports.explain_job import Circumstances, waited_until
 from queue_workflows.repositories.sql.families import INGEST
 from queue_workflows.states import DesiredState
+
+if TYPE_CHECKING:
+    from queue_workflows.models import AuditLog, IngestJob, WorkflowNodeJob
 
 _SAME_MOMENT: Final = timedelta(seconds=1)
 ASKED: Final = {DesiredState.PAUSE: "paused", DesiredState.OFF: "switched off", DesiredState.ON: "on"}

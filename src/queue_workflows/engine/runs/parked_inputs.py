@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from queue_workflows.engine.runs.repositories import DispatchTools
 from queue_workflows.errors import PayloadError
-from queue_workflows.models import WorkflowInputSubmission
 from queue_workflows.repositories.runs.outbox import LockedRun
 from queue_workflows.repositories.sql.connection import Statements
 from queue_workflows.states import JobStatus, SubmissionStatus
@@ -56,7 +55,7 @@ class Parking:
     """The answers to nodes of one locked run; without a document the run is over."""
 
     def __init__(self, tools: DispatchTools, run: LockedRun, document: Document | None) -> None:
-        self._sql = Statements(tools.connection, WorkflowInputSubmission)
+        self._sql = Statements(tools.connection, "workflow_input_submissions")
         self._jobs = tools.jobs
         self._run = run
         self._document = document

@@ -7,16 +7,19 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.config import declare_ingest_schedule
 from queue_workflows.engine.registry.tasks import current_tasks
 from queue_workflows.errors import ConfigurationError, QwfError
-from queue_workflows.models import Schedule
 from queue_workflows.repositories.jobs.enqueue import current_limits
 from queue_workflows.repositories.schedules.schedules import JOB_OPTIONS, checked_words
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.states import CatchUp
+
+if TYPE_CHECKING:
+    from queue_workflows.models import Schedule
+    from queue_workflows.repositories.schedules.ticks import DueSchedule
 
 DEFAULT_OWNER: Final = "app"
 
@@ -89,7 +92,7 @@ def set_ingest_schedule(
     declare_ingest_schedule(DeclaredSchedules(_checked_owner(owner), tuple(words)))
 
 
-def task_options(schedule: Schedule) -> dict[str, Any]:
+def task_options(schedule: Schedule | DueSchedule) -> dict[str, Any]:
     """What the task of a schedule says of its jobs; nothing where this process does not know the task."""
     task = current_tasks().task_named(schedule.task_name)
     if task is None:

@@ -102,6 +102,6 @@ def _see_to_the_silent(
     """
     heartbeats = HeartbeatRepository(connection)
     if recovered_s is None or recovered_s > stale_s:
-        for worker in heartbeats.flag_dead(older_than_s=stale_s):
-            _log.warning("worker %s holds jobs and was not heard of for %g s", worker.worker_id, stale_s)
+        for worker_id in heartbeats.flag_silent(older_than_s=stale_s):
+            _log.warning("worker %s holds jobs and was not heard of for %g s", worker_id, stale_s)
     heartbeats.forget(older_than_s=max(_FORGOTTEN_AFTER_S, stale_s))

@@ -14,14 +14,12 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
-from sqlalchemy import Engine
-from sqlalchemy.exc import DBAPIError
 
 from queue_workflows.db.connections.engine import Database
-from queue_workflows.db.connections.failures import classify_failure
+from queue_workflows.db.connections.failures import classify_failure, drivers_own
 from queue_workflows.db.connections.snapshot_read import KeptConnection
 from queue_workflows.errors import (
     DatabaseUnreachable,
@@ -35,13 +33,15 @@ from queue_workflows.errors import (
     UnknownRun,
     WaitTimeout,
 )
-from queue_workflows.models import Base, WorkflowRun
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued
 from queue_workflows.repositories.runs.runs import StartedRun, named_run
 from queue_workflows.repositories.sql.checks import seconds_or_none, whole
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import BY_NAME, LARGEST_ID, Family, named_job, per_family
 from queue_workflows.states import JOB_TERMINAL, RUN_TERMINAL, JobFamily, JobStatus
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 SOONEST_S: Final = 0.01
 LATEST_S: Final = 1.0
@@ -61,7 +61,7 @@ class _Awaited:
     name: str
     id: int | uuid.UUID
     sql: str
-    model: type[Base]
+    table: str
     over: frozenset[str]
     failed: Callable[[str, dict[str, Any] | None], QwfError]
     cancelled: Callable[[str, dict[str, Any] | None], QwfError]
@@ -124,8 +124,10 @@ def _plainly(look: Callable[[], _Seen]) -> Callable[[], _Seen]:
     def seen() -> _Seen:
         try:
             return look()
-        except (psycopg.Error, DBAPIError) as error:
-            cause = error.orig if isinstance(error, DBAPIError) else error
+        except Exception as error:
+            cause = drivers_own(error)
+            if cause is error and not isinstance(error, psycopg.Error):
+                raise
             meaning = classify_failure(error, "")
             if isinstance(cause, psycopg.OperationalError) and not isinstance(meaning, DatabaseUnreachable):
                 meaning = DatabaseUnreachable(meaning.message, advice=meaning.advice)
@@ -164,7 +166,7 @@ def _awaited(job: Enqueued | StartedRun | uuid.UUID | int | str, family: str) ->
 def _job(family: Family, job_id: int) -> _Awaited:
     name = f"{family.name}:{job_id}"
     sql, over = LOOK[family.name], frozenset[str](JOB_TERMINAL)
-    return _Awaited(name, job_id, sql, family.model, over, JobFailed, JobCancelled, lambda: UnknownJob(name))
+    return _Awaited(name, job_id, sql, family.table, over, JobFailed, JobCancelled, lambda: UnknownJob(name))
 
 
 def _run(run_id: uuid.UUID) -> _Awaited:
@@ -172,7 +174,7 @@ def _run(run_id: uuid.UUID) -> _Awaited:
         f"run:{run_id}",
         run_id,
         LOOK_AT_RUN,
-        WorkflowRun,
+        "workflow_runs",
         frozenset[str](RUN_TERMINAL),
         RunFailed,
         RunCancelled,
@@ -196,7 +198,7 @@ def _looks(awaited: _Awaited, engine: Engine | None, db_url: str | None) -> Iter
 
 
 def _look(handle: Handle, awaited: _Awaited) -> _Seen:
-    rows = Statements(handle, awaited.model).rows(awaited.sql, {"id": awaited.id})
+    rows = Statements(handle, awaited.table).rows(awaited.sql, {"id": awaited.id})
     if not rows:
         raise awaited.absent()
     status, result, error = rows[0]

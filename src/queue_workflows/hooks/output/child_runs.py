@@ -14,16 +14,18 @@ import hashlib
 import re
 import uuid
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urldefrag, urljoin, urlsplit, urlunsplit
 
 from queue_workflows.errors import QwfError
 from queue_workflows.hooks.output.record_types import RecordContext
-from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.jobs.enqueue import current_limits
 from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.workflow.document.load import Document, compiled
 from queue_workflows.workflow.providing import find_document
+
+if TYPE_CHECKING:
+    from queue_workflows.models import WorkflowRun
 
 # Labels of the runs of a crawl: the run that it began with, and how far from it.
 CRAWL: Final = "crawl"

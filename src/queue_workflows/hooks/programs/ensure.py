@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import psycopg
 
@@ -20,7 +20,6 @@ from queue_workflows.hooks.plugins.needs import Need, needs_below
 from queue_workflows.hooks.programs.install import Installation, InstallationLost, Installer
 from queue_workflows.hooks.script.lifecycle import bring_to_its_end
 from queue_workflows.hooks.script.process import HookStop
-from queue_workflows.models import Binary
 from queue_workflows.repositories.hooks.binaries import (
     BINARY_MISSING,
     BinaryFence,
@@ -28,6 +27,9 @@ from queue_workflows.repositories.hooks.binaries import (
     hold_key,
 )
 from queue_workflows.states import BinaryStatus
+
+if TYPE_CHECKING:
+    from queue_workflows.models import Binary
 
 # When a hook that waits is looked at again, if nobody promotes it before.
 LOOK_AGAIN_S: Final = 60.0

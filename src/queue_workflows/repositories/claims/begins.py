@@ -69,5 +69,5 @@ def begin(conn: Handle, job: ClaimedJob, rules: Rules, *, lease_s: float) -> Non
         "at_most_once": rules.at_most_once,
         "started_at": job.started_at,
     }
-    if not Statements(conn, family.model).rows(BEGIN[family.name], params):
+    if not Statements(conn, family.table).rows(BEGIN[family.name], params):
         raise LeaseLost(family.title, job.id, job.attempt)

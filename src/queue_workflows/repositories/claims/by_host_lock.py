@@ -14,7 +14,6 @@ from typing import Any, Final
 import psycopg
 
 from queue_workflows.config import HOOKS_QUEUE
-from queue_workflows.models import IngestJob
 from queue_workflows.repositories.claims.claim import KINDS, claim_params, with_claimed
 from queue_workflows.repositories.claims.hold_lease import PUT_LOCKED_ASIDE, PUT_LOCKED_HOOKS_ASIDE
 from queue_workflows.repositories.sql.arrays import texts
@@ -166,7 +165,7 @@ class HostLockRepository:
     """On the caller's connection, over the jobs of both families."""
 
     def __init__(self, conn: Handle | psycopg.Connection[Any]) -> None:
-        self._sql = Statements(conn, IngestJob)
+        self._sql = Statements(conn, "ingest_jobs")
 
     def promote(self, keys: Iterable[str], *, host: str) -> int:
         """Queue the first job of each queue that waits for one of these, free on this host; how many."""

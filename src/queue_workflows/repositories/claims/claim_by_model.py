@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
-from queue_workflows.models import WorkflowNodeJob
 from queue_workflows.repositories.claims.claim import CLAIMABLE, CLAIMING, with_claimed
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import array, texts
@@ -152,7 +151,7 @@ class AffinityRepository:
     """The claim in this order, on a psycopg connection in autocommit or in a pipeline of one."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, WorkflowNodeJob)
+        self._sql = Statements(conn, "workflow_node_jobs")
 
     def ask(
         self, queue: str, preference: Preference, *, worker_id: str, lease_s: float

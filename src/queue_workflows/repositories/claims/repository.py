@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
 
 from queue_workflows.errors import IllegalTransition, LeaseLost, PayloadError
-from queue_workflows.models.base import Base
 from queue_workflows.repositories.claims import claim as claiming
 from queue_workflows.repositories.claims import end as ending
 from queue_workflows.repositories.claims import hold_lease, operator_verbs, sweep
@@ -36,7 +35,10 @@ from queue_workflows.repositories.workers.control import Control
 from queue_workflows.settings import check_queue_name
 from queue_workflows.states import JOB_TERMINAL, DesiredState, JobStatus
 
-M = TypeVar("M", bound=Base)
+if TYPE_CHECKING:
+    from queue_workflows.models import Base
+
+M = TypeVar("M", bound="Base")
 
 # Of an answer to an end and a claim, the columns of the job.
 _CLAIMED: Final = itemgetter(slice(2, None))

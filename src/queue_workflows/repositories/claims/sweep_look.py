@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from queue_workflows.models import IngestJob
 from queue_workflows.repositories.claims.sweep import DUE, LAPSED
 from queue_workflows.repositories.limits.lanes import IN_LANE
 from queue_workflows.repositories.sql.connection import Handle, Statements
@@ -40,7 +39,7 @@ class Sweepable(NamedTuple):
 
 def look(handle: Handle) -> Mapping[str, Sweepable]:
     """By the families' names; the statement has them in the order of `FAMILIES`."""
-    (row,) = Statements(handle, IngestJob).rows(LOOK, {})
+    (row,) = Statements(handle, "ingest_jobs").rows(LOOK, {})
     size = len(Sweepable._fields)
     return {
         family.name: Sweepable(*row[number * size : (number + 1) * size])

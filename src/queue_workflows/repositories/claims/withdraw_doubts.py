@@ -60,4 +60,4 @@ def withdraw_doubts(conn: Handle, jobs: Sequence[ClaimedJob]) -> int:
     params = fence_params([job.fence for job in ordered]) | {
         "generations": array(str(job.generation) for job in ordered)
     }
-    return len(Statements(conn, family.model).rows(WITHDRAW[family.name], params))
+    return len(Statements(conn, family.table).rows(WITHDRAW[family.name], params))

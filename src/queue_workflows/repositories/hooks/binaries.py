@@ -11,17 +11,19 @@ fence of all that is written for it, as those of a job are.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_workflows.errors import LeaseLost
-from queue_workflows.models import Binary
 from queue_workflows.repositories.claims.end import ERROR_TEXT
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import texts
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import BinaryStatus
 
-_TABLE: Final = Table(Binary)
+if TYPE_CHECKING:
+    from queue_workflows.models import Binary
+
+_TABLE: Final[Table[Binary]] = Table("binaries")
 # What a lost lease of a program calls it.
 BINARY: Final = "binary"
 # The reason of a hold; its key is that of `hold_key`.
@@ -149,7 +151,7 @@ class Installed(NamedTuple):
     provider: str | None
 
 
-class BinaryRepository(Repository[Binary]):
+class BinaryRepository(Repository["Binary"]):
     """Binaries on the caller's connection."""
 
     _table = _TABLE

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from queue_workflows.errors import LeaseLost
-from queue_workflows.models import HookRecord
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import array, texts
 from queue_workflows.repositories.sql.claimed_job import Fence
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import JobFamily
 
-_TABLE: Final = Table(HookRecord)
+if TYPE_CHECKING:
+    from queue_workflows.models import HookRecord
+
+_TABLE: Final[Table[HookRecord]] = Table("hook_records")
 ROWS_AT_ONCE: Final = 1_000
 BYTES_AT_ONCE: Final = 8 << 20
 
@@ -98,7 +100,7 @@ class HookOfJob(NamedTuple):
     hook: str
 
 
-class HookRecordRepository(Repository[HookRecord]):
+class HookRecordRepository(Repository["HookRecord"]):
     """Records on the caller's connection; what is stored commits with what the caller does next."""
 
     _table = _TABLE

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 
-from queue_workflows.models import IngestJob
+from queue_workflows.models.rules import MAX_ATTEMPTS
 from queue_workflows.repositories.claims.repository import ClaimableRepository, Claims
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued, insert_many, insert_or_find, swallowed
 from queue_workflows.repositories.jobs.bulk_insert_with_lanes import with_lanes
 from queue_workflows.repositories.jobs.ingest_rows import (
     BULK,
-    MAX_ATTEMPTS,
     NONE_GIVEN,
     PLAIN,
     IngestRows,
@@ -35,7 +34,10 @@ from queue_workflows.repositories.sql.prepared import Prepared
 from queue_workflows.repositories.sql.table import Filters, Table
 from queue_workflows.states import JobStatus
 
-_TABLE: Final = Table(IngestJob)
+if TYPE_CHECKING:
+    from queue_workflows.models import IngestJob
+
+_TABLE: Final[Table[IngestJob]] = Table("ingest_jobs")
 
 # laned: of the jobs that come with one key the first few ask whether there is room in front, and the others
 # go to the lane. Producers may not look; they ask a function how much room there is.
@@ -134,7 +136,7 @@ SELECT queue, status, count(*) FROM ingest_jobs GROUP BY queue, status ORDER BY 
 """
 
 
-class IngestJobRepository(ClaimableRepository[IngestJob, ClaimedIngestJob]):
+class IngestJobRepository(ClaimableRepository["IngestJob", ClaimedIngestJob]):
     """Ingest jobs on the caller's connection; `max_attempts` is for jobs that do not say."""
 
     _table = _TABLE

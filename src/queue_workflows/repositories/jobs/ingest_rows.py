@@ -12,13 +12,12 @@ from typing import Any, Final
 
 from queue_workflows.config import RESERVED_QUEUES
 from queue_workflows.errors import ConfigurationError, PayloadError
-from queue_workflows.models import IngestJob
+from queue_workflows.models.rules import MAX_ATTEMPTS
 from queue_workflows.payload import longest_small, small_text
 from queue_workflows.repositories.jobs.bulk_insert import BulkTable
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.columns import CHUNK_ROWS, Columns
-from queue_workflows.repositories.sql.table import Table
 from queue_workflows.settings import check_queue_name
 
 # wanted: the keys that were taken, numbered in the caller's order. taken: the job that has one; the LIMIT
@@ -58,7 +57,6 @@ BULK: Final = BulkTable(
     key_where="WHERE dedupe_key IS NOT NULL",
     find=FIND_MANY,
 )
-MAX_ATTEMPTS: Final = int(Table(IngestJob).default("max_attempts"))
 # What may be left out, each with its check.
 _OPTIONS: Final[tuple[tuple[str, Callable[[str, Any], Any]], ...]] = (
     ("reason", partial(check.text, max_bytes=check.TEXT_BYTES)),

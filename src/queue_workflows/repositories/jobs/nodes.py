@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.models import WorkflowNodeJob
+from queue_workflows.models.rules import MAX_ATTEMPTS
 from queue_workflows.repositories.claims.operator_verbs import COUNTED
 from queue_workflows.repositories.claims.repository import ClaimableRepository, Claims
 from queue_workflows.repositories.jobs.bulk_insert import (
@@ -31,8 +31,10 @@ from queue_workflows.repositories.sql.table import Filters, Table
 from queue_workflows.settings import check_queue_name
 from queue_workflows.states import JobStatus
 
-_TABLE: Final = Table(WorkflowNodeJob)
-_MAX_ATTEMPTS: Final = int(_TABLE.default("max_attempts"))
+if TYPE_CHECKING:
+    from queue_workflows.models import WorkflowNodeJob
+
+_TABLE: Final[Table[WorkflowNodeJob]] = Table("workflow_node_jobs")
 
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM workflow_node_jobs WHERE id = %(id)s::bigint")
 COUNTS: Final = """
@@ -252,7 +254,7 @@ def _refuse_pinned(queue: str, host: str | None) -> None:
         )
 
 
-class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
+class NodeJobRepository(ClaimableRepository["WorkflowNodeJob", ClaimedNodeJob]):
     """Node jobs on the caller's connection."""
 
     _table = _TABLE
@@ -311,7 +313,7 @@ class NodeJobRepository(ClaimableRepository[WorkflowNodeJob, ClaimedNodeJob]):
     def _row(self, job: NewNodeJob) -> check.Row:
         """The values of `_BULK.columns`, each checked."""
         _refuse_pinned(job.queue, job.pinned_host)
-        attempts = _MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
+        attempts = MAX_ATTEMPTS if job.max_attempts is None else job.max_attempts
         if job.at_most_once:
             attempts = check.once(job.max_attempts)
         crashes = job.max_crashes

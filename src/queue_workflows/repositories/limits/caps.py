@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.models import ConcurrencyLimit, LimitSlot
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters, Repository, Table
 
-_TABLE: Final = Table(ConcurrencyLimit)
-_SLOTS: Final = Table(LimitSlot)
+if TYPE_CHECKING:
+    from queue_workflows.models import ConcurrencyLimit, LimitSlot
+
+_TABLE: Final[Table[ConcurrencyLimit]] = Table("concurrency_limits")
+_SLOTS: Final[Table[LimitSlot]] = Table("limit_slots")
 
 # before: what was set until now, for the log. changed: the row as it is now. logged: actor and reason.
 SET: Final = _TABLE.sql("""
@@ -69,7 +71,7 @@ ORDER BY slot
 """)
 
 
-class LimitRepository(Repository[ConcurrencyLimit]):
+class LimitRepository(Repository["ConcurrencyLimit"]):
     """Limits and slots on the caller's connection."""
 
     _table = _TABLE
@@ -109,6 +111,8 @@ class LimitRepository(Repository[ConcurrencyLimit]):
         """The limit that holds for a key: its own, else the longest pattern's; None where nobody set one."""
         found = self._first(EFFECTIVE, {"limit_key": check.limit_key(limit_key)})
         if limit_key.startswith(check.EXCLUSIVE) and (found is None or found.max_slots > 1):
+            from queue_workflows.models import ConcurrencyLimit
+
             return ConcurrencyLimit(key_pattern=f"{check.EXCLUSIVE}*", max_slots=1)
         return found
 

@@ -227,7 +227,7 @@ class LaneRepository:
     """The lanes of one family's jobs, on the caller's connection."""
 
     def __init__(self, conn: Handle, family: Family) -> None:
-        self._sql = Statements(conn, family.model)
+        self._sql = Statements(conn, family.table)
         self._name = family.name
         self._other = next(other.name for other in FAMILIES if other is not family)
 

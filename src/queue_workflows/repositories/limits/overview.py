@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from queue_workflows.models import ConcurrencyLimit
 from queue_workflows.repositories.limits.lanes import IN_LANE
 from queue_workflows.repositories.limits.slots import CAP
 from queue_workflows.repositories.sql import checks as check
@@ -121,7 +120,7 @@ class LimitLineRepository:
     """Reads on the caller's connection."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, ConcurrencyLimit)
+        self._sql = Statements(conn, "concurrency_limits")
 
     def page(self, *, limit: int = 100, after: str = "") -> list[LimitLine]:
         """The next keys that have a limit, holders or a lane."""

@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.models import RateLimit
-from queue_workflows.models.limits import MOST_TOKENS as MOST
+from queue_workflows.models.rules import MOST_TOKENS as MOST
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.families import ASYNCHRONOUSLY
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 
-_TABLE: Final = Table(RateLimit)
+if TYPE_CHECKING:
+    from queue_workflows.models import RateLimit
+
+_TABLE: Final[Table[RateLimit]] = Table("rate_limits")
 # How many buckets one part of the pruning looks at.
 SEEN_AT_ONCE: Final = 10_000
 
@@ -194,7 +196,7 @@ class Taken(NamedTuple):
     epoch: datetime | None
 
 
-class RateRepository(Repository[RateLimit]):
+class RateRepository(Repository["RateLimit"]):
     """Rules and buckets on the caller's connection."""
 
     _table = _TABLE

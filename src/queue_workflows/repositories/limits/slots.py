@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from queue_workflows.models import LimitSlot
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import array, fence_params, texts
 from queue_workflows.repositories.sql.claimed_job import Fence
@@ -248,7 +247,7 @@ class SlotRepository:
     """Slots on the caller's connection. Taking is a transaction of its own, or others wait for its end."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, LimitSlot)
+        self._sql = Statements(conn, "limit_slots")
 
     def take(
         self, wants: Sequence[Want], *, lease_s: float, together: bool = False, durable: bool = False

@@ -66,7 +66,7 @@ class OutcomeRepository:
     """Counts on the caller's connection; changes nothing."""
 
     def __init__(self, conn: Handle, family: Family) -> None:
-        self._sql = Statements(conn, family.model)
+        self._sql = Statements(conn, family.table)
         self._family = family.name
 
     def now(self) -> datetime:

@@ -161,7 +161,7 @@ class ExplainingRepository:
         job = self.job(family, job_id)
         if job is None:
             return None
-        sql = Statements(self._conn, family.model)
+        sql = Statements(self._conn, family.table)
         judged = sql.rows(JUDGED[family.name], {"id": job_id, "queue": job.queue})
         if not judged:  # pruned meanwhile
             return None

@@ -11,15 +11,17 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from queue_workflows.models import AuditLog, WorkflowRun
 from queue_workflows.repositories.audit_log import AuditRepository
 from queue_workflows.repositories.reports.explain_job import Circumstances, ExplainingRepository
 from queue_workflows.repositories.runs.outbox import DUE
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import NODE
 from queue_workflows.states import JobStatus, NodeState, RunStatus
+
+if TYPE_CHECKING:
+    from queue_workflows.models import AuditLog
 
 # The name under which an orchestrator's connections are known to the server.
 ORCHESTRATORS: Final = "qwf:orchestrator@%"
@@ -158,7 +160,7 @@ class RunExplainingRepository:
 
     def __init__(self, conn: Handle) -> None:
         self._conn = conn
-        self._sql = Statements(conn, WorkflowRun)
+        self._sql = Statements(conn, "workflow_runs")
 
     def circumstances(self, run_id: uuid.UUID, *, node_id: str | None = None) -> RunCircumstances | None:
         """What there is to know about a run, or about one node of it; None where there is no such run."""

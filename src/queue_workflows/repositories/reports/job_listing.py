@@ -206,7 +206,7 @@ class SelectingRepository:
 
     def last_id(self, family: Family) -> int:
         """The newest id of a family; 0 where there is none."""
-        return int(Statements(self._conn, family.model).rows(_written(LAST_ID, family), {})[0][0])
+        return int(Statements(self._conn, family.table).rows(_written(LAST_ID, family), {})[0][0])
 
     def lock_page(self, family: Family, wanted: JobFilter, *, after: int, limit: int) -> list[int]:
         """The next ids that match, their rows locked until the caller's transaction ends."""
@@ -225,7 +225,7 @@ class SelectingRepository:
         found = [
             Failures(*row)
             for family in FAMILIES
-            for row in Statements(self._conn, family.model).rows(_written(FAILURES, family), params)
+            for row in Statements(self._conn, family.table).rows(_written(FAILURES, family), params)
         ]
         return sorted(found, key=lambda group: (-group.count, -group.last_at.timestamp()))
 
@@ -235,7 +235,7 @@ class SelectingRepository:
         filters = wanted.where(family, after=after)
         sql = _written(template, family).replace("{where}", filters.where)
         params = filters.params | {"limit": check.whole("limit", limit, 1, 10 * LONGEST_PAGE)}
-        return Statements(self._conn, family.model).rows(sql, params)
+        return Statements(self._conn, family.table).rows(sql, params)
 
 
 def _written(template: str, family: Family) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.schedules.ticks import TICKS
 from queue_workflows.repositories.sql.connection import Handle, Statements
 
@@ -79,7 +78,7 @@ class FigureRepository:
     """Reads on the caller's connection; changes nothing."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, WorkflowRun)
+        self._sql = Statements(conn, "workflow_runs")
 
     def outbox(self, *, most: int) -> OutboxFigures:
         """Counts go up to `most`."""

@@ -10,15 +10,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from queue_workflows.config import RESERVED_QUEUES
-from queue_workflows.models import WorkerControl
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import FAMILIES, INGEST, NODE, Family, per_family
 from queue_workflows.repositories.workers.control import WorkerControlRepository
 from queue_workflows.repositories.workers.heartbeats import HeartbeatRepository
+
+if TYPE_CHECKING:
+    from queue_workflows.models import WorkerControl
 
 COUNTED: Final = 100_000
 RATES_S: Final = (60.0, 300.0)
@@ -141,13 +143,13 @@ class StatisticsRepository:
         self._found = {}
         params = {"most": most, "window_s": max(check.seconds("window_s", window_s), RATES_S[-1])}
         for family in families:
-            sql = Statements(self._conn, family.model)
+            sql = Statements(self._conn, family.table)
             self._read_waiting(sql, family, params)
             self._read_running(sql, family, params)
             self._read_finished(sql, family, params)
         self._read_workers(stale_s, families)
         found = [self._found[key] for key in sorted(self._found) if queue is None or key[0] == queue]
-        sql = Statements(self._conn, INGEST.model)
+        sql = Statements(self._conn, INGEST.table)
         stored = {one.name: int(sql.rows(STORED[one.name], {})[0][0]) for one in FAMILIES}
         (now,) = sql.rows("SELECT statement_timestamp()", {})[0]
         return Statistics(found, params["window_s"], stored, now)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import uuid
 from typing import Final, NamedTuple
 
-from queue_workflows.models import WorkflowDispatchEvent
 from queue_workflows.repositories.runs.outbox import LONGEST_BACKOFF_S, RUN_FINISHED
 from queue_workflows.repositories.sql.connection import Handle, Statements
 
@@ -69,7 +68,7 @@ class FinishedRunRepository:
     """On the caller's connection, each statement a transaction of its own."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, WorkflowDispatchEvent)
+        self._sql = Statements(conn, "workflow_dispatch_events")
 
     def lease(self, *, lease_s: float) -> list[LeasedEnd]:
         """Ends that are due, nobody else's for so long."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from queue_workflows.models import WorkflowInputSubmission
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import SubmissionStatus
 
-_TABLE: Final = Table(WorkflowInputSubmission)
+if TYPE_CHECKING:
+    from queue_workflows.models import WorkflowInputSubmission
+
+_TABLE: Final[Table[WorkflowInputSubmission]] = Table("workflow_input_submissions")
 
 INSERT: Final = """
 INSERT INTO workflow_input_submissions (run_id, node_id, payload, submitted_by)
@@ -26,7 +28,7 @@ GROUP BY node_id, status ORDER BY node_id, status
 """
 
 
-class InputSubmissionRepository(Repository[WorkflowInputSubmission]):
+class InputSubmissionRepository(Repository["WorkflowInputSubmission"]):
     """Submissions on the caller's connection."""
 
     _table = _TABLE

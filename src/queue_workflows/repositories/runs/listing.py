@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final
 
-from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Filters
@@ -105,7 +104,7 @@ class RunLinesRepository:
     """Finds runs on the caller's connection; changes nothing."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, WorkflowRun)
+        self._sql = Statements(conn, "workflow_runs")
 
     def lines(self, wanted: RunFilter, *, limit: int = 50) -> list[RunLine]:
         """The newest runs that match."""

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
-from queue_workflows.models import WorkflowNode
 from queue_workflows.repositories.sql.arrays import array, texts
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.states import NODE_OVER, NodeState
@@ -71,7 +70,7 @@ class WorkflowNodeRepository:
     """The counters of runs on the caller's connection."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, WorkflowNode)
+        self._sql = Statements(conn, "workflow_nodes")
 
     def read(self, run_id: uuid.UUID, node_ids: Collection[str]) -> dict[str, Counters]:
         """The rows that exist, by node."""

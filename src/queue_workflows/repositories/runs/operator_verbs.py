@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.states import NodeState, RunStatus
@@ -172,7 +171,7 @@ class SteeringRepository:
     """Requests on the caller's connection."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, WorkflowRun)
+        self._sql = Statements(conn, "workflow_runs")
 
     def cancel(
         self, run_ids: Collection[uuid.UUID], *, node_id: str | None, actor: str | None, reason: str | None

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
 from queue_workflows.repositories.sql.families import PAST_HOLDS
@@ -287,7 +286,7 @@ class DispatchRepository:
     """On a psycopg connection of the orchestrator's own."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, WorkflowRun)
+        self._sql = Statements(conn, "workflow_runs")
 
     def begin(self) -> None:
         """Begin a transaction, in a pipeline."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from queue_workflows.models import WorkflowDispatchEvent
 from queue_workflows.repositories.jobs.bulk_insert import Enqueued, insert_or_find
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 
-_TABLE: Final = Table(WorkflowDispatchEvent)
+if TYPE_CHECKING:
+    from queue_workflows.models import WorkflowDispatchEvent
+
+_TABLE: Final[Table[WorkflowDispatchEvent]] = Table("workflow_dispatch_events")
 
 INSERT: Final = """
 INSERT INTO workflow_dispatch_events (run_id, node_job_id, generation, attempt, kind, payload)
@@ -58,7 +60,7 @@ class EventCounts(NamedTuple):
     poisoned: int
 
 
-class DispatchEventRepository(Repository[WorkflowDispatchEvent]):
+class DispatchEventRepository(Repository["WorkflowDispatchEvent"]):
     """Dispatch events on the caller's connection."""
 
     _table = _TABLE

@@ -11,7 +11,6 @@ import uuid
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
 
 RUN: Final = """
@@ -177,7 +176,7 @@ class OverviewRepository:
     """Reads what is known of one run, on the caller's connection; changes nothing."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, WorkflowRun)
+        self._sql = Statements(conn, "workflow_runs")
 
     def run(self, run_id: uuid.UUID) -> RunFacts | None:
         """The run, or None."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Final, NamedTuple
 
-from queue_workflows.models import WorkflowNodeJob
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import NODE, per_family
 
@@ -63,7 +62,7 @@ class ParkedJobRepository:
     """Parked jobs on the caller's connection."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, WorkflowNodeJob)
+        self._sql = Statements(conn, "workflow_node_jobs")
 
     def expire(self) -> Expired:
         """End what is due, at most `EXPIRED_AT_ONCE`."""

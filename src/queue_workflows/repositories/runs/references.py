@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.sql.checks import INT_MAX
 from queue_workflows.repositories.sql.connection import Handle, Statements
 
@@ -126,7 +125,7 @@ class ScopeRepository:
     """Reads on the caller's connection, all that is wanted in one statement."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, WorkflowRun)
+        self._sql = Statements(conn, "workflow_runs")
 
     def read(self, run_id: uuid.UUID, wants: Sequence[Want]) -> list[list[Part]]:
         """The parts of each want; none of the run's own where there is no such run."""

@@ -7,11 +7,9 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
-from sqlalchemy.orm.attributes import set_committed_value
-
-from queue_workflows.models import WorkflowRun, uuid7
+from queue_workflows.models import uuid7
 from queue_workflows.repositories.jobs.bulk_insert import insert_or_find
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import array, texts
@@ -19,7 +17,10 @@ from queue_workflows.repositories.sql.columns import CHUNK_BYTES, CHUNK_ROWS
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import RunStatus
 
-_TABLE: Final = Table(WorkflowRun)
+if TYPE_CHECKING:
+    from queue_workflows.models import WorkflowRun
+
+_TABLE: Final[Table[WorkflowRun]] = Table("workflow_runs")
 K = TypeVar("K")
 
 # A run that somebody starts. It names no more columns than a producer has a right to.
@@ -170,7 +171,7 @@ def _in_parts(inputs: Mapping[K, str]) -> Iterator[list[K]]:
         yield part
 
 
-class RunRepository(Repository[WorkflowRun]):
+class RunRepository(Repository["WorkflowRun"]):
     """Runs on the caller's connection."""
 
     _table = _TABLE
@@ -321,10 +322,8 @@ class RunRepository(Repository[WorkflowRun]):
         """One run, or None; where it is the `known` one, all of it anew but for its document."""
         if known is None or known.id != run_id:
             return self._first(FETCH, {"id": run_id})
-        run = self._first(FETCH_AGAIN, {"id": run_id})
-        if run is not None:
-            set_committed_value(run, "spec", known.spec)
-        return run
+        rows = self._sql.rows(FETCH_AGAIN, {"id": run_id})
+        return next(iter(self._table.load(rows, spec=known.spec)), None)
 
     def finished(self, run_id: uuid.UUID, was: str = "{}") -> FinishedRun | None:
         """How a run ended, or `was` when it ended before a retry; None if it is not over, or not there."""

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from queue_workflows.models import Schedule
 from queue_workflows.repositories.sql.table import Repository, Table
+
+if TYPE_CHECKING:
+    from queue_workflows.models import Schedule
 
 VOUCHED_S: Final = 60.0
 _UNTIL: Final = f"statement_timestamp() + make_interval(secs => {VOUCHED_S:g})"
@@ -114,10 +116,10 @@ class InForce(NamedTuple):
     others_alive: int
 
 
-class DeclarationRepository(Repository[Schedule]):
+class DeclarationRepository(Repository["Schedule"]):
     """Declarations of one host app's version, which is told by its digest."""
 
-    _table = Table(Schedule)
+    _table: Table[Schedule] = Table("schedules")
 
     def declare(self, owner: str, digest: str, schedules: Sequence[Mapping[str, Any]]) -> Declared:
         """Put what this version declares into force; words are as `checked_words` has them, with `args`."""

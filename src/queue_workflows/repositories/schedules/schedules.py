@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.models import Schedule
-from queue_workflows.models.schedules import MOST_CAUGHT_UP
-from queue_workflows.repositories.jobs.ingest_rows import MAX_ATTEMPTS, ingest_queue
+from queue_workflows.models.rules import MAX_ATTEMPTS, MOST_CAUGHT_UP
+from queue_workflows.repositories.jobs.ingest_rows import ingest_queue
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import CatchUp
 
-_TABLE: Final = Table(Schedule)
+if TYPE_CHECKING:
+    from queue_workflows.models import Schedule
+
+_TABLE: Final[Table[Schedule]] = Table("schedules")
 # What jobs of a task get that a schedule does not say.
 JOB_OPTIONS: Final = (
     *("max_attempts", "backoff_s", "timeout_s", "stall_timeout_s", "limit_key", "host_lock"),
@@ -92,7 +94,7 @@ SELECT id FROM job
 """
 
 
-class ScheduleRepository(Repository[Schedule]):
+class ScheduleRepository(Repository["Schedule"]):
     """Schedules on the caller's connection."""
 
     _table = _TABLE

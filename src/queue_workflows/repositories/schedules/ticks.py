@@ -7,25 +7,48 @@ finds it moved, and nobody waits for anybody. A ticker that is stopped or killed
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from queue_workflows.models import Schedule
 from queue_workflows.repositories.limits.lanes import FRONT, LANE_DELAY_S, LIMIT_FULL
 from queue_workflows.repositories.schedules.schedules import JOB_OPTIONS
 from queue_workflows.repositories.sql.table import Repository, Table
 
-_TABLE: Final = Table(Schedule)
-_NAME: Final = [column.key for column in Schedule.__table__.columns].index("name")
+if TYPE_CHECKING:
+    from queue_workflows.models import Schedule
+
+_TABLE: Final[Table[Schedule]] = Table("schedules")
 DUE_AT_ONCE: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class DueSchedule:
+    """What a ticker reads of a schedule; no model, so that it runs without SQLAlchemy."""
+
+    name: str
+    cron: str
+    timezone: str
+    catch_up: str
+    catch_up_cap: int
+    jitter_s: float
+    task_name: str
+    queue: str
+    limit_key: str | None
+    host_lock: str | None
+    last_tick_at: datetime | None
+    next_tick_at: datetime | None
+    updated_at: datetime
+    args: dict[str, Any]
+
 
 # What neither an operator has paused nor its own code forgotten.
 TICKS: Final = "enabled AND (declared OR declared_by IS NULL)"
 # Apart, those that nobody has reckoned and those that are due: an OR of the two is read by index only as a
 # bitmap, which tickers' connections do without.
-DUE: Final = _TABLE.sql(
+DUE: Final = (
     """
 SELECT statement_timestamp(), {columns} FROM (
     SELECT * FROM schedules WHERE {ticks} AND next_tick_at IS NULL
@@ -35,7 +58,9 @@ SELECT statement_timestamp(), {columns} FROM (
 WHERE name <> ALL (%(aside)s::text[])
 ORDER BY next_tick_at NULLS FIRST, name
 LIMIT {at_once}
-""".replace("{ticks}", TICKS).replace("{at_once}", str(DUE_AT_ONCE))
+""".replace("{columns}", _TABLE.only(field.name for field in fields(DueSchedule)))
+    .replace("{ticks}", TICKS)
+    .replace("{at_once}", str(DUE_AT_ONCE))
 )
 NEXT_IN: Final = """
 SELECT extract(epoch FROM next_tick_at - statement_timestamp())::float8 FROM schedules
@@ -155,7 +180,7 @@ class Due(NamedTuple):
     """The schedules that are due, or that nobody has reckoned yet, and the database's time."""
 
     now: datetime | None
-    schedules: list[Schedule]
+    schedules: list[DueSchedule]
     # By name, what is wrong with those that hold what Python does not read.
     unreadable: Mapping[str, Exception]
 
@@ -180,7 +205,7 @@ class Tick:
 class Planned:
     """What is to become of a schedule that was read: its ticks, and the next one to wait for."""
 
-    schedule: Schedule
+    schedule: DueSchedule
     ticks: Sequence[Tick]
     next_at: datetime | None
 
@@ -192,7 +217,7 @@ class Inserted(NamedTuple):
     tick_at: datetime
 
 
-class TickRepository(Repository[Schedule]):
+class TickRepository(Repository["Schedule"]):
     """A ticker's statements; each is a transaction of its own on a connection in autocommit."""
 
     _table = _TABLE
@@ -205,12 +230,13 @@ class TickRepository(Repository[Schedule]):
     def due(self, *, aside: Sequence[str] = ()) -> Due:
         """What is due now, the longest overdue first, but for those `aside`."""
         rows = self._sql.rows(DUE, {"aside": list(aside)})
-        schedules, unreadable = list[Schedule](), dict[str, Exception]()
-        for _, *row in rows:
+        schedules, unreadable = list[DueSchedule](), dict[str, Exception]()
+        for _, *row, args in rows:
             try:
-                schedules += self._table.load([row])
+                values = *row, json.loads(args)
+                schedules.append(DueSchedule(*values))
             except (ValueError, RecursionError) as exc:
-                unreadable[row[_NAME]] = exc
+                unreadable[row[0]] = exc
         return Due(rows[0][0] if rows else None, schedules, unreadable)
 
     def next_in_s(self) -> float | None:

@@ -10,20 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg.rows import tuple_row
-from sqlalchemy import Connection, Dialect
-from sqlalchemy.exc import UnboundExecutionError
-from sqlalchemy.orm import Session, scoped_session
 
 from queue_workflows.errors import ConfigurationError
-from queue_workflows.models import Base
 from queue_workflows.repositories.sql.moments import read_all_moments
 from queue_workflows.repositories.sql.pipeline import OneCommit
 from queue_workflows.repositories.sql.prepared import IDLE, NO_PIPELINE, is_at_rest
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Dialect
+    from sqlalchemy.orm import Session, scoped_session
 
 Handle: TypeAlias = "Session | scoped_session[Any] | Connection | psycopg.Connection[Any]"
 Params: TypeAlias = Mapping[str, Any]
@@ -54,11 +54,11 @@ Asker: TypeAlias = Callable[[str, Params], Answer]
 
 
 class Statements:
-    """Runs statements for one repository; `model` finds the database where a Session has several."""
+    """Runs statements for one repository; its `table` finds the database where a Session has several."""
 
-    def __init__(self, handle: Handle, model: type[Base]) -> None:
+    def __init__(self, handle: Handle, table: str) -> None:
         self._handle = handle
-        self._ask = _asker(handle, model)
+        self._ask = _asker(handle, table)
         self._sent: dict[str, tuple[psycopg.Cursor[Any], bytes]] = {}
         self._one_commit = OneCommit(handle) if isinstance(handle, psycopg.Connection) else None
 
@@ -121,23 +121,32 @@ class Statements:
             self._ask(sql, params)
 
 
-def _asker(handle: object, model: type[Base]) -> Asker:
+def _asker(handle: object, table: str) -> Asker:
+    if isinstance(handle, psycopg.Connection):
+        return _on_psycopg(handle)
+    # Only here: a process that brings connections of psycopg's alone runs without SQLAlchemy.
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session, scoped_session
+
     if isinstance(handle, scoped_session):
         handle = handle()
     if isinstance(handle, Session):
-        return _on_session(handle, model)
+        return _on_session(handle, table)
     if isinstance(handle, Connection):
         return _on_connection(handle)
-    if isinstance(handle, psycopg.Connection):
-        return _on_psycopg(handle)
     raise _refusal(handle)
 
 
-def _on_session(session: Session, model: type[Base]) -> Asker:
+def _on_session(session: Session, table: str) -> Asker:
     """On the Session's connection for our tables; asked for each time, as it lasts one transaction.
 
     What the Session has pending goes first, as before its own queries: the row may be what a job refers to.
     """
+    from sqlalchemy.exc import UnboundExecutionError
+
+    from queue_workflows.models.tables import model_of
+
+    model = model_of(table)
     try:
         bind = session.get_bind(mapper=model)
     except UnboundExecutionError as unbound:

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queue_workflows.models import IngestJob, WorkflowNodeJob
 from queue_workflows.repositories.sql.table import Table
 from queue_workflows.states import (
     INGEST_STATUSES,
@@ -37,16 +36,11 @@ class Family:
 
     name: str
     title: str
-    model: type[Any]
+    table: str
     channel: str
     result_column: str
     statuses: tuple[JobStatus, ...]
     emits_events: bool
-
-    @property
-    def table(self) -> str:
-        """The table's name."""
-        return str(self.model.__tablename__)
 
     @property
     def sequence(self) -> str:
@@ -57,7 +51,7 @@ class Family:
 NODE: Final = Family(
     name=JobFamily.NODE.value,
     title="node job",
-    model=WorkflowNodeJob,
+    table="workflow_node_jobs",
     channel="node_job_ready",
     result_column="context_delta",
     statuses=NODE_STATUSES,
@@ -66,7 +60,7 @@ NODE: Final = Family(
 INGEST: Final = Family(
     name=JobFamily.INGEST.value,
     title="ingest job",
-    model=IngestJob,
+    table="ingest_jobs",
     channel="ingest_job_ready",
     result_column="result",
     statuses=INGEST_STATUSES,
@@ -225,7 +219,7 @@ def _shared(family: Family) -> dict[str, str]:
 
 def _names(family: Family) -> dict[str, str]:
     """What is no SQL by itself: tables, columns, words, numbers."""
-    columns = Table(family.model).columns
+    columns = Table[Any](family.table).columns
     return {
         "run_terminal": _words(sorted(RUN_TERMINAL)),
         "columns": columns,

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from sqlalchemy import JSON, inspect
-from sqlalchemy import Table as SchemaTable
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.orm import make_transient_to_detached
-
-from queue_workflows.models import Base
+from queue_workflows.models.columns import TYPES
 from queue_workflows.repositories.sql.checks import PayloadLimits, moment_or_none, whole, words_or_none
 from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
 
-M = TypeVar("M", bound=Base)
+if TYPE_CHECKING:
+    from queue_workflows.models import Base
+
+M = TypeVar("M", bound="Base")
 LONGEST_PAGE = 10_000
 
 
 class Table(Generic[M]):
-    """Writes a model's columns into SQL, and makes detached instances of what comes back."""
+    """Writes a table's columns into SQL, and makes detached instances of its model of what comes back.
 
-    def __init__(self, model: type[M]) -> None:
-        table = cast(SchemaTable, model.__table__)
-        self.model = model
-        self.name = table.name
-        self._names = [column.key for column in table.columns]
-        self._json = [column.key for column in table.columns if isinstance(column.type, JSON)]
-        self.columns = self.only(self._names)
-        dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-        self._types = {column.key: column.type.compile(dialect) for column in table.columns}
+    Columns are known from `models.columns`: the model, and SQLAlchemy with it, is loaded with the first row.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._types = TYPES[name]
+        self._json = [column for column, kind in self._types.items() if kind == "JSONB"]
+        self.columns = self.only(self._types)
 
     def only(self, names: Iterable[str]) -> str:
         """The list of some columns; JSON as text, so that no loader the caller registered can change it."""
@@ -45,26 +42,21 @@ class Table(Generic[M]):
         """A statement with `{columns}` written out."""
         return template.replace("{columns}", self.columns)
 
-    def load(self, rows: Rows) -> list[M]:
-        """Detached instances with every column loaded."""
-        # A process that has used no Session yet has mappers without instrumented attributes.
-        self.model.registry.configure()
-        manager = inspect(self.model).class_manager
-        loaded = []
-        for row in rows:
-            values = dict(zip(self._names, row, strict=True))
-            for name in self._json:
-                if values[name] is not None:
-                    values[name] = json.loads(values[name])
-            instance = cast(M, manager.new_instance())
-            instance.__dict__.update(values)
-            make_transient_to_detached(instance)
-            loaded.append(instance)
-        return loaded
+    def read(self, row: Sequence[Any]) -> dict[str, Any]:
+        """The values of a row by column, for a caller that needs no instance of a model."""
+        values = dict(zip(self._types, row, strict=True))
+        for name in self._json:
+            if values[name] is not None:
+                values[name] = json.loads(values[name])
+        return values
 
-    def default(self, column: str) -> str:
-        """The literal that a column takes where an INSERT does not name it."""
-        return str(cast(Any, cast(SchemaTable, self.model.__table__).c[column].server_default).arg.text)
+    def load(self, rows: Rows, **known: Any) -> list[M]:
+        """Detached instances with every column loaded; `known` are values that the rows do not bring."""
+        if not rows:
+            return []
+        from queue_workflows.models.tables import detached
+
+        return [detached(self.name, self.read(row) | known) for row in rows]
 
     def page(
         self, filters: Filters, *, by: str, after: object, limit: int, newest_first: bool
@@ -126,7 +118,7 @@ class Repository(Generic[M]):
     _table: Table[M]
 
     def __init__(self, conn: Handle, *, payload_limits: PayloadLimits | None = None) -> None:
-        self._sql = Statements(conn, self._table.model)
+        self._sql = Statements(conn, self._table.name)
         self._limits = payload_limits or PayloadLimits()
 
     def _first(self, sql: str, params: dict[str, Any]) -> M | None:

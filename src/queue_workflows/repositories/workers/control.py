@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.models import WorkerControl
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 from queue_workflows.states import DesiredState
 
-_TABLE: Final = Table(WorkerControl)
+if TYPE_CHECKING:
+    from queue_workflows.models import WorkerControl
+
+_TABLE: Final[Table[WorkerControl]] = Table("worker_control")
 
 # tick: the version of this change. The clock's row is locked before the wish's own, by everybody, so that no
 # two deadlock; the number is taken with the lock in hand. changed: the row as it is now. logged: actor and
@@ -73,6 +75,7 @@ STRICTEST_FIRST: Final = "array_position(ARRAY['off', 'pause', 'on'], desired), 
 MATCHING: Final = _TABLE.sql(
     f"SELECT {{columns}} FROM worker_control WHERE {HOLDS} ORDER BY {STRICTEST_FIRST}"  # noqa: S608
 )
+WISHED: Final = f"SELECT desired FROM worker_control WHERE {HOLDS} ORDER BY {STRICTEST_FIRST} LIMIT 1"  # noqa: S608
 # What holds for any worker of a host and queue, where `*` is any: what keeps some of them from working.
 BLOCKING: Final = _TABLE.sql(f"""
 SELECT {{columns}} FROM worker_control
@@ -120,7 +123,7 @@ class Cleared(NamedTuple):
     was: WorkerControl
 
 
-class WorkerControlRepository(Repository[WorkerControl]):
+class WorkerControlRepository(Repository["WorkerControl"]):
     """Operators' wishes on the caller's connection."""
 
     _table = _TABLE
@@ -173,6 +176,11 @@ class WorkerControlRepository(Repository[WorkerControl]):
     def effective(self, host_label: str, queue: str) -> WorkerControl | None:
         """What a worker has to obey now; None is on."""
         return next(iter(self.matching(host_label, queue)), None)
+
+    def desired(self, host_label: str, queue: str) -> DesiredState:
+        """What a worker has to do now, in a word."""
+        rows = self._sql.rows(WISHED, {"host_label": host_label, "queue": queue})
+        return DesiredState(rows[0][0]) if rows else DesiredState.ON
 
     def _change(self, host_label: str, queue: str, actor: str, reason: str | None) -> dict[str, Any]:
         return {

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from queue_workflows.models import HostHardware
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import ASYNCHRONOUSLY
@@ -71,7 +70,7 @@ class HardwareRepository:
     """Readings of machines on the caller's connection."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, HostHardware)
+        self._sql = Statements(conn, "host_hardware")
 
     def report(
         self, host_label: str, reading: dict[str, Any], *, every_s: float, parts: Sequence[str]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from queue_workflows.models import Machine
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.table import Filters, Repository, Table
 
-_TABLE: Final = Table(Machine)
+if TYPE_CHECKING:
+    from queue_workflows.models import Machine
+
+_TABLE: Final[Table[Machine]] = Table("machines")
 
 # What is said of a machine is added to what is known of it.
 SEEN: Final = """
@@ -19,7 +21,7 @@ RETURNING id
 """
 
 
-class MachineRepository(Repository[Machine]):
+class MachineRepository(Repository["Machine"]):
     """Machines on the caller's connection."""
 
     _table = _TABLE

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from queue_workflows.models import WorkerHeartbeat
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.connection import Handle, Statements
 from queue_workflows.repositories.sql.families import ASYNCHRONOUSLY
@@ -75,7 +74,7 @@ class QuarantineRepository:
     """Quarantined devices on the caller's connection."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, WorkerHeartbeat)
+        self._sql = Statements(conn, "worker_heartbeats")
         self._beats = HeartbeatRepository(conn)
 
     def put(

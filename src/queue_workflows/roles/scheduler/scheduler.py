@@ -28,8 +28,7 @@ from queue_workflows.engine.schedules.publish import Declaring
 from queue_workflows.engine.telemetry import insert_ticks
 from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ExitCode
-from queue_workflows.models import Schedule
-from queue_workflows.repositories.schedules.ticks import Planned, Tick, TickRepository
+from queue_workflows.repositories.schedules.ticks import DueSchedule, Planned, Tick, TickRepository
 from queue_workflows.roles.connection import RoleConnection
 from queue_workflows.roles.loop import Halt, Waiter
 from queue_workflows.roles.probes.health import Pulse
@@ -44,7 +43,7 @@ _LONGEST_NAME: Final = 200
 _TICKS_AT_ONCE: Final = 10_000
 _HELD_UP: Final = (errors.LockNotAvailable, errors.DeadlockDetected, errors.QueryCanceled)
 # From a schedule to what its task says of its jobs; empty for a task that this process does not know.
-TaskOptions = Callable[[Schedule], Mapping[str, Any]]
+TaskOptions = Callable[[DueSchedule], Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +149,7 @@ class Scheduler:
     def _upkeep(self, connection: psycopg.Connection[Any]) -> float:
         return sweep(connection, self._settings, recovered_s=self._reach.recovered_s).next_in_s
 
-    def _insert(self, ticks: TickRepository, schedules: Sequence[Schedule], now: datetime) -> None:
+    def _insert(self, ticks: TickRepository, schedules: Sequence[DueSchedule], now: datetime) -> None:
         """Insert ticks in few statements; where one is refused, each schedule by itself."""
         for planned in _in_parts(self._plan(schedules, now)):
             try:
@@ -167,7 +166,7 @@ class Scheduler:
             _raise_if_away(exc)
             self._put_aside(planned.schedule.name, exc)
 
-    def _plan(self, schedules: Sequence[Schedule], now: datetime) -> Iterator[Planned]:
+    def _plan(self, schedules: Sequence[DueSchedule], now: datetime) -> Iterator[Planned]:
         for schedule in schedules:
             self._main_at = time.monotonic()
             try:
@@ -198,7 +197,7 @@ def _raise_if_away(exc: psycopg.Error) -> None:
         raise exc
 
 
-def _planned(schedule: Schedule, now: datetime, options: Mapping[str, Any], settings: Settings) -> Planned:
+def _planned(schedule: DueSchedule, now: datetime, options: Mapping[str, Any], settings: Settings) -> Planned:
     """The jobs of one schedule's ticks."""
     times = Times(
         schedule.cron,

@@ -236,12 +236,10 @@ class DatabaseThread(threading.Thread):
         with self._line.asking() as connection:
             beats = HeartbeatRepository(connection).signs(wanted.workers)
             control = WorkerControlRepository(connection)
-            wishes = {queue: control.effective(self._host_label, queue) for queue in wanted.queues}
+            wishes = {queue: control.desired(self._host_label, queue) for queue in wanted.queues}
             jobs = IngestJobRepository(connection)
             suspects = {queue: jobs.has_suspect(queue) for queue in wanted.divided}
-        on = frozenset(
-            queue for queue, wish in wishes.items() if wish is None or wish.desired != DesiredState.OFF
-        )
+        on = frozenset(queue for queue, wish in wishes.items() if wish is not DesiredState.OFF)
         self.signs = Signs(read_at, self._steady_since, beats, on, suspects)
 
     def _notice_sleep(self) -> None:

@@ -32,7 +32,6 @@ from queue_workflows.engine.registry.node_modules import UNKNOWN_MODULE, ModuleR
 from queue_workflows.engine.registry.tasks import UNKNOWN_TASK, backoff_of, current_tasks
 from queue_workflows.errors import LeaseLost, QwfError
 from queue_workflows.gpu.cache import ModelCache
-from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
@@ -41,6 +40,7 @@ from queue_workflows.settings import Settings
 
 if TYPE_CHECKING:
     from queue_workflows.hooks.attempt.runner import HookRunner
+    from queue_workflows.models import WorkflowRun
 
 _log = logging.getLogger(__name__)
 
