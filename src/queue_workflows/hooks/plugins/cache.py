@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.plugin_config import CONFIG_FILE, PluginConfig, load_plugin_config
 from queue_workflows.hooks.plugins.discovery import Hook, files_of, find_hook, hook_at, plugins_in
+from queue_workflows.hooks.plugins.hooks_file import HOOKS_FILE, HooksFile, load_hooks_file
 from queue_workflows.hooks.plugins.needs import FILES, Need, needs_of
 
 T = TypeVar("T")
@@ -53,6 +54,11 @@ class PluginCache:
     def config(self, plugin: Path) -> PluginConfig:
         """What `load_plugin_config` says of a plugin's directory."""
         return self._of(("config", str(plugin)), [plugin / CONFIG_FILE], lambda: load_plugin_config(plugin))
+
+    def hooks_file(self, plugin: Path) -> HooksFile:
+        """What `load_hooks_file` says of the directory in which a plugin's lies."""
+        place = plugin.parent
+        return self._of(("hooks", str(place)), [place / HOOKS_FILE], lambda: load_hooks_file(place))
 
     def needs(self, plugin: Path) -> tuple[Need, ...]:
         """What `needs_of` says of a plugin's directory."""
