@@ -120,8 +120,16 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
 
 
 def test_every_name_of_a_template_is_explained() -> None:
-    """In a few words each, for whoever writes one."""
-    assert all(TEMPLATE_NAMES.values())
+    """In the documentation, for whoever writes one."""
+    page = Path(__file__).parents[3] / "docs" / "reference" / "hook-scripts.md"
+    section = page.read_text().partition("## `hooks.toml`")[2].partition("\n## ")[0]
+    assert [name for name in TEMPLATE_NAMES if f"`{name}`" not in section] == []
+
+
+def test_what_names_something_unknown_here_is_left_out(tmp_path: Path) -> None:
+    """As for a hook that installs a program, which belongs to no run."""
+    found = load_hooks_file(_written(tmp_path, '[env]\nA = "{data_dir}"\nB = {c = "{run}"}\n'))
+    assert found.environment({"data_dir": "/d"}) == {"A": "/d"}
 
 
 def test_a_worker_reads_a_changed_file_again(tmp_path: Path) -> None:

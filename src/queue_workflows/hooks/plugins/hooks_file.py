@@ -28,7 +28,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.files import small_file
 from queue_workflows.hooks.plugin_config import may_be_seen
-from queue_workflows.hooks.plugins.discovery import EVENT_NAME
+from queue_workflows.hooks.plugins.discovery import EVENT_NAME, Hook
 from queue_workflows.payload import check_payload
 
 HOOKS_FILE: Final = "hooks.toml"
@@ -76,11 +76,27 @@ class HooksFile:
         return frozenset(name for text in _texts(self.env) for name in _fields(text))
 
     def environment(self, known: Mapping[str, Any]) -> dict[str, str]:
-        """The variables for one attempt; `known` has a value for each of `names`."""
+        """The variables for one process; one that names what is not `known` is left out."""
         return {
             name: value.format_map(known) if isinstance(value, str) else check_payload(_filled(value, known))
             for name, value in self.env.items()
+            if all(one in known for text in _texts(value) for one in _fields(text))
         }
+
+
+def known_of_hook(hook: Hook, *, data_dir: Path, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What a template may name of a hook that belongs to no run, such as one that installs a program."""
+    return {
+        "data_dir": str(data_dir.absolute()),
+        "hooks_dir": str(hook.path.parent.parent),
+        "plugin_dir": str(hook.path.parent),
+        "event": hook.event,
+        "plugin": hook.plugin,
+        "hook": hook.name,
+        "step": hook.step,
+        "PATH": environ.get("PATH", ""),
+        "HOME": environ.get("HOME", ""),
+    }
 
 
 def load_hooks_file(directory: Path) -> HooksFile:

@@ -24,6 +24,7 @@ from queue_workflows.hooks.output.machine_records import Checksums, installed_of
 from queue_workflows.hooks.output.read import HookOutput, read_output
 from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks
+from queue_workflows.hooks.plugins.hooks_file import known_of_hook, load_hooks_file
 from queue_workflows.hooks.plugins.needs import Need
 from queue_workflows.hooks.script.arguments import hook_arguments
 from queue_workflows.hooks.script.environment import hook_environment
@@ -169,7 +170,11 @@ class Installation:
 
     def _command(self, hook: Hook, provider: str, place: Path, printed: Path) -> HookCommand:
         config = load_plugin_config(hook.path.parent)
-        values = config.resolve({}, self._shop.environ)
+        directory = load_hooks_file(hook.path.parent.parent).environment(
+            known_of_hook(hook, data_dir=self._shop.data_dir, environ=self._shop.environ)
+        )
+        environ = {**self._shop.environ, **directory}
+        values = config.resolve({}, environ)
         if values.disabled_by is not None:
             raise QwfError(values.disabled_by)
         overrides = self._need.overrides
@@ -182,7 +187,9 @@ class Installation:
         }
         return HookCommand(
             argv=[*hook.interpreter, str(hook.path), *hook_arguments(inputs)],
-            env=hook_environment(config, values, engine={}, environ=self._shop.environ, dsns=self._shop.dsns),
+            env=hook_environment(
+                *(config, values), engine={}, environ=environ, dsns=self._shop.dsns, directory=directory
+            ),
             cwd=place,
             stdout_path=printed.with_name(f"{printed.name}.stdout.jsonl"),
             stderr_path=printed.with_name(f"{printed.name}.stderr.log"),
