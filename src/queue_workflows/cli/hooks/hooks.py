@@ -106,9 +106,7 @@ def run(
     config_in(inputs)
     check_payload(inputs)
     # What no hook could be handed would fail in each of them.
-    hook_arguments({name: value for name, value in inputs.items() if name != "config"})
-    for of in (event, f"{event}End"):
-        _warn(discover_hooks(of, places, plugins=wanted))
+    hook_arguments(inputs)
     with Database.open(invocation.db_url, role="cli", creates=False) as database:
         connection = database.connect(autocommit=True)
         try:

@@ -24,7 +24,7 @@ from queue_workflows.repositories.sql.families import LARGEST_ID
 
 _SHOWN: Final = 100
 # What tells most of a record, the first that it has.
-_TELLING: Final = ("output_str", "url", "abspath", "name")
+_TELLING: Final = ("output_str", "url", "abspath", "name", "text")
 
 
 @click.command()

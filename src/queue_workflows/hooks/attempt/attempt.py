@@ -107,7 +107,6 @@ class HookAttempt:
         self._terms = tools.terms
         self._given = dict(resolved.inputs.get("args") or {})
         self._run_config = config_in(self._given)
-        self._given.pop("config", None)
         self._stop = HookStop()
         self._held = ExitStack()
         self._places = places_of(tools.terms.data_dir, job.run_id, hook, job.attempt)
