@@ -706,3 +706,16 @@ def test_who_lost_the_job_labels_nothing(conn: psycopg.Connection) -> None:
     with pytest.raises(LeaseLost):
         store(conn, job, output({"type": "Tag", "name": "late"}))
     assert labels_of(conn, job.run_id) == {"team": "red"}
+
+
+def test_a_program_without_a_path_is_asked_for(conn: psycopg.Connection) -> None:
+    """It stands among the machine's programs, with whoever may install it, until somebody does."""
+    asked = {"type": "Binary", "name": "yt-dlp", "binproviders": "pip,env", "overrides": {"pip": {"x": 1}}}
+    found = {"type": "Binary", "name": "sh", "abspath": "/bin/sh", "binprovider": "env"}
+    wrong = ({**asked, "name": ""}, {**asked, "overrides": []}, {**asked, "overrides": ["a"]})
+    assert store(conn, held(conn), output(asked, found, *wrong)) == {"Binary": 3}
+    stored = "SELECT name, status, bin_providers, overrides, provider FROM binaries ORDER BY name"
+    assert conn.execute(stored).fetchall() == [
+        ("sh", "installed", None, {}, "env"),
+        ("yt-dlp", "queued", "pip,env", {"pip": {"x": 1}}, None),
+    ]

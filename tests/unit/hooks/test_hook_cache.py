@@ -46,7 +46,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
         return call
 
-    for name in ("plugins_in", "files_of", "hook_at", "load_plugin_config", "needs_of"):
+    for name in ("plugins_in", "files_of", "hook_at", "load_own_config", "needs_in_files"):
         monkeypatch.setattr(module, name, counted(name, getattr(module, name)))
     return counts
 
