@@ -73,7 +73,7 @@ def report_binary(record: dict[str, Any], ctx: RecordContext) -> None:
 
 
 def _want(record: dict[str, Any], ctx: RecordContext) -> None:
-    """A program that is needed here, which whoever needs it next has installed."""
+    """A program that is needed here: the next hook that needs it has it installed."""
     name, providers = record.get("name"), record.get("bin_providers", record.get("binproviders"))
     if not isinstance(name, str) or not name:
         raise ValueError(f"`name` is {name!r:.80}, which is no name")
