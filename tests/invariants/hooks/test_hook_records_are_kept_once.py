@@ -710,6 +710,7 @@ def test_who_lost_the_job_labels_nothing(conn: psycopg.Connection) -> None:
 
 def test_a_program_without_a_path_is_asked_for(conn: psycopg.Connection) -> None:
     """It stands among the machine's programs, with whoever may install it, until somebody does."""
+    conn.execute("TRUNCATE machines, binaries CASCADE")
     asked = {"type": "Binary", "name": "yt-dlp", "binproviders": "pip,env", "overrides": {"pip": {"x": 1}}}
     found = {"type": "Binary", "name": "sh", "abspath": "/bin/sh", "binprovider": "env"}
     wrong = ({**asked, "name": ""}, {**asked, "overrides": []}, {**asked, "overrides": ["a"]})

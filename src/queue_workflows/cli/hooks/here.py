@@ -61,7 +61,8 @@ def run_here(
         follower = _Follower(database, run_id, as_json=as_json)
 
         def write(name: str, line: str) -> None:
-            if invocation.debug or not _EVERYDAY.match(line):
+            # What is ended before it was ready says so; once the run is over that is nobody's concern.
+            if invocation.debug or (follower.ended is None and not _EVERYDAY.match(line)):
                 say(f"{name}: {line}")
 
         with MergedLog(write, lost=_stop) as log:

@@ -239,7 +239,7 @@ def provider_of(hook: Hook) -> str:
 
 
 def providers_in_order(need: Need, dirs: Iterable[Path]) -> tuple[str, ...]:
-    """Who is asked for a program, one after the other.
+    """The providers that are asked for a program, one by one.
 
     Directories with an event of their own for it are asked in the order of their hooks, or in that of the
     names that their `hooks.toml` lists, and no others then. Without such a file the need's own order counts.
