@@ -124,10 +124,14 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The attempt failed; `error` is the JSON of a bounded, redacted entry for `errors[]`."""
+    """The attempt failed; `error` is the JSON of a bounded, redacted entry for `errors[]`.
+
+    `result_json` is what it had come to by then, as of a hook that printed records; kept if it is final.
+    """
 
     error: str
     retryable: bool
+    result_json: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

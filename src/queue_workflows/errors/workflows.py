@@ -80,12 +80,15 @@ class PluginConfigError(HookError):
 
 
 class HookFailed(QwfError):
-    """A hook's attempt failed so that it is to be tried again; `printed` is the end of what it said of it."""
+    """A hook's attempt failed so that it is to be tried again; `printed` is the end of what it said of it.
 
-    def __init__(self, hook: str, how: str, printed: str) -> None:
+    `result_json` is what it has come to all the same, for the job that is not tried again.
+    """
+
+    def __init__(self, hook: str, how: str, printed: str, *, result_json: str | None = None) -> None:
         lines = [line.strip() for line in printed.splitlines() if line.strip()]
         super().__init__(f"{hook}: {how}{f': {lines[-1][:1000]}' if lines else ''}")
-        self.hook, self.how, self.printed = hook, how, printed
+        self.hook, self.how, self.printed, self.result_json = hook, how, printed, result_json
 
 
 class UnknownWorkflow(QwfError):

@@ -4,6 +4,9 @@
                                       "x-aliases": ["FETCH_TITLE_TIMEOUT"]}},
      "x-max-attempts": 3, "x-retry-s": 60, "x-bg-at-seal": "kill", "x-env": ["HTTPS_PROXY"]}
 
+`required_plugins` names others beside it: what they declare, and what a plugin called `base` does, is
+declared here too. `required_binaries` are programs; see `plugins/needs`.
+
 A value is looked for in the run's config and then in the environment, each time by its name and then by its
 aliases; then, by the same way, as its `x-fallback`; and what nobody set is the default. Texts from the
 environment are read as the type that the schema says.
@@ -16,27 +19,29 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from queue_workflows.errors import PayloadError, PluginConfigError
 from queue_workflows.hooks.files import small_file
+from queue_workflows.hooks.text_values import read_as, refused
 from queue_workflows.workflow.document.nodes import lock_text
 from queue_workflows.workflow.document.schemas import filled, flaws_of_schema
 
 CONFIG_FILE: Final = "config.json"
+# What it declares is declared for all plugins beside it.
+BASE: Final = "base"
 AtSeal = Literal["wait", "kill"]
+LoadOwn: TypeAlias = "Callable[[Path], PluginConfig]"
 
 _LONGEST_FILE: Final = 1_048_576
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+_PLUGIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 # The engine's settings, under both of their names, and what libpq reads: among them are the DSN's secrets.
 _NOT_FOR_HOOKS: Final = re.compile(r"_?QWF_.*|AI_LEADS_.*|QUEUE_WORKFLOWS_.*|PG[A-Z_]+|NOTIFY_SOCKET")
-_FALSE: Final = frozenset({"false", "0", "no", "off", "n", "f", ""})
-_TRUE: Final = frozenset({"true", "1", "yes", "on", "y", "t"})
 _OWN_WORDS: Final = frozenset({"x-max-attempts", "x-retry-s", "x-bg-at-seal", "x-env", "x-host-lock"})
 _LONGEST_DELAY_S: Final = 30 * 86_400.0
 _MISSING: Final = object()
@@ -68,6 +73,8 @@ class PluginConfig:
     bg_at_seal: AtSeal = "wait"
     env: tuple[str, ...] = ()
     host_lock: str | None = None
+    required_plugins: tuple[str, ...] = ()
+    required_binaries: tuple[Any, ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -99,8 +106,41 @@ class PluginConfig:
         return None if value is _MISSING else value
 
 
-def load_plugin_config(directory: Path) -> PluginConfig:
-    """What the plugin in this directory says of itself; `PluginConfigError` if that makes no sense."""
+def load_plugin_config(directory: Path, load_own: LoadOwn | None = None) -> PluginConfig:
+    """What the plugin in this directory says of itself, with what the plugins declare that it requires.
+
+    Of these one that is not beside it adds nothing. `PluginConfigError` names what makes no sense.
+    """
+    load = load_own or load_own_config
+    own = load(directory)
+    chain = tuple(_required_by(own, directory, load))
+    if not chain:
+        return own
+    properties = {key: schema for one in (*chain, own) for key, schema in one.properties.items()}
+    binaries = [binary for one in (own, *chain) for binary in one.required_binaries]
+    return replace(own, properties=MappingProxyType(properties), required_binaries=tuple(binaries))
+
+
+def _required_by(own: PluginConfig, directory: Path, load: LoadOwn) -> Iterator[PluginConfig]:
+    """Each plugin that a plugin requires, and those that these do, before whatever needs it; `base` first."""
+    seen = {own.plugin}
+
+    def those(config: PluginConfig) -> Iterator[PluginConfig]:
+        for name in config.required_plugins:
+            if name not in seen:
+                seen.add(name)
+                required = load(directory.parent / name)
+                yield from those(required)
+                yield required
+
+    # A config that nobody wrote asks for nothing.
+    if own != PluginConfig(own.plugin):
+        yield from those(PluginConfig(own.plugin, required_plugins=(BASE,)))
+        yield from those(own)
+
+
+def load_own_config(directory: Path) -> PluginConfig:
+    """What the plugin's own file says, and no other."""
     plugin, path = directory.name, directory / CONFIG_FILE
     try:
         text = small_file(path, _LONGEST_FILE + 1)
@@ -111,7 +151,7 @@ def load_plugin_config(directory: Path) -> PluginConfig:
     if len(text) > _LONGEST_FILE:
         raise PluginConfigError(plugin, f"{path} is larger than {_LONGEST_FILE:,} bytes")
     try:
-        document = json.loads(text, parse_constant=_refused)
+        document = json.loads(text, parse_constant=refused)
     except (ValueError, RecursionError) as wrong:
         raise PluginConfigError(plugin, f"{path} is no JSON: {wrong}") from None
     return read_plugin_config(plugin, document)
@@ -134,6 +174,8 @@ def read_plugin_config(plugin: str, document: Any) -> PluginConfig:
         bg_at_seal=cast(AtSeal, document.get("x-bg-at-seal", "wait")),
         env=tuple(document.get("x-env", ())),
         host_lock=document.get("x-host-lock"),
+        required_plugins=tuple(document.get("required_plugins", ())),
+        required_binaries=tuple(document.get("required_binaries", ())),
     )
 
 
@@ -183,6 +225,11 @@ def _flaws_of_policies(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]
             lock_text(lock)
     except (ValueError, TypeError, AttributeError):
         yield "x-host-lock", "must be the name of a lock, without blanks around it"
+    required = document.get("required_plugins", [])
+    if not _are_texts(required) or not all(_PLUGIN.fullmatch(name) for name in required):
+        yield "required_plugins", "must be a list of plugins' names"
+    if not isinstance(document.get("required_binaries", []), list):
+        yield "required_binaries", "must be a list of programs"
     passed = document.get("x-env", [])
     if not _are_texts(passed):
         yield "x-env", "must be a list of names of variables"
@@ -211,14 +258,24 @@ class _Given:
 
     def value_of(self, key: str, schema: Mapping[str, Any] | bool) -> Any:
         """The value that a property has, checked; `_MISSING` where nobody gave one."""
-        words = schema if isinstance(schema, dict) else {}
-        fallback = words.get("x-fallback")
-        for names in ([key, *words.get("x-aliases", [])], [fallback] if fallback else []):
-            value = self.first_of(names, key, schema)
+        inherited: Any = _MISSING
+        seen: set[str] = set()
+        name: str | None = key
+        said: Mapping[str, Any] = schema if isinstance(schema, dict) else {}
+        while name and name not in seen:
+            seen.add(name)
+            # The names that a fallback has in turn are as good as its own.
+            value = self.first_of([name, *said.get("x-aliases", [])], key, schema)
             if value is not _MISSING:
                 return value
-        inherited = self._config.properties.get(fallback or key, {}).get("default", _MISSING)
-        return words.get("default", inherited)
+            inherited = said.get("default", _MISSING) if inherited is _MISSING else inherited
+            name = said.get("x-fallback")
+            said = self._words_of(name)
+        return inherited
+
+    def _words_of(self, name: str | None) -> Mapping[str, Any]:
+        schema: Any = self._config.properties.get(name or "")
+        return schema if isinstance(schema, dict) else {}
 
     def first_of(self, names: Sequence[str], key: str, schema: Any) -> Any:
         for name in names:
@@ -241,81 +298,6 @@ class _Given:
             raise _wrong(
                 self._config.plugin, key, f"{said} ({shown} is set in {where})", f"correct {name} there"
             ) from None
-
-
-def read_as(text: str, schema: Any) -> Any:
-    """A text as the type that a schema says; ValueError, in words, if it is none. Unread without a type."""
-    said = schema.get("type") if isinstance(schema, dict) else None
-    types = [said] if isinstance(said, str) else list(said or ["string"])
-    if "null" in types and text == "":
-        return None
-    for kind in ("boolean", "integer", "number", "array", "object"):
-        if kind in types:
-            try:
-                return _READERS[kind](text.strip())
-            except ValueError:
-                continue
-    if "string" in types:
-        return text
-    raise ValueError(f"must be {' or '.join(map(str, types))}")
-
-
-def _boolean(text: str) -> bool:
-    if text.lower() in _TRUE:
-        return True
-    if text.lower() in _FALSE:
-        return False
-    raise ValueError(text)
-
-
-def _integer(text: str) -> int:
-    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-        raise ValueError(text)
-    return int(text)
-
-
-def _number(text: str) -> float:
-    if not re.fullmatch(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?", text):
-        raise ValueError(text)
-    whole = re.fullmatch(r"[+-]?[0-9]{1,18}", text)
-    value = int(text) if whole else float(text)
-    if abs(value) > sys.float_info.max:
-        raise ValueError(text)
-    return value
-
-
-def _array(text: str) -> list[Any]:
-    """JSON, or elements parted by commas."""
-    if text.startswith("["):
-        return cast("list[Any]", _json(text))
-    return [one.strip() for one in text.split(",")] if text else []
-
-
-def _object(text: str) -> dict[str, Any]:
-    value = _json(text)
-    if not isinstance(value, dict):
-        raise ValueError(text)
-    return value
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text, parse_constant=_refused)
-    except RecursionError as deep:
-        raise ValueError(text) from deep
-
-
-def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-_READERS: Final = {
-    "boolean": _boolean,
-    "integer": _integer,
-    "number": _number,
-    "array": _array,
-    "object": _object,
-}
 
 
 def _switched_off(config: PluginConfig, given: _Given) -> str | None:

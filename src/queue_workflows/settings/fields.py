@@ -284,7 +284,16 @@ class Settings(BaseSettings):
     dispatch_backoff_s: float = _seconds(
         1, 0.01, 300, "The first delay before such an event is tried again; doubled each time, up to 300 s."
     )
-    retention_days: float = _seconds(30, 0, 36_500, "How long finished jobs and runs are kept, in days.")
+    retention_days: float = _seconds(
+        30, 0, 36_500, "How long the rows of finished jobs and runs are kept, in days."
+    )
+    run_files_days: float | None = Field(
+        None,
+        ge=0,
+        le=36_500,
+        allow_inf_nan=False,
+        description="After how many days what a run of hooks wrote is deleted; never if absent.",
+    )
     dedupe_ttl_days: float = _seconds(7, 0, 36_500, "How long a dedupe key outlives its pruned row, in days.")
 
     _sources: dict[str, Source] = PrivateAttr(default_factory=dict)

@@ -150,7 +150,7 @@ def test_what_hooks_have_said_is_listed(
     printed = tmp_path / "printed"
     lines = [
         '{"type": "Result", "status": "succeeded", "output_str": "Canals\\u001b"}',
-        "oops",
+        "{oops",
         '{"type": "Tag"}',
     ]
     printed.write_text("\n".join(lines))

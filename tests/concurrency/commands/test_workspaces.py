@@ -202,9 +202,9 @@ def test_a_job_has_the_workspace_of_its_run(connection, tmp_path: Path, shared: 
     assert made.path.parent == tmp_path / "workspaces"
     assert made.path.name.startswith(f"ingest-{job.id}-")
     jobs.complete(job, None)
-    assert clear_places(connection, tmp_path, kept_s=0, ttl_s=0).removed == []
+    assert clear_places(connection, tmp_path, kept_s=0, files_kept_s=0, ttl_s=0).removed == []
     ctx.close()
-    assert clear_places(connection, tmp_path, kept_s=0, ttl_s=0).removed == [made.path]
+    assert clear_places(connection, tmp_path, kept_s=0, files_kept_s=0, ttl_s=0).removed == [made.path]
     assert tree(shared) == {}
     assert shared.exists()
 
@@ -272,10 +272,10 @@ def places(data: Path, run: uuid.UUID) -> list[Path]:
 def clear(
     connection: psycopg.Connection[Any], data: Path, *, days_later: float = 0.0, **more: Any
 ) -> list[str]:
-    """Sweep some days later; what went, by kind and name."""
-    cleared = clear_places(
-        connection, data, kept_s=30 * DAY_S, ttl_s=7 * DAY_S, now=time.time() + days_later * DAY_S, **more
-    )
+    """Sweep some days later, when files of hooks go with their rows; what went, by kind and name."""
+    now = time.time() + days_later * DAY_S
+    times = {"kept_s": 30 * DAY_S, "files_kept_s": 30 * DAY_S, "ttl_s": 7 * DAY_S}
+    cleared = clear_places(connection, data, now=now, **(times | more))
     assert cleared.left == []
     return sorted(str(path.relative_to(data)) for path in cleared.removed)
 
@@ -442,7 +442,7 @@ def test_who_comes_while_it_is_removed_gets_a_new_one(connection, tmp_path: Path
     def sweep() -> None:
         with psycopg.connect(connection.info.dsn, password=connection.info.password, autocommit=True) as own:
             while not over_now.is_set():
-                clear_places(own, tmp_path, kept_s=30 * DAY_S, ttl_s=0)
+                clear_places(own, tmp_path, kept_s=30 * DAY_S, files_kept_s=None, ttl_s=0)
 
     sweeper = threading.Thread(target=sweep)
     sweeper.start()
@@ -459,8 +459,8 @@ def test_who_comes_while_it_is_removed_gets_a_new_one(connection, tmp_path: Path
 
 
 def test_the_settings_say_how_long(connection, tmp_path: Path) -> None:
-    """What the roles call: the retention of history, and nothing to do where nothing ever was."""
-    given = settings(data_dir=tmp_path, retention_days=1)
+    """What the roles call: a time for scratch and one for files, and nothing to do where nothing ever was."""
+    given = settings(data_dir=tmp_path, retention_days=1, run_files_days=1)
     assert (has_places(given), clear_by_settings(connection, given)) == (False, 0)
     old, young = start(connection, ONE), start(connection, ONE)
     over(connection, old, 1.5)
@@ -468,6 +468,39 @@ def test_the_settings_say_how_long(connection, tmp_path: Path) -> None:
     kept = [places(tmp_path, run) for run in (old, young)][1]
     assert (has_places(given), clear_by_settings(connection, given)) == (True, 2)
     assert sorted(path for kind in (RUNS, WORKSPACES) for path in (tmp_path / kind).glob("[!.]*")) == kept
+
+
+def test_what_hooks_wrote_is_the_product_and_stays(connection, tmp_path: Path) -> None:
+    """However old, and whether its row is there or was pruned, unless a setting of its own says so."""
+    kept = settings(data_dir=tmp_path, retention_days=1)
+    (tmp_path / RUNS).mkdir(parents=True)
+    assert not has_places(kept)
+    old, pruned = start(connection, ONE), start(connection, ONE)
+    for run in (old, pruned):
+        over(connection, run, 400)
+        places(tmp_path, run)
+    connection.execute("DELETE FROM workflow_runs WHERE id = %s", [pruned])
+    long_ago = clear(connection, tmp_path, days_later=1_000, files_kept_s=None)
+    assert long_ago == sorted(f"workspaces/{run}" for run in (old, pruned))
+    assert clear_by_settings(connection, kept) == 0
+    assert {path.name for path in (tmp_path / RUNS).iterdir()} == {str(old), str(pruned)}
+    assert (tmp_path / RUNS / str(pruned) / "deeper" / "file").read_text() == "x"
+
+
+def test_files_of_hooks_may_outlive_their_rows_or_the_other_way_round(connection, tmp_path: Path) -> None:
+    """Their own time counts, whether their row is there still or no more."""
+    early, late = start(connection, ONE), start(connection, ONE)
+    over(connection, early, 3)
+    over(connection, late, 1.5)
+    for run in (early, late):
+        places(tmp_path, run)
+    assert clear(connection, tmp_path, files_kept_s=2 * DAY_S) == [f"runs/{early}"]
+    connection.execute("DELETE FROM workflow_runs WHERE id = %s", [late])
+    margin = UNKNOWN_KEPT_S / DAY_S
+    assert clear(connection, tmp_path, days_later=99, files_kept_s=100 * DAY_S) == [f"workspaces/{late}"]
+    assert clear(connection, tmp_path, days_later=100 + margin + 0.5, files_kept_s=100 * DAY_S) == [
+        f"runs/{late}"
+    ]
 
 
 @pytest.mark.slow

@@ -513,3 +513,50 @@ def test_a_database_that_is_away_is_asked_again(
     assert ensure([TOOL], replace(shop, ask=ask)).is_ready
     assert tried.count(True) == tried.count(False) == 3
     assert rows(conn) == [("tool", "installed", "second", "1.2", None, None)]
+
+
+def test_providers_of_another_event_are_told_all_that_may_install_it(
+    conn: psycopg.Connection, shop: Installer, tmp_path: Path
+) -> None:
+    """In the order of their names, until one prints the program, under either word for who it is."""
+    place, log = shop.hook_dirs[0], tmp_path / "log"
+    (place / "hooks.toml").write_text(
+        '[providers]\nevent = "Install"\n[env]\nLIB = "{data_dir}/lib"\nRUN = "{run_dir}"\n'
+    )
+    (place / "all").mkdir()
+    said = '"name": "tool", "abspath": "\'$PWD\'/tool", "version": "1.2", "binprovider": "mine"'
+    record = '{"type": "Binary", ' + said + "}"
+    for name, script in (
+        ("10_second", f"printf '#!/bin/sh\\n' > tool; chmod +x tool; echo '{record}'"),
+        ("00_first", f'echo "$@" >> {log}; echo "$LIB $RUN" >> {log}'),
+    ):
+        hook = place / "all" / f"on_Install__{name}.sh"
+        hook.write_text(f"#!/bin/sh\n{script}\n")
+        hook.chmod(0o755)
+    need = Need("tool", ("second", "first"), {"second": {"install_args": ["t"]}}, min_version="1.1")
+    assert ensure([need], shop).is_ready
+    (machine_id, binary_id) = conn.execute("SELECT machine_id, id FROM binaries").fetchone() or ()
+    assert log.read_text().splitlines() == [
+        (
+            "--name=tool --binproviders=second,first --min-version=1.1"
+            ' --overrides={"second":{"install_args":["t"]}}'
+            f" --machine-id={machine_id} --binary-id={binary_id}"
+        ),
+        f"{shop.data_dir}/lib ",
+    ]
+    assert rows(conn) == [("tool", "installed", "mine", "1.2", None, None)]
+
+
+def test_a_program_that_is_too_old_is_not_what_was_asked_for(
+    conn: psycopg.Connection, shop: Installer, tmp_path: Path
+) -> None:
+    """Neither what a provider found nor what was installed before; the next provider is asked."""
+    provider(shop, "first", making(shop, tmp_path / "log"))
+    newer = making(shop, tmp_path / "log").replace('"1.2"', '"v2.10"')
+    provider(shop, "second", newer)
+    assert ensure([Need("tool", ("first",), {})], shop).is_ready
+    assert not ensure([Need("tool", ("first",), {}, min_version="2.9")], shop, at_once=True).is_ready
+    (error,) = conn.execute("SELECT error FROM binaries").fetchone() or ()
+    assert error == f"first: {shop.data_dir}/binaries/tool/tool is 1.2, and 2.9 is needed"
+    assert ensure([Need("tool", ("first", "second"), {}, min_version="2.9")], shop, at_once=True).is_ready
+    assert rows(conn)[0][1:4] == ("installed", "second", "v2.10")

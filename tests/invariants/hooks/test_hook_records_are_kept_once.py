@@ -37,6 +37,7 @@ from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepos
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING, hold_key
 from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
+from queue_workflows.repositories.sql.checks import NAME_BYTES
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob, Fence
 from queue_workflows.states import JobStatus
 from queue_workflows.workflow.document.load import load_document
@@ -542,7 +543,7 @@ def test_what_has_no_other_effect_is_stored_by_one_statement(conn: psycopg.Conne
     job = held(conn)
     hook = HookOfJob(job.run_id, *HOOK)
     lines = [
-        HookLine(1, "Tag", '{"type": "Tag", "name": "x"}'),
+        HookLine(1, "Note", '{"type": "Note", "name": "x"}'),
         HookLine(2, "Warning", warning="not JSON"),
         HookLine(3, "Result", '{"type": "Result", "status": "odd"}'),
         HookLine(4, "Zebra", '{"type": "Zebra"}'),
@@ -556,13 +557,13 @@ def test_what_has_no_other_effect_is_stored_by_one_statement(conn: psycopg.Conne
 
     with psycopg.connect(qwf_dsn, autocommit=True) as once:
         for _ in range(2):
-            assert stored(job.fence) == {"Tag": 1, "Zebra": 1}
+            assert stored(job.fence) == {"Note": 1, "Zebra": 1}
         assert once.info.transaction_status == psycopg.pq.TransactionStatus.IDLE
         assert [row[3:] for row in rows(conn)] == [
             (0, "Files", None),
-            (1, "Tag", None),
+            (1, "Note", None),
             (2, "Warning", "not JSON"),
-            (3, "Result", "Result: status must be one of succeeded, failed, skipped, not 'odd'"),
+            (3, "Result", "Result: status must be one of succeeded, noresults, failed, skipped, not 'odd'"),
             (4, "Zebra", None),
         ]
         assert {row[:3] for row in rows(conn)} == {(1, *HOOK)}
@@ -612,3 +613,110 @@ def test_checksums_are_made_before_anything_is_stored_and_of_so_much(
     warnings = {line_no: warning for *_, line_no, _, warning in rows(conn)}
     assert warnings[1] is None
     assert f"{tmp_path}/sparse has no checksum" in str(warnings[2])
+
+
+def labels_of(conn: psycopg.Connection, run_id: uuid.UUID) -> dict[str, Any]:
+    run = RunRepository(conn).fetch(run_id)
+    assert run is not None
+    return run.labels
+
+
+def test_a_tag_is_a_label_of_its_run(conn: psycopg.Connection) -> None:
+    """With its value, or true; a run that is found on the way does not bear it."""
+    job = held(conn, max_depth=1)
+    tags = ({"type": "Tag", "name": "news"}, {"type": "Tag", "name": " lang ", "value": "en"})
+    assert store(conn, job, output(*tags, {"type": "Snapshot", "url": "/found"})) == {
+        "Snapshot": 1,
+        "Tag": 2,
+    }
+    assert labels_of(conn, job.run_id) == {"team": "red", "tag:news": True, "tag:lang": "en"}
+    (again,) = (
+        of_run(conn, run_id)
+        for (run_id,) in conn.execute(
+            "SELECT id FROM workflow_runs WHERE parent_run_id IS NOT NULL"
+        ).fetchall()
+    )
+    assert "tag:news" not in labels_of(conn, again.run_id)
+    found = RunRepository(conn).list(labels={"tag:news": True})
+    assert [run.id for run in found] == [job.run_id]
+
+
+def test_a_record_of_the_runs_own_type_with_its_id_updates_it(conn: psycopg.Connection) -> None:
+    """Its title and its labels, the last one of each; without its id it is a page that was found."""
+    job = held(conn, max_depth=1)
+    own = {"type": "Snapshot", "id": str(job.run_id)}
+    records = (
+        {**own, "title": "Canals", "url": URL, "labels": {"lang": "en", "n": 1}},
+        {**own, "title": "Canals and locks", "labels": {"n": 2}},
+        {"type": "Snapshot", "id": str(uuid.uuid4()), "url": "/other", "title": "Other"},
+        {"type": "Snapshot", "id": "", "url": "/third"},
+        {"type": "Page", "id": str(job.run_id), "title": "of another type"},
+    )
+    assert store(conn, job, output(*records)) == {"Page": 1, "Snapshot": 4}
+    assert labels_of(conn, job.run_id) == {
+        "team": "red",
+        "lang": "en",
+        "n": 2,
+        "title": "Canals and locks",
+    }
+    urls = conn.execute(
+        "SELECT inputs ->> 'url' FROM workflow_runs WHERE parent_run_id IS NOT NULL ORDER BY 1"
+    )
+    assert [url for (url,) in urls.fetchall()] == [f"{URL}other", f"{URL}third"]
+    titled = conn.execute("SELECT count(*) FROM workflow_runs WHERE labels ? 'title'")
+    assert titled.fetchone() == (1,)
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"title": 5}, "the title of a run is a text, not 5"),
+        ({"labels": ["a"]}, "the `labels` of a run are an object"),
+        ({"labels": {"crawl": "x"}}, "the label crawl is the engine's own"),
+        ({"labels": {str(n): n for n in range(201)}}, "the run would have more than 200 labels"),
+    ],
+)
+def test_what_cannot_be_said_of_a_run_is_a_warning(
+    conn: psycopg.Connection, record: dict[str, Any], said: str
+) -> None:
+    """The run stays as it is, and what else the hook said has its effect."""
+    job = held(conn)
+    own = {"type": "Snapshot", "id": str(job.run_id)}
+    assert store(conn, job, output({**own, **record}, {"type": "Zebra"})) == {"Zebra": 1}
+    assert labels_of(conn, job.run_id) == {"team": "red"}
+    assert [warning for *_, warning in rows(conn) if warning] == [f"Snapshot: {said}"]
+
+
+@pytest.mark.parametrize("value", [["a"], {"a": 1}])
+def test_a_tag_has_a_name_and_at_most_a_plain_value(conn: psycopg.Connection, value: Any) -> None:
+    """Anything else is a warning."""
+    job = held(conn)
+    tag = {"type": "Tag", "name": "x"}
+    assert store(conn, job, output({**tag, "value": value}, {**tag, "name": "x" * 3_000})) == {}
+    assert [warning for *_, warning in rows(conn) if warning] == [
+        "Tag: the value of a tag is a text, a number, true or false",
+        f"Tag: the name of a tag has at most {NAME_BYTES} bytes",
+    ]
+
+
+def test_who_lost_the_job_labels_nothing(conn: psycopg.Connection) -> None:
+    """A label is there together with the record that made it, or not at all."""
+    job = held(conn)
+    conn.execute("UPDATE workflow_node_jobs SET attempt = attempt + 1 WHERE id = %s", [job.id])
+    with pytest.raises(LeaseLost):
+        store(conn, job, output({"type": "Tag", "name": "late"}))
+    assert labels_of(conn, job.run_id) == {"team": "red"}
+
+
+def test_a_program_without_a_path_is_asked_for(conn: psycopg.Connection) -> None:
+    """It stands among the machine's programs, with whoever may install it, until somebody does."""
+    conn.execute("TRUNCATE machines, binaries CASCADE")
+    asked = {"type": "Binary", "name": "yt-dlp", "binproviders": "pip,env", "overrides": {"pip": {"x": 1}}}
+    found = {"type": "Binary", "name": "sh", "abspath": "/bin/sh", "binprovider": "env"}
+    wrong = ({**asked, "name": ""}, {**asked, "overrides": []}, {**asked, "overrides": ["a"]})
+    assert store(conn, held(conn), output(asked, found, *wrong)) == {"Binary": 3}
+    stored = "SELECT name, status, bin_providers, overrides, provider FROM binaries ORDER BY name"
+    assert conn.execute(stored).fetchall() == [
+        ("sh", "installed", None, {}, "env"),
+        ("yt-dlp", "queued", "pip,env", {"pip": {"x": 1}}, None),
+    ]

@@ -81,6 +81,13 @@ class Stage:
         )
         return {name: tuple(rest) for name, *rest in rows.fetchall()}
 
+    def jobs_of(self, status: str) -> int:
+        """How many jobs are so, in all runs."""
+        row = self.connection.execute(
+            "SELECT count(*) FROM workflow_node_jobs WHERE status = %s", [status]
+        ).fetchone()
+        return int(row[0]) if row else 0
+
     def gate(self, run_id: Any, name: str = "gate") -> Path:
         """A pipe that whoever reads it waits at, without a turn of the processor, until somebody writes."""
         path = self.file(run_id, name)

@@ -153,3 +153,13 @@ def test_a_listener_without_anything_to_listen_to_is_told_of(
     assert caplog.messages == [
         "l/on_Page__20_late.bg.sh is ended as soon as it begins: no foreground hook is in step 2 or after it"
     ]
+
+
+def test_a_hook_without_a_number_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also one of the end: whoever starts runs from Python is told what `qwf hooks list` says."""
+    put(tmp_path, "a/on_Page__late.sh", "a/on_PageEnd__later.sh")
+    compile_hooks("Page", [tmp_path])
+    assert caplog.messages == [
+        "a/on_Page__late.sh has no number, so it runs in step 9",
+        "a/on_PageEnd__later.sh has no number, so it runs in step 9",
+    ]

@@ -52,6 +52,33 @@ def test_an_exit_of_zero_is_what_the_last_result_says() -> None:
         outcome(ended(), saying("skipped"))
 
 
+def test_no_results_are_a_completion() -> None:
+    """A script that did its work and found nothing has done its work."""
+    assert outcome(ended(), saying("noresults", text="no media"))["status"] == "noresults"
+
+
+def test_an_exit_of_ten_is_a_skip() -> None:
+    """Whatever its records say; unless it was cut short, when it may have meant to do more."""
+    with pytest.raises(Skip, match="switched off"):
+        outcome(ended(code=10), saying("failed", text="switched off"))
+    with pytest.raises(Skip, match="nothing to do, by its exit status"):
+        outcome(ended(code=10), HookOutput())
+    with pytest.raises(HookFailed):
+        outcome(ended(code=10, timed_out=True), HookOutput())
+
+
+def test_what_a_failed_hook_has_said_goes_with_its_failure() -> None:
+    """By its own word or its exit status: its records and files are part of the job's result."""
+    for how, said, raised in (
+        (ended(code=3), saying("succeeded", text="half"), HookFailed),
+        (ended(), saying("failed", text="half"), Discard),
+        (ended(output_error="disk full"), saying("succeeded", text="half"), HookFailed),
+    ):
+        with pytest.raises(raised) as caught:
+            outcome(how, said)
+        assert json.loads(caught.value.result_json)["output_str"] == "half"
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [

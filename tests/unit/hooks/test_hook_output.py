@@ -35,13 +35,13 @@ def told(read: HookOutput) -> list[tuple[int, str]]:
 
 
 def test_records_and_warnings_keep_the_numbers_of_their_lines(place: Path) -> None:
-    """What is no JSON object with a type is a warning that says why; blank lines are nothing."""
+    """What is JSON and no object with a type is a warning that says why; words are a log."""
     printed = b'{"type": "Tag", "name": "x"}\n\n[1]\nhello\n{"name": "y"}\n{"type": 7}\n{"type": "Zebra"}'
     read = output(place, printed)
     assert told(read) == [
         (1, "Tag"),
         (3, "not a JSON object: [1]"),
-        (4, "not JSON (Expecting value): hello"),
+        (4, "Log"),
         (5, 'it has no `type`, or none that can be kept: {"name": "y"}'),
         (6, 'it has no `type`, or none that can be kept: {"type": 7}'),
         (7, "Zebra"),
@@ -50,6 +50,25 @@ def test_records_and_warnings_keep_the_numbers_of_their_lines(place: Path) -> No
         {"type": "Tag", "name": "x"},
         {"type": "Zebra"},
     ]
+    assert (len(read.warnings), read.result()["warnings"]) == (3, 3)
+    assert read.result()["records"] == {"Tag": 1, "Zebra": 1}
+
+
+def test_words_are_a_log_and_no_warning(place: Path) -> None:
+    """So many lines of them, each to its first 2,000 bytes; what begins as a record does not is a warning."""
+    read = output(place, b"\x1b[1mhello\n" + b"x" * 3_000 + b"\n{'type': 'Tag'}\n")
+    assert [line.payload for line in read.lines[:2]] == [
+        {"type": "Log", "text": "\\x1b[1mhello"},
+        {"type": "Log", "text": "x" * 2_000 + "…"},
+    ]
+    assert [line.line_no for line in read.warnings] == [3]
+    told_of = output(place, b"a\nb\nc\nd\n", logs=2)
+    assert [line.payload["text"] for line in told_of.lines] == [
+        "a",
+        "b",
+        "more than 2 lines of words: no further ones are kept",
+    ]
+    assert told_of.warnings == ()
 
 
 def test_the_list_of_files_is_the_engines_own(place: Path) -> None:
@@ -63,7 +82,10 @@ def test_the_list_of_files_is_the_engines_own(place: Path) -> None:
     ("line", "said"),
     [
         (b"\xff\xfe\x00binary", "not UTF-8: \\xff\\xfe\\x00binary"),
-        (b"\x00\x01\x1b[31m", "not JSON (Expecting value): \\x00\\x01\\x1b[31m"),
+        (
+            b"{\x00\x01\x1b[31m",
+            "not JSON (Expecting property name enclosed in double quotes): {\\x00\\x01\\x1b[31m",
+        ),
         (b"[" * 200_000, "not JSON (too deep or too large a number): " + "[" * 120 + "…"),
         (
             b'{"type": "T", "n": ' + b"9" * 5000 + b"}",
@@ -101,8 +123,8 @@ def test_the_caps_are_kept_and_told(place: Path) -> None:
         *((n, "A") for n in (1, 2, 3)),
         (4, "more than 3 records: what follows was not read"),
     ]
-    assert told(output(place, b"x\n" * 5 + b'{"type": "A"}\n', warnings=1)) == [
-        (1, "not JSON (Expecting value): x"),
+    assert told(output(place, b"[x\n" * 5 + b'{"type": "A"}\n', warnings=1)) == [
+        (1, "not JSON (Expecting value): [x"),
         (2, "more than 1 warnings: no further ones are kept"),
         (6, "A"),
     ]
@@ -147,7 +169,7 @@ def test_output_that_its_hook_removed_is_told(place: Path) -> None:
 def test_the_result_is_the_last_one_with_all_files(place: Path) -> None:
     """What other nodes refer to: the result's fields, the files found, and counts."""
     (place / "a.html").write_text("<p>")
-    printed = b'{"type": "ArchiveResult", "status": "failed"}\n{"type": "Tag", "name": "x"}\noops\n'
+    printed = b'{"type": "ArchiveResult", "status": "failed"}\n{"type": "Tag", "name": "x"}\n{oops\n'
     printed += b'{"type": "Result", "status": "succeeded", "output_str": "a.html", "output_json": {"n": 1}}\n'
     result = output(place, printed).result()
     assert result == {

@@ -17,11 +17,11 @@ from queue_workflows.hooks.plugin_config import (
     PluginConfig,
     PluginValues,
     load_plugin_config,
-    read_as,
     read_plugin_config,
 )
 from queue_workflows.hooks.plugins.needs import needs_of
 from queue_workflows.hooks.script.environment import hook_environment
+from queue_workflows.hooks.text_values import read_as
 
 _WGET = {
     "properties": {

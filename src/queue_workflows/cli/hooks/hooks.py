@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from queue_workflows.hooks.plugins.compile import SEQUENTIAL_STEPS, compile_hook
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked, plugins_in
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.payload import check_payload
+from queue_workflows.repositories.runs.runs import StartedRun
 
 _dir_option = click.option(
     "--dir",
@@ -79,6 +81,7 @@ def list_(event: str, *, dirs: Sequence[str], as_json: bool) -> ExitCode:
 )
 @click.option("--dedupe-key", metavar="KEY", help="Start nothing if a run of it has this key already.")
 @click.option("--watch", is_flag=True, help="Follow the run, and end as it does; see `qwf run watch`.")
+@click.option("--here", is_flag=True, help="Do all of it in this command, and end as the run does.")
 @json_option
 @click.pass_obj
 def run(
@@ -92,11 +95,14 @@ def run(
     sequential: str,
     dedupe_key: str | None,
     watch: bool,
+    here: bool,
     as_json: bool,
 ) -> ExitCode:
     """Start a run of EVENT's hooks, and print its id.
 
-    Workers of the queue hooks look the scripts up below their own QWF_HOOK_DIRS.
+    Workers of the queue hooks look the scripts up below their own QWF_HOOK_DIRS. With --here this command is
+    the worker, of the scripts below --dir, and shows each hook as it goes. Without a database of yours an
+    embedded one is started in .qwf/.
     """
     places = _places(dirs)
     wanted = _named(plugins, places)
@@ -106,17 +112,21 @@ def run(
     config_in(inputs)
     check_payload(inputs)
     # What no hook could be handed would fail in each of them.
-    hook_arguments({name: value for name, value in inputs.items() if name != "config"})
-    for of in (event, f"{event}End"):
-        _warn(discover_hooks(of, places, plugins=wanted))
-    with Database.open(invocation.db_url, role="cli", creates=False) as database:
-        connection = database.connect(autocommit=True)
-        try:
+    hook_arguments(inputs)
+
+    def start(database: Database) -> StartedRun:
+        with closing(database.connect(autocommit=True)) as connection:
             started = start_run(document, inputs, conn=connection, dedupe_key=dedupe_key)
-        finally:
-            connection.close()
         if not started.created:
             say(f"run {started.id} of {event} has this key already: nothing was started")
+        return started
+
+    if here:
+        from queue_workflows.cli.hooks.here import run_here
+
+        return run_here(invocation, places, lambda database: start(database).id, as_json=as_json)
+    with Database.open(invocation.db_url, role="cli", creates=False) as database:
+        started = start(database)
         if watch:
             return follow(database, started.id, as_json=as_json)
     if as_json:

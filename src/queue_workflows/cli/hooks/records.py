@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 100
 # What tells most of a record, the first that it has.
-_TELLING: Final = ("output_str", "url", "abspath", "name")
+_TELLING: Final = ("output_str", "url", "abspath", "name", "text")
 
 
 @click.command()

@@ -125,7 +125,7 @@ def _failed(outcome: Failed, job: ClaimedJob, backoff: Backoff, chance: float) -
         task_name = job.task_name if isinstance(job, ClaimedIngestJob) else None
         delay_s = backoff.delay_s(failures, job.backoff_s, chance, task_name)
         return Ending(job.fence, JobStatus.SCHEDULED, error=outcome.error, counts=True, delay_s=delay_s)
-    return Ending(job.fence, JobStatus.FAILED, error=outcome.error, counts=True)
+    return Ending(job.fence, JobStatus.FAILED, result=outcome.result_json, error=outcome.error, counts=True)
 
 
 def _note(kind: str, reason: str) -> str | None:

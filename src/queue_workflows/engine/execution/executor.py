@@ -364,7 +364,8 @@ def _outcome_of(exc: BaseException, job: ClaimedJob, ctx: JobContext, redactor: 
             return CancelledOutcome(redactor.head(ctx.stop_reason, ERROR_TEXT))
         case LeaseLost(family=ctx.family, job_id=job.id, attempt=job.attempt):
             ctx.stop(Stop.LEASE_LOST)
-    return Failed(captured(exc, redactor), retryable=not isinstance(verdict, _HOPELESS))
+    is_final, partial = isinstance(verdict, _HOPELESS), getattr(verdict, "result_json", None)
+    return Failed(captured(exc, redactor), retryable=not is_final, result_json=partial)
 
 
 def _verdict_in(exc: BaseException) -> BaseException:

@@ -5,12 +5,13 @@
     {data}/workspaces/ingest-{id}-{when it was made}/    that of an ingest job: an id alone comes again in
                                                          another database
 
-Each machine removes what it has, by the rules by which the database prunes history:
+What hooks wrote is the product of their run: it stays for ever unless the setting `run_files_days` says how
+long. The others are scratch, and each machine removes what it has, as the database prunes history:
 
     its row …                                … and the directory
     is there, and not over for long enough   stays
     is there, and about to be pruned         goes
-    is not there: pruned, or never known     goes when nothing in it has changed for the retention and a day:
+    is not there: pruned, or never known     goes when nothing in it has changed for that long and a day:
                                              it may be another database's, or this one was restored
     whatever it is, while somebody holds it  stays
 """
@@ -39,7 +40,7 @@ from queue_workflows.settings import DAY_S, Settings
 _log = logging.getLogger(__name__)
 
 RUNS: Final = "runs"
-# Beyond the retention, for what the database does not know.
+# Beyond the time for which directories are kept, for what the database does not know.
 UNKNOWN_KEPT_S: Final = DAY_S
 _AT_ONCE: Final = 500
 
@@ -54,17 +55,13 @@ class Cleared:
 
 def has_places(settings: Settings) -> bool:
     """Whether there ever was something on this machine to be removed one day."""
-    return any((settings.data_dir / kind).is_dir() for kind in (RUNS, WORKSPACES))
+    kinds = (WORKSPACES,) if settings.run_files_days is None else (RUNS, WORKSPACES)
+    return any((settings.data_dir / kind).is_dir() for kind in kinds)
 
 
 def clear(connection: psycopg.Connection[Any], settings: Settings) -> int:
     """Remove what the retention of these settings says, and say so in the log; how many directories."""
-    cleared = clear_places(
-        connection,
-        settings.data_dir,
-        kept_s=settings.retention_days * DAY_S,
-        ttl_s=settings.dedupe_ttl_days * DAY_S,
-    )
+    cleared = clear_by(connection, settings)
     if cleared.removed:
         _log.info("removed what %d runs and jobs left on this machine", len(cleared.removed))
     for left in cleared.left:
@@ -72,24 +69,42 @@ def clear(connection: psycopg.Connection[Any], settings: Settings) -> int:
     return len(cleared.removed)
 
 
+def clear_by(connection: psycopg.Connection[Any], settings: Settings, *, dry_run: bool = False) -> Cleared:
+    """Remove what these settings say."""
+    days = settings.run_files_days
+    return clear_places(
+        connection,
+        settings.data_dir,
+        kept_s=settings.retention_days * DAY_S,
+        files_kept_s=None if days is None else days * DAY_S,
+        ttl_s=settings.dedupe_ttl_days * DAY_S,
+        dry_run=dry_run,
+    )
+
+
 def clear_places(
     connection: psycopg.Connection[Any],
     data_dir: Path,
     *,
     kept_s: float,
+    files_kept_s: float | None,
     ttl_s: float,
     dry_run: bool = False,
     now: float | None = None,
 ) -> Cleared:
     """Remove from this machine what runs and jobs left that are over for `kept_s`.
 
-    The connection is in autocommit. `ttl_s` is how long a dedupe key outlives its run, and the run's places
-    with it. With `dry_run` nothing is removed, and `removed` is what would be.
+    What hooks wrote is kept for `files_kept_s`, or for ever if that is None. The connection is in autocommit.
+    `ttl_s` is how long a dedupe key outlives its run, and the run's places with it. With `dry_run` nothing is
+    removed, and `removed` is what would be.
     """
     cleared = Cleared()
-    repository = PruningRepository(connection, kept_s=kept_s, ttl_s=ttl_s)
-    unchanged_since = (time.time() if now is None else now) - kept_s - UNKNOWN_KEPT_S
-    for kind in (RUNS, WORKSPACES):
+    today = time.time() if now is None else now
+    for kind, kept in ((RUNS, files_kept_s), (WORKSPACES, kept_s)):
+        if kept is None:
+            continue
+        repository = PruningRepository(connection, kept_s=kept, ttl_s=ttl_s)
+        unchanged_since = today - kept - UNKNOWN_KEPT_S
         with suppress(FileNotFoundError), opened(data_dir.absolute(), kind, makes=False) as above:
             path = data_dir.absolute() / kind
             for names in _parts(_ours(above, kind)):

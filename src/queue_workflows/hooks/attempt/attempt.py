@@ -25,6 +25,7 @@ from queue_workflows.engine.outcomes import Discard, PutAside, Skip
 from queue_workflows.errors import PluginConfigError, QwfError
 from queue_workflows.hooks.attempt.at_seal import NOTHING_LEFT, SEALED, AtSeal
 from queue_workflows.hooks.attempt.directories import HookPlaces, places_of
+from queue_workflows.hooks.attempt.directory_env import DirectoryEnvironment, directory_environment
 from queue_workflows.hooks.attempt.result import result_of
 from queue_workflows.hooks.files import Digests
 from queue_workflows.hooks.output.machine_records import is_program
@@ -106,23 +107,27 @@ class HookAttempt:
         self._terms = tools.terms
         self._given = dict(resolved.inputs.get("args") or {})
         self._run_config = config_in(self._given)
-        self._given.pop("config", None)
         self._stop = HookStop()
         self._held = ExitStack()
         self._places = places_of(tools.terms.data_dir, job.run_id, hook, job.attempt)
+        self._environ = tools.terms.environ
         self._is_unread = self._is_listener = False
 
     def run(self) -> dict[str, Any]:
         """What the job returns; raises `VERDICTS`, or why it is to be tried again or put aside."""
         terms, places, hook = self._terms, self._places, self._hook
         config = self._tools.shelf.config(hook.path.parent)
-        values = config.resolve(self._run_config, terms.environ)
+        directory = self._of_the_directory()
+        self._environ = {**terms.environ, **directory.variables}
+        values = config.resolve(self._run_config, self._environ)
         if values.disabled_by is not None:
             raise Skip(values.disabled_by)
         self._listen(config)
         # What the retention of another database would take for forgotten is in use.
         run = places.hold()
         self._held.callback(os.close, run.descriptor)
+        for needed in directory.needs:
+            self._held.callback(os.close, places.hold_beside(needed).descriptor)
         if values.timeout_s is not None:
             self._ctx.takes_s = values.timeout_s + terms.grace_s + _TO_READ_S
         if self._job.attempt > 1:
@@ -136,8 +141,9 @@ class HookAttempt:
                 config,
                 values,
                 engine=self._programs(config) | self._of_the_run(),
-                environ=terms.environ,
+                environ=self._environ,
                 dsns=terms.dsns,
+                directory=directory.variables,
             ),
             cwd=places.directory,
             stdout_path=places.stdout,
@@ -268,10 +274,10 @@ class HookAttempt:
 
     def _chosen(self, config: PluginConfig, variable: str) -> str | None:
         """The program that the user named for a variable, which is not looked for anywhere else."""
-        said = config.said_by_user(variable, self._run_config, self._terms.environ)
+        said = config.said_by_user(variable, self._run_config, self._environ)
         if not isinstance(said, str) or not said.strip():
             return None
-        found = shutil.which(said, path=self._terms.environ.get("PATH"))
+        found = shutil.which(said, path=self._environ.get("PATH"))
         if found is None or not is_program(found):
             raise PluginConfigError(
                 config.plugin,
@@ -295,6 +301,18 @@ class HookAttempt:
             redactor=tools.redactor,
             environ=terms.environ,
             lease_s=terms.lease_s,
+        )
+
+    def _of_the_directory(self) -> DirectoryEnvironment:
+        """What the `hooks.toml` beside its plugin sets."""
+        return directory_environment(
+            self._tools.shelf.hooks_file(self._hook.path.parent),
+            hook=self._hook,
+            job=self._job,
+            places=self._places,
+            data_dir=self._terms.data_dir,
+            environ=self._terms.environ,
+            ask=self._ask,
         )
 
     def _of_the_run(self) -> dict[str, str]:

@@ -48,10 +48,7 @@ class HookPlaces:
 
         Creates what is missing, also rights that a hook took away; `HookError` where that cannot be.
         """
-        try:
-            run = OpenDirectory(str(self.run), hold(self.beneath, self.run.name, opening=usable))
-        except ConfigurationError as wrong:
-            raise HookError(wrong.message, advice=_ADVICE) from None
+        run = self.hold_beside(self.run)
         try:
             for directory in (self.directory, self.stdout.parent):
                 make_usable(directory, beneath=run)
@@ -59,6 +56,13 @@ class HookPlaces:
             os.close(run.descriptor)
             raise HookError(f"{wrong.filename}: {wrong.strerror}", advice=_ADVICE) from None
         return run
+
+    def hold_beside(self, run: Path) -> OpenDirectory:
+        """The directory of any run in the same place, made if missing and held until it is closed."""
+        try:
+            return OpenDirectory(str(run), hold(self.beneath, run.name, opening=usable))
+        except ConfigurationError as wrong:
+            raise HookError(wrong.message, advice=_ADVICE) from None
 
 
 def run_directory(data_dir: Path, run_id: uuid.UUID) -> Path:

@@ -2,9 +2,10 @@
 
     exit                                  what its last result says         the job
     ────                                  ─────────────────────────         ───────
-    status 0                              succeeded, or nothing             completed
+    status 0                              succeeded, noresults, or nothing  completed
     status 0                              failed                            failed, for good
     status 0                              skipped                           skipped
+    status 10                             anything                          skipped
     another status, a signal              anything                          tried again, at last failed
     whatever, after its timeout           anything                          the same
     whatever, told to stop                anything                          the same, or what the stop says
@@ -12,7 +13,7 @@
     a background hook's own timeout       as with status 0: it had its time
     whatever, its output not written      anything                          tried again: its disk may be full
 
-What it has printed until then is kept in every case.
+What it has printed until then is kept in every case, and stands in the result of a job that failed for good.
 """
 
 from __future__ import annotations
@@ -27,8 +28,18 @@ from queue_workflows.hooks.output.read import HookOutput
 from queue_workflows.hooks.script.process import HookExit
 from queue_workflows.repositories.sql.checks import PayloadLimits
 
+# By which a script says that there is nothing to do for it.
+SKIPPED_STATUS: Final = 10
 _LONGEST: Final = 1_000
 _LIMITS: Final = PayloadLimits()
+
+
+class _SaidFailed(Discard):
+    """A failure by its own word, with all that it has come to."""
+
+    def __init__(self, reason: str, result_json: str) -> None:
+        super().__init__(reason)
+        self.result_json = result_json
 
 
 def result_of(
@@ -40,18 +51,22 @@ def result_of(
     limits: PayloadLimits = _LIMITS,
 ) -> dict[str, Any]:
     """What the job returns; raises `Skip`, `Discard` for what is final, and `HookFailed` for another try."""
+    result = output.result(limits)
+    said = str(result.get("output_str") or "")[:_LONGEST]
     had_its_time = ended.stopped == SEALED or (is_background and ended.timed_out)
     # A hook that catches SIGTERM and exits with 0 has been cut short all the same.
     was_cut_short = ended.timed_out or ended.stopped is not None
+    kept = limits.json(result)
+    if ended.code == SKIPPED_STATUS and not was_cut_short:
+        raise Skip(said or f"{label} says that there is nothing to do, by its exit status")
     if (ended.code != 0 or was_cut_short) and not had_its_time:
-        raise HookFailed(label, _how(ended), ended.stderr_tail)
+        raise HookFailed(label, _how(ended), ended.stderr_tail, result_json=kept)
     if ended.output_error is not None:
-        raise HookFailed(label, f"what it printed could not be kept: {ended.output_error}", ended.stderr_tail)
-    result = output.result(limits)
-    said = str(result.get("output_str") or "")[:_LONGEST]
+        why = f"what it printed could not be kept: {ended.output_error}"
+        raise HookFailed(label, why, ended.stderr_tail, result_json=kept)
     match result.get("status"):
         case "failed":
-            raise Discard(f"{label} says that it failed{f': {said}' if said else ''}")
+            raise _SaidFailed(f"{label} says that it failed{f': {said}' if said else ''}", kept)
         case "skipped":
             raise Skip(said or f"{label} says that there is nothing to do")
     return result

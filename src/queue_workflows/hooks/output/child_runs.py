@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 # Labels of the runs of a crawl: the run that it began with, and how far from it.
 CRAWL: Final = "crawl"
 CRAWL_DEPTH: Final = "crawl_depth"
+# Labels that a hook's records give to their own run.
+TAG: Final = "tag:"
+TITLE: Final = "title"
 DEEPEST: Final = 64
 _SCHEMES: Final = frozenset({"http", "https"})
 _LONGEST: Final = 4_096
@@ -49,7 +52,7 @@ class Found(NamedTuple):
 
 def discover(record: dict[str, Any], ctx: RecordContext) -> None:
     """Note the run of a record for `start_discovered`, unless the crawl does not go there."""
-    parent = _parent(ctx)
+    parent = run_of(ctx)
     if _depth_of(parent) >= _max_depth(parent) or parent.cancel_requested_at is not None:
         return
     url = normal_url(record.get("url"), base=parent.inputs.get("url"))
@@ -79,7 +82,7 @@ def start_discovered(found: Iterable[Found], ctx: RecordContext) -> None:
     for one in found:
         documents[one.document.name] = one.document
         inputs.setdefault(one.document.name, {}).setdefault(one.key, one.inputs_json)
-    parent = _parent(ctx)
+    parent = run_of(ctx)
     crawl = {CRAWL: str(_root(parent)), CRAWL_DEPTH: _depth_of(parent) + 1}
     for name in sorted(inputs):
         document = documents[name]
@@ -88,13 +91,18 @@ def start_discovered(found: Iterable[Found], ctx: RecordContext) -> None:
             spec=document.snapshot(),
             spec_hash=document.hash,
             priority=parent.priority,
-            labels={**document.labels, **parent.labels, **crawl},
+            labels={**document.labels, **_inherited(parent.labels), **crawl},
             parcel_id=parent.parcel_id,
             traceparent=parent.traceparent,
             parent_run_id=parent.id,
             depth=parent.depth + 1,
             inputs=inputs[name],
         )
+
+
+def _inherited(labels: dict[str, Any]) -> dict[str, Any]:
+    """Without what a page is called by its hooks, which is not said of the pages that it names."""
+    return {name: value for name, value in labels.items() if name != TITLE and not name.startswith(TAG)}
 
 
 def normal_url(given: object, *, base: object = None) -> str | None:
@@ -130,7 +138,8 @@ def _patterns(inputs: dict[str, Any], name: str) -> list[re.Pattern[str]]:
         raise ValueError(f"{name} of the crawl is no list of regular expressions: {wrong}") from None
 
 
-def _parent(ctx: RecordContext) -> WorkflowRun:
+def run_of(ctx: RecordContext) -> WorkflowRun:
+    """The run of the hook that said it, looked up once."""
     run: WorkflowRun | None = ctx.known.get("run")
     if run is None:
         run = RunRepository(ctx.conn).fetch(ctx.run_id)

@@ -55,7 +55,10 @@ class Checksums:
 
 
 def report_binary(record: dict[str, Any], ctx: RecordContext) -> None:
-    """A program of this machine; jobs that waited for it go on."""
+    """A program of this machine; jobs that waited for it go on. One without a path is asked for."""
+    if record.get("abspath") in (None, ""):
+        _want(record, ctx)
+        return
     sums = ctx.known.setdefault(CHECKSUMS, Checksums())
     sums.add(record)
     found = installed_of(record, sums)
@@ -67,6 +70,20 @@ def report_binary(record: dict[str, Any], ctx: RecordContext) -> None:
     machine_id = MachineRepository(ctx.conn).seen(ctx.host_label)
     BinaryRepository(ctx.conn).report(machine_id, found)
     promote_waiting(NodeJobRepository(ctx.conn), ctx.host_label, found.name)
+
+
+def _want(record: dict[str, Any], ctx: RecordContext) -> None:
+    """A program that is needed here: the next hook that needs it has it installed."""
+    name, providers = record.get("name"), record.get("bin_providers", record.get("binproviders"))
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"`name` is {name!r:.80}, which is no name")
+    if isinstance(providers, list):
+        providers = ",".join(map(str, providers))
+    overrides = record.get("overrides") or {}
+    if not isinstance(providers, str | None) or not isinstance(overrides, dict):
+        raise ValueError("`bin_providers` is a list or a text, and `overrides` an object")
+    machine_id = MachineRepository(ctx.conn).seen(ctx.host_label)
+    BinaryRepository(ctx.conn).want(machine_id, name, bin_providers=providers, overrides=overrides)
 
 
 def promote_waiting(jobs: NodeJobRepository, host_label: str, name: str) -> None:
@@ -83,7 +100,8 @@ def installed_of(record: dict[str, Any], sums: Checksums, *, name: str | None = 
         raise ValueError(f"`abspath` is {abspath!r:.200}, which is no absolute path")
     if not is_program(abspath):
         raise ValueError(f"{abspath} is no file that this user can run")
-    version, provider = record.get("version"), record.get("provider")
+    version = record.get("version")
+    provider = record.get("provider", record.get("binprovider"))
     return Installed(
         name=said,
         abspath=abspath,

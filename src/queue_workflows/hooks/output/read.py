@@ -1,7 +1,8 @@
 """What a hook said and left: one function reads it for every hook, however it ran and however it ended.
 
-Its standard output is one JSON object a line. What is not becomes a warning with the number of its line, and
-nothing that a hook prints can make reading it fail, or take more memory than the caps allow.
+Its standard output is one JSON object a line. Words between them are a log; what was meant as a record and is
+none becomes a warning with the number of its line. Nothing that a hook prints can make reading it fail, or
+take more memory than the caps allow.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ from queue_workflows.repositories.sql.checks import NAME_BYTES, PayloadLimits
 
 WARNING: Final = "Warning"
 FILES: Final = "Files"
+LOG: Final = "Log"
 RESULT_TYPES: Final = frozenset({"Result", "ArchiveResult"})
 _SHOWN: Final = 120
+_LONGEST_LOG: Final = 2_000
 _BLOCK: Final = 1 << 16
 _MAX_DEPTH: Final = 100
 _LIMITS: Final = PayloadLimits()
@@ -54,8 +57,13 @@ class OutputCaps:
     lines: int = 1_000_000
     records: int = 10_000
     warnings: int = 200
+    logs: int = 200
     total_bytes: int = 16 << 20
     files: FileCaps = USUAL_CAPS
+
+    def of(self, kind: str) -> int:
+        """How many lines of a kind are kept."""
+        return {"record": self.records, "log": self.logs}.get(kind, self.warnings)
 
 
 USUAL: Final = OutputCaps()
@@ -63,12 +71,13 @@ USUAL: Final = OutputCaps()
 
 @dataclass(frozen=True, slots=True)
 class HookLine:
-    """A line of a hook's output: a record, or a warning about what is none."""
+    """A line of a hook's output: a record, a warning about what was meant as one, or words of a log."""
 
     line_no: int
     type: str
     payload_json: str = "{}"
     warning: str | None = None
+    is_log: bool = False
 
     @property
     def payload(self) -> dict[str, Any]:
@@ -77,9 +86,14 @@ class HookLine:
         return payload
 
     @property
+    def kind(self) -> str:
+        """Whether it is a record, a warning or a line of a log."""
+        return "log" if self.is_log else "record" if self.is_record else "warning"
+
+    @property
     def is_record(self) -> bool:
         """Whether the line was a record."""
-        return self.warning is None
+        return self.warning is None and not self.is_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +111,8 @@ class HookOutput:
 
     @property
     def warnings(self) -> tuple[HookLine, ...]:
-        """The lines that were none."""
-        return tuple(line for line in self.lines if not line.is_record)
+        """The lines with which something is wrong."""
+        return tuple(line for line in self.lines if line.warning is not None)
 
     def result(self, limits: PayloadLimits = _LIMITS) -> dict[str, Any]:
         """What other nodes may refer to: the last result, all files, how many records of each type.
@@ -180,7 +194,7 @@ def read_lines(
     opened: int, caps: OutputCaps = USUAL, turn: AbstractContextManager[Any] = _AT_ONCE
 ) -> Iterator[HookLine]:
     """The records and warnings of an open file."""
-    kept = warned = 0
+    kept: Counter[str] = Counter()
     for line_no, content, is_whole in _split(opened, caps):
         if line_no > caps.lines:
             yield _warning(line_no, f"more than {caps.lines:,} lines: what follows was not read")
@@ -192,17 +206,22 @@ def read_lines(
                 line = _parsed(line_no, content)
         else:
             line = _warning(line_no, _too_long(content, caps))
-        if line.is_record:
-            kept += 1
-        else:
-            warned += 1
-        if kept > caps.records:
+        kept[line.kind] += 1
+        beyond = kept[line.kind] - caps.of(line.kind)
+        if beyond > 0 and line.is_record:
             yield _warning(line_no, f"more than {caps.records:,} records: what follows was not read")
             return
-        if line.is_record or warned <= caps.warnings:
+        if beyond <= 0:
             yield line
-        elif warned == caps.warnings + 1:
-            yield _warning(line_no, f"more than {caps.warnings:,} warnings: no further ones are kept")
+        elif beyond == 1:
+            yield _no_more(line, caps)
+
+
+def _no_more(line: HookLine, caps: OutputCaps) -> HookLine:
+    """In place of a warning, or a line of the log, beyond those that are kept."""
+    if line.is_log:
+        return _log(line.line_no, f"more than {caps.logs:,} lines of words: no further ones are kept")
+    return _warning(line.line_no, f"more than {caps.warnings:,} warnings: no further ones are kept")
 
 
 def _split(opened: int, caps: OutputCaps) -> Iterator[tuple[int, bytes, bool]]:
@@ -240,6 +259,8 @@ def _parsed(line_no: int, content: bytes) -> HookLine:
     except UnicodeDecodeError:
         return _warning(line_no, f"not UTF-8: {_shown(content)}")
     except (ValueError, RecursionError) as wrong:
+        if not content.lstrip().startswith((b"{", b"[")):
+            return _log(line_no, _shown(content, _LONGEST_LOG))
         said = wrong.msg if isinstance(wrong, json.JSONDecodeError) else "too deep or too large a number"
         return _warning(line_no, f"not JSON ({said}): {_shown(content)}")
     if not isinstance(payload, dict):
@@ -256,11 +277,15 @@ def _parsed(line_no: int, content: bytes) -> HookLine:
     return HookLine(line_no, kind, text)
 
 
-def _shown(content: bytes) -> str:
+def _shown(content: bytes, most: int = _SHOWN) -> str:
     """The beginning of a line, in a way that can be stored and printed."""
-    text = content[:_SHOWN].decode("utf-8", "backslashreplace")
+    text = content[:most].decode("utf-8", "backslashreplace")
     clean = "".join(letter if letter.isprintable() else f"\\x{ord(letter):02x}" for letter in text)
-    return clean + ("…" if len(content) > _SHOWN else "")
+    return clean + ("…" if len(content) > most else "")
+
+
+def _log(line_no: int, text: str) -> HookLine:
+    return HookLine(line_no, LOG, check_payload({"type": LOG, "text": text}), is_log=True)
 
 
 def _warning(line_no: int, said: str) -> HookLine:

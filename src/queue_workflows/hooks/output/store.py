@@ -26,6 +26,13 @@ from queue_workflows.hooks.output.child_runs import discover, start_discovered, 
 from queue_workflows.hooks.output.machine_records import CHECKSUMS, Checksums, report_binary, report_machine
 from queue_workflows.hooks.output.read import FILES, HookLine, HookOutput
 from queue_workflows.hooks.output.record_types import RecordContext, RecordType, RecordTypes, registered_types
+from queue_workflows.hooks.output.run_updates import (
+    is_about_the_run,
+    tag,
+    take_noted,
+    update_run,
+    write_labels,
+)
 from queue_workflows.repositories.hooks.records import (
     FILES_LINE,
     HookOfJob,
@@ -35,7 +42,7 @@ from queue_workflows.repositories.hooks.records import (
 )
 from queue_workflows.repositories.sql.claimed_job import Fence
 
-RESULT_STATUSES: Final = ("succeeded", "failed", "skipped")
+RESULT_STATUSES: Final = ("succeeded", "noresults", "failed", "skipped")
 _SAID: Final = 500
 # How much of an output is one transaction.
 _PART_S: Final = 0.5
@@ -87,7 +94,7 @@ class Storing:
             )
         records = HookRecordRepository(conn)
         counts: Counter[str] = Counter()
-        if self._hook is not None and conn.autocommit and self._writes_nothing_else():
+        if self._hook is not None and conn.autocommit and self._writes_nothing_else(self._hook):
             part, upto = self._next(conn, self._hook, counts)
             if fits_at_once(part):
                 records.hold_and_store(self._fence, part)
@@ -105,11 +112,14 @@ class Storing:
         self._stored, self._tries, self.is_done = upto, 0, upto == len(self._output.lines)
         self.counts += +counts
 
-    def _writes_nothing_else(self) -> bool:
+    def _writes_nothing_else(self, hook: HookOfJob) -> bool:
         """Whether the records of the next part are only looked at and stored: that takes no transaction."""
-        own = registered_types()
+        own, run = registered_types(), str(hook.run_id)
         return all(
-            own.find(line.type) is None and (line.type in _LOOKED_AT or BUILT_IN.find(line.type) is None)
+            own.find(line.type) is None
+            and (
+                line.type in _LOOKED_AT or (BUILT_IN.find(line.type) is None and run not in line.payload_json)
+            )
             for line in self._output.lines[self._stored : self._stored + _PART_LINES]
         )
 
@@ -124,6 +134,7 @@ class Storing:
         )
         handled = list(self._handled(ctx, counts))
         _start_found(ctx, counts)
+        _label(ctx, counts)
         part = [_to_store(line, ctx.warnings.get(line.line_no)) for line in handled]
         upto = self._stored + len(part)
         if upto == len(self._output.lines):
@@ -174,6 +185,7 @@ def process_hook_records(
     counts: Counter[str] = Counter()
     _handle_each(records, ctx, counts)
     _start_found(ctx, counts)
+    _label(ctx, counts)
     return dict(sorted((+counts).items()))
 
 
@@ -182,9 +194,11 @@ def _handle_each(
 ) -> None:
     own = registered_types()
     for line_no, kind, payload in _numbered(records):
-        handler = own.find(kind) or BUILT_IN.find(kind)
         ctx.line_no = line_no
         try:
+            handler = own.find(kind) or (
+                _ABOUT_THE_RUN if is_about_the_run(payload, ctx) else BUILT_IN.find(kind)
+            )
             if handler is not None:
                 _handle(handler, payload, ctx)
             counts[kind] += 1
@@ -204,6 +218,20 @@ def _start_found(ctx: RecordContext, counts: Counter[str]) -> None:
         for one in found:
             _warn(wrong, one.line_no, one.kind, ctx)
             counts[one.kind] -= 1
+
+
+def _label(ctx: RecordContext, counts: Counter[str]) -> None:
+    """The labels of all records together, as the row of the run is locked from then on."""
+    noted = take_noted(ctx)
+    if not noted:
+        return
+    try:
+        with ctx.conn.transaction():
+            write_labels(noted, ctx)
+    except Exception as wrong:
+        for line_no, (kind, _) in noted.items():
+            _warn(wrong, line_no, kind, ctx)
+            counts[kind] -= 1
 
 
 def _warn(wrong: Exception, line_no: int, kind: str, ctx: RecordContext) -> None:
@@ -256,17 +284,13 @@ def _check_result(record: dict[str, Any], _ctx: RecordContext) -> None:
         )
 
 
-def _check_tag(record: dict[str, Any], _ctx: RecordContext) -> None:
-    if not isinstance(record.get("name"), str) or not record["name"].strip():
-        raise ValueError("a tag has a name")
-
-
-_LOOKED_AT: Final = frozenset({"Result", "ArchiveResult", "Tag"})
+_LOOKED_AT: Final = frozenset({"Result", "ArchiveResult"})
+_ABOUT_THE_RUN: Final = RecordType(update_run, writes=False)
 BUILT_IN: Final = RecordTypes(
     {
         "Result": RecordType(_check_result, writes=False),
         "ArchiveResult": RecordType(_check_result, writes=False),
-        "Tag": RecordType(_check_tag, writes=False),
+        "Tag": RecordType(tag, writes=False),
         "Run": RecordType(discover, writes=False),
         "Snapshot": RecordType(discover, writes=False),
         "Machine": RecordType(report_machine),

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 from queue_workflows.errors import HookError
-from queue_workflows.hooks.plugin_config import CONFIG_FILE, PluginConfig, load_plugin_config
+from queue_workflows.hooks.plugin_config import CONFIG_FILE, PluginConfig, load_own_config, load_plugin_config
 from queue_workflows.hooks.plugins.discovery import Hook, files_of, find_hook, hook_at, plugins_in
-from queue_workflows.hooks.plugins.needs import FILES, Need, needs_of
+from queue_workflows.hooks.plugins.hooks_file import HOOKS_FILE, HooksFile, load_hooks_file
+from queue_workflows.hooks.plugins.needs import FILES, Need, needs_in_files, with_required
 
 T = TypeVar("T")
 _Stamp: TypeAlias = tuple[int, int, int, int, int, int] | None
@@ -52,11 +53,23 @@ class PluginCache:
 
     def config(self, plugin: Path) -> PluginConfig:
         """What `load_plugin_config` says of a plugin's directory."""
-        return self._of(("config", str(plugin)), [plugin / CONFIG_FILE], lambda: load_plugin_config(plugin))
+        return load_plugin_config(plugin, self._own_config)
+
+    def hooks_file(self, plugin: Path) -> HooksFile:
+        """What `load_hooks_file` says of the directory in which a plugin's lies."""
+        place = plugin.parent
+        return self._of(("hooks", str(place)), [place / HOOKS_FILE], lambda: load_hooks_file(place))
 
     def needs(self, plugin: Path) -> tuple[Need, ...]:
         """What `needs_of` says of a plugin's directory."""
-        return self._of(("needs", str(plugin)), [plugin / name for name in FILES], lambda: needs_of(plugin))
+        config = self.config(plugin)
+        files = self._of(
+            ("needs", str(plugin)), [plugin / name for name in FILES], lambda: needs_in_files(plugin)
+        )
+        return with_required(files, config) if config.required_binaries else files
+
+    def _own_config(self, plugin: Path) -> PluginConfig:
+        return self._of(("config", str(plugin)), [plugin / CONFIG_FILE], lambda: load_own_config(plugin))
 
     def _of(self, key: tuple[str, ...], paths: Sequence[Path], read: Callable[[], T]) -> T:
         stamps = [_stamp(path) for path in paths]

@@ -60,9 +60,10 @@ def compile_hooks(
     for step, group in groupby(hooks, key=lambda hook: hook.step):
         nodes.add(step, list(group))
     nodes.seal()
-    for said in (*ended_at_once(hooks), *overlooked(event, places)):
-        _log.warning("%s", said)
     ends = discover_hooks(f"{event}End", places, plugins=plugins)
+    unnumbered = [hook.warning for hook in (*hooks, *ends) if hook.warning is not None]
+    for said in (*unnumbered, *ended_at_once(hooks), *overlooked(event, places)):
+        _log.warning("%s", said)
     for step, group in groupby(ends, key=lambda hook: hook.step):
         nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
     return {"name": event, "on_failure": "continue", "nodes": nodes.all}

@@ -3,20 +3,28 @@
     {"name": "wget", "bin_providers": "env,apt,brew", "overrides": {"apt": {"packages": ["wget"]}}}
     {"name": "chromium", "bin_providers": ["env"], "if_missing": "skip"}
 
+So do `required_binaries` of its `config.json`, a list of such objects, also those of plugins that it
+requires. A name in braces is that of a property: its value is the program, and hooks find the path there.
+
+    {"name": "{CHROME_BINARY}", "binproviders": "env,puppeteer", "min_version": "120.0",
+     "overrides": {"puppeteer": {"install_args": ["chrome@stable"]}}}
+
 Its hooks wait for a program that is missing; with `"if_missing": "skip"` they are skipped for as long.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from queue_workflows.errors import PluginConfigError
 from queue_workflows.hooks.files import small_file
+from queue_workflows.hooks.plugin_config import PluginConfig, load_plugin_config
 from queue_workflows.hooks.plugins.discovery import plugins_in
 
 FILES: Final = ("binaries.jsonl", "dependencies.jsonl")
@@ -24,14 +32,21 @@ USUAL_PROVIDERS: Final = ("env", "pip", "npm", "apt", "brew")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
 _PROVIDER: Final = re.compile(r"[a-z][a-z0-9_]{0,49}")
 _LONGEST_FILE: Final = 1_048_576
-_FIELDS: Final = frozenset({"type", "name", "bin_name", "bin_providers", "overrides", "if_missing"})
+_BRACED: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_FIELDS: Final = frozenset(
+    {
+        *("type", "name", "bin_name", "bin_providers", "binproviders"),
+        *("overrides", "if_missing", "min_version"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
     """A program, the providers that may install it, in order, and what each is told of it.
 
-    With `is_exact` no other provider may install it.
+    With `is_exact` no other provider may install it. Where `env_name` is set, hooks find its path there. One
+    that is older than `min_version` will not do.
     """
 
     name: str
@@ -39,6 +54,8 @@ class Need:
     overrides: dict[str, Any]
     is_skipped_without: bool = False
     is_exact: bool = False
+    env_name: str | None = None
+    min_version: str | None = None
 
     def or_by(self, others: Iterable[Need]) -> Need:
         """This need, with the providers of `others` after its own."""
@@ -48,14 +65,39 @@ class Need:
             overrides = {**other.overrides, **overrides}
         return replace(self, providers=tuple(providers), overrides=overrides)
 
+    def is_old(self, version: str | None) -> bool:
+        """Whether a version is older than what is needed, or says nothing that could be compared."""
+        if self.min_version is None:
+            return False
+        return _numbers(version) < (_numbers(self.min_version) or ())
+
     @property
     def variable(self) -> str:
         """The variable in which hooks find its path, as in `WGET_BINARY`."""
-        return f"{re.sub('[^A-Za-z0-9]', '_', self.name).upper()}_BINARY"
+        return self.env_name or f"{re.sub('[^A-Za-z0-9]', '_', self.name).upper()}_BINARY"
 
 
 def needs_of(plugin: Path) -> tuple[Need, ...]:
-    """What a plugin's directory says that it needs; `PluginConfigError` names a line that is wrong."""
+    """What a plugin's directory says that it needs; `PluginConfigError` names what is wrong."""
+    return with_required(needs_in_files(plugin), load_plugin_config(plugin))
+
+
+def with_required(needs: tuple[Need, ...], config: PluginConfig) -> tuple[Need, ...]:
+    """These, and the `required_binaries` of a config that have no line among them."""
+    known = {need.variable: need for need in needs}
+    for number, given in enumerate(config.required_binaries, 1):
+        try:
+            need = _required(given, config.properties)
+        except ValueError as wrong:
+            raise PluginConfigError(
+                config.plugin, f"program {number}: {wrong}", key="required_binaries"
+            ) from None
+        known[need.variable] = known[need.variable].or_by([need]) if need.variable in known else need
+    return tuple(known.values())
+
+
+def needs_in_files(plugin: Path) -> tuple[Need, ...]:
+    """What the lines of a plugin's file say."""
     for name in FILES:
         try:
             content = small_file(plugin / name, _LONGEST_FILE + 1)
@@ -127,8 +169,36 @@ def _parsed(line: Any) -> Need:
     if_missing = line.get("if_missing", "wait")
     if if_missing not in ("wait", "skip"):
         raise ValueError('`if_missing` is "wait" or "skip"')
-    need = need_of(name, line.get("bin_providers"), line.get("overrides"))
-    return Need(need.name, need.providers, need.overrides, if_missing == "skip")
+    need = need_of(name, line.get("bin_providers", line.get("binproviders")), line.get("overrides"))
+    return replace(need, is_skipped_without=if_missing == "skip", min_version=_version(line))
+
+
+def _required(given: Any, properties: Mapping[str, Any]) -> Need:
+    """An entry of `required_binaries`; what else it may say is for its provider."""
+    if not isinstance(given, dict) or not isinstance(given.get("name"), str):
+        raise ValueError("it is no object with a `name`")
+    parsed = {key: value for key, value in given.items() if key in _FIELDS and value is not None}
+    braced = _BRACED.fullmatch(given["name"])
+    if braced is None:
+        return _parsed(parsed)
+    schema = properties.get(braced[1])
+    default = schema.get("default") if isinstance(schema, dict) else None
+    if not isinstance(default, str) or not default:
+        raise ValueError(f"{given['name']} is no property with a program's name as its default")
+    return replace(_parsed({**parsed, "name": os.path.basename(default)}), env_name=braced[1])
+
+
+def _version(line: Mapping[str, Any]) -> str | None:
+    version = line.get("min_version")
+    if version is not None and (not isinstance(version, str) or not _numbers(version)):
+        raise ValueError(f"`min_version` is a version, as in 2.0, not {version!r:.60}")
+    return version
+
+
+def _numbers(version: str | None) -> tuple[int, ...]:
+    """The first numbers with dots between them in what a program says of its version."""
+    found = re.search(r"[0-9]{1,9}(?:\.[0-9]{1,9})*", version or "")
+    return tuple(int(number) for number in found[0].split(".")) if found else ()
 
 
 def _providers(given: object) -> tuple[str, ...]:

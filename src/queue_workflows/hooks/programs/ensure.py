@@ -80,7 +80,7 @@ def ensure(
         else:
             env[need.variable] = path
     for need, known in zip(left, _known(left, workshop), strict=True):
-        path, why = _in_place(known), None
+        path, why = _in_place(need, known), None
         if path is None:
             path, why = _have(need, workshop, stop or HookStop(), known, at_once=at_once, on_wait=on_wait)
         if path is not None:
@@ -101,9 +101,11 @@ def _known(needs: Sequence[Need], workshop: Installer) -> list[Binary | None]:
     return [found.get(name) for name in names]
 
 
-def _in_place(known: Binary | None) -> str | None:
-    """Where a program is, if it is where it was installed."""
+def _in_place(need: Need, known: Binary | None) -> str | None:
+    """Where a program is, if it is where it was installed, and new enough."""
     if known is None or known.status != BinaryStatus.INSTALLED or known.abspath is None:
+        return None
+    if need.is_old(known.version):
         return None
     return known.abspath if is_program(known.abspath) else None
 
@@ -133,7 +135,7 @@ def _have(
         (again,) = _known([need], workshop)
         return None, reason_of(again or known)
     is_open = known.status in (BinaryStatus.RUNNING, BinaryStatus.QUEUED)
-    return _in_place(known), None if is_open else reason_of(known)
+    return _in_place(need, known), None if is_open else reason_of(known)
 
 
 def _claim(

@@ -8,8 +8,9 @@ is there and can be run.
 from __future__ import annotations
 
 import os
+import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,8 +23,9 @@ from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.errors import LeaseLost, QwfError
 from queue_workflows.hooks.output.machine_records import Checksums, installed_of, promote_waiting
 from queue_workflows.hooks.output.read import HookOutput, read_output
-from queue_workflows.hooks.plugin_config import load_plugin_config
+from queue_workflows.hooks.plugin_config import PluginConfig, PluginValues, load_plugin_config
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks
+from queue_workflows.hooks.plugins.hooks_file import known_of_hook, load_hooks_file
 from queue_workflows.hooks.plugins.needs import Need
 from queue_workflows.hooks.script.arguments import hook_arguments
 from queue_workflows.hooks.script.environment import hook_environment
@@ -36,6 +38,7 @@ from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 EVENT: Final = "Binary"
 BUILT_IN: Final = Path(__file__).parent / "providers"
 _NAME: Final = "install_using_{}_provider"
+_LONG_NAME: Final = re.compile(_NAME.format("(.+)"))
 _TIMEOUT_S: Final = 600.0
 _GRACE_S: Final = 5.0
 _SAID: Final = 400
@@ -95,7 +98,10 @@ class Installation:
         """The program, and its row says so; None if no provider could, and its row says why."""
         self._renewing.start()
         refused: list[str] = []
-        for provider in self._need.providers:
+        providers = providers_in_order(self._need, self._shop.hook_dirs)
+        if not providers:
+            refused.append(f"no hooks.toml allows {', '.join(self._need.providers)}")
+        for provider in providers:
             try:
                 found = self._install_by(provider)
             except (QwfError, ValueError, OSError) as wrong:
@@ -169,24 +175,30 @@ class Installation:
 
     def _command(self, hook: Hook, provider: str, place: Path, printed: Path) -> HookCommand:
         config = load_plugin_config(hook.path.parent)
-        values = config.resolve({}, self._shop.environ)
+        directory = load_hooks_file(hook.path.parent.parent).environment(
+            known_of_hook(hook, data_dir=self._shop.data_dir, environ=self._shop.environ)
+        )
+        environ = {**self._shop.environ, **directory}
+        values = config.resolve({}, environ)
         if values.disabled_by is not None:
             raise QwfError(values.disabled_by)
-        overrides = self._need.overrides
         inputs = {
             "name": self._need.name,
-            "bin_providers": provider,
-            "overrides": overrides,
+            **_asked(hook, provider, self._need),
+            "min_version": self._need.min_version,
+            "overrides": self._need.overrides,
             "machine_id": self._shop.machine_id,
             "binary_id": self._fence.id,
         }
         return HookCommand(
             argv=[*hook.interpreter, str(hook.path), *hook_arguments(inputs)],
-            env=hook_environment(config, values, engine={}, environ=self._shop.environ, dsns=self._shop.dsns),
+            env=hook_environment(
+                *(config, values), engine={}, environ=environ, dsns=self._shop.dsns, directory=directory
+            ),
             cwd=place,
             stdout_path=printed.with_name(f"{printed.name}.stdout.jsonl"),
             stderr_path=printed.with_name(f"{printed.name}.stderr.log"),
-            timeout_s=values.timeout_s or _TIMEOUT_S,
+            timeout_s=_timeout_of(config, values, environ),
             grace_s=_GRACE_S,
             beneath=self._shop.data_dir.absolute() / "binaries",
         )
@@ -199,22 +211,69 @@ class Installation:
                 sums = Checksums()
                 sums.add(record.payload)
                 found = installed_of(record.payload, sums, name=self._need.name)
+                if self._need.is_old(found.version):
+                    least, there = (
+                        self._need.min_version,
+                        found.version or "of a version that it does not say",
+                    )
+                    raise QwfError(f"{found.abspath} is {there}, and {least} is needed")
                 return found if found.provider else found._replace(provider=provider)
         raise QwfError("it printed no Binary record")
 
 
 def provider_hook(provider: str, dirs: Iterable[Path]) -> Hook:
     """The hook of a provider: the user's own before the one that comes along."""
-    wanted = _NAME.format(provider)
-    for hook in _hooks(dirs):
-        if hook.path.name.split(".")[0] == f"on_{EVENT}__{wanted}":
-            return hook
-    raise QwfError(f"there is no hook on_{EVENT}__{wanted}")
-
-
-def _hooks(dirs: Iterable[Path]) -> Iterator[Hook]:
     for place in (*dirs, BUILT_IN):
-        yield from discover_hooks(EVENT, [place])
+        for hook in _hooks_in(place):
+            if provider_of(hook) == provider:
+                return hook
+    raise QwfError(f"there is no hook on_{EVENT}__{_NAME.format(provider)}")
+
+
+def provider_of(hook: Hook) -> str:
+    """Which provider a hook is, by the name of its file: `on_Install__11_pip.py` is that of pip."""
+    name = hook.name.partition("__")[2].split(".")[0]
+    name = re.sub(r"^[0-9]{2}_", "", name)
+    long = _LONG_NAME.fullmatch(name)
+    return long[1] if long else name
+
+
+def providers_in_order(need: Need, dirs: Iterable[Path]) -> tuple[str, ...]:
+    """The providers that are asked for a program, one by one.
+
+    Directories with an event of their own for it are asked in the order of their hooks, or in that of the
+    names that their `hooks.toml` lists, and no others then. Without such a file the need's own order counts.
+    """
+    ordered: list[str] = []
+    is_whole = False
+    for place in dirs:
+        file = load_hooks_file(place)
+        if file.providers is not None:
+            is_whole = True
+            ordered += file.providers
+        elif file.provider_event is not None:
+            ordered += map(provider_of, _hooks_in(place))
+    first = [provider for provider in dict.fromkeys(ordered) if provider in need.providers]
+    others = [provider for provider in need.providers if provider not in ordered]
+    return tuple(first if is_whole else [*first, *others])
+
+
+def _hooks_in(place: Path) -> list[Hook]:
+    return discover_hooks(load_hooks_file(place).provider_event or EVENT, [place])
+
+
+def _asked(hook: Hook, provider: str, need: Need) -> dict[str, Any]:
+    """The providers as a hook is told: one that has an event of its own gets all that may install it."""
+    if hook.event == EVENT:
+        return {"bin_providers": provider}
+    return {"binproviders": list(need.providers)}
+
+
+def _timeout_of(config: PluginConfig, values: PluginValues, environ: Mapping[str, str]) -> float:
+    """A time-out for all plugins is meant for pages: for an installation only what is said of it counts."""
+    own = f"{config.prefix}_TIMEOUT"
+    is_said = own in config.properties or own in environ or "TIMEOUT" in environ
+    return values.timeout_s if is_said and values.timeout_s else _TIMEOUT_S
 
 
 def _why(ended: HookExit) -> str:

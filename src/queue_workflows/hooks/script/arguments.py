@@ -46,7 +46,7 @@ def hook_arguments(inputs: Mapping[str, Any]) -> list[str]:
 
 
 def config_in(inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The values for plugins among a run's inputs, which are no argument; `PayloadError` if they are none."""
+    """The values for plugins among a run's inputs; `PayloadError` if they are none."""
     given = inputs.get("config")
     if given is not None and not isinstance(given, dict):
         raise PayloadError(

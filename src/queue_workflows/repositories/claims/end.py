@@ -28,7 +28,9 @@ from queue_workflows.states import MOVES, JobStatus
 ERROR_TEXT: Final = 2_000
 ERROR_TRACE: Final = 8_000
 _BECOMES: Final = {title: moves.get(JobStatus.RUNNING, frozenset()) for title, moves in MOVES.items()}
-_WITH_RESULT: Final = frozenset({JobStatus.COMPLETED, JobStatus.SKIPPED, JobStatus.AWAITING_INPUT})
+_WITH_RESULT: Final = frozenset(
+    {JobStatus.COMPLETED, JobStatus.SKIPPED, JobStatus.FAILED, JobStatus.AWAITING_INPUT}
+)
 
 # given: one row per ending; an empty text is none, and an array that is short is made up with NULL.
 GIVEN: Final = """given AS MATERIALIZED (

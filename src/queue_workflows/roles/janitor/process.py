@@ -15,7 +15,7 @@ from typing import Final
 import psycopg
 
 from queue_workflows.db.connections.engine import Database
-from queue_workflows.engine.upkeep.run_files import clear, clear_places, has_places
+from queue_workflows.engine.upkeep.run_files import clear, clear_by, has_places
 from queue_workflows.errors import ConfigurationError, EmbeddedSetupError, ExitCode, QwfError
 from queue_workflows.host.janitor.decisions import Verdict
 from queue_workflows.host.janitor.missing_lock_directory import open_directory
@@ -27,7 +27,7 @@ from queue_workflows.roles.heartbeat_pipe import told
 from queue_workflows.roles.janitor.janitor import Janitor, JanitorOptions
 from queue_workflows.roles.loop import Halt, Waiter
 from queue_workflows.roles.process_exit import end_children
-from queue_workflows.settings import DAY_S, Settings
+from queue_workflows.settings import Settings
 
 _log = logging.getLogger(__name__)
 
@@ -116,13 +116,7 @@ def _clear_once(outcome: Outcome, settings: Settings, db_url: str | None, *, dry
         return
     try:
         with _connected(settings, db_url) as connection:
-            cleared = clear_places(
-                connection,
-                settings.data_dir,
-                kept_s=settings.retention_days * DAY_S,
-                ttl_s=settings.dedupe_ttl_days * DAY_S,
-                dry_run=dry,
-            )
+            cleared = clear_by(connection, settings, dry_run=dry)
     except (QwfError, OSError, psycopg.Error) as exc:
         outcome.failures.append(f"directories of runs: {' '.join(str(exc).split())}")
         if not isinstance(exc, EmbeddedSetupError):  # there is no database to ask

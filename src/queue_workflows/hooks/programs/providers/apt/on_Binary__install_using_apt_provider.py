@@ -18,7 +18,8 @@ def main() -> int:
     parser.add_argument("--name", required=True)
     parser.add_argument("--overrides", type=json.loads, default={})
     asked, _ = parser.parse_known_args()
-    packages = asked.overrides.get("apt", {}).get("packages", [asked.name])
+    own = asked.overrides.get("apt", {})
+    packages = own.get("packages", own.get("install_args", [asked.name]))
     if shutil.which("apt-get") is None:
         print("apt-get is not on this machine", file=sys.stderr)
         return 1

@@ -18,7 +18,8 @@ def main() -> int:
     parser.add_argument("--name", required=True)
     parser.add_argument("--overrides", type=json.loads, default={})
     asked, _ = parser.parse_known_args()
-    packages = asked.overrides.get("brew", {}).get("packages", [asked.name])
+    own = asked.overrides.get("brew", {})
+    packages = own.get("packages", own.get("install_args", [asked.name]))
     if shutil.which("brew") is None:
         print("brew is not installed on this machine", file=sys.stderr)
         return 1

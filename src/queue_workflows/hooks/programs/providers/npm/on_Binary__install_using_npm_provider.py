@@ -18,7 +18,8 @@ def main() -> int:
     parser.add_argument("--name", required=True)
     parser.add_argument("--overrides", type=json.loads, default={})
     asked, _ = parser.parse_known_args()
-    packages = asked.overrides.get("npm", {}).get("packages", [asked.name])
+    own = asked.overrides.get("npm", {})
+    packages = own.get("packages", own.get("install_args", [asked.name]))
     if shutil.which("npm") is None:
         print("npm is not installed on this machine", file=sys.stderr)
         return 1

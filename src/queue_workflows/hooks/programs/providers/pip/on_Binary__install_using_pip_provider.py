@@ -19,7 +19,8 @@ def main() -> int:
     parser.add_argument("--name", required=True)
     parser.add_argument("--overrides", type=json.loads, default={})
     asked, _ = parser.parse_known_args()
-    packages = asked.overrides.get("pip", {}).get("packages", [asked.name])
+    own = asked.overrides.get("pip", {})
+    packages = own.get("packages", own.get("install_args", [asked.name]))
     place = Path("pip").absolute()
     if not (place / "bin" / "pip").exists():
         try:

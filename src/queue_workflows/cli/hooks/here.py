@@ -1,0 +1,109 @@
+"""`qwf hooks run … --here`: a run of hooks from its start to its end in one command.
+
+Beside the command an orchestrator and a worker of hooks run as its children, on the database that it is given
+or on an embedded one that it makes. When the run is over they are ended, and the command with them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from queue_workflows.cli import Invocation
+from queue_workflows.cli.roles.supervisor import commands
+from queue_workflows.cli.runs.watch import follow
+from queue_workflows.cli.shared.logs import log_to_stderr
+from queue_workflows.cli.shared.operator import say
+from queue_workflows.config import HOOKS_QUEUE, effective_settings
+from queue_workflows.db import bootstrap
+from queue_workflows.db.connections.engine import Database
+from queue_workflows.errors import ExitCode
+from queue_workflows.host.processes.harden import bound_to_launcher
+from queue_workflows.host.processes.launcher import run_as_child_if_pid1
+from queue_workflows.host.processes.tree_by_mark import hide_memory
+from queue_workflows.roles.merged_log import MergedLog
+from queue_workflows.roles.supervisor.process import supervise
+from queue_workflows.roles.supervisor.slots import ORCHESTRATOR, WorkerSpec
+
+_ROLE: Final = "hooks-run"
+# The children find the scripts by it, as any worker does.
+_HOOK_DIRS: Final = "QWF_HOOK_DIRS"
+# A line of the log that is no warning; what came of the hooks is shown beside it.
+_EVERYDAY: Final = re.compile(r"\S+ (?:INFO|DEBUG) ")
+
+
+def run_here(
+    invocation: Invocation,
+    places: Sequence[Path],
+    start: Callable[[Database], uuid.UUID],
+    *,
+    as_json: bool,
+) -> ExitCode:
+    """Start a run, do all of its work here, and show each hook as it goes; the status to end with."""
+    run_as_child_if_pid1()
+    bound_to_launcher()
+    os.environ[_HOOK_DIRS] = os.pathsep.join(str(place.absolute()) for place in places)
+    settings = effective_settings()
+    hide_memory()
+    with Database.open(invocation.db_url, role=_ROLE, settings=settings) as database:
+        bootstrap(invocation.db_url)
+        run_id = start(database)
+        log_to_stderr(debug=invocation.debug)
+        if not invocation.debug:
+            logging.getLogger("queue_workflows").setLevel(logging.WARNING)
+        follower = _Follower(database, run_id, as_json=as_json)
+
+        def write(name: str, line: str) -> None:
+            # What is ended before it was ready says so; once the run is over that is nobody's concern.
+            if invocation.debug or (follower.ended is None and not _EVERYDAY.match(line)):
+                say(f"{name}: {line}")
+
+        with MergedLog(write, lost=_stop) as log:
+            stopped = supervise(
+                [ORCHESTRATOR, WorkerSpec(HOOKS_QUEUE)],
+                command_for=commands(invocation, settings),
+                settings=settings,
+                db_url=invocation.db_url,
+                outlet=log.outlet,
+                late=follower.begin,
+            )
+        if follower.ended is None:
+            say(f"run {run_id} is not over: it goes on where a worker of hooks and an orchestrator run")
+            return stopped if stopped is not ExitCode.DONE else ExitCode.INTERRUPTED
+        return follower.ended
+
+
+class _Follower(threading.Thread):
+    """Shows the run, and stops the supervisor when it is over; `ended` is None until then."""
+
+    def __init__(self, database: Database, run_id: uuid.UUID, *, as_json: bool) -> None:
+        super().__init__(name="qwf-follow", daemon=True)
+        self._database, self._run_id, self._as_json = database, run_id, as_json
+        self.ended: ExitCode | None = None
+        self._has_begun = False
+
+    def begin(self) -> tuple[()]:
+        """Start, once there is a supervisor that hears the signal; it gets no further children by this."""
+        if not self._has_begun:
+            self._has_begun = True
+            self.start()
+        return ()
+
+    def run(self) -> None:
+        """Follow it to its end."""
+        try:
+            self.ended = follow(self._database, self._run_id, as_json=self._as_json)
+        finally:
+            _stop()
+
+
+def _stop() -> None:
+    """As an operator stops a supervisor: its children get time to end what they do."""
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,115 @@
+"""`qwf hooks run … --here`: a run of scripts from its start to its end in one command."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psycopg
+import pytest
+from support.processes.embedded_users import processes_below, unset_environment, until
+from support.processes.workers import worker_environment
+from support.rows.jobs import CLEAR_WITH_WORKERS
+from support.stages.hook_stage import result
+
+PATIENCE_S = 240
+
+
+def put(place: Path, hook: str, *lines: str) -> None:
+    path = place / "plugins" / hook
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    path.chmod(0o755)
+
+
+def command(*more: str) -> list[str]:
+    run = ["hooks", "run", "Page", "--dir", "plugins", "--here"]
+    return [sys.executable, "-m", "queue_workflows", *run, *more]
+
+
+@pytest.mark.slow
+def test_a_run_needs_no_database_of_ones_own(directory: Path) -> None:
+    """Progress of each hook on standard output, its files below .qwf, and nothing goes on after the end."""
+    put(directory, "a/on_Page__10_a.sh", 'echo "$*" > args')
+    put(directory, "b/on_Page__20_b.sh", "cat ../a/args", result("succeeded"))
+    done = subprocess.run(
+        command("--input", "url=http://site.test/"),
+        cwd=directory,
+        env=unset_environment(directory),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [line.partition(" ")[2] for line in done.stdout.splitlines()]
+    assert [words for words in told if "completed" in words] == [
+        words for words in told if words.startswith(("● a__10_a_sh", "● b__20_b_sh", "● run"))
+    ]
+    assert told[-1].endswith("run completed")
+    (args,) = directory.glob(".qwf/runs/*/a/args")
+    assert args.read_text() == "--url=http://site.test/\n"
+    said = [line for line in done.stderr.splitlines() if "embedded Postgres" not in line]
+    assert said == []
+    until(lambda: processes_below(directory) == [], "all is gone")
+
+
+def test_it_ends_as_the_run_does(qwf_dsn: str, tmp_path: Path) -> None:
+    """On a database of one's own as well; a hook that failed is the command's failure."""
+    put(tmp_path, "a/on_Page__10_a.sh", result("failed", "no title"))
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR_WITH_WORKERS)
+    done = subprocess.run(
+        command("--json", "--dedupe-key", "k"),
+        cwd=tmp_path,
+        env={**worker_environment(qwf_dsn), "QWF_DATA_DIR": str(tmp_path / "data")},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert done.returncode == 1, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {"a__10_a_sh", None} <= {one.get("node") for one in told}
+    again = subprocess.run(
+        command("--dedupe-key", "k"),
+        cwd=tmp_path,
+        env={**worker_environment(qwf_dsn), "QWF_DATA_DIR": str(tmp_path / "data")},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert again.returncode == 1, again.stderr
+    assert "has this key already: nothing was started" in again.stderr
+
+
+def test_a_stop_ends_it_with_its_hooks(qwf_dsn: str, tmp_path: Path) -> None:
+    """By Ctrl-C: the hook is gone when the command is, and the run is said to be open."""
+    put(tmp_path, "a/on_Page__10_a.sh", "echo $$ > pid.part", "mv pid.part pid", "exec sleep 600")
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR_WITH_WORKERS)
+    process = subprocess.Popen(
+        command(),
+        cwd=tmp_path,
+        env={
+            **worker_environment(qwf_dsn),
+            "QWF_DATA_DIR": str(tmp_path / "data"),
+            "QWF_GRACE_S": "1",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        until(lambda: list(tmp_path.glob("data/runs/*/a/pid")), "the hook runs")
+        (pid,) = tmp_path.glob("data/runs/*/a/pid")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    assert "is not over: it goes on where a worker of hooks and an orchestrator run" in errors
+    assert not os.path.exists(f"/proc/{pid.read_text().strip()}")
