@@ -25,6 +25,7 @@ from typing import Any, Final, Literal, cast
 
 from queue_workflows.errors import PayloadError, PluginConfigError
 from queue_workflows.hooks.files import small_file
+from queue_workflows.hooks.readiness import Readiness, flaws_of_readiness, read_readiness
 from queue_workflows.workflow.document.nodes import lock_text
 from queue_workflows.workflow.document.schemas import filled, flaws_of_schema
 
@@ -37,7 +38,9 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _NOT_FOR_HOOKS: Final = re.compile(r"_?QWF_.*|AI_LEADS_.*|QUEUE_WORKFLOWS_.*|PG[A-Z_]+|NOTIFY_SOCKET")
 _FALSE: Final = frozenset({"false", "0", "no", "off", "n", "f", ""})
 _TRUE: Final = frozenset({"true", "1", "yes", "on", "y", "t"})
-_OWN_WORDS: Final = frozenset({"x-max-attempts", "x-retry-s", "x-bg-at-seal", "x-env", "x-host-lock"})
+_OWN_WORDS: Final = frozenset(
+    {"x-max-attempts", "x-retry-s", "x-bg-at-seal", "x-env", "x-host-lock", "x-ready"}
+)
 _LONGEST_DELAY_S: Final = 30 * 86_400.0
 _MISSING: Final = object()
 
@@ -68,6 +71,7 @@ class PluginConfig:
     bg_at_seal: AtSeal = "wait"
     env: tuple[str, ...] = ()
     host_lock: str | None = None
+    ready: Readiness | None = None
 
     @property
     def prefix(self) -> str:
@@ -134,6 +138,7 @@ def read_plugin_config(plugin: str, document: Any) -> PluginConfig:
         bg_at_seal=cast(AtSeal, document.get("x-bg-at-seal", "wait")),
         env=tuple(document.get("x-env", ())),
         host_lock=document.get("x-host-lock"),
+        ready=read_readiness(document["x-ready"]) if "x-ready" in document else None,
     )
 
 
@@ -183,6 +188,8 @@ def _flaws_of_policies(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]
             lock_text(lock)
     except (ValueError, TypeError, AttributeError):
         yield "x-host-lock", "must be the name of a lock, without blanks around it"
+    if "x-ready" in document:
+        yield from (("x-ready", said) for said in flaws_of_readiness(document["x-ready"]))
     passed = document.get("x-env", [])
     if not _are_texts(passed):
         yield "x-env", "must be a list of names of variables"

@@ -94,6 +94,52 @@ def test_a_run_of_hooks_is_an_ordinary_run(
     qwf("run", "retry", run_id)
 
 
+def test_what_waits_for_a_listener_to_begin_says_so(
+    qwf: Callable[..., Said], plugins: Path, conn: psycopg.Connection[Any]
+) -> None:
+    """`explain` names it until it has begun, and what tidies up until it has ended."""
+    run_id = qwf("hooks", "run", "Page", "--dir", plugins).stdout.strip()
+    settle(dispatcher(conn))
+
+    def waits_for(node: str) -> list[str]:
+        reasons = json.loads(qwf("explain", run_id, node, "--json").stdout)["reasons"]
+        return [
+            one for reason in reasons if reason["code"] == "parents" for one in reason["data"]["waits_for"]
+        ]
+
+    assert waits_for("title__30_title_sh") == ["listen__00_listen_bg_sh"]
+    repository = HookJobRepository.at("here")(conn)
+    (job,) = repository.claim_background(worker_id="w", lease_s=60, limit=1)
+    repository.tell_ready(job.fence._replace(attempt=job.attempt + 1))
+    settle(dispatcher(conn))
+    assert waits_for("title__30_title_sh") == ["listen__00_listen_bg_sh"]
+    repository.tell_ready(job.fence)
+    repository.tell_ready(job.fence)
+    settle(dispatcher(conn))
+    assert waits_for("title__30_title_sh") == []
+    assert waits_for("title__end_sum_sh") == ["seal", "listen__00_listen_bg_sh"]
+
+
+def test_the_order_is_the_callers_or_the_directorys(
+    qwf: Callable[..., Said], plugins: Path, conn: psycopg.Connection[Any]
+) -> None:
+    """`--order` comes before hooks.toml, and that before the default."""
+    second = plugins / "title" / "on_Page__31_text.sh"
+    second.write_text("#!/bin/sh\n", encoding="utf-8")
+    second.chmod(0o755)
+
+    def is_strict(*options: str) -> bool:
+        run_id = qwf("hooks", "run", "Page", "--dir", plugins, *options).stdout.strip()
+        run = RunRepository(conn).fetch(uuid.UUID(run_id))
+        assert run is not None
+        (text,) = [node for node in run.spec["nodes"] if node["id"] == "title__31_text_sh"]
+        return bool(text["depends_on"] == ["title__30_title_sh"])
+
+    assert [is_strict(), is_strict("--order", "strict")] == [False, True]
+    (plugins / "hooks.toml").write_text('order = "strict"')
+    assert [is_strict(), is_strict("--order", "steps")] == [True, False]
+
+
 def test_a_host_that_is_gone_is_named_and_given_up(
     qwf: Callable[..., Said], plugins: Path, conn: psycopg.Connection[Any]
 ) -> None:
@@ -122,7 +168,8 @@ def test_only_hooks_that_come_first_on_their_host_are_before_a_hook(
 ) -> None:
     """Not those of other hosts, nor those that stand beside the others in the background."""
     for _ in range(4):
-        qwf("hooks", "run", "Page", "--dir", plugins)
+        qwf("hooks", "run", "Page", "--dir", plugins, "--plugins", "title")
+        qwf("hooks", "run", "Page", "--dir", plugins, "--plugins", "listen")
     settle(dispatcher(conn))
 
     def before(job_id: int) -> int:

@@ -35,7 +35,7 @@ def test_a_listener_that_has_not_begun_is_skipped_at_the_seal(stage: Stage) -> N
     """One whose program is missing keeps no run open, and one that an operator runs again does not run."""
     kill = {"x-bg-at-seal": "kill", "x-max-attempts": 1}
     stage.put("fails/on_Page__00_fails.bg.sh", "echo x >> began", "exit 1", **kill)
-    stage.put("lacks/on_Page__00_lacks.bg.sh", "touch began", **kill)
+    stage.put("lacks/on_Page__91_lacks.bg.sh", "touch began", **kill)
     lacking = {"name": "no-such-tool", "bin_providers": "env"}
     (stage.plugins / "lacks" / "binaries.jsonl").write_text(json.dumps(lacking))
     stage.put("last/on_Page__90_last.sh", UNTIL.format("../go"), result("succeeded"))
@@ -49,9 +49,9 @@ def test_a_listener_that_has_not_begun_is_skipped_at_the_seal(stage: Stage) -> N
         stage.file(run_id, "go").touch()
         stage.until(lambda: stage.connection.execute(sealed).fetchone() == (True,))
         stage.until(lambda: stage.status(run_id) == "failed")
-        assert stage.jobs()["on_Page__00_lacks.bg.sh"][0] == "skipped"
+        assert stage.jobs()["on_Page__91_lacks.bg.sh"][0] == "skipped"
         assert stage.jobs()["on_Page__00_fails.bg.sh"] == ("failed", 1)
-        assert said(stage)["on_Page__00_lacks.bg.sh"] == NOTHING_LEFT
+        assert said(stage)["on_Page__91_lacks.bg.sh"] == NOTHING_LEFT
         with stage.connection.transaction():
             retry_run(run_id, conn=stage.connection)
         stage.until(lambda: stage.status(run_id) == "completed")

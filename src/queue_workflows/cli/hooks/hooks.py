@@ -22,6 +22,7 @@ from queue_workflows.errors import ExitCode, PluginConfigError
 from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.plugins.compile import SEQUENTIAL_STEPS, compile_hooks, ended_at_once
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked, plugins_in
+from queue_workflows.hooks.plugins.hooks_file import ORDERS, Order
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.payload import check_payload
 
@@ -77,6 +78,11 @@ def list_(event: str, *, dirs: Sequence[str], as_json: bool) -> ExitCode:
     show_default=True,
     help="The steps in which hooks run one after the other.",
 )
+@click.option(
+    "--order",
+    type=click.Choice(ORDERS),
+    help="By steps, or strictly by name; else as hooks.toml in the directory says, or by steps.",
+)
 @click.option("--dedupe-key", metavar="KEY", help="Start nothing if a run of it has this key already.")
 @click.option("--watch", is_flag=True, help="Follow the run, and end as it does; see `qwf run watch`.")
 @json_option
@@ -90,6 +96,7 @@ def run(
     file: str | None,
     plugins: str | None,
     sequential: str,
+    order: Order | None,
     dedupe_key: str | None,
     watch: bool,
     as_json: bool,
@@ -100,7 +107,7 @@ def run(
     """
     places = _places(dirs)
     wanted = _named(plugins, places)
-    document = compile_hooks(event, places, _steps(sequential), plugins=wanted)
+    document = compile_hooks(event, places, _steps(sequential), plugins=wanted, order=order)
     inputs = mapping_in("--inputs", file) if file is not None else {}
     inputs |= pairs("--input", given)
     config_in(inputs)

@@ -35,11 +35,12 @@ from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.discovery import Hook
 from queue_workflows.hooks.programs.ensure import ensure
 from queue_workflows.hooks.programs.install import InstallationStopped, Installer
+from queue_workflows.hooks.readiness import Watch
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.hooks.script.environment import hook_environment
 from queue_workflows.hooks.script.pid_files import sweep_what_was_left, told_to_the_next
 from queue_workflows.hooks.script.process import HookCommand, HookStop, run_hook
-from queue_workflows.host.commands.client import Spawner
+from queue_workflows.host.commands.client import Spawner, Started
 from queue_workflows.host.commands.orphans import end_orphans
 from queue_workflows.host.directories.below import Beneath
 from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
@@ -152,7 +153,13 @@ class HookAttempt:
         self._is_unread = True
         tools = self._tools
         with told_to_the_next(places.began, beneath=run):
-            ended = run_hook(command, stop=self._stop, spawner=tools.spawner, redactor=tools.redactor)
+            ended = run_hook(
+                command,
+                stop=self._stop,
+                spawner=tools.spawner,
+                redactor=tools.redactor,
+                started=self._tells_of_start(config, values.values, beneath=run),
+            )
         if ended.code != 0 and ended.stopped is None and self._is_sealed:
             ended = replace(ended, stopped=SEALED)
         output = self._read(places.directory, places, beneath=run, has_printed=ended.stdout_bytes > 0)
@@ -186,6 +193,31 @@ class HookAttempt:
             self._held.enter_context(self._tools.at_seal.ends(job.id, stop))
         if self._is_sealed:
             raise Skip(NOTHING_LEFT)
+
+    def _tells_of_start(
+        self, config: PluginConfig, values: Mapping[str, Any], *, beneath: Beneath
+    ) -> Started | None:
+        """What to call when a background hook runs: those after it wait until it is ready, and so do we."""
+        if not self._job.background:
+            return None
+        ready, watch, places = config.ready, None, self._places
+        if ready is not None:
+            watch = Watch(
+                ready,
+                plugin=config.plugin,
+                directory=places.directory,
+                printed=(places.stdout, places.stderr),
+                beneath=beneath,
+                values=values,
+            )
+
+        def started(ends: Callable[[float], bool]) -> None:
+            if ready is not None and watch is not None and not watch.until_ready(ends):
+                self._stop.request(f"it was not ready within {ready.within_s:g} s, as its x-ready says")
+                return
+            self._ask(lambda conn: HookJobRepository(conn).tell_ready(self._job.fence))
+
+        return started
 
     @property
     def _is_sealed(self) -> bool:

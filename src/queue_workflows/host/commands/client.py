@@ -25,10 +25,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeAlias, cast
 
 from queue_workflows.errors import ProcessLost, SpawnRefused
-from queue_workflows.host.commands.keeper import LENGTH, STOP
+from queue_workflows.host.commands.keeper import LENGTH, STARTED, STOP
 from queue_workflows.host.commands.orphans import COMMAND, end_orphans
 from queue_workflows.host.directories.below import OpenDirectory, path_of
 from queue_workflows.host.kernel import IS_LINUX
@@ -36,6 +36,8 @@ from queue_workflows.host.processes import tree_below
 from queue_workflows.host.processes.launcher import Child, spawn
 from queue_workflows.host.processes.tree_by_mark import MARK, kill_tree, kill_trees
 
+# Is called when a command runs, with a function that waits so many seconds and says whether it has ended.
+Started: TypeAlias = Callable[[Callable[[float], bool]], None]
 _ROOT: Final = str(Path(__file__).parents[3])
 _PROGRAM: Final = (
     "import sys; root, control, worker = sys.argv[1:]; sys.path.insert(0, root); "
@@ -132,18 +134,23 @@ class Spawner:
         self._child: Child | None = None
         self._closed = False
 
-    def run(self, command: Command, *, stop: Stop | None = None) -> Ended:
-        """Run it to its end; `SpawnRefused` if it cannot start, `ProcessLost` if its keeper was killed."""
+    def run(self, command: Command, *, stop: Stop | None = None, started: Started | None = None) -> Ended:
+        """Run it to its end; `SpawnRefused` if it cannot start, `ProcessLost` if its keeper was killed.
+
+        `started` is called in this thread once the command runs, and ends it by what it raises.
+        """
         stop = stop or Stop()
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
                 mark = self._hand_over(theirs, command.beneath, stop)
-            message = _message(command, mark)
+            message = _message(command, mark, tells_start=started is not None)
             try:
                 waiting = _Waiting(ours, command, stop, self._resume)
                 waiting.send(LENGTH.pack(len(message)) + message)
                 stop._listen(waiting.tell)
+                if started is not None and waiting.has_started():
+                    started(waiting.ends_within)
                 waiting.until_it_speaks()
                 report = read_report(ours)
             except _Overdue:
@@ -274,6 +281,19 @@ class _Waiting:
                     pass
                 self._owed = None
 
+    def has_started(self) -> bool:
+        """Wait until the command runs; false if it never does."""
+        self.until_it_speaks()
+        if self._ours.recv(len(STARTED), socket.MSG_PEEK) != STARTED:
+            return False
+        return bool(self._ours.recv(len(STARTED)))
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait so long at most; whether it has ended by then."""
+        poll = select.poll()
+        poll.register(self._ours, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
     def until_it_speaks(self) -> None:
         """Wait until there is something to read."""
         self._await(select.POLLIN)
@@ -344,7 +364,7 @@ def _end(child: Child | None, control: socket.socket | None) -> None:
             child.wait()
 
 
-def _message(command: Command, mark: str) -> bytes:
+def _message(command: Command, mark: str, *, tells_start: bool) -> bytes:
     """The command as the keeper reads it; half characters stand for the bytes that they were decoded from."""
     return json.dumps(
         {
@@ -358,6 +378,7 @@ def _message(command: Command, mark: str) -> bytes:
             "stderr_cap": command.stderr_cap,
             "timeout_s": command.timeout_s,
             "grace_s": command.grace_s,
+            "tells_start": tells_start,
         }
     ).encode()
 
