@@ -2,7 +2,7 @@
 
     {"properties": {"TITLE_TIMEOUT": {"type": "integer", "default": 60, "x-fallback": "TIMEOUT",
                                       "x-aliases": ["FETCH_TITLE_TIMEOUT"]}},
-     "x-max-attempts": 3, "x-retry-s": 60, "x-bg-at-seal": "kill", "x-env": ["HTTPS_PROXY"]}
+     "x-max-attempts": 3, "x-retry-s": 60, "x-bg-at-seal": "wait", "x-env": ["HTTPS_PROXY"]}
 
 A value is looked for in the run's config and then in the environment, each time by its name and then by its
 aliases; then, by the same way, as its `x-fallback`; and what nobody set is the default. Texts from the
@@ -31,6 +31,7 @@ from queue_workflows.workflow.document.schemas import filled, flaws_of_schema
 
 CONFIG_FILE: Final = "config.json"
 AtSeal = Literal["wait", "kill"]
+AtTimeout = Literal["fail", "end"]
 
 _LONGEST_FILE: Final = 1_048_576
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
@@ -39,7 +40,7 @@ _NOT_FOR_HOOKS: Final = re.compile(r"_?QWF_.*|AI_LEADS_.*|QUEUE_WORKFLOWS_.*|PG[
 _FALSE: Final = frozenset({"false", "0", "no", "off", "n", "f", ""})
 _TRUE: Final = frozenset({"true", "1", "yes", "on", "y", "t"})
 _OWN_WORDS: Final = frozenset(
-    {"x-max-attempts", "x-retry-s", "x-bg-at-seal", "x-env", "x-host-lock", "x-ready"}
+    {"x-max-attempts", "x-retry-s", "x-bg-at-seal", "x-env", "x-host-lock", "x-ready", "x-bg-at-timeout"}
 )
 _LONGEST_DELAY_S: Final = 30 * 86_400.0
 _MISSING: Final = object()
@@ -68,10 +69,12 @@ class PluginConfig:
     required: frozenset[str] = frozenset()
     max_attempts: int | None = None
     retry_s: float | None = None
-    bg_at_seal: AtSeal = "wait"
+    bg_at_seal: AtSeal = "kill"
+    bg_at_timeout: AtTimeout = "fail"
     env: tuple[str, ...] = ()
     host_lock: str | None = None
     ready: Readiness | None = None
+    required_plugins: tuple[str, ...] = ()
 
     @property
     def prefix(self) -> str:
@@ -135,9 +138,11 @@ def read_plugin_config(plugin: str, document: Any) -> PluginConfig:
         required=frozenset(document.get("required", ())),
         max_attempts=document.get("x-max-attempts"),
         retry_s=document.get("x-retry-s"),
-        bg_at_seal=cast(AtSeal, document.get("x-bg-at-seal", "wait")),
+        bg_at_seal=cast(AtSeal, document.get("x-bg-at-seal", "kill")),
+        bg_at_timeout=cast(AtTimeout, document.get("x-bg-at-timeout", "fail")),
         env=tuple(document.get("x-env", ())),
         host_lock=document.get("x-host-lock"),
+        required_plugins=tuple(document.get("required_plugins", ())),
         ready=read_readiness(document["x-ready"]) if "x-ready" in document else None,
     )
 
@@ -155,6 +160,8 @@ def _flaws(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not isinstance(properties, dict):
         yield "properties", "must be an object of JSON Schemas"
         return
+    if not _are_texts(document.get("required_plugins", [])):
+        yield "required_plugins", "must be a list of plugins' names"
     required = document.get("required", [])
     if not _are_texts(required) or not set(required) <= properties.keys():
         yield "required", "must be a list of properties"
@@ -181,8 +188,10 @@ def _flaws_of_policies(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         yield "x-max-attempts", "must be a whole number from 1 to 1000"
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= _LONGEST_DELAY_S:
         yield "x-retry-s", f"must be seconds, from 0 to {_LONGEST_DELAY_S:,.0f}"
-    if document.get("x-bg-at-seal", "wait") not in ("wait", "kill"):
+    if document.get("x-bg-at-seal", "kill") not in ("wait", "kill"):
         yield "x-bg-at-seal", 'must be "wait" or "kill"'
+    if document.get("x-bg-at-timeout", "fail") not in ("fail", "end"):
+        yield "x-bg-at-timeout", 'must be "fail" or "end"'
     try:
         if (lock := document.get("x-host-lock")) is not None:
             lock_text(lock)

@@ -57,6 +57,25 @@ def test_hooks_are_listed_in_their_order(qwf: Callable[..., Said], plugins: Path
     assert said.stderr == "warning: title/on_PageEnd__sum.sh has no number, so it runs in step 9\n"
 
 
+def test_what_a_background_hook_says_of_its_end_is_shown(qwf: Callable[..., Said], plugins: Path) -> None:
+    """It is a hint in its name, for people alone; what is in the foreground has none."""
+    for name in ("on_Page__01_fetch.finite.bg.sh", "on_Page__02_hear.daemon.bg", "on_Page__03_x.finite.sh"):
+        path = plugins / "listen" / name
+        path.write_text("#!/bin/sh\n", encoding="utf-8")
+        path.chmod(0o755)
+    listed = qwf("hooks", "list", "Page", "--dir", plugins).stdout
+    lines = [line.partition("listen/") for line in listed.splitlines() if "listen/" in line]
+    shown = {rest.split()[0]: before.split()[2:] for before, _, rest in lines}
+    assert shown == {
+        "on_Page__00_listen.bg.sh": ["background"],
+        "on_Page__01_fetch.finite.bg.sh": ["background", "finite"],
+        "on_Page__02_hear.daemon.bg": ["background", "daemon"],
+        "on_Page__03_x.finite.sh": [],
+    }
+    data = json.loads(qwf("hooks", "list", "Page", "--dir", plugins, "--json").stdout)
+    assert [one["hint"] for one in data] == [None, "finite", "daemon", None, None, None]
+
+
 def test_hooks_as_data(qwf: Callable[..., Said], plugins: Path) -> None:
     """For whoever draws them."""
     first, second, last = json.loads(qwf("hooks", "list", "Page", "--dir", plugins, "--json").stdout)
@@ -70,6 +89,7 @@ def test_hooks_as_data(qwf: Callable[..., Said], plugins: Path) -> None:
         "path": str(plugins / "title" / "on_Page__30_title.sh"),
         "interpreter": [],
         "background": False,
+        "hint": None,
         "state": "on",
         "warning": None,
     }
@@ -147,8 +167,11 @@ def test_a_host_that_is_gone_is_named_and_given_up(
     run_id = qwf("hooks", "run", "Page", "--dir", plugins).stdout.strip()
     settle(dispatcher(conn))
     assert " seal" in qwf("run", "show", run_id).stdout
-    HookJobRepository.at("far")(conn).claim("hooks", worker_id="far:w", lease_s=60, limit=1)
-    ((job_id,),) = conn.execute("SELECT id FROM workflow_node_jobs WHERE background").fetchall()
+    repository = HookJobRepository.at("far")(conn)
+    (listener,) = repository.claim_background(worker_id="far:w", lease_s=60, limit=1)
+    repository.tell_ready(listener.fence)
+    settle(dispatcher(conn))
+    ((job_id,),) = conn.execute("SELECT id FROM workflow_node_jobs WHERE NOT background").fetchall()
     HeartbeatRepository(conn).beat("near:w", host_label="near", queue="hooks", pid=7, state="idle")
     told = json.loads(qwf("explain", f"node:{job_id}", "--json").stdout)
     (gone,) = [reason for reason in told["reasons"] if reason["code"] == "host_gone"]

@@ -14,7 +14,6 @@ from support.stages.hook_stage import UNTIL, Stage
 
 LISTEN = "on_Page__10_listen.bg.sh"
 LAST = "on_Page__20_last.sh"
-ENDS_AT_SEAL = {"x-bg-at-seal": "kill"}
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def stage(qwf_dsn: str, tmp_path: Path) -> Iterator[Stage]:
 def test_nothing_begins_before_the_listener_does(stage: Stage) -> None:
     """While no worker has begun that, what follows it has no job; what stands before it has."""
     stage.put("first/on_Page__09_first.sh", "true")
-    stage.put(f"listen/{LISTEN}", "sleep 600", **ENDS_AT_SEAL)
+    stage.put(f"listen/{LISTEN}", "sleep 600")
     stage.put(f"last/{LAST}", "true")
     run_id = stage.start()
     with stage.worker("--max-background", "0"):
@@ -47,7 +46,6 @@ def held_back(stage: Stage, ready: dict[str, Any], becomes_ready: str, **config:
         UNTIL.format("../gate"),
         becomes_ready,
         "exec sleep 600",
-        **ENDS_AT_SEAL,
         **{"x-ready": ready},
         **config,
     )
@@ -93,7 +91,7 @@ def test_a_port_shows_that_a_listener_is_ready(stage: Stage, is_named: bool) -> 
 def test_a_listener_that_is_not_ready_in_its_time_has_failed(stage: Stage) -> None:
     """It is ended and tried again as the plugin says; what follows it goes on, as after any first failure."""
     never = {"x-ready": {"file": "never", "within_s": 0.2}, "x-max-attempts": 1}
-    stage.put(f"listen/{LISTEN}", "exec sleep 600", **never, **ENDS_AT_SEAL)
+    stage.put(f"listen/{LISTEN}", "exec sleep 600", **never)
     stage.put(f"last/{LAST}", "true")
     run_id = stage.start()
     with stage.worker():
@@ -107,7 +105,7 @@ def test_a_listener_that_is_not_ready_in_its_time_has_failed(stage: Stage) -> No
 def test_listeners_beyond_a_workers_places_begin_all_the_same(stage: Stage) -> None:
     """Else those that are held would wait for the foreground, and the foreground for those that are not."""
     for number in (10, 20, 30):
-        stage.put(f"l{number}/on_Page__{number}_l.bg.sh", "exec sleep 600", **ENDS_AT_SEAL)
+        stage.put(f"l{number}/on_Page__{number}_l.bg.sh", "exec sleep 600")
         stage.put(f"f{number}/on_Page__{number + 1}_f.sh", "true")
     runs = [stage.start(), stage.start()]
     with stage.worker("--max-background", "1"):
@@ -119,9 +117,7 @@ def test_the_strict_order_overlaps_in_the_background_alone(stage: Stage) -> None
     stage.plugins.mkdir()
     (stage.plugins / "hooks.toml").write_text('order = "strict"')
     stage.put("a/on_Page__10_a.sh", "touch a", "sync", "touch a.ended")
-    stage.put(
-        "a/on_Page__11_l.bg.sh", "[ -e a.ended ] || exit 1", "touch l", "exec sleep 600", **ENDS_AT_SEAL
-    )
+    stage.put("a/on_Page__11_l.bg.sh", "[ -e a.ended ] || exit 1", "touch l", "exec sleep 600")
     stage.put("b/on_Page__12_b.sh", "[ -e ../a/a.ended ] || exit 1", "touch b.ended", **{"x-max-attempts": 1})
     stage.put("b/on_Page__13_c.sh", "[ -e b.ended ] || exit 1", **{"x-max-attempts": 1})
     run_id = stage.start()

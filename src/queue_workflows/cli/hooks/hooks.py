@@ -55,10 +55,7 @@ def list_(event: str, *, dirs: Sequence[str], as_json: bool) -> ExitCode:
     if as_json:
         print_json([_as_data(hook) for hook in found])
         return ExitCode.DONE
-    rows = [
-        [str(hook.step), hook.event, "background" if hook.is_background else "", hook.label, _state(hook)]
-        for hook in found
-    ]
+    rows = [[str(hook.step), hook.event, _beside(hook), hook.label, _state(hook)] for hook in found]
     print_table(["STEP", "EVENT", "", "HOOK", "STATE"], rows)
     if not found:
         say(f"no hooks of {event} below {', '.join(map(str, places))}")
@@ -180,6 +177,11 @@ def _state(hook: Hook) -> str:
     return "on" if values.disabled_by is None else f"off: {values.disabled_by}"
 
 
+def _beside(hook: Hook) -> str:
+    """Whether it runs in the background, and what its name says of how it ends there."""
+    return " ".join(["background", hook.hint or ""]).strip() if hook.is_background else ""
+
+
 def _as_data(hook: Hook) -> dict[str, Any]:
     return {
         "event": hook.event,
@@ -190,6 +192,7 @@ def _as_data(hook: Hook) -> dict[str, Any]:
         "path": str(hook.path),
         "interpreter": list(hook.interpreter),
         "background": hook.is_background,
+        "hint": hook.hint,
         "state": _state(hook),
         "warning": hook.warning,
     }

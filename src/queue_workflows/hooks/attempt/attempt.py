@@ -30,7 +30,7 @@ from queue_workflows.hooks.files import Digests
 from queue_workflows.hooks.output.machine_records import is_program
 from queue_workflows.hooks.output.read import USUAL, HookOutput, read_output
 from queue_workflows.hooks.output.store import Storing, keep_what_was_left
-from queue_workflows.hooks.plugin_config import PluginConfig
+from queue_workflows.hooks.plugin_config import PluginConfig, PluginValues
 from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.discovery import Hook
 from queue_workflows.hooks.programs.ensure import ensure
@@ -56,6 +56,9 @@ VERDICTS: Final = (Skip, Discard)
 _TO_READ_S: Final = 600.0
 # One more than is read, so that a reader knows that there was more, also after its worker's death.
 _KEPT_BYTES: Final = USUAL.total_bytes + 1
+# Why a job waits that is not to run beside another one, which its key names.
+STEP_TAKEN: Final = "step_taken"
+_ASIDE_S: Final = 0.5
 # How many attempts that nobody read are looked for.
 _LOOKED_BACK: Final = 5
 
@@ -106,6 +109,9 @@ class HookAttempt:
         self._hook, self._job, self._ctx, self._tools = hook, job, ctx, tools
         self._terms = tools.terms
         self._given = dict(resolved.inputs.get("args") or {})
+        # As it was when its run was started, whatever its plugin says by now.
+        self._is_alone = resolved.inputs.get("alone") is True
+        self._ends_at_seal = resolved.inputs.get("at_seal") == "kill"
         self._run_config = config_in(self._given)
         self._given.pop("config", None)
         self._stop = HookStop()
@@ -120,12 +126,14 @@ class HookAttempt:
         values = config.resolve(self._run_config, terms.environ)
         if values.disabled_by is not None:
             raise Skip(values.disabled_by)
-        self._listen(config)
+        self._stand_aside()
+        self._listen(values)
         # What the retention of another database would take for forgotten is in use.
         run = places.hold()
         self._held.callback(os.close, run.descriptor)
         if values.timeout_s is not None:
-            self._ctx.takes_s = values.timeout_s + terms.grace_s + _TO_READ_S
+            grace_s = max(terms.grace_s, values.timeout_s if self._is_listener else 0.0)
+            self._ctx.takes_s = values.timeout_s + grace_s + _TO_READ_S
         if self._job.attempt > 1:
             # Of the attempt before: its worker may have been killed with all that would have ended it.
             end_orphans()
@@ -165,7 +173,13 @@ class HookAttempt:
         output = self._read(places.directory, places, beneath=run, has_printed=ended.stdout_bytes > 0)
         self._store(output)
         self._is_unread = False
-        return result_of(hook.label, ended, output, is_background=self._job.background, limits=terms.limits)
+        return result_of(
+            hook.label,
+            ended,
+            output,
+            ends_at_timeout=self._job.background and config.bg_at_timeout == "end",
+            limits=terms.limits,
+        )
 
     def update_and_requeue(self) -> None:
         """Keep what it has printed until now; its row goes back with the ends that its worker writes."""
@@ -181,16 +195,17 @@ class HookAttempt:
         answer: T = self._tools.ask(self._job, question)
         return answer
 
-    def _listen(self, config: PluginConfig) -> None:
+    def _listen(self, values: PluginValues) -> None:
         """Hear what ends the process: a cancel, a guard or a stop of the worker, and the seal of its run.
 
-        What would be ended at the seal does not begin after it.
+        At the seal it has its own timeout as grace; what would be ended then does not begin after it.
         """
         ctx, job, stop = self._ctx, self._job, self._stop
         self._held.enter_context(ctx.interrupted_by(lambda: stop.request(ctx.stop_reason or "stopped")))
-        self._is_listener = job.background and config.bg_at_seal == "kill"
+        self._is_listener = job.background and self._ends_at_seal
         if self._is_listener:
-            self._held.enter_context(self._tools.at_seal.ends(job.id, stop))
+            grace_s = values.timeout_s
+            self._held.enter_context(self._tools.at_seal.ends(job.id, stop, grace_s=grace_s))
         if self._is_sealed:
             raise Skip(NOTHING_LEFT)
 
@@ -224,6 +239,19 @@ class HookAttempt:
         """Whether it is for the time of its run's steps, and those are over."""
         job_id = self._job.id
         return self._is_listener and bool(self._ask(lambda conn: HookJobRepository(conn).sealed([job_id])))
+
+    def _stand_aside(self) -> None:
+        """A retry is put off while a hook of its run is at work that runs alone, and that for a retry.
+
+        Both may see each other, as both are claimed by then; the one that was opened first is back sooner.
+        """
+        job = self._job
+        if job.background or not (self._is_alone or job.attempt > 1):
+            return
+        beside = self._ask(lambda conn: HookJobRepository(conn).not_beside(job.id))
+        if beside is not None:
+            delay_s = _ASIDE_S if job.id < beside else _ASIDE_S * 3
+            raise PutAside(STEP_TAKEN, f"node:{beside}", delay_s)
 
     def _store(self, output: HookOutput) -> None:
         """All of it; once the job has to stop, no more than the part that was begun."""

@@ -12,9 +12,10 @@ from typing import Final
 
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.hooks.script.pid_files import sweep_pid_files
-from queue_workflows.host.commands.client import Command as HookCommand
-from queue_workflows.host.commands.client import Ended, Spawner, Started
-from queue_workflows.host.commands.client import Stop as HookStop
+from queue_workflows.host.commands.client import Spawner, Started
+from queue_workflows.host.commands.command import Command as HookCommand
+from queue_workflows.host.commands.command import Ended
+from queue_workflows.host.commands.command import Stop as HookStop
 
 __all__ = ["HookCommand", "HookExit", "HookStop", "run_hook"]
 

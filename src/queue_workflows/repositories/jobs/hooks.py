@@ -160,6 +160,22 @@ WHERE id = %(job_id)s::bigint AND status = 'running' AND attempt = %(attempt)s::
     AND claimed_by = %(claimed_by)s::text
 ON CONFLICT (node_job_id, generation, attempt, kind) DO NOTHING
 """
+# What a foreground hook may not begin beside, of its run: where either of two runs alone in its step, a retry
+# and the other; and of what was run again after its run was over, what comes before it and is still to end.
+NOT_BESIDE: Final = """
+SELECT other.id FROM workflow_node_jobs AS this JOIN workflow_node_jobs AS other USING (run_id)
+WHERE this.id = %(id)s::bigint AND other.id <> this.id AND other.queue = 'hooks'
+AND NOT other.background AND (
+    other.status = 'running' AND (this.attempt > 1 OR other.attempt > 1)
+        AND 'true' IN (this.inputs ->> 'alone', other.inputs ->> 'alone')
+    OR LEAST(this.generation, other.generation) > 1
+        AND (other.status IN ('queued', 'running') OR COALESCE(other.hold_reason = 'step_taken', false))
+        AND (other.step < this.step OR other.step = this.step AND other.id < this.id
+            AND 'true' IN (this.inputs ->> 'alone', other.inputs ->> 'alone'))
+)
+ORDER BY other.id
+LIMIT 1
+"""
 # Background hooks of runs that are sealed, of these.
 SEALED: Final = """
 SELECT job.id FROM workflow_node_jobs AS job
@@ -293,6 +309,11 @@ class HookJobRepository(NodeJobRepository):
     def tell_ready(self, fence: Fence) -> None:
         """Let begin what waits for the beginning of this attempt; nothing if it is another's by now."""
         self._sql.send(TELL_READY, fence._asdict())
+
+    def not_beside(self, job_id: int) -> int | None:
+        """A job of its run beside which this one may not begin, if there is one."""
+        rows = self._sql.rows(NOT_BESIDE, {"id": job_id})
+        return rows[0][0] if rows else None
 
     def sealed(self, ids: list[int]) -> set[int]:
         """Which of these are background hooks of a sealed run."""

@@ -20,6 +20,8 @@ class Shape(NamedTuple):
     in_step: bool = False
     is_background: bool = False
     follows_seal: bool = False
+    is_seal: bool = False
+    sessions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,8 @@ class GraphNode:
 
     `in_step` is one of a pipeline's steps: what follows it in a later step waits for its first attempt only,
     and for one `is_background` only until that has begun. What `follows_seal` has nothing left to run beside,
-    so it waits for the end of the latter.
+    so it waits for the end of the latter. `sessions` are parents in the background that it works with: it
+    cannot run again without them, and where they are begun anew, so is it.
     """
 
     id: str
@@ -40,6 +43,8 @@ class GraphNode:
     in_step: bool = False
     is_background: bool = False
     follows_seal: bool = False
+    is_seal: bool = False
+    sessions: tuple[str, ...] = ()
 
     def is_barrier_below(self, parent: GraphNode) -> bool:
         """Whether the parent's first attempt is all that it waits for there: its end, or its beginning."""
@@ -69,6 +74,8 @@ def graph_of(document: Document) -> Graph:
             in_step=getattr(node, "step", None) is not None,
             is_background=getattr(node, "background", False),
             follows_seal=not seals.isdisjoint(document.parents[node.id]),
+            is_seal=node.id in seals,
+            sessions=getattr(node, "sessions", ()),
         )
         for node in document.nodes
     )
@@ -93,6 +100,8 @@ def graph_from(shapes: Iterable[Shape]) -> Graph:
             in_step=given[node_id].in_step,
             is_background=given[node_id].is_background,
             follows_seal=given[node_id].follows_seal,
+            is_seal=given[node_id].is_seal,
+            sessions=given[node_id].sessions,
         )
         for node_id in _parents_first(parents, children)
     }
