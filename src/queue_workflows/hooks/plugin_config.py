@@ -2,7 +2,7 @@
 
     {"properties": {"TITLE_TIMEOUT": {"type": "integer", "default": 60, "x-fallback": "TIMEOUT",
                                       "x-aliases": ["FETCH_TITLE_TIMEOUT"]}},
-     "x-max-attempts": 3, "x-retry-s": 60, "x-bg-at-seal": "kill", "x-env": ["HTTPS_PROXY"]}
+     "x-max-attempts": 3, "x-retry-s": 60, "x-bg-at-seal": "wait", "x-env": ["HTTPS_PROXY"]}
 
 `required_plugins` names others beside it: what they declare, and what a plugin called `base` does, is
 declared here too. `required_binaries` are programs; see `plugins/needs`.
@@ -27,6 +27,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 
 from queue_workflows.errors import PayloadError, PluginConfigError
 from queue_workflows.hooks.files import small_file
+from queue_workflows.hooks.readiness import Readiness, flaws_of_readiness, read_readiness
 from queue_workflows.hooks.text_values import read_as, refused
 from queue_workflows.workflow.document.nodes import lock_text
 from queue_workflows.workflow.document.schemas import filled, flaws_of_schema
@@ -35,6 +36,7 @@ CONFIG_FILE: Final = "config.json"
 # What it declares is declared for all plugins beside it.
 BASE: Final = "base"
 AtSeal = Literal["wait", "kill"]
+AtTimeout = Literal["fail", "end"]
 LoadOwn: TypeAlias = "Callable[[Path], PluginConfig]"
 
 _LONGEST_FILE: Final = 1_048_576
@@ -42,7 +44,9 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _PLUGIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 # The engine's settings, under both of their names, and what libpq reads: among them are the DSN's secrets.
 _NOT_FOR_HOOKS: Final = re.compile(r"_?QWF_.*|AI_LEADS_.*|QUEUE_WORKFLOWS_.*|PG[A-Z_]+|NOTIFY_SOCKET")
-_OWN_WORDS: Final = frozenset({"x-max-attempts", "x-retry-s", "x-bg-at-seal", "x-env", "x-host-lock"})
+_OWN_WORDS: Final = frozenset(
+    {"x-max-attempts", "x-retry-s", "x-bg-at-seal", "x-env", "x-host-lock", "x-ready", "x-bg-at-timeout"}
+)
 _LONGEST_DELAY_S: Final = 30 * 86_400.0
 _MISSING: Final = object()
 
@@ -70,9 +74,11 @@ class PluginConfig:
     required: frozenset[str] = frozenset()
     max_attempts: int | None = None
     retry_s: float | None = None
-    bg_at_seal: AtSeal = "wait"
+    bg_at_seal: AtSeal = "kill"
+    bg_at_timeout: AtTimeout = "fail"
     env: tuple[str, ...] = ()
     host_lock: str | None = None
+    ready: Readiness | None = None
     required_plugins: tuple[str, ...] = ()
     required_binaries: tuple[Any, ...] = ()
 
@@ -171,11 +177,13 @@ def read_plugin_config(plugin: str, document: Any) -> PluginConfig:
         required=frozenset(document.get("required", ())),
         max_attempts=document.get("x-max-attempts"),
         retry_s=document.get("x-retry-s"),
-        bg_at_seal=cast(AtSeal, document.get("x-bg-at-seal", "wait")),
+        bg_at_seal=cast(AtSeal, document.get("x-bg-at-seal", "kill")),
+        bg_at_timeout=cast(AtTimeout, document.get("x-bg-at-timeout", "fail")),
         env=tuple(document.get("x-env", ())),
         host_lock=document.get("x-host-lock"),
         required_plugins=tuple(document.get("required_plugins", ())),
         required_binaries=tuple(document.get("required_binaries", ())),
+        ready=read_readiness(document["x-ready"]) if "x-ready" in document else None,
     )
 
 
@@ -192,6 +200,8 @@ def _flaws(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not isinstance(properties, dict):
         yield "properties", "must be an object of JSON Schemas"
         return
+    if not _are_texts(document.get("required_plugins", [])):
+        yield "required_plugins", "must be a list of plugins' names"
     required = document.get("required", [])
     if not _are_texts(required) or not set(required) <= properties.keys():
         yield "required", "must be a list of properties"
@@ -218,23 +228,31 @@ def _flaws_of_policies(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         yield "x-max-attempts", "must be a whole number from 1 to 1000"
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay <= _LONGEST_DELAY_S:
         yield "x-retry-s", f"must be seconds, from 0 to {_LONGEST_DELAY_S:,.0f}"
-    if document.get("x-bg-at-seal", "wait") not in ("wait", "kill"):
+    if document.get("x-bg-at-seal", "kill") not in ("wait", "kill"):
         yield "x-bg-at-seal", 'must be "wait" or "kill"'
+    if document.get("x-bg-at-timeout", "fail") not in ("fail", "end"):
+        yield "x-bg-at-timeout", 'must be "fail" or "end"'
     try:
         if (lock := document.get("x-host-lock")) is not None:
             lock_text(lock)
     except (ValueError, TypeError, AttributeError):
         yield "x-host-lock", "must be the name of a lock, without blanks around it"
-    required = document.get("required_plugins", [])
-    if not _are_texts(required) or not all(_PLUGIN.fullmatch(name) for name in required):
-        yield "required_plugins", "must be a list of plugins' names"
-    if not isinstance(document.get("required_binaries", []), list):
-        yield "required_binaries", "must be a list of programs"
+    yield from _flaws_of_needs(document)
+    if "x-ready" in document:
+        yield from (("x-ready", said) for said in flaws_of_readiness(document["x-ready"]))
     passed = document.get("x-env", [])
     if not _are_texts(passed):
         yield "x-env", "must be a list of names of variables"
         return
     yield from (("x-env", _why_not(name)) for name in passed if not may_be_seen(name))
+
+
+def _flaws_of_needs(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    required = document.get("required_plugins", [])
+    if not _are_texts(required) or not all(_PLUGIN.fullmatch(name) for name in required):
+        yield "required_plugins", "must be a list of plugins' names"
+    if not isinstance(document.get("required_binaries", []), list):
+        yield "required_binaries", "must be a list of programs"
 
 
 def _why_not(name: str) -> str:

@@ -57,6 +57,25 @@ def test_hooks_are_listed_in_their_order(qwf: Callable[..., Said], plugins: Path
     assert said.stderr == "warning: title/on_PageEnd__sum.sh has no number, so it runs in step 9\n"
 
 
+def test_what_a_background_hook_says_of_its_end_is_shown(qwf: Callable[..., Said], plugins: Path) -> None:
+    """It is a hint in its name, for people alone; what is in the foreground has none."""
+    for name in ("on_Page__01_fetch.finite.bg.sh", "on_Page__02_hear.daemon.bg", "on_Page__03_x.finite.sh"):
+        path = plugins / "listen" / name
+        path.write_text("#!/bin/sh\n", encoding="utf-8")
+        path.chmod(0o755)
+    listed = qwf("hooks", "list", "Page", "--dir", plugins).stdout
+    lines = [line.partition("listen/") for line in listed.splitlines() if "listen/" in line]
+    shown = {rest.split()[0]: before.split()[2:] for before, _, rest in lines}
+    assert shown == {
+        "on_Page__00_listen.bg.sh": ["background"],
+        "on_Page__01_fetch.finite.bg.sh": ["background", "finite"],
+        "on_Page__02_hear.daemon.bg": ["background", "daemon"],
+        "on_Page__03_x.finite.sh": [],
+    }
+    data = json.loads(qwf("hooks", "list", "Page", "--dir", plugins, "--json").stdout)
+    assert [one["hint"] for one in data] == [None, "finite", "daemon", None, None, None]
+
+
 def test_hooks_as_data(qwf: Callable[..., Said], plugins: Path) -> None:
     """For whoever draws them."""
     first, second, last = json.loads(qwf("hooks", "list", "Page", "--dir", plugins, "--json").stdout)
@@ -70,6 +89,7 @@ def test_hooks_as_data(qwf: Callable[..., Said], plugins: Path) -> None:
         "path": str(plugins / "title" / "on_Page__30_title.sh"),
         "interpreter": [],
         "background": False,
+        "hint": None,
         "state": "on",
         "warning": None,
     }
@@ -94,6 +114,52 @@ def test_a_run_of_hooks_is_an_ordinary_run(
     qwf("run", "retry", run_id)
 
 
+def test_what_waits_for_a_listener_to_begin_says_so(
+    qwf: Callable[..., Said], plugins: Path, conn: psycopg.Connection[Any]
+) -> None:
+    """`explain` names it until it has begun, and what tidies up until it has ended."""
+    run_id = qwf("hooks", "run", "Page", "--dir", plugins).stdout.strip()
+    settle(dispatcher(conn))
+
+    def waits_for(node: str) -> list[str]:
+        reasons = json.loads(qwf("explain", run_id, node, "--json").stdout)["reasons"]
+        return [
+            one for reason in reasons if reason["code"] == "parents" for one in reason["data"]["waits_for"]
+        ]
+
+    assert waits_for("title__30_title_sh") == ["listen__00_listen_bg_sh"]
+    repository = HookJobRepository.at("here")(conn)
+    (job,) = repository.claim_background(worker_id="w", lease_s=60, limit=1)
+    repository.tell_ready(job.fence._replace(attempt=job.attempt + 1))
+    settle(dispatcher(conn))
+    assert waits_for("title__30_title_sh") == ["listen__00_listen_bg_sh"]
+    repository.tell_ready(job.fence)
+    repository.tell_ready(job.fence)
+    settle(dispatcher(conn))
+    assert waits_for("title__30_title_sh") == []
+    assert waits_for("title__end_sum_sh") == ["seal", "listen__00_listen_bg_sh"]
+
+
+def test_the_order_is_the_callers_or_the_directorys(
+    qwf: Callable[..., Said], plugins: Path, conn: psycopg.Connection[Any]
+) -> None:
+    """`--order` comes before hooks.toml, and that before the default."""
+    second = plugins / "title" / "on_Page__31_text.sh"
+    second.write_text("#!/bin/sh\n", encoding="utf-8")
+    second.chmod(0o755)
+
+    def is_strict(*options: str) -> bool:
+        run_id = qwf("hooks", "run", "Page", "--dir", plugins, *options).stdout.strip()
+        run = RunRepository(conn).fetch(uuid.UUID(run_id))
+        assert run is not None
+        (text,) = [node for node in run.spec["nodes"] if node["id"] == "title__31_text_sh"]
+        return bool(text["depends_on"] == ["title__30_title_sh"])
+
+    assert [is_strict(), is_strict("--order", "strict")] == [False, True]
+    (plugins / "hooks.toml").write_text('order = "strict"')
+    assert [is_strict(), is_strict("--order", "steps")] == [True, False]
+
+
 def test_a_host_that_is_gone_is_named_and_given_up(
     qwf: Callable[..., Said], plugins: Path, conn: psycopg.Connection[Any]
 ) -> None:
@@ -101,8 +167,11 @@ def test_a_host_that_is_gone_is_named_and_given_up(
     run_id = qwf("hooks", "run", "Page", "--dir", plugins).stdout.strip()
     settle(dispatcher(conn))
     assert " seal" in qwf("run", "show", run_id).stdout
-    HookJobRepository.at("far")(conn).claim("hooks", worker_id="far:w", lease_s=60, limit=1)
-    ((job_id,),) = conn.execute("SELECT id FROM workflow_node_jobs WHERE background").fetchall()
+    repository = HookJobRepository.at("far")(conn)
+    (listener,) = repository.claim_background(worker_id="far:w", lease_s=60, limit=1)
+    repository.tell_ready(listener.fence)
+    settle(dispatcher(conn))
+    ((job_id,),) = conn.execute("SELECT id FROM workflow_node_jobs WHERE NOT background").fetchall()
     HeartbeatRepository(conn).beat("near:w", host_label="near", queue="hooks", pid=7, state="idle")
     told = json.loads(qwf("explain", f"node:{job_id}", "--json").stdout)
     (gone,) = [reason for reason in told["reasons"] if reason["code"] == "host_gone"]
@@ -122,7 +191,8 @@ def test_only_hooks_that_come_first_on_their_host_are_before_a_hook(
 ) -> None:
     """Not those of other hosts, nor those that stand beside the others in the background."""
     for _ in range(4):
-        qwf("hooks", "run", "Page", "--dir", plugins)
+        qwf("hooks", "run", "Page", "--dir", plugins, "--plugins", "title")
+        qwf("hooks", "run", "Page", "--dir", plugins, "--plugins", "listen")
     settle(dispatcher(conn))
 
     def before(job_id: int) -> int:

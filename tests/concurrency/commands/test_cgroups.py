@@ -85,7 +85,8 @@ def test_what_nobody_lived_to_end_is_ended_by_the_next(home: str, tmp_path: Path
     text = f"""
 DAEMON = {DAEMON!r}
 from pathlib import Path
-from queue_workflows.host.commands.client import Command, Spawner
+from queue_workflows.host.commands.client import Spawner
+from queue_workflows.host.commands.command import Command
 place = Path(sys.argv[1])
 argv = [sys.executable, "-S", "-c", DAEMON + "\\ntime.sleep(1000)", str(place / "d")]
 Spawner().run(Command(argv, {{"PATH": "/bin"}}, place, place / "out", place / "err"))

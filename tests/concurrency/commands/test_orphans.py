@@ -23,7 +23,8 @@ pytestmark = linux_only
 PROGRAM = """
 import sys
 from pathlib import Path
-from queue_workflows.host.commands.client import Command, Spawner
+from queue_workflows.host.commands.client import Spawner
+from queue_workflows.host.commands.command import Command
 home = Path(sys.argv[1])
 Spawner().run(Command(
     ["/bin/sh", "-c", "echo $$ > new; mv new pid; exec sleep 1000"], {"PATH": "/usr/bin:/bin"},

@@ -26,7 +26,8 @@ from support.processes.workers import until
 
 from queue_workflows.errors import ExitCode, ProcessLost, SpawnRefused
 from queue_workflows.host.commands import client as module
-from queue_workflows.host.commands.client import Command, Ended, Spawner, Stop, _Waiting, read_report
+from queue_workflows.host.commands.client import Spawner, _Waiting, read_report
+from queue_workflows.host.commands.command import Command, Ended, Stop
 from queue_workflows.host.commands.keeper import _SOON_S, STOP
 from queue_workflows.host.processes import launcher
 
@@ -212,7 +213,8 @@ def test_output_costs_no_more_than_its_cap() -> None:
 import resource, tempfile
 from pathlib import Path
 from typing import Any
-from queue_workflows.host.commands.client import Command, Spawner
+from queue_workflows.host.commands.client import Spawner
+from queue_workflows.host.commands.command import Command
 place = Path(tempfile.mkdtemp())
 script = "echo begin >&2; head -c 200000000 /dev/urandom | tee /dev/stderr; echo end >&2"
 with Spawner() as spawner:
@@ -499,7 +501,8 @@ def test_both_killed_at_once_leave_nothing_either(tmp_path: Path) -> None:
 HOST = """
 from pathlib import Path
 from typing import Any
-from queue_workflows.host.commands.client import Command, Spawner
+from queue_workflows.host.commands.client import Spawner
+from queue_workflows.host.commands.command import Command
 place = Path(sys.argv[1])
 spawner = Spawner()
 def start(number):

@@ -226,7 +226,7 @@ def test_beside_a_listener_for_real(qwf_dsn: str, tmp_path: Path) -> None:
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
         connection.execute(CLEAR)
         stage = Stage(qwf_dsn, connection, tmp_path)
-        stage.put("page/on_Page__05_listen.bg.sh", "exec sleep 600", **{"x-bg-at-seal": "kill"})
+        stage.put("page/on_Page__05_listen.bg.sh", "exec sleep 600")
         stage.put("page/on_Page__10_kill.sh", *KILL)
         stage.put("page/on_Page__20_good.sh", "true")
         run = stage.start()
@@ -248,7 +248,7 @@ def test_in_the_background_for_real(qwf_dsn: str, tmp_path: Path) -> None:
         gate = tmp_path / "gate"
         for name in ("05_first", "07_last"):
             stage.put(f"page/on_Page__{name}.bg.sh", UNTIL.format(gate))
-        stage.put("page/on_Page__06_kill.bg.sh", *KILL)
+        stage.put("page/on_Page__06_kill.bg.sh", *KILL, **{"x-bg-at-seal": "wait"})
         stage.put("page/on_Page__10_good.sh", "true")
         run = stage.start()
         while stage.jobs()["on_Page__06_kill.bg.sh"][0] != "failed":
@@ -282,9 +282,8 @@ def test_in_the_background_of_a_worker_that_has_run_others(qwf_dsn: str, tmp_pat
         stage.put("page/on_Page__10_good.sh", "true")
         stage.start()
         with supervised(stage, qwf_dsn) as supervisor:
-            patiently(
-                lambda: settle(stage.dispatcher) or stage.jobs()["on_Page__10_good.sh"][0] == "completed"
-            )
+            good = "on_Page__10_good.sh"
+            patiently(lambda: settle(stage.dispatcher) or stage.jobs().get(good, ("",))[0] == "completed")
             gate.touch()
             patiently(lambda: stage.jobs()["on_Page__05_kill.bg.sh"][0] == "failed")
             assert supervisor.stop() == 0

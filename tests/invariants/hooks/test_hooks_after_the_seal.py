@@ -33,9 +33,9 @@ def said(stage: Stage) -> dict[str, str | None]:
 
 def test_a_listener_that_has_not_begun_is_skipped_at_the_seal(stage: Stage) -> None:
     """One whose program is missing keeps no run open, and one that an operator runs again does not run."""
-    kill = {"x-bg-at-seal": "kill", "x-max-attempts": 1}
+    kill = {"x-max-attempts": 1}
     stage.put("fails/on_Page__00_fails.bg.sh", "echo x >> began", "exit 1", **kill)
-    stage.put("lacks/on_Page__00_lacks.bg.sh", "touch began", **kill)
+    stage.put("lacks/on_Page__91_lacks.bg.sh", "touch began", **kill)
     lacking = {"name": "no-such-tool", "bin_providers": "env"}
     (stage.plugins / "lacks" / "binaries.jsonl").write_text(json.dumps(lacking))
     stage.put("last/on_Page__90_last.sh", UNTIL.format("../go"), result("succeeded"))
@@ -49,9 +49,9 @@ def test_a_listener_that_has_not_begun_is_skipped_at_the_seal(stage: Stage) -> N
         stage.file(run_id, "go").touch()
         stage.until(lambda: stage.connection.execute(sealed).fetchone() == (True,))
         stage.until(lambda: stage.status(run_id) == "failed")
-        assert stage.jobs()["on_Page__00_lacks.bg.sh"][0] == "skipped"
+        assert stage.jobs()["on_Page__91_lacks.bg.sh"][0] == "skipped"
         assert stage.jobs()["on_Page__00_fails.bg.sh"] == ("failed", 1)
-        assert said(stage)["on_Page__00_lacks.bg.sh"] == NOTHING_LEFT
+        assert said(stage)["on_Page__91_lacks.bg.sh"] == NOTHING_LEFT
         with stage.connection.transaction():
             retry_run(run_id, conn=stage.connection)
         stage.until(lambda: stage.status(run_id) == "completed")
@@ -64,8 +64,8 @@ def test_a_listener_that_has_not_begun_is_skipped_at_the_seal(stage: Stage) -> N
 def test_the_retry_of_a_listener_keeps_no_run_open(stage: Stage) -> None:
     """It has nothing left to run beside, however late it is due; that of another hook is waited for."""
     fails = ("test -e ../go", "exit $?")
-    stage.put("hears/on_Page__00_hears.bg.sh", *fails, **{"x-bg-at-seal": "kill", "x-retry-s": 3600})
-    stage.put("waits/on_Page__00_waits.bg.sh", *fails, **{"x-retry-s": 3600})
+    stage.put("hears/on_Page__00_hears.bg.sh", *fails, **{"x-retry-s": 3600})
+    stage.put("waits/on_Page__00_waits.bg.sh", *fails, **{"x-bg-at-seal": "wait", "x-retry-s": 3600})
     stage.put("last/on_Page__90_last.sh", UNTIL.format("../go"))
     run_id = stage.start()
     hears, waits = "on_Page__00_hears.bg.sh", "on_Page__00_waits.bg.sh"
@@ -84,7 +84,7 @@ def test_the_retry_of_a_listener_keeps_no_run_open(stage: Stage) -> None:
 def test_a_listener_that_fails_after_the_seal_has_had_its_time(stage: Stage) -> None:
     """Before it could be told; what else would be tried again is as if it had been."""
     listen = ("trap '' TERM", UNTIL.format("../sealed"), "exit 3")
-    stage.put("hears/on_Page__00_hears.bg.sh", *listen, **{"x-bg-at-seal": "kill", "x-retry-s": 3600})
+    stage.put("hears/on_Page__00_hears.bg.sh", *listen, **{"x-retry-s": 3600})
     stage.put("last/on_Page__90_last.sh", "true")
     run_id = stage.start()
     sealed = "SELECT seal_requested_at IS NOT NULL FROM workflow_runs"
@@ -93,6 +93,59 @@ def test_a_listener_that_fails_after_the_seal_has_had_its_time(stage: Stage) -> 
         stage.file(run_id, "sealed").touch()
         stage.until(lambda: stage.status(run_id) == "completed")
     assert stage.jobs()["on_Page__00_hears.bg.sh"] == ("completed", 1)
+
+
+def test_at_the_seal_a_hook_has_its_own_timeout_as_grace(stage: Stage) -> None:
+    """One without any has the worker's grace, and is killed; what the other says after that is kept."""
+    stage.put("deaf/on_Page__00_deaf.bg.sh", "trap '' TERM", "touch begun", "while :; do sleep 0.1; done")
+    stage.put(
+        "slow/on_Page__00_slow.bg.sh",
+        f"told() {{ touch told; {UNTIL.format('../go')}; {result('succeeded', 'heard')}; exit 0; }}",
+        "trap told TERM",
+        "touch begun",
+        "while :; do sleep 0.1; done",
+        properties={"SLOW_TIMEOUT": {"type": "integer", "default": 600}},
+    )
+    both = "../deaf/begun ] || [ ! -e ../slow/begun"
+    stage.put("last/on_Page__90_last.sh", UNTIL.format(both))
+    run_id = stage.start()
+    with stage.worker(QWF_CANCEL_GRACE_S="1"):
+        stage.until(lambda: stage.jobs()["on_Page__00_deaf.bg.sh"] == ("completed", 1))
+        assert stage.file(run_id, "slow/told").exists()
+        assert stage.jobs()["on_Page__00_slow.bg.sh"] == ("running", 1)
+        stage.file(run_id, "go").touch()
+        stage.until(lambda: stage.status(run_id) == "completed")
+    said = "SELECT context_delta ->> 'output_str' FROM workflow_node_jobs WHERE node_module LIKE '%slow%'"
+    assert stage.connection.execute(said).fetchone() == ("heard",)
+
+
+def test_hooks_that_are_all_in_the_background_end_by_themselves(stage: Stage) -> None:
+    """There is no foreground with whose end they could end; what tidies up comes after them."""
+    stage.put("one/on_Page__00_one.bg.sh", "touch begun", UNTIL.format("../go"), "touch done")
+    stage.put("tidy/on_PageEnd__10_tidy.sh", "[ -e ../one/done ]", "exit $?", **{"x-max-attempts": 1})
+    run_id = stage.start()
+    with stage.worker():
+        stage.until(stage.file(run_id, "one/begun").exists)
+        assert stage.jobs() == {"on_Page__00_one.bg.sh": ("running", 1)}
+        stage.file(run_id, "go").touch()
+        stage.until(lambda: stage.status(run_id) == "completed")
+
+
+@pytest.mark.parametrize("at_timeout", ["fail", "end"])
+def test_its_own_timeout_is_a_failure_unless_its_plugin_says_otherwise(stage: Stage, at_timeout: str) -> None:
+    """It is tried again as after any other; a plugin may say that its hooks end so."""
+    stage.put(
+        "page/on_Page__00_slow.bg.sh",
+        '[ "$QWF_ATTEMPT" = 2 ] && exit 0',
+        "exec sleep 600",
+        properties={"PAGE_TIMEOUT": {"type": "number", "default": 0.3}},
+        **{"x-retry-s": 0, "x-bg-at-timeout": at_timeout, "x-bg-at-seal": "wait"},
+    )
+    stage.put("last/on_Page__90_last.sh", "true")
+    run_id = stage.start()
+    with stage.worker(QWF_BACKOFF_JITTER_S="0"):
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.jobs()["on_Page__00_slow.bg.sh"] == ("completed", 2 if at_timeout == "fail" else 1)
 
 
 @pytest.mark.slow

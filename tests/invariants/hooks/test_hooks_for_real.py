@@ -22,6 +22,8 @@ from queue_workflows.repositories.hooks.records import HookRecordRepository
 
 # What is older than a script by this is not taken for its own.
 _OLDER_S = 2.5
+# In the background until it has ended by itself.
+WAITS = {"x-bg-at-seal": "wait"}
 
 
 @pytest.fixture
@@ -107,9 +109,9 @@ def test_background_hooks_last_as_long_as_their_run(stage: Stage) -> None:
         "trap told TERM",
         "touch begun",
         "while :; do sleep 0.2; done",
-        **{"x-bg-at-seal": "kill"},
     )
-    stage.put("wait/on_Page__00_wait.bg.sh", UNTIL.format("../last/done"), "touch ended")
+    waits = (UNTIL.format("../last/done"), UNTIL.format("../listen/ended"), "touch ended")
+    stage.put("wait/on_Page__00_wait.bg.sh", *waits, **WAITS)
     stage.put("first/on_Page__10_first.sh", UNTIL.format("../listen/begun"))
     stage.put("last/on_Page__90_last.sh", "[ -e ../listen/ended ] && exit 1", "touch done")
     stage.put("tidy/on_PageEnd__10_tidy.sh", "[ -e ../listen/ended ] && [ -e ../wait/ended ]")
@@ -174,7 +176,8 @@ def test_a_cancelled_run_ends_its_hooks(stage: Stage) -> None:
 def test_sixty_background_hooks_run_on_one_worker_at_once(stage: Stage) -> None:
     """Beside one of the foreground, which all of them wait for and which waits for none of them."""
     for number in range(60):
-        stage.put(f"p{number}/on_Page__00_listen.bg.sh", "touch begun", "cat ../gate", result("succeeded"))
+        lines = ("touch begun", "cat ../gate", result("succeeded"))
+        stage.put(f"p{number}/on_Page__00_listen.bg.sh", *lines, **WAITS)
     stage.put("z/on_Page__10_work.sh", "touch done")
     run_id = stage.start()
     gate = stage.gate(run_id)
@@ -198,6 +201,7 @@ def test_a_killed_worker_takes_its_hooks_along_and_all_are_tried_again(stage: St
             "echo $$ > pid.$QWF_ATTEMPT",
             f"cat {gate}",
             result("succeeded"),
+            **WAITS,
         )
     run_id = stage.start()
     for attempt in (1, 2):
@@ -268,7 +272,7 @@ def test_a_worker_that_is_stopped_asks_its_hooks_first(stage: Stage) -> None:
 def test_a_drained_worker_waits_for_its_background_hooks(stage: Stage) -> None:
     """It ends when there is nothing left to claim, and nothing in its hands of either kind."""
     stage.put("a/on_Page__10_a.sh", "touch done")
-    stage.put("b/on_Page__10_b.bg.sh", UNTIL.format("../a/done"), "sleep 1")
+    stage.put("b/on_Page__10_b.bg.sh", UNTIL.format("../a/done"), "sleep 1", **WAITS)
     stage.start()
     with stage.worker("--drain") as worker:
         assert worker.wait(150) == 0
@@ -278,7 +282,7 @@ def test_a_drained_worker_waits_for_its_background_hooks(stage: Stage) -> None:
 @pytest.mark.slow
 def test_a_worker_does_no_more_than_its_share_in_the_background_either(stage: Stage) -> None:
     """However many of both kinds it has places for."""
-    for name in ("a/on_Page__10_a.bg.sh", "b/on_Page__10_b.bg.sh", "c/on_Page__10_c.sh"):
+    for name in ("a/on_Page__11_a.bg.sh", "b/on_Page__11_b.bg.sh", "c/on_Page__10_c.sh"):
         stage.put(name, result("succeeded"))
     stage.start()
     with stage.worker("--max-jobs", "1", "--concurrency", "2", "--max-background", "2") as worker:

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from queue_workflows.host.commands.client import Command
+from queue_workflows.host.commands.command import Command
 
 # Leaves a daemon as daemons are made: forked twice, in a session of its own, environment and all cast off.
 DAEMON = """

@@ -31,7 +31,8 @@ def shape(document: dict[str, Any]) -> dict[str, tuple[int, list[str], bool]]:
 
 
 def test_steps_wait_for_the_foreground_before(tmp_path: Path) -> None:
-    """Steps without a hook are passed over, and nobody waits for a background hook but what tidies up."""
+    """Steps without a hook are passed over. What is in the background has to have begun before what follows
+    it in order, and what tidies up waits for its end."""
     put(tmp_path, "a/on_Page__00_a.sh", "b/on_Page__01_b.sh", "l/on_Page__09_listen.bg.sh")
     put(tmp_path, "c/on_Page__30_c.sh", "m/on_Page__31_more.bg.sh", "z/on_Page__late.sh")
     put(tmp_path, "t/on_PageEnd__10_tidy.sh", "t/on_PageEnd__20_last.bg.sh")
@@ -41,24 +42,136 @@ def test_steps_wait_for_the_foreground_before(tmp_path: Path) -> None:
         "a__00_a_sh": (0, [], False),
         "b__01_b_sh": (0, [], False),
         "l__09_listen_bg_sh": (0, [], True),
-        "c__30_c_sh": (3, ["a__00_a_sh", "b__01_b_sh"], False),
+        "c__30_c_sh": (3, ["a__00_a_sh", "b__01_b_sh", "l__09_listen_bg_sh"], False),
         "m__31_more_bg_sh": (3, ["a__00_a_sh", "b__01_b_sh"], True),
-        "z__late_sh": (9, ["c__30_c_sh"], False),
-        "seal": (10, ["z__late_sh"], False),
+        "z__late_sh": (9, ["c__30_c_sh", "m__31_more_bg_sh"], False),
+        "seal": (10, ["a__00_a_sh", "b__01_b_sh", "c__30_c_sh", "z__late_sh"], False),
         "t__end_10_tidy_sh": (21, ["seal", "l__09_listen_bg_sh", "m__31_more_bg_sh"], False),
         "t__end_20_last_bg_sh": (22, ["t__end_10_tidy_sh"], False),
     }
 
 
-@pytest.mark.parametrize("listens", ["l/on_Page__20_listen.bg.sh", "l/on_Page__50_listen.bg.sh"])
-def test_a_step_of_listeners_alone_keeps_the_order_of_the_others(tmp_path: Path, listens: str) -> None:
-    """What comes after it waits for the foreground before it, as if it were not there."""
-    put(tmp_path, "a/on_Page__10_a.sh", listens, "b/on_Page__60_b.sh")
-    assert shape(compile_hooks("Page", [tmp_path]))["b__60_b_sh"] == (6, ["a__10_a_sh"], False)
+def test_a_hook_in_the_background_ends_at_the_seal_unless_its_plugin_says_to_wait(tmp_path: Path) -> None:
+    """Its node says so, as the seal looks there; beside no foreground at all nothing is ended."""
+    put(tmp_path, "l/on_Page__10_l.bg.sh", "w/on_Page__10_w.bg.sh", "a/on_Page__20_a.sh")
+    (tmp_path / "w" / "config.json").write_text('{"x-bg-at-seal": "wait"}')
+
+    def at_seal(*plugins: str) -> list[str | None]:
+        nodes = compile_hooks("Page", [tmp_path], plugins=plugins)["nodes"]
+        return [node["inputs"].get("at_seal") for node in nodes if node.get("background")]
+
+    assert (at_seal("l", "w", "a"), at_seal("l", "w")) == (["kill", None], [None, None])
+    nodes = compile_hooks("Page", [tmp_path], plugins=["l", "w"])["nodes"]
+    assert nodes[-1] == {
+        "id": "seal",
+        "type": "seal",
+        "depends_on": ["l__10_l_bg_sh", "w__10_w_bg_sh"],
+        "when": "all_done",
+    }
+
+
+@pytest.mark.parametrize("number", ["20", "50"])
+def test_a_step_of_listeners_alone_keeps_the_order_of_the_others(tmp_path: Path, number: str) -> None:
+    """What comes after it waits for the foreground before it, and for the listeners to begin."""
+    put(tmp_path, "a/on_Page__10_a.sh", f"l/on_Page__{number}_l.bg.sh", "b/on_Page__60_b.sh")
+    waits_for = ["a__10_a_sh", f"l__{number}_l_bg_sh"]
+    assert shape(compile_hooks("Page", [tmp_path]))["b__60_b_sh"] == (6, waits_for, False)
+
+
+def test_a_foreground_hook_waits_for_what_stands_before_it_alone(tmp_path: Path) -> None:
+    """Within a step too: a listener of a higher number is not waited for, nor one that was waited for."""
+    put(tmp_path, "l/on_Page__10_l.bg.sh", "a/on_Page__11_a.sh", "m/on_Page__12_m.bg.sh")
+    put(tmp_path, "b/on_Page__13_b.sh", "n/on_Page__14_n.bg.sh", "c/on_Page__20_c.sh", "d/on_Page__30_d.sh")
+    assert {name: above for name, (_, above, _) in shape(compile_hooks("Page", [tmp_path])).items()} == {
+        "l__10_l_bg_sh": [],
+        "a__11_a_sh": ["l__10_l_bg_sh"],
+        "m__12_m_bg_sh": [],
+        "b__13_b_sh": ["l__10_l_bg_sh", "m__12_m_bg_sh"],
+        "n__14_n_bg_sh": [],
+        "c__20_c_sh": ["a__11_a_sh", "b__13_b_sh", "n__14_n_bg_sh"],
+        "d__30_d_sh": ["c__20_c_sh"],
+        "seal": ["a__11_a_sh", "b__13_b_sh", "c__20_c_sh", "d__30_d_sh"],
+    }
+
+
+STRICT = {
+    "a__09_z_sh": [],
+    "z__10_a_sh": ["a__09_z_sh"],
+    "a__11_l_bg_sh": ["z__10_a_sh"],
+    "b__11_m_bg_sh": ["z__10_a_sh", "a__11_l_bg_sh"],
+    "a__12_b_sh": ["z__10_a_sh", "a__11_l_bg_sh", "b__11_m_bg_sh"],
+    "a__50_c_sh": ["a__12_b_sh", "a__11_l_bg_sh"],
+    "seal": ["a__09_z_sh", "z__10_a_sh", "a__12_b_sh", "a__50_c_sh"],
+    "a__end_10_d_sh": ["seal", "a__11_l_bg_sh", "b__11_m_bg_sh"],
+    "b__end_10_e_sh": ["a__end_10_d_sh"],
+}
+
+
+def put_strict(directory: Path) -> None:
+    put(directory, "z/on_Page__10_a.sh", "a/on_Page__09_z.sh", "a/on_Page__11_l.bg.sh", "a/on_Page__50_c.sh")
+    put(directory, "b/on_Page__11_m.bg.sh", "a/on_Page__12_b.sh")
+    put(directory, "a/on_PageEnd__10_d.sh", "b/on_PageEnd__10_e.sh")
+
+
+def test_the_strict_order_goes_by_name(tmp_path: Path) -> None:
+    """One hook after the other, whatever its step; only what is in the background overlaps."""
+    put_strict(tmp_path)
+    document = compile_hooks("Page", [tmp_path], order="strict")
+    assert {name: above for name, (_, above, _) in shape(document).items()} == STRICT
+
+
+@pytest.mark.parametrize(
+    ("said", "order", "is_strict"),
+    [
+        (["strict"], None, True),
+        (["strict"], "steps", False),
+        (["", "strict"], None, True),
+        (["steps", "strict"], None, False),
+        (["steps"], "strict", True),
+        ([""], None, False),
+    ],
+)
+def test_a_directory_says_its_order(tmp_path: Path, said: list[str], order: Any, is_strict: bool) -> None:
+    """The first that says one counts, where the caller says none."""
+    places = [tmp_path / str(number) for number in range(len(said))]
+    for place, its_order in zip(places, said, strict=True):
+        place.mkdir()
+        if its_order:
+            (place / "hooks.toml").write_text(f'order = "{its_order}"')
+    put_strict(places[0])
+    above = {name: given for name, (_, given, _) in shape(compile_hooks("Page", places, order=order)).items()}
+    assert (above == STRICT) is is_strict
+
+
+def test_what_works_with_a_session_says_so(tmp_path: Path) -> None:
+    """Of its own plugin, and of those that it requires, near or far; a download is nobody's session."""
+    put(tmp_path, "chrome/on_Page__10_open.bg.sh", "chrome/on_Page__11_tab.bg.sh", "chrome/on_Page__20_go.sh")
+    put(tmp_path, "shot/on_Page__30_shot.sh", "pdf/on_Page__31_pdf.sh", "plain/on_Page__40_plain.sh")
+    put(tmp_path, "fetch/on_Page__05_fetch.bg.sh", "fetch/on_Page__41_read.sh", "shot/on_PageEnd__10_end.sh")
+    requires = {"shot": ["chrome"], "pdf": ["shot", "base", "../chrome"], "chrome": ["pdf"]}
+    for plugin, names in requires.items():
+        (tmp_path / plugin / "config.json").write_text(json.dumps({"required_plugins": names}))
+    (tmp_path / "fetch" / "config.json").write_text('{"x-bg-at-seal": "wait"}')
+    nodes = compile_hooks("Page", [tmp_path])["nodes"]
+    both = ["chrome__10_open_bg_sh", "chrome__11_tab_bg_sh"]
+    assert {node["id"]: node["sessions"] for node in nodes if "sessions" in node} == {
+        "chrome__11_tab_bg_sh": both[:1],
+        "chrome__20_go_sh": both,
+        "shot__30_shot_sh": both,
+        "pdf__31_pdf_sh": both,
+    }
+    assert all(set(node.get("sessions", ())) <= set(node.get("depends_on", ())) for node in nodes)
+
+
+def test_an_order_that_is_none_is_refused(tmp_path: Path) -> None:
+    """Rather than taken for the other one."""
+    put_strict(tmp_path)
+    with pytest.raises(HookError, match="'Strict' is no order of hooks"):
+        compile_hooks("Page", [tmp_path], order="Strict")  # type: ignore[arg-type]
 
 
 def test_a_sequential_step_goes_in_order(tmp_path: Path) -> None:
-    """One hook after the other; a background hook starts when it is its turn, and keeps nobody waiting."""
+    """One hook after the other; a background hook starts when it is its turn, and the next waits for that."""
     put(tmp_path, "a/on_Page__50_a.sh", "b/on_Page__50_b.sh", "b/on_Page__51_c.sh", "l/on_Page__52_l.bg.sh")
     put(tmp_path, "e/on_Page__60_e.sh")
     assert shape(compile_hooks("Page", [tmp_path])) == {
@@ -66,8 +179,8 @@ def test_a_sequential_step_goes_in_order(tmp_path: Path) -> None:
         "b__50_b_sh": (5, ["a__50_a_sh"], False),
         "b__51_c_sh": (5, ["b__50_b_sh"], False),
         "l__52_l_bg_sh": (5, ["b__51_c_sh"], True),
-        "e__60_e_sh": (6, ["b__51_c_sh"], False),
-        "seal": (10, ["e__60_e_sh"], False),
+        "e__60_e_sh": (6, ["b__51_c_sh", "l__52_l_bg_sh"], False),
+        "seal": (10, ["a__50_a_sh", "b__50_b_sh", "b__51_c_sh", "e__60_e_sh"], False),
     }
     parallel = shape(compile_hooks("Page", [tmp_path], sequential_steps=()))
     assert parallel["b__51_c_sh"] == (5, [], False)
@@ -148,7 +261,7 @@ def test_a_listener_without_anything_to_listen_to_is_told_of(
     """All foreground hooks are in earlier steps, so its run is sealed when it begins."""
     put(tmp_path, "a/on_Page__10_a.sh", "l/on_Page__10_early.bg.sh", "l/on_Page__20_late.bg.sh")
     put(tmp_path, "w/on_Page__30_waits.bg.sh", "a/on_PageEnd__50_tidy.sh")
-    (tmp_path / "l" / "config.json").write_text('{"x-bg-at-seal": "kill"}')
+    (tmp_path / "w" / "config.json").write_text('{"x-bg-at-seal": "wait"}')
     compile_hooks("Page", [tmp_path])
     assert caplog.messages == [
         "l/on_Page__20_late.bg.sh is ended as soon as it begins: no foreground hook is in step 2 or after it"

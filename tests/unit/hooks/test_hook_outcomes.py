@@ -36,8 +36,8 @@ def saying(*statuses: str, text: str = "") -> HookOutput:
     return HookOutput(tuple(HookLine(at, "Result", json.dumps(said)) for at, said in enumerate(payloads, 1)))
 
 
-def outcome(how: HookExit, said: HookOutput, *, is_background: bool = False) -> Any:
-    return result_of("title/on_Page__10_a.sh", how, said, is_background=is_background)
+def outcome(how: HookExit, said: HookOutput, *, ends_at_timeout: bool = False) -> Any:
+    return result_of("title/on_Page__10_a.sh", how, said, ends_at_timeout=ends_at_timeout)
 
 
 def test_an_exit_of_zero_is_what_the_last_result_says() -> None:
@@ -104,18 +104,18 @@ def test_another_end_is_tried_again_whatever_was_said(how: dict[str, Any], words
 
 
 @pytest.mark.parametrize(
-    ("how", "is_background"),
+    ("how", "ends_at_timeout"),
     [
-        ({"code": None, "signal": 9, "stopped": SEALED}, True),
-        ({"code": 143, "stopped": SEALED}, True),
+        ({"code": None, "signal": 9, "stopped": SEALED}, False),
+        ({"code": 143, "stopped": SEALED}, False),
         ({"code": None, "signal": 15, "timed_out": True}, True),
         ({"code": 0, "timed_out": True}, True),
     ],
 )
 def test_a_background_hook_that_had_its_time_is_what_it_said(
-    how: dict[str, Any], is_background: bool
+    how: dict[str, Any], ends_at_timeout: bool
 ) -> None:
-    """Its run's seal and its own timeout are how it is meant to end."""
-    assert outcome(ended(**how), HookOutput(), is_background=is_background)["status"] is None
+    """Its run's seal is how it is meant to end, and its own timeout where its plugin says so."""
+    assert outcome(ended(**how), HookOutput(), ends_at_timeout=ends_at_timeout)["status"] is None
     with pytest.raises(Discard):
-        outcome(ended(**how), saying("failed"), is_background=is_background)
+        outcome(ended(**how), saying("failed"), ends_at_timeout=ends_at_timeout)

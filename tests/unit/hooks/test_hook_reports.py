@@ -13,12 +13,14 @@ from queue_workflows.hooks.script.process import HookStop
 def test_a_seal_ends_the_listeners_that_run_and_nobody_else() -> None:
     """Whose hook has ended is not looked at any more, however it ended."""
     at_seal, first, second = AtSeal(), HookStop(), HookStop()
-    with at_seal.ends(2, second):
+    graces: list[float | None] = []
+    second._listen(graces.append)
+    with at_seal.ends(2, second, grace_s=7.5):
         with at_seal.ends(1, first):
             assert sorted(at_seal.jobs()) == [1, 2]
         assert at_seal.jobs() == [2]
         at_seal.end([1, 2, 3])
-    assert (first.reason, second.reason, at_seal.jobs()) == (None, SEALED, [])
+    assert (first.reason, second.reason, at_seal.jobs(), graces) == (None, SEALED, [], [7.5])
 
 
 def test_of_all_programs_of_an_output_so_much_is_read(tmp_path: Path) -> None:

@@ -50,17 +50,19 @@ def test_the_policies_of_a_plugin_are_read(tmp_path: Path) -> None:
     """Attempts, delay, what becomes of its listeners, and what it may see of the worker's environment."""
     plugin = tmp_path / "wget"
     plugin.mkdir()
-    policies = {"x-max-attempts": 5, "x-retry-s": 0.5, "x-bg-at-seal": "kill", "x-env": ["HTTPS_PROXY"]}
-    policies["x-host-lock"] = "scanner"
+    policies = {"x-max-attempts": 5, "x-retry-s": 0.5, "x-bg-at-seal": "wait", "x-env": ["HTTPS_PROXY"]}
+    policies |= {"x-host-lock": "scanner", "x-bg-at-timeout": "end"}
     (plugin / "config.json").write_text(json.dumps({**_WGET, **policies}))
     config = load_plugin_config(plugin)
     assert (config.max_attempts, config.retry_s, config.bg_at_seal, config.env, config.host_lock) == (
         5,
         0.5,
-        "kill",
+        "wait",
         ("HTTPS_PROXY",),
         "scanner",
     )
+    assert (config.bg_at_timeout, PluginConfig("a").bg_at_seal) == ("end", "kill")
+    assert PluginConfig("a").bg_at_timeout == "fail"
 
 
 @pytest.mark.parametrize(
@@ -197,6 +199,7 @@ def test_a_wrong_value_is_named(environ: dict[str, str], key: str, said: str) ->
         ({"x-host-lock": " scanner"}, "x-host-lock", "the name of a lock"),
         ({"x-host-lock": "elsewhere:elsewhere:a"}, "x-host-lock", "the name of a lock"),
         ({"x-bg-at-seal": "stop"}, "x-bg-at-seal", '"wait" or "kill"'),
+        ({"x-bg-at-timeout": "wait"}, "x-bg-at-timeout", '"fail" or "end"'),
         ({"x-retries": 1}, "x-retries", "is none of"),
         ({"x-env": "PATH"}, "x-env", "a list of names"),
         ({"x-env": ["QWF_DB_URL"]}, "x-env", "not for hooks"),

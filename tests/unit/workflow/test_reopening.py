@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from support.reference.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED, PlannedRun, chain, planned
 
 from queue_workflows.states import NodeState, RunStatus
 from queue_workflows.workflow.planning.graph import Shape
 from queue_workflows.workflow.planning.progress import (
+    Attempted,
     Begun,
     CancelRun,
     Counters,
@@ -66,6 +69,77 @@ def test_a_retry_from_a_node_runs_it_and_all_below_it() -> None:
     reopening = reopened(film(), "draw")
     assert (reopening.ready, reopening.kept) == (("draw",), ("plan",))
     assert reopened(film(), "tidy").again == ("cut", "publish", "tidy")
+
+
+def archive() -> PlannedRun:
+    """a browser, what works with it, what does not, what tidies up; the last two of the browser's failed."""
+
+    def shape(name: str, *parents: str, **said: Any) -> Shape:
+        return Shape(name, parents, when="all_done", on_failure="continue", in_step=True, **said)
+
+    run = planned(
+        shape("browser", is_background=True),
+        shape("fetch"),
+        shape("open", "fetch", "browser", sessions=("browser",)),
+        shape("count", "open"),
+        shape("shot", "count", "browser", sessions=("browser",)),
+        shape("hash", "shot"),
+        shape("seal", "fetch", "open", "count", "shot", "hash", is_seal=True),
+        shape("tidy", "seal", "browser", follows_seal=True),
+    )
+    run.begin()
+    run.do(Opened("browser"), Opened("fetch"), Attempted("browser"))
+    return run
+
+
+def ended(run: PlannedRun, failing: str) -> PlannedRun:
+    run.ended("fetch", FAILED if failing == "fetch" else COMPLETED)
+    for node_id in ("open", "count", "shot", "hash"):
+        run.do(Opened(node_id))
+        run.ended(node_id, FAILED if failing == node_id else COMPLETED)
+    run.do(Opened("seal", 0))
+    run.ended("browser", FAILED if failing == "browser" else COMPLETED)
+    run.do(Opened("tidy"))
+    run.ended("tidy")
+    assert run.over is RunStatus.FAILED
+    return run
+
+
+def test_a_retry_of_steps_runs_what_failed_alone() -> None:
+    """What succeeded is kept, also after it in order; the run is sealed again after that."""
+    for failing in ("fetch", "count", "hash"):
+        run = ended(archive(), failing)
+        assert reopened(run).again == (failing, "seal")
+        run.do(Opened(failing))
+        assert run.ended(failing).ready == ("seal",)
+        run.do(Opened("seal", 0))
+        assert run.over is RunStatus.COMPLETED
+
+
+def test_a_retry_begins_a_session_anew_with_all_that_works_with_it() -> None:
+    """Its seal too, which waits for them all, and what tidies up then; what worked without it is kept."""
+    run = ended(archive(), "shot")
+    reopening = reopened(run)
+    anew = {"browser", "open", "shot", "seal", "tidy"}
+    assert set(reopening.again) == anew
+    assert reopening.ready == ("browser",)
+    run.do(Opened("browser"))
+    assert run.do(Attempted("browser")).ready == ("open", "shot")
+    run.do(Opened("open"), Opened("shot"))
+    run.ended("open")
+    assert run.ended("shot").ready == ("seal",)
+    run.do(Opened("seal", 0))
+    assert run.ended("browser").ready == ("tidy",)
+    run.do(Opened("tidy"))
+    run.ended("tidy")
+    assert run.over is RunStatus.COMPLETED
+    assert set(reopened(ended(archive(), "browser")).again) == anew
+
+
+def test_from_a_step_all_that_comes_after_it_runs_again() -> None:
+    """As from any node, whatever waits for it there."""
+    assert reopened(ended(archive(), "hash"), "count").kept == ("fetch",)
+    assert set(reopened(ended(archive(), "hash"), "count").again) >= {"count", "shot", "hash", "seal", "tidy"}
 
 
 def test_a_retry_of_a_run_that_completed_has_nothing_to_do() -> None:

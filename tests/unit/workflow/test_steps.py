@@ -9,8 +9,8 @@ from queue_workflows.workflow.planning.graph import Shape
 from queue_workflows.workflow.planning.progress import Attempted, CancelNode, CancelRun, Opened
 
 
-def shape(name: str, *parents: str, when: str = "all_done", in_step: bool = True) -> Shape:
-    return Shape(name, parents, when=when, on_failure="continue", in_step=in_step)
+def shape(name: str, *parents: str, when: str = "all_done", in_step: bool = True, **said: bool) -> Shape:
+    return Shape(name, parents, when=when, on_failure="continue", in_step=in_step, **said)
 
 
 def two_steps() -> PlannedRun:
@@ -44,6 +44,39 @@ def test_only_what_is_in_a_step_passes() -> None:
     assert (run.row("last").parents_left, run.row("happy").parents_left) == (1, 1)
     assert run.ended("a").ready == ("last", "happy")
     assert run.ended("b").ready == ("c",)
+    run.check()
+
+
+def listening() -> PlannedRun:
+    """A listener, what waits for its beginning, the seal, and what tidies up after both."""
+    run = planned(
+        shape("listener", is_background=True),
+        shape("c", "listener"),
+        shape("seal", "c"),
+        shape("tidy", "seal", "listener", follows_seal=True),
+    )
+    run.begin()
+    run.do(Opened("listener"))
+    return run
+
+
+def test_what_follows_a_listener_waits_until_that_has_begun() -> None:
+    """Its job alone lets nothing pass, its beginning does, and what tidies up waits for its end."""
+    run = listening()
+    assert run.row("c").parents_left == 1
+    assert run.do(Attempted("listener")).ready == ("c",)
+    run.do(Opened("c"))
+    assert run.ended("c").ready == ("seal",)
+    run.do(Opened("seal", 0))
+    assert run.row("tidy").parents_left == 1
+    assert run.ended("listener").ready == ("tidy",)
+    run.check()
+
+
+def test_what_follows_a_listener_that_never_begins_goes_on_at_its_end() -> None:
+    """As one that is switched off."""
+    run = listening()
+    assert run.ended("listener", FAILED).ready == ("c",)
     run.check()
 
 

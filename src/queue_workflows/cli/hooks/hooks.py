@@ -23,6 +23,7 @@ from queue_workflows.errors import ExitCode, PluginConfigError
 from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.plugins.compile import SEQUENTIAL_STEPS, compile_hooks, ended_at_once
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked, plugins_in
+from queue_workflows.hooks.plugins.hooks_file import ORDERS, Order
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.payload import check_payload
 from queue_workflows.repositories.runs.runs import StartedRun
@@ -56,10 +57,7 @@ def list_(event: str, *, dirs: Sequence[str], as_json: bool) -> ExitCode:
     if as_json:
         print_json([_as_data(hook) for hook in found])
         return ExitCode.DONE
-    rows = [
-        [str(hook.step), hook.event, "background" if hook.is_background else "", hook.label, _state(hook)]
-        for hook in found
-    ]
+    rows = [[str(hook.step), hook.event, _beside(hook), hook.label, _state(hook)] for hook in found]
     print_table(["STEP", "EVENT", "", "HOOK", "STATE"], rows)
     if not found:
         say(f"no hooks of {event} below {', '.join(map(str, places))}")
@@ -79,6 +77,11 @@ def list_(event: str, *, dirs: Sequence[str], as_json: bool) -> ExitCode:
     show_default=True,
     help="The steps in which hooks run one after the other.",
 )
+@click.option(
+    "--order",
+    type=click.Choice(ORDERS),
+    help="By steps, or strictly by name; else as hooks.toml in the directory says, or by steps.",
+)
 @click.option("--dedupe-key", metavar="KEY", help="Start nothing if a run of it has this key already.")
 @click.option("--watch", is_flag=True, help="Follow the run, and end as it does; see `qwf run watch`.")
 @click.option("--here", is_flag=True, help="Do all of it in this command, and end as the run does.")
@@ -93,6 +96,7 @@ def run(
     file: str | None,
     plugins: str | None,
     sequential: str,
+    order: Order | None,
     dedupe_key: str | None,
     watch: bool,
     here: bool,
@@ -106,7 +110,7 @@ def run(
     """
     places = _places(dirs)
     wanted = _named(plugins, places)
-    document = compile_hooks(event, places, _steps(sequential), plugins=wanted)
+    document = compile_hooks(event, places, _steps(sequential), plugins=wanted, order=order)
     inputs = mapping_in("--inputs", file) if file is not None else {}
     inputs |= pairs("--input", given)
     config_in(inputs)
@@ -183,6 +187,11 @@ def _state(hook: Hook) -> str:
     return "on" if values.disabled_by is None else f"off: {values.disabled_by}"
 
 
+def _beside(hook: Hook) -> str:
+    """Whether it runs in the background, and what its name says of how it ends there."""
+    return " ".join(["background", hook.hint or ""]).strip() if hook.is_background else ""
+
+
 def _as_data(hook: Hook) -> dict[str, Any]:
     return {
         "event": hook.event,
@@ -193,6 +202,7 @@ def _as_data(hook: Hook) -> dict[str, Any]:
         "path": str(hook.path),
         "interpreter": list(hook.interpreter),
         "background": hook.is_background,
+        "hint": hook.hint,
         "state": _state(hook),
         "warning": hook.warning,
     }

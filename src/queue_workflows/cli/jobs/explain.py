@@ -92,4 +92,4 @@ def _of_run(
         raise UnknownNode(run_id, node)
     shape = graph.nodes[node]
     rows = repository.nodes(run_id, [node, *shape.parents])
-    return explain_node(there, known, shape, rows), name | {"node": node}
+    return explain_node(there, known, graph, shape, rows), name | {"node": node}

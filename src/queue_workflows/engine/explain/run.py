@@ -20,7 +20,7 @@ from queue_workflows.repositories.reports.explain_run import (
 )
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
 from queue_workflows.states import NODE_OVER, RUN_TERMINAL, JobStatus, NodeState, RunStatus
-from queue_workflows.workflow.planning.graph import GraphNode
+from queue_workflows.workflow.planning.graph import Graph, GraphNode
 
 # What is told of the first job of a group is true of its neighbours, but for these.
 _ITS_OWN: Final = frozenset({"behind", "next", "suspect", "waited", "was_held", "progress"})
@@ -38,9 +38,9 @@ def explain_run(there: RunCircumstances, known: Knowledge) -> Explanation:
 
 
 def explain_node(
-    there: RunCircumstances, known: Knowledge, node: GraphNode, rows: Mapping[str, NodeRow]
+    there: RunCircumstances, known: Knowledge, graph: Graph, node: GraphNode, rows: Mapping[str, NodeRow]
 ) -> Explanation:
-    """The answer to `qwf explain RUN NODE`; `rows` are those of the node and its parents."""
+    """The answer to `qwf explain RUN NODE`; `rows` are those of the node and its parents in the `graph`."""
     row = rows.get(node.id)
     state = _state_of(there, row)
     headline = f"node {node.id} of run:{there.run_id} is {state}"
@@ -52,7 +52,7 @@ def explain_node(
     if row is not None and row.error is not None:
         reasons.append(Reason("node_error", _said(row.error), {"error": row.error}))
     if state is NodeState.WAITING:
-        reasons += _waits_for_parents(node, rows)
+        reasons += _waits_for_parents(graph, node, rows)
     reasons += _of_groups(there, known)
     return Explanation(headline, reasons, _history(there))
 
@@ -191,9 +191,16 @@ def _jobs_of(group: OpenJobs) -> str:
     return f"node {group.node_id}" + (f": {group.count:,} jobs" if group.count > 1 else "")
 
 
-def _waits_for_parents(node: GraphNode, rows: Mapping[str, NodeRow]) -> Iterator[Reason]:
+def _waits_for_parents(graph: Graph, node: GraphNode, rows: Mapping[str, NodeRow]) -> Iterator[Reason]:
     states = {parent: rows[parent].state if parent in rows else NodeState.WAITING for parent in node.parents}
-    waited = {parent: state for parent, state in states.items() if state not in NODE_OVER}
+    passed = {
+        parent
+        for parent in node.parents
+        if parent in rows and rows[parent].attempted and node.is_barrier_below(graph.nodes[parent])
+    }
+    waited = {
+        parent: state for parent, state in states.items() if state not in NODE_OVER and parent not in passed
+    }
     if not waited:
         yield Reason("ready", "all that it depends on is over: it is opened with the next event of its run")
         return

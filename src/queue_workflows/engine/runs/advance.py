@@ -34,6 +34,7 @@ from queue_workflows.repositories.jobs.nodes import NewNodeJob
 from queue_workflows.repositories.runs.outbox import (
     ATTEMPTED,
     EXPAND,
+    READY,
     REOPEN,
     RUN_FINISHED,
     LockedRun,
@@ -157,7 +158,7 @@ class Advancing:
                     before = ends.get((event.node_id, status))
                     count, error = (before.count, before.error) if before else (0, event.payload.get("error"))
                     ends[event.node_id, status] = Ended(event.node_id, status, count + 1, error)
-            elif event.kind == ATTEMPTED:
+            elif event.kind in (ATTEMPTED, READY):
                 if event.is_current and event.node_id is not None:
                     others.append(Attempted(event.node_id))
             elif event.kind == "cancel":

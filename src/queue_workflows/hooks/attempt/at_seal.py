@@ -20,13 +20,13 @@ class AtSeal:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._stops: dict[int, HookStop] = {}
+        self._stops: dict[int, tuple[HookStop, float | None]] = {}
 
     @contextmanager
-    def ends(self, job_id: int, stop: HookStop) -> Iterator[None]:
-        """This job's hook is to end at the seal of its run."""
+    def ends(self, job_id: int, stop: HookStop, *, grace_s: float | None = None) -> Iterator[None]:
+        """This job's hook is to end at the seal of its run, with so much grace if any is named."""
         with self._lock:
-            self._stops[job_id] = stop
+            self._stops[job_id] = stop, grace_s
         try:
             yield
         finally:
@@ -41,6 +41,6 @@ class AtSeal:
     def end(self, jobs: Iterable[int]) -> None:
         """End the hooks of these jobs, as their runs are sealed."""
         with self._lock:
-            stops = [stop for job_id in jobs if (stop := self._stops.get(job_id)) is not None]
-        for stop in stops:
-            stop.request(SEALED)
+            told = [self._stops[job_id] for job_id in jobs if job_id in self._stops]
+        for stop, grace_s in told:
+            stop.request(SEALED, grace_s=grace_s)

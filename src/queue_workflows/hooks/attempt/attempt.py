@@ -31,16 +31,17 @@ from queue_workflows.hooks.files import Digests
 from queue_workflows.hooks.output.machine_records import is_program
 from queue_workflows.hooks.output.read import USUAL, HookOutput, read_output
 from queue_workflows.hooks.output.store import Storing, keep_what_was_left
-from queue_workflows.hooks.plugin_config import PluginConfig
+from queue_workflows.hooks.plugin_config import PluginConfig, PluginValues
 from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.discovery import Hook
 from queue_workflows.hooks.programs.ensure import ensure
 from queue_workflows.hooks.programs.install import InstallationStopped, Installer
+from queue_workflows.hooks.readiness import Watch
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.hooks.script.environment import hook_environment
 from queue_workflows.hooks.script.pid_files import sweep_what_was_left, told_to_the_next
 from queue_workflows.hooks.script.process import HookCommand, HookStop, run_hook
-from queue_workflows.host.commands.client import Spawner
+from queue_workflows.host.commands.client import Spawner, Started
 from queue_workflows.host.commands.orphans import end_orphans
 from queue_workflows.host.directories.below import Beneath
 from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
@@ -56,6 +57,9 @@ VERDICTS: Final = (Skip, Discard)
 _TO_READ_S: Final = 600.0
 # One more than is read, so that a reader knows that there was more, also after its worker's death.
 _KEPT_BYTES: Final = USUAL.total_bytes + 1
+# Why a job waits that is not to run beside another one, which its key names.
+STEP_TAKEN: Final = "step_taken"
+_ASIDE_S: Final = 0.5
 # How many attempts that nobody read are looked for.
 _LOOKED_BACK: Final = 5
 
@@ -106,6 +110,9 @@ class HookAttempt:
         self._hook, self._job, self._ctx, self._tools = hook, job, ctx, tools
         self._terms = tools.terms
         self._given = dict(resolved.inputs.get("args") or {})
+        # As it was when its run was started, whatever its plugin says by now.
+        self._is_alone = resolved.inputs.get("alone") is True
+        self._ends_at_seal = resolved.inputs.get("at_seal") == "kill"
         self._run_config = config_in(self._given)
         self._stop = HookStop()
         self._held = ExitStack()
@@ -122,14 +129,16 @@ class HookAttempt:
         values = config.resolve(self._run_config, self._environ)
         if values.disabled_by is not None:
             raise Skip(values.disabled_by)
-        self._listen(config)
+        self._stand_aside()
+        self._listen(values)
         # What the retention of another database would take for forgotten is in use.
         run = places.hold()
         self._held.callback(os.close, run.descriptor)
         for needed in directory.needs:
             self._held.callback(os.close, places.hold_beside(needed).descriptor)
         if values.timeout_s is not None:
-            self._ctx.takes_s = values.timeout_s + terms.grace_s + _TO_READ_S
+            grace_s = max(terms.grace_s, values.timeout_s if self._is_listener else 0.0)
+            self._ctx.takes_s = values.timeout_s + grace_s + _TO_READ_S
         if self._job.attempt > 1:
             # Of the attempt before: its worker may have been killed with all that would have ended it.
             end_orphans()
@@ -158,13 +167,25 @@ class HookAttempt:
         self._is_unread = True
         tools = self._tools
         with told_to_the_next(places.began, beneath=run):
-            ended = run_hook(command, stop=self._stop, spawner=tools.spawner, redactor=tools.redactor)
+            ended = run_hook(
+                command,
+                stop=self._stop,
+                spawner=tools.spawner,
+                redactor=tools.redactor,
+                started=self._tells_of_start(config, values.values, beneath=run),
+            )
         if ended.code != 0 and ended.stopped is None and self._is_sealed:
             ended = replace(ended, stopped=SEALED)
         output = self._read(places.directory, places, beneath=run, has_printed=ended.stdout_bytes > 0)
         self._store(output)
         self._is_unread = False
-        return result_of(hook.label, ended, output, is_background=self._job.background, limits=terms.limits)
+        return result_of(
+            hook.label,
+            ended,
+            output,
+            ends_at_timeout=self._job.background and config.bg_at_timeout == "end",
+            limits=terms.limits,
+        )
 
     def update_and_requeue(self) -> None:
         """Keep what it has printed until now; its row goes back with the ends that its worker writes."""
@@ -180,24 +201,63 @@ class HookAttempt:
         answer: T = self._tools.ask(self._job, question)
         return answer
 
-    def _listen(self, config: PluginConfig) -> None:
+    def _listen(self, values: PluginValues) -> None:
         """Hear what ends the process: a cancel, a guard or a stop of the worker, and the seal of its run.
 
-        What would be ended at the seal does not begin after it.
+        At the seal it has its own timeout as grace; what would be ended then does not begin after it.
         """
         ctx, job, stop = self._ctx, self._job, self._stop
         self._held.enter_context(ctx.interrupted_by(lambda: stop.request(ctx.stop_reason or "stopped")))
-        self._is_listener = job.background and config.bg_at_seal == "kill"
+        self._is_listener = job.background and self._ends_at_seal
         if self._is_listener:
-            self._held.enter_context(self._tools.at_seal.ends(job.id, stop))
+            grace_s = values.timeout_s
+            self._held.enter_context(self._tools.at_seal.ends(job.id, stop, grace_s=grace_s))
         if self._is_sealed:
             raise Skip(NOTHING_LEFT)
+
+    def _tells_of_start(
+        self, config: PluginConfig, values: Mapping[str, Any], *, beneath: Beneath
+    ) -> Started | None:
+        """What to call when a background hook runs: those after it wait until it is ready, and so do we."""
+        if not self._job.background:
+            return None
+        ready, watch, places = config.ready, None, self._places
+        if ready is not None:
+            watch = Watch(
+                ready,
+                plugin=config.plugin,
+                directory=places.directory,
+                printed=(places.stdout, places.stderr),
+                beneath=beneath,
+                values=values,
+            )
+
+        def started(ends: Callable[[float], bool]) -> None:
+            if ready is not None and watch is not None and not watch.until_ready(ends):
+                self._stop.request(f"it was not ready within {ready.within_s:g} s, as its x-ready says")
+                return
+            self._ask(lambda conn: HookJobRepository(conn).tell_ready(self._job.fence))
+
+        return started
 
     @property
     def _is_sealed(self) -> bool:
         """Whether it is for the time of its run's steps, and those are over."""
         job_id = self._job.id
         return self._is_listener and bool(self._ask(lambda conn: HookJobRepository(conn).sealed([job_id])))
+
+    def _stand_aside(self) -> None:
+        """A retry is put off while a hook of its run is at work that runs alone, and that for a retry.
+
+        Both may see each other, as both are claimed by then; the one that was opened first is back sooner.
+        """
+        job = self._job
+        if job.background or not (self._is_alone or job.attempt > 1):
+            return
+        beside = self._ask(lambda conn: HookJobRepository(conn).not_beside(job.id))
+        if beside is not None:
+            delay_s = _ASIDE_S if job.id < beside else _ASIDE_S * 3
+            raise PutAside(STEP_TAKEN, f"node:{beside}", delay_s)
 
     def _store(self, output: HookOutput) -> None:
         """All of it; once the job has to stop, no more than the part that was begun."""

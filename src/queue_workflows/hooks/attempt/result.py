@@ -10,7 +10,7 @@
     whatever, after its timeout           anything                          the same
     whatever, told to stop                anything                          the same, or what the stop says
     told to end with its run's last step  as with status 0, whatever its exit; also if about to be told
-    a background hook's own timeout       as with status 0: it had its time
+    a background hook's own timeout       as with status 0, where its plugin says that this is its end
     whatever, its output not written      anything                          tried again: its disk may be full
 
 What it has printed until then is kept in every case, and stands in the result of a job that failed for good.
@@ -47,13 +47,16 @@ def result_of(
     ended: HookExit,
     output: HookOutput,
     *,
-    is_background: bool,
+    ends_at_timeout: bool = False,
     limits: PayloadLimits = _LIMITS,
 ) -> dict[str, Any]:
-    """What the job returns; raises `Skip`, `Discard` for what is final, and `HookFailed` for another try."""
+    """What the job returns; its own timeout is how it is meant to end if `ends_at_timeout`.
+
+    Raises `Skip`, `Discard` for what is final, and `HookFailed` for another try.
+    """
     result = output.result(limits)
     said = str(result.get("output_str") or "")[:_LONGEST]
-    had_its_time = ended.stopped == SEALED or (is_background and ended.timed_out)
+    had_its_time = ended.stopped == SEALED or (ends_at_timeout and ended.timed_out)
     # A hook that catches SIGTERM and exits with 0 has been cut short all the same.
     was_cut_short = ended.timed_out or ended.stopped is not None
     kept = limits.json(result)

@@ -3,13 +3,17 @@
     step 0    step 1   …   last step    seal        End hooks
     ──────    ──────       ─────────    ────        ─────────
     a ─┐  ┌── c ─ …  ──── x ──┐
-       ├──┤                   ├──────── seal ──┬── tidy
-    b ─┘  └── d.bg ─ … ─ … ─ …│ … … … … … … … ─┘
-                                (told to end, if its plugin wants so)
+       ├──┤   ^               ├──────── seal ──┬── tidy
+    b ─┘  └── : d.bg ─ … ─ … ─│ … … … … … … … ─┘
+              └ e: once d.bg has begun           (told to end, unless its plugin says to wait)
 
 A node depends on the foreground of the step before with `when: all_done`, and since both have a `step` it
-passes at the end of their first attempts. Nobody but the End hooks waits for background hooks. Whether a
-plugin is switched off is for the worker to say, which has its configuration.
+passes at the end of their first attempts. It depends as well on the background hooks before it in order, and
+passes when each of them has begun and is ready; only the End hooks wait for their ends. Whether a plugin is
+switched off is for the worker to say, which has its configuration.
+
+In the order `steps` the first digit of a hook's name is its step, and the hooks of a step run side by side.
+In the order `strict` there is one order by name, and only what runs in the background overlaps with the rest.
 """
 
 from __future__ import annotations
@@ -24,7 +28,9 @@ from typing import Any, Final
 from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.plugin_config import load_plugin_config
-from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked
+from queue_workflows.hooks.plugins.discovery import UNNUMBERED_STEP, Hook, discover_hooks, overlooked
+from queue_workflows.hooks.plugins.hooks_file import ORDERS, Order, load_hooks_file
+from queue_workflows.hooks.plugins.required import required_plugins
 
 _log = logging.getLogger(__name__)
 
@@ -42,13 +48,18 @@ def compile_hooks(
     sequential_steps: Collection[int] = SEQUENTIAL_STEPS,
     *,
     plugins: Collection[str] | None = None,
+    order: Order | None = None,
 ) -> dict[str, Any]:
     """The workflow document of an event's hooks; of these `plugins` only, if they are named.
 
     Every hook's arguments are the run's inputs. In a sequential step hooks run one after the other, in all
-    others at once. Raises `HookError` if there are none, or one cannot be run.
+    others at once; without an `order` the first directory counts of which `hooks.toml` says one, else it is
+    "steps". Raises `HookError` if there are none, or one cannot be run.
     """
     places = list(dirs)
+    order = order or _order_of(places)
+    if order not in ORDERS:
+        raise HookError(f"{order!r:.60} is no order of hooks", advice=f"one of {', '.join(ORDERS)}")
     hooks = discover_hooks(event, places, plugins=plugins)
     if not hooks:
         below = ", ".join(map(str, places)) or "no directory"
@@ -56,27 +67,39 @@ def compile_hooks(
             f"there are no hooks of {event} below {below}",
             advice=f"a hook is an executable {{plugin}}/on_{event}__{{NN}}_{{name}}.{{ext}}",
         )
-    nodes = _Nodes(sequential_steps)
-    for step, group in groupby(hooks, key=lambda hook: hook.step):
+    has_foreground = not all(hook.is_background for hook in hooks)
+    nodes = _Nodes(sequential_steps, is_strict=order == "strict", has_foreground=has_foreground)
+    for step, group in groupby(_sorted(hooks, order), key=lambda hook: hook.step):
         nodes.add(step, list(group))
     nodes.seal()
     ends = discover_hooks(f"{event}End", places, plugins=plugins)
     unnumbered = [hook.warning for hook in (*hooks, *ends) if hook.warning is not None]
     for said in (*unnumbered, *ended_at_once(hooks), *overlooked(event, places)):
         _log.warning("%s", said)
-    for step, group in groupby(ends, key=lambda hook: hook.step):
+    for step, group in groupby(_sorted(ends, order), key=lambda hook: hook.step):
         nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
     return {"name": event, "on_failure": "continue", "nodes": nodes.all}
+
+
+def _order_of(places: Iterable[Path | str]) -> Order:
+    """What the first of these directories says that says anything of it."""
+    said = (load_hooks_file(Path(place)).order for place in places)
+    return next((order for order in said if order is not None), "steps")
+
+
+def _sorted(hooks: Iterable[Hook], order: Order) -> list[Hook]:
+    """One order by name alone, or as they were found: by step, number, name and plugin."""
+    return sorted(hooks, key=lambda hook: (hook.name, hook.plugin)) if order == "strict" else list(hooks)
 
 
 def ended_at_once(hooks: Iterable[Hook]) -> list[str]:
     """What to tell the authors of background hooks for which there is no time.
 
-    A plugin's `"x-bg-at-seal": "kill"` ends them when the last foreground hook is done, and none is in their
-    own step or after it.
+    They are ended when the last foreground hook is done, and none is in their own step or after it. Where
+    there is none at all, they end by themselves.
     """
     hooks = list(hooks)
-    last = max((hook.step for hook in hooks if not hook.is_background), default=-1)
+    last = max((hook.step for hook in hooks if not hook.is_background), default=UNNUMBERED_STEP)
     return [
         f"{hook.label} is ended as soon as it begins: no foreground hook is in step {hook.step} or after it"
         for hook in hooks
@@ -89,10 +112,16 @@ def ended_at_once(hooks: Iterable[Hook]) -> list[str]:
 class _Nodes:
     """The nodes so far, and what the next step waits for."""
 
-    def __init__(self, sequential_steps: Collection[int]) -> None:
+    def __init__(self, sequential_steps: Collection[int], *, is_strict: bool, has_foreground: bool) -> None:
         self.all: list[dict[str, Any]] = []
-        self._sequential = sequential_steps
+        self._sequential = range(UNNUMBERED_STEP + 1) if is_strict else sequential_steps
+        self._is_strict, self._has_foreground = is_strict, has_foreground
         self._before: list[str] = []
+        self._foreground: list[str] = []
+        # What is ended at the seal, by plugin: what works with it depends on it.
+        self._sessions: dict[str, list[str]] = {}
+        # What is to have begun before the next step, as no hook of `before` has waited for it.
+        self._beginning: list[str] = []
         self._background: list[str] = []
         self._ids: set[str] = set()
         self._said: dict[Path, dict[str, Any]] = {}
@@ -100,29 +129,54 @@ class _Nodes:
     def add(self, step: int, hooks: Sequence[Hook], *, is_end: bool = False) -> None:
         """A step; End hooks have nothing left to run beside."""
         before, foreground = self._before, []
+        beginning, since = list(self._beginning), list(self._beginning)
         for hook in hooks:
             background = hook.is_background and not is_end
-            node = self._node(hook, step, before)
+            waits_for = before if background and not self._is_strict else [*before, *beginning]
+            sessions = [] if is_end else self._sessions_of(hook)
+            node = self._node(hook, step, dict.fromkeys([*waits_for, *sessions]))
+            node |= {"sessions": sessions} if sessions else {}
+            node["inputs"] |= {"alone": True} if self._is_alone(hook) and not background else {}
             self.all.append(node)
             if background:
                 node["background"] = True
-                if load_plugin_config(hook.path.parent).bg_at_seal == "kill":
+                if self._has_foreground and load_plugin_config(hook.path.parent).bg_at_seal == "kill":
                     node["inputs"] = {**node["inputs"], "at_seal": "kill"}
+                    self._sessions.setdefault(hook.plugin, []).append(node["id"])
                 self._background.append(node["id"])
-            elif hook.step in self._sequential:
-                before = foreground = [node["id"]]
+                beginning.append(node["id"])
+                since.append(node["id"])
+                continue
+            since = []
+            self._foreground.append(node["id"])
+            if self._is_alone(hook):
+                before, beginning, foreground = [node["id"]], [], [node["id"]]
             else:
                 foreground.append(node["id"])
-        self._before = foreground or self._before
+        self._before, self._beginning = foreground or self._before, since
 
     def seal(self) -> None:
-        """The end of the last step, where there is somebody beside it to be told."""
-        if self._background:
-            self.all.append({"id": SEAL, "type": "seal", "step": _SEAL_STEP} | _after(self._before))
-            self._ids.add(SEAL)
-            self._before = [SEAL, *self._background]
+        """The end of the last step, where there is somebody beside it to be told.
 
-    def _node(self, hook: Hook, step: int, before: Sequence[str]) -> dict[str, Any]:
+        Where all are in the background it is the end of the last of them: in no step, it waits for that.
+        """
+        if self._background:
+            seal: dict[str, Any] = {"id": SEAL, "type": "seal"}
+            seal |= {"step": _SEAL_STEP} if self._has_foreground else {}
+            self.all.append(seal | _after(self._foreground if self._has_foreground else self._background))
+            self._ids.add(SEAL)
+            self._before, self._beginning = [SEAL, *self._background], []
+
+    def _is_alone(self, hook: Hook) -> bool:
+        """Whether no other hook of the foreground runs beside it."""
+        return hook.step in self._sequential
+
+    def _sessions_of(self, hook: Hook) -> list[str]:
+        """What runs in the background of its own plugin, and of those that this one requires."""
+        used = [hook.plugin, *required_plugins(hook.path.parent)]
+        return [session for plugin in used for session in self._sessions.get(plugin, [])]
+
+    def _node(self, hook: Hook, step: int, before: Iterable[str]) -> dict[str, Any]:
         return {
             "id": self._id(hook),
             "queue": HOOKS_QUEUE,
@@ -159,5 +213,6 @@ class _Nodes:
         return node_id
 
 
-def _after(before: Sequence[str]) -> dict[str, Any]:
-    return {"depends_on": list(before), "when": "all_done"} if before else {}
+def _after(before: Iterable[str]) -> dict[str, Any]:
+    depends_on = list(before)
+    return {"depends_on": depends_on, "when": "all_done"} if depends_on else {}

@@ -26,6 +26,7 @@ _FILE_NAME: Final = re.compile(
     r"on_(?P<event>[A-Za-z][A-Za-z0-9]*)__(?:(?P<number>[0-9]{2})_)?"
     r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*?)(?P<background>\.bg)?(?P<ext>\.[A-Za-z0-9]+)?"
 )
+_HINT: Final = re.compile(r"\.(finite|daemon)\.bg(?:\.[A-Za-z0-9]+)?$")
 _LETTERS: Final = "letters, digits and any of `_ . -`, as in title/on_Page__54_title.py"
 # What stands in for a first line `#!`; the worker looks the name up on its own machine.
 _INTERPRETERS: Final[Mapping[str, str]] = {
@@ -63,6 +64,12 @@ class Hook:
     def label(self) -> str:
         """What commands and messages call it."""
         return f"{self.plugin}/{self.name}"
+
+    @property
+    def hint(self) -> str | None:
+        """What a background hook's name says of how it ends, as in `.daemon.bg`; it changes nothing."""
+        said = _HINT.search(self.name) if self.is_background else None
+        return None if said is None else said[1]
 
     @property
     def warning(self) -> str | None:

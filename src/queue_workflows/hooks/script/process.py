@@ -12,9 +12,10 @@ from typing import Final
 
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.hooks.script.pid_files import sweep_pid_files
-from queue_workflows.host.commands.client import Command as HookCommand
-from queue_workflows.host.commands.client import Ended, Spawner
-from queue_workflows.host.commands.client import Stop as HookStop
+from queue_workflows.host.commands.client import Spawner, Started
+from queue_workflows.host.commands.command import Command as HookCommand
+from queue_workflows.host.commands.command import Ended
+from queue_workflows.host.commands.command import Stop as HookStop
 
 __all__ = ["HookCommand", "HookExit", "HookStop", "run_hook"]
 
@@ -31,15 +32,21 @@ class HookExit(Ended):
 
 
 def run_hook(
-    command: HookCommand, *, spawner: Spawner, stop: HookStop | None = None, redactor: Redactor = _NO_SECRETS
+    command: HookCommand,
+    *,
+    spawner: Spawner,
+    stop: HookStop | None = None,
+    redactor: Redactor = _NO_SECRETS,
+    started: Started | None = None,
 ) -> HookExit:
     """Run a hook until nothing of it is left, at most for its timeout and grace, or until it is told to stop.
 
-    It blocks its thread, asleep. `SpawnRefused` says that the hook cannot be started here, `ProcessLost` that
-    what saw to it was killed: then the hook is gone too, and how it ended nobody knows.
+    It blocks its thread, asleep; `started` is called in it once the hook runs. `SpawnRefused` says that the
+    hook cannot be started here, `ProcessLost` that what saw to it was killed: then the hook is gone too, and
+    how it ended nobody knows.
     """
     since = time.time()
-    ended = spawner.run(command, stop=stop)
+    ended = spawner.run(command, stop=stop, started=started)
     swept = sweep_pid_files(
         command.cwd, mark=ended.mark, since=since, grace_s=command.grace_s, beneath=command.beneath
     )

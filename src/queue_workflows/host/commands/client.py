@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import select
 import signal
@@ -20,15 +21,15 @@ import termios
 import time
 import uuid
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Self, cast
+from typing import Any, Final, Self, TypeAlias, cast
 
 from queue_workflows.errors import ProcessLost, SpawnRefused
-from queue_workflows.host.commands.keeper import LENGTH, STOP
+from queue_workflows.host.commands.command import Command, Ended, Stop
+from queue_workflows.host.commands.keeper import LENGTH, STARTED, STOP
 from queue_workflows.host.commands.orphans import COMMAND, end_orphans
 from queue_workflows.host.directories.below import OpenDirectory, path_of
 from queue_workflows.host.kernel import IS_LINUX
@@ -36,6 +37,8 @@ from queue_workflows.host.processes import tree_below
 from queue_workflows.host.processes.launcher import Child, spawn
 from queue_workflows.host.processes.tree_by_mark import MARK, kill_tree, kill_trees
 
+# Is called when a command runs, with a function that waits so many seconds and says whether it has ended.
+Started: TypeAlias = Callable[[Callable[[float], bool]], None]
 _ROOT: Final = str(Path(__file__).parents[3])
 _PROGRAM: Final = (
     "import sys; root, control, worker = sys.argv[1:]; sys.path.insert(0, root); "
@@ -54,75 +57,6 @@ _UNREAD_S: Final = 10.0
 _OVERDUE_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
-    """What to run, where, with which environment, for how long, and where its output goes.
-
-    No link below `beneath` is followed on the way to where it works and to its output. If that is held open,
-    those are reached from there.
-    """
-
-    argv: Sequence[str]
-    env: Mapping[str, str]
-    cwd: Path
-    stdout_path: Path
-    stderr_path: Path
-    timeout_s: float | None = None
-    grace_s: float = 10.0
-    stdout_cap: int = 16 * 1024 * 1024
-    stderr_cap: int = 1024 * 1024
-    beneath: Path | OpenDirectory | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a command ended; `survivors` are processes of it that even SIGKILL has not ended yet.
-
-    `stopped` is the reason of the `Stop` that ended it, `mark` what its processes had in their environment,
-    `stderr_tail` the end of what it said.
-    """
-
-    code: int | None
-    signal: int | None
-    timed_out: bool
-    stopped: str | None
-    seconds: float
-    stdout_bytes: int
-    stdout_truncated: bool
-    stderr_bytes: int
-    stderr_truncated: bool
-    output_error: str | None = None
-    survivors: tuple[int, ...] = ()
-    mark: str = ""
-    stderr_tail: str = ""
-
-
-class Stop:
-    """A wish that a command ends, to be made from any thread, before it starts or while it runs."""
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._tell: Callable[[float | None], None] | None = None
-        self._grace_s: float | None = None
-        self.reason: str | None = None
-        self.asked_at: float | None = None
-
-    def request(self, reason: str, *, grace_s: float | None = None) -> None:
-        """SIGTERM, the grace (by default the command's), SIGKILL; asked again, the grace can only shrink."""
-        with self._lock:
-            self.reason = self.reason or reason
-            self.asked_at = self.asked_at or time.monotonic()
-            self._grace_s = grace_s
-            if self._tell is not None:
-                self._tell(grace_s)
-
-    def _listen(self, tell: Callable[[float | None], None] | None) -> None:
-        with self._lock:
-            self._tell = tell
-            if tell is not None and self.reason is not None:
-                tell(self._grace_s)
-
-
 class Spawner:
     """Runs commands for this process; thread-safe. `close` ends all of them at once."""
 
@@ -132,18 +66,23 @@ class Spawner:
         self._child: Child | None = None
         self._closed = False
 
-    def run(self, command: Command, *, stop: Stop | None = None) -> Ended:
-        """Run it to its end; `SpawnRefused` if it cannot start, `ProcessLost` if its keeper was killed."""
+    def run(self, command: Command, *, stop: Stop | None = None, started: Started | None = None) -> Ended:
+        """Run it to its end; `SpawnRefused` if it cannot start, `ProcessLost` if its keeper was killed.
+
+        `started` is called in this thread once the command runs, and ends it by what it raises.
+        """
         stop = stop or Stop()
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
                 mark = self._hand_over(theirs, command.beneath, stop)
-            message = _message(command, mark)
+            message = _message(command, mark, tells_start=started is not None)
             try:
                 waiting = _Waiting(ours, command, stop, self._resume)
                 waiting.send(LENGTH.pack(len(message)) + message)
                 stop._listen(waiting.tell)
+                if started is not None and waiting.has_started():
+                    started(waiting.ends_within)
                 waiting.until_it_speaks()
                 report = read_report(ours)
             except _Overdue:
@@ -242,6 +181,8 @@ class _Waiting:
     def __init__(self, ours: socket.socket, command: Command, stop: Stop, resume: Callable[[], None]) -> None:
         self._ours, self._command, self._stop, self._resume = ours, command, stop, resume
         self._read_at: float | None = None
+        # When the grace of a stop is over.
+        self._ends_at = math.inf
         self._look_s = _FIRST_LOOK_S
         self._owed: bytes | None = None
         self._paying = Lock()
@@ -258,8 +199,10 @@ class _Waiting:
     def tell(self, grace_s: float | None) -> None:
         """Have the command ended."""
         self._is_unread()
+        given_s = self._command.grace_s if grace_s is None else grace_s
         with self._paying:
-            self._owed = STOP.pack(self._command.grace_s if grace_s is None else grace_s)
+            self._owed = STOP.pack(given_s)
+            self._ends_at = min(self._ends_at, time.monotonic() + given_s)
         self._pay()
 
     def _pay(self) -> None:
@@ -273,6 +216,19 @@ class _Waiting:
                 except OSError:  # it has just ended
                     pass
                 self._owed = None
+
+    def has_started(self) -> bool:
+        """Wait until the command runs; false if it never does."""
+        self.until_it_speaks()
+        if self._ours.recv(len(STARTED), socket.MSG_PEEK) != STARTED:
+            return False
+        return bool(self._ours.recv(len(STARTED)))
+
+    def ends_within(self, seconds: float) -> bool:
+        """Wait so long at most; whether it has ended by then."""
+        poll = select.poll()
+        poll.register(self._ours, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def until_it_speaks(self) -> None:
         """Wait until there is something to read."""
@@ -308,10 +264,13 @@ class _Waiting:
         """Whether the command is overdue; its times begin when a keeper reads of it, which may be late."""
         if self._read_at is None:
             return False
-        limit = self._command.timeout_s
-        since = [self._read_at + limit] if limit is not None else []
-        since += [max(asked_at, self._read_at)] if asked_at is not None else []
-        return bool(since) and time.monotonic() > min(since) + self._command.grace_s + _OVERDUE_S
+        limit, grace_s = self._command.timeout_s, self._command.grace_s
+        if asked_at is not None:
+            # A stop comes before the time is up, and its grace may be longer.
+            ends_at = max(self._ends_at, self._read_at + grace_s)
+        else:
+            ends_at = math.inf if limit is None else self._read_at + limit + grace_s
+        return time.monotonic() > ends_at + _OVERDUE_S
 
 
 def _give(control: socket.socket, given: list[int]) -> None:
@@ -344,7 +303,7 @@ def _end(child: Child | None, control: socket.socket | None) -> None:
             child.wait()
 
 
-def _message(command: Command, mark: str) -> bytes:
+def _message(command: Command, mark: str, *, tells_start: bool) -> bytes:
     """The command as the keeper reads it; half characters stand for the bytes that they were decoded from."""
     return json.dumps(
         {
@@ -358,6 +317,7 @@ def _message(command: Command, mark: str) -> bytes:
             "stderr_cap": command.stderr_cap,
             "timeout_s": command.timeout_s,
             "grace_s": command.grace_s,
+            "tells_start": tells_start,
         }
     ).encode()
 

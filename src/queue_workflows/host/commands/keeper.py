@@ -31,6 +31,8 @@ from queue_workflows.host.processes import tree_below
 
 LENGTH: Final = struct.Struct("!I")
 STOP: Final = struct.Struct("!d")  # how much grace is left
+# Before the report, as JSON may begin with it, where the worker asks to be told that the command has begun.
+STARTED: Final = b"\n"
 NEWS: Final = struct.Struct("!cI")  # from a keeper to the spawner: busy or free, and its pid
 _COMMANDS: Final = 1000
 _IDLE_S: Final = 10.0
@@ -127,7 +129,11 @@ class Keeper:
                 return None
             if held:
                 command["beneath"] = OpenDirectory(command["beneath"], held[0])
-            return Run(worker, command, self._woken, self._is_orphaned, self._cgroup)
+            run = Run(worker, command, self._woken, self._is_orphaned, self._cgroup)
+            if command["tells_start"]:
+                with suppress(OSError):
+                    worker.send(STARTED)
+            return run
         except OSError as wrong:
             return {"refused": [wrong.errno, str(wrong.filename or "")]}
         finally:

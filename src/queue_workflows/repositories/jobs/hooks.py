@@ -12,7 +12,7 @@ no other that was ever doubted, so that of several the one that kills is the onl
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, ClassVar, Final
 
 from queue_workflows.repositories.claims.claim import with_claimed
@@ -21,7 +21,7 @@ from queue_workflows.repositories.claims.repository import Claims
 from queue_workflows.repositories.claims.sweep import PROMOTE_HELD, SHARED_BEFORE, TRUSTED, promotion_params
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.sql import checks as check
-from queue_workflows.repositories.sql.arrays import texts
+from queue_workflows.repositories.sql.arrays import array, texts
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob, Fence
 from queue_workflows.repositories.sql.families import NODE, per_family
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
@@ -94,13 +94,34 @@ RETURNING {claimed}
 
 
 # In the background: a suspect, or the others; beside one on trial those that were never suspects.
-CLAIM_BEHIND: Final = CLAIM.replace(
-    "(%(alone)s::boolean OR NOT suspect)",
-    f"""suspect = %(suspect)s::boolean AND (NOT %(beside)s::boolean
+_DOUBTED: Final = f"""suspect = %(suspect)s::boolean AND (NOT %(beside)s::boolean
 OR CASE WHEN queue = 'hooks' THEN jsonb_array_length(jsonb_path_query_array(
 errors, '$[*] ? (@.kind == "worker_lost" && @.shared_in == $generation)',
-jsonb_build_object('generation', generation))) END < {TRUSTED})""",
-)
+jsonb_build_object('generation', generation))) END < {TRUSTED})"""
+CLAIM_BEHIND: Final = CLAIM.replace("(%(alone)s::boolean OR NOT suspect)", _DOUBTED)
+# next: what waits in the background of runs of which the worker holds some already, looked up by run.
+NEXT_OF_RUNS: Final = f"""next AS MATERIALIZED (
+    SELECT job.id FROM unnest(%(runs)s::uuid[]) AS held (run_id) CROSS JOIN LATERAL (
+        SELECT id FROM {{table}} AS job
+        WHERE job.run_id = held.run_id AND status = 'queued' AND queue = 'hooks'
+            AND pinned_host = %(host)s::text AND background AND {_DOUBTED}
+        ORDER BY position
+        LIMIT %(limit)s::bigint
+        FOR NO KEY UPDATE SKIP LOCKED
+    ) AS job
+    LIMIT %(limit)s::bigint
+)"""  # noqa: S608 - a fragment of our own
+CLAIM_OF_RUNS: Final = with_claimed(
+    per_family(
+        """
+WITH {next}
+{claiming} AND {asynchronously}
+RETURNING {claimed}
+""",
+        next=NEXT_OF_RUNS,
+        claiming=_CLAIMING,
+    )
+)[NODE.name]
 # A trial is short, for one that kills at once; twice as long after each further death.
 TRUST: Final = per_family(
     """
@@ -129,6 +150,30 @@ CROSS JOIN LATERAL (
     ORDER BY position
     LIMIT 1
 ) AS job
+LIMIT 1
+"""
+# Told once an attempt in the background has begun; the dispatcher lets pass what waits for that.
+TELL_READY: Final = """
+INSERT INTO workflow_dispatch_events (run_id, node_job_id, generation, attempt, kind)
+SELECT run_id, id, generation, attempt, 'ready' FROM workflow_node_jobs
+WHERE id = %(job_id)s::bigint AND status = 'running' AND attempt = %(attempt)s::integer
+    AND claimed_by = %(claimed_by)s::text
+ON CONFLICT (node_job_id, generation, attempt, kind) DO NOTHING
+"""
+# What a foreground hook may not begin beside, of its run: where either of two runs alone in its step, a retry
+# and the other; and of what was run again after its run was over, what comes before it and is still to end.
+NOT_BESIDE: Final = """
+SELECT other.id FROM workflow_node_jobs AS this JOIN workflow_node_jobs AS other USING (run_id)
+WHERE this.id = %(id)s::bigint AND other.id <> this.id AND other.queue = 'hooks'
+AND NOT other.background AND (
+    other.status = 'running' AND (this.attempt > 1 OR other.attempt > 1)
+        AND 'true' IN (this.inputs ->> 'alone', other.inputs ->> 'alone')
+    OR LEAST(this.generation, other.generation) > 1
+        AND (other.status IN ('queued', 'running') OR COALESCE(other.hold_reason = 'step_taken', false))
+        AND (other.step < this.step OR other.step = this.step AND other.id < this.id
+            AND 'true' IN (this.inputs ->> 'alone', other.inputs ->> 'alone'))
+)
+ORDER BY other.id
 LIMIT 1
 """
 # Background hooks of runs that are sealed, of these.
@@ -208,11 +253,19 @@ class HookJobRepository(NodeJobRepository):
         return type(cls.__name__, (cls,), {"_beside": beside})
 
     def claim_background(
-        self, *, worker_id: str, lease_s: float, limit: int, suspect: bool = False, beside: bool = False
+        self,
+        *,
+        worker_id: str,
+        lease_s: float,
+        limit: int,
+        suspect: bool = False,
+        beside: bool = False,
+        runs: Collection[uuid.UUID] | None = None,
     ) -> list[ClaimedNodeJob]:
         """Take the next background hooks for `lease_s` seconds, in the order in which they are to begin.
 
         A `suspect`, which is on trial then, or others; `beside` one on trial, none that ever was a suspect.
+        Those of these `runs` only, if any are named.
         """
         params = {
             **self._beside,
@@ -224,7 +277,9 @@ class HookJobRepository(NodeJobRepository):
             "limit": check.whole("limit", limit, 1, check.SMALLINT_MAX),
             "relaxed": self._sql.commits_each,
         }
-        return self._claim_by(CLAIM_BEHIND, params)
+        if runs is None:
+            return self._claim_by(CLAIM_BEHIND, params)
+        return self._claim_by(CLAIM_OF_RUNS, params | {"runs": array(map(str, runs))})
 
     def trust(self, fence: Fence) -> bool:
         """End the trial of a suspect in the background if it has lived through it; whether it has."""
@@ -250,6 +305,15 @@ class HookJobRepository(NodeJobRepository):
         params = {**self._beside, **job.fence._asdict(), "id": job.id, "run_id": job.run_id}
         rows = self._sql.rows(LET_GO, params | {"unknown": unknown})
         return bool(rows and rows[0][0])
+
+    def tell_ready(self, fence: Fence) -> None:
+        """Let begin what waits for the beginning of this attempt; nothing if it is another's by now."""
+        self._sql.send(TELL_READY, fence._asdict())
+
+    def not_beside(self, job_id: int) -> int | None:
+        """A job of its run beside which this one may not begin, if there is one."""
+        rows = self._sql.rows(NOT_BESIDE, {"id": job_id})
+        return rows[0][0] if rows else None
 
     def sealed(self, ids: list[int]) -> set[int]:
         """Which of these are background hooks of a sealed run."""

@@ -68,7 +68,7 @@ ORDER BY parent_node_job_id, created_at DESC
 """
 # The node and what it depends on, as far as anybody has touched them.
 NODES: Final = """
-SELECT node_id, state, parents_left, error::text, finished_at FROM workflow_nodes
+SELECT node_id, state, parents_left, jobs_attempted, error::text, finished_at FROM workflow_nodes
 WHERE run_id = %(run_id)s::uuid AND node_id = ANY (%(nodes)s::text[])
 """
 
@@ -131,6 +131,7 @@ class NodeRow:
     node_id: str
     state: NodeState
     parents_left: int
+    attempted: int
     error: dict[str, Any] | None
     finished_at: datetime | None
 
@@ -193,8 +194,8 @@ class RunExplainingRepository:
         """The rows of some nodes, by id, as far as they were touched."""
         rows = self._sql.rows(NODES, {"run_id": run_id, "nodes": list(node_ids)})
         return {
-            node_id: NodeRow(node_id, NodeState(state), left, _loaded(error), finished)
-            for node_id, state, left, error, finished in rows
+            node_id: NodeRow(node_id, NodeState(state), left, attempted, _loaded(error), finished)
+            for node_id, state, left, attempted, error, finished in rows
         }
 
     def _children(

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.connection import Handle, Statements
 
@@ -29,7 +28,7 @@ class RunLabelRepository:
     """Writes labels; the row of the run is locked until the caller's transaction ends."""
 
     def __init__(self, conn: Handle, *, payload_limits: PayloadLimits | None = None) -> None:
-        self._sql = Statements(conn, WorkflowRun)
+        self._sql = Statements(conn, "workflow_runs")
         self._limits = payload_limits or PayloadLimits()
 
     def add(self, run_id: uuid.UUID, labels: Mapping[str, Any]) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from typing import Final, NamedTuple
 
-from queue_workflows.models import WorkflowRun
 from queue_workflows.repositories.sql.connection import Handle, Statements
 
 # above: the run, then the one that began it, and so on; of what was pruned meanwhile nothing is known.
@@ -31,7 +30,7 @@ class RunTreeRepository:
     """What is known of the trees of runs."""
 
     def __init__(self, conn: Handle) -> None:
-        self._sql = Statements(conn, WorkflowRun)
+        self._sql = Statements(conn, "workflow_runs")
 
     def place_of(self, run_id: uuid.UUID) -> PlaceInTree:
         """Where a run stands; one that nothing began, or that is gone, is a tree by itself."""

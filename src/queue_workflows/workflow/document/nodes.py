@@ -192,6 +192,9 @@ class TaskNode(BaseNode):
         None, description="The step of a hook."
     )
     background: Flag = Field(False, description="Whether it runs beside its step, as background hooks do.")
+    sessions: tuple[NodeId, ...] = Field(
+        (), description="Background hooks among `depends_on` that it works with, and runs again with."
+    )
 
 
 class InputNode(BaseNode):
@@ -231,8 +234,8 @@ class SealNode(BaseNode):
     """The end of a pipeline's last step: background hooks that end with it are told; takes no job."""
 
     type: Literal["seal"]
-    step: Annotated[int, Field(strict=True, ge=0, le=SMALLINT_MAX)] = Field(
-        0, description="The step behind the last one."
+    step: Annotated[int, Field(strict=True, ge=0, le=SMALLINT_MAX)] | None = Field(
+        None, description="The step behind the last one; without it, it waits for ends alone."
     )
 
 

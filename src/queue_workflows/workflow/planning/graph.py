@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from queue_workflows.workflow.document.load import Document, OnFailure, When
+from queue_workflows.workflow.document.load import Document, OnFailure, SealNode, When
 
 
 class Shape(NamedTuple):
@@ -18,13 +18,20 @@ class Shape(NamedTuple):
     on_failure: OnFailure = OnFailure.FAIL_FAST
     is_mapped: bool = False
     in_step: bool = False
+    is_background: bool = False
+    follows_seal: bool = False
+    is_seal: bool = False
+    sessions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
     """A node with both directions of its edges; `is_mapped` has one job for each element of a list.
 
-    `in_step` is one of a pipeline's steps: what follows it in a later step waits for its first attempt only.
+    `in_step` is one of a pipeline's steps: what follows it in a later step waits for its first attempt only,
+    and for one `is_background` only until that has begun. What `follows_seal` has nothing left to run beside,
+    so it waits for the end of the latter. `sessions` are parents in the background that it works with: it
+    cannot run again without them, and where they are begun anew, so is it.
     """
 
     id: str
@@ -34,10 +41,16 @@ class GraphNode:
     children: tuple[str, ...]
     is_mapped: bool
     in_step: bool = False
+    is_background: bool = False
+    follows_seal: bool = False
+    is_seal: bool = False
+    sessions: tuple[str, ...] = ()
 
     def is_barrier_below(self, parent: GraphNode) -> bool:
-        """Whether the end of the parent's first attempt is all that it waits for there."""
-        return self.in_step and parent.in_step and self.when is When.ALL_DONE
+        """Whether the parent's first attempt is all that it waits for there: its end, or its beginning."""
+        if not (self.in_step and parent.in_step and self.when is When.ALL_DONE):
+            return False
+        return not (parent.is_background and self.follows_seal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +63,7 @@ class Graph:
 
 def graph_of(document: Document) -> Graph:
     """The shape of a document; `document.derived(graph_of)` keeps it with the document."""
+    seals = {node.id for node in document.nodes if isinstance(node, SealNode)}
     return graph_from(
         Shape(
             node.id,
@@ -58,6 +72,10 @@ def graph_of(document: Document) -> Graph:
             on_failure=document.on_failure_of(node),
             is_mapped=getattr(node, "for_each", None) is not None,
             in_step=getattr(node, "step", None) is not None,
+            is_background=getattr(node, "background", False),
+            follows_seal=not seals.isdisjoint(document.parents[node.id]),
+            is_seal=node.id in seals,
+            sessions=getattr(node, "sessions", ()),
         )
         for node in document.nodes
     )
@@ -80,6 +98,10 @@ def graph_from(shapes: Iterable[Shape]) -> Graph:
             children=tuple(children[node_id]),
             is_mapped=given[node_id].is_mapped,
             in_step=given[node_id].in_step,
+            is_background=given[node_id].is_background,
+            follows_seal=given[node_id].follows_seal,
+            is_seal=given[node_id].is_seal,
+            sessions=given[node_id].sessions,
         )
         for node_id in _parents_first(parents, children)
     }

@@ -5,7 +5,8 @@ large the run is. Only a stop looks at all nodes, and a run stops once.
 
 A node decides when the last of its parents is over, never before, whatever its `when`: so an `all_done` node
 below it cannot tidy up while something above is still at work. Between the steps of a pipeline the end of a
-parent's first attempt is enough (`Attempted`): what is tried again later holds up no step.
+parent's first attempt is enough, or its beginning if it runs in the background (`Attempted`): what is tried
+again later, or goes on beside the others, holds up no step.
 """
 
 from __future__ import annotations

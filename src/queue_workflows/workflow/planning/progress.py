@@ -23,8 +23,8 @@ class Counters:
     """One node: its parents, then its jobs, by how they ended.
 
     A waiting node may have completed and skipped jobs already: a retry keeps those of a `for_each`.
-    `parents_bad` failed or were cancelled. `attempted` is 1 once the first attempt has ended
-    and it is to be tried again: then the next step does not wait for it any more.
+    `parents_bad` failed or were cancelled. `attempted` is 1 once the first attempt has ended and it is to be
+    tried again, or once a background node has begun: then the next step does not wait for it any more.
     """
 
     node_id: str
@@ -78,7 +78,8 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Attempted:
-    """An attempt at a node of a step has ended, and there will be another one."""
+    """An attempt at a node of a step has ended, and there will be another one; or one in the background has
+    begun and is ready for those that follow."""
 
     node_id: str
 

@@ -35,8 +35,22 @@ def reopen(graph: Graph, rows: Mapping[str, Counters], *, from_node: str | None 
     """What failed or was cancelled runs again, so does `from_node`, and everything below any of them.
 
     A node below is run again even if it completed, as one that tidies up did: it had another input then. What
-    is cancelled and would be again, because what it needs stays as it is, is left.
+    is cancelled and would be again, because what it needs stays as it is, is left. Between the steps of a
+    pipeline order alone makes no node run again, but `from_node` and sessions do: what works with one that is
+    over by now runs again with it, and so does all else that does. What runs again is sealed again.
     """
+    below, with_sessions = _below(graph, from_node), frozenset[str]()
+    while True:
+        reopening = _reopened(graph, rows, from_node, below | with_sessions)
+        further = _with_sessions(graph, reopening.again)
+        if further <= with_sessions:
+            return reopening
+        with_sessions |= further
+
+
+def _reopened(
+    graph: Graph, rows: Mapping[str, Counters], from_node: str | None, wanted: Collection[str]
+) -> Reopening:
     again: dict[str, Counters] = {}
     nodes: dict[str, Counters] = {}
     dropped: list[str] = []
@@ -44,7 +58,11 @@ def reopen(graph: Graph, rows: Mapping[str, Counters], *, from_node: str | None 
     for node_id, node in graph.nodes.items():
         row = rows.get(node_id)
         fresh = _counted(node, rows, again)
-        if not (node_id == from_node or fresh.parents_left or _was_stopped(node, row, fresh)):
+        is_below = any(
+            parent in again and (node.is_seal or not node.is_barrier_below(graph.nodes[parent]))
+            for parent in node.parents
+        )
+        if not (node_id in wanted or is_below or _was_stopped(node, row, fresh)):
             if row is None:
                 nodes[node_id] = replace(fresh, state=NodeState.CANCELLED)
             continue
@@ -66,6 +84,24 @@ def reopen(graph: Graph, rows: Mapping[str, Counters], *, from_node: str | None 
         kept=tuple(node_id for node_id in graph.nodes if node_id not in again),
         elements_kept=tuple(elements_kept),
     )
+
+
+def _below(graph: Graph, node_id: str | None) -> frozenset[str]:
+    """A node and all below it, whatever that waits for there."""
+    found = set[str]() if node_id is None else {node_id}
+    for name, node in graph.nodes.items():
+        if not found.isdisjoint(node.parents):
+            found.add(name)
+    return frozenset(found)
+
+
+def _with_sessions(graph: Graph, again: Collection[str]) -> frozenset[str]:
+    """The sessions of these nodes, all that works with one that is begun anew, and the seal that ends it."""
+    needed = {session for node_id in again for session in graph.nodes[node_id].sessions}
+    anew = needed.union(again)
+    using = {node_id for node_id, node in graph.nodes.items() if not anew.isdisjoint(node.sessions)}
+    seals = {node_id for node_id, node in graph.nodes.items() if node.is_seal and (needed or using)}
+    return frozenset(needed | using | seals)
 
 
 def _counted(node: GraphNode, rows: Mapping[str, Counters], again: Collection[str]) -> Counters:

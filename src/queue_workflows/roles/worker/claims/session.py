@@ -13,7 +13,8 @@ Locks are seen to by `host_locks`, slots by `slots`; both are asked only for job
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict
 
@@ -87,13 +88,23 @@ class ClaimSession:
         return self.begun(jobs)
 
     def claim_background(
-        self, limit: int, *, suspect: bool = False, beside: bool = False
+        self,
+        limit: int,
+        *,
+        suspect: bool = False,
+        beside: bool = False,
+        runs: Collection[uuid.UUID] | None = None,
     ) -> list[ClaimedJob]:
-        """The next background hooks, at most `limit`; for a worker of hooks."""
+        """The next background hooks, at most `limit`, of these `runs` if any are named; for hooks alone."""
         terms, repository = self._terms, self.repository
         assert isinstance(repository, HookJobRepository)  # noqa: S101 - nobody else has background jobs
         jobs = repository.claim_background(
-            worker_id=terms.worker_id, lease_s=terms.lease_s, limit=limit, suspect=suspect, beside=beside
+            worker_id=terms.worker_id,
+            lease_s=terms.lease_s,
+            limit=limit,
+            suspect=suspect,
+            beside=beside,
+            runs=runs,
         )
         return self.begun(list[ClaimedJob](jobs))
 

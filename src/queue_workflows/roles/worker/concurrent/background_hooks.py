@@ -6,11 +6,15 @@ those of all others. Once a second it is seen which of their runs are sealed.
 
 A suspect among them is on trial: it begins first, only jobs that were never doubted begin beside it, and the
 others follow when it has lived for long enough, or ended.
+
+`max_background` says how many are held when one of a further run begins. Those of a run that has begun are
+taken beyond that: its foreground waits for them, and what is held already may end only after its foreground.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from queue_workflows import clock as time
@@ -19,7 +23,7 @@ from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes import last_word
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
-from queue_workflows.repositories.sql.claimed_job import ClaimedJob
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob, ClaimedNodeJob
 from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.concurrent.job_threads import JobThreads
 from queue_workflows.roles.worker.concurrent.worker import ConcurrentWorker
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
 _SEALED_EVERY_S: Final = 1.0
 _TRUST_EVERY_S: Final = 1.0
 _ASIDE_S: Final = 0.2
+# However many of the runs that have begun are taken.
+_MOST_OF_ALL: Final = 2_000
 
 
 class Background:
@@ -59,7 +65,7 @@ class Background:
         # Behind the places of the foreground.
         first = parts.options.concurrency
         self.job_threads = JobThreads(
-            self._most,
+            _MOST_OF_ALL,
             perform=perform,
             ring=parts.listener.interrupt,
             begins=lambda place, job_id: last_word.own.begins(first + place, job_id),
@@ -97,22 +103,38 @@ class Background:
 
     def _claim(self, now: float) -> None:
         in_hand = self.count()
-        room = int(min(self._most - in_hand, self._lifecycle.left() - self._guardian.holdings.count()))
+        left = self._lifecycle.left() - self._guardian.holdings.count()
+        room, runs = int(min(self._most - in_hand, left)), None
         if room < 1:
-            self._look_at = now + self._poll_s
-            return
-        claimed = self._take(1, suspect=True) if self._on_trial is None else []
+            room, runs = int(min(_MOST_OF_ALL - in_hand, left)), self._begun_runs()
+            if room < 1 or not runs:
+                self._look_at = now + self._poll_s
+                return
+        claimed = self._take(1, suspect=True, runs=runs) if self._on_trial is None else []
         if claimed:
             self._on_trial, self._trust_at = claimed[0], now + _TRUST_EVERY_S
         if len(claimed) < room:
-            claimed += self._take(room - len(claimed), beside=self._on_trial is not None)
-        self.is_empty = not claimed and self._on_trial is None
+            claimed += self._take(room - len(claimed), beside=self._on_trial is not None, runs=runs)
+        if runs is None:
+            self.is_empty = not claimed and self._on_trial is None
         self._look_at = now + self._poll_s if len(claimed) < room else now
 
-    def _take(self, limit: int, *, suspect: bool = False, beside: bool = False) -> list[HeldJob]:
+    def _begun_runs(self) -> set[uuid.UUID]:
+        """The runs of which a background hook is held."""
+        jobs = (held.job for held in self._guardian.holdings.all() if _is_background(held))
+        return {job.run_id for job in jobs if isinstance(job, ClaimedNodeJob)}
+
+    def _take(
+        self,
+        limit: int,
+        *,
+        suspect: bool = False,
+        beside: bool = False,
+        runs: Collection[uuid.UUID] | None = None,
+    ) -> list[HeldJob]:
         guardian, claim_session = self._guardian, self._worker_connection.claim_session()
         with guardian.claiming, guardian.holdings.bounded(self._worker_connection.meanwhile) as reading:
-            jobs = claim_session.claim_background(limit, suspect=suspect, beside=beside)
+            jobs = claim_session.claim_background(limit, suspect=suspect, beside=beside, runs=runs)
             for job in jobs:
                 # Its row says so still; in here it keeps nobody of the foreground away.
                 job.suspect = False

@@ -1,0 +1,121 @@
+"""A retry repeats what failed and what worked with a lost session, in order, beside no hook that is alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support.rows.jobs import CLEAR_WITH_WORKERS
+from support.stages.hook_stage import UNTIL, Stage
+
+from queue_workflows.engine.runs.retry import retry_run
+
+ONCE = {"x-max-attempts": 1}
+AT_ONCE = {"x-retry-s": 0}
+
+
+@pytest.fixture
+def stage(qwf_dsn: str, tmp_path: Path) -> Iterator[Stage]:
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR_WITH_WORKERS)
+        yield Stage(qwf_dsn, connection, tmp_path)
+
+
+def stood_aside(stage: Stage, hook: str) -> bool:
+    """Whether this hook is or was on hold because of another one."""
+    row = stage.connection.execute(
+        "SELECT COALESCE(hold_reason, past_holds -> -1 ->> 'reason', '') FROM workflow_node_jobs"
+        " WHERE node_module = %s",
+        [hook],
+    ).fetchone()
+    return row == ("step_taken",)
+
+
+def retried(stage: Stage, run_id: Any) -> None:
+    with stage.connection.transaction():
+        retry_run(run_id, conn=stage.connection)
+
+
+def test_a_retry_waits_for_a_hook_that_runs_alone(stage: Stage) -> None:
+    """In the strict order each does; the retry is on hold, and runs when there is nobody beside it."""
+    stage.plugins.mkdir()
+    (stage.plugins / "hooks.toml").write_text('order = "strict"')
+    again = ('[ "$QWF_ATTEMPT" = 1 ] && exit 1', "[ -e ../b/inside ] && touch beside", "exit 0")
+    stage.put("a/on_Page__10_a.sh", *again, **AT_ONCE)
+    stage.put("b/on_Page__20_b.sh", "touch inside", UNTIL.format("../go"), "rm inside")
+    run_id = stage.start()
+    with stage.worker("--concurrency", "4", QWF_BACKOFF_JITTER_S="0"):
+        stage.until(lambda: stood_aside(stage, "on_Page__10_a.sh"))
+        stage.file(run_id, "go").touch()
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert not stage.file(run_id, "a/beside").exists()
+
+
+def test_a_hook_that_runs_alone_waits_for_a_retry(stage: Stage) -> None:
+    """That has begun by the time when it is its turn."""
+    again = ('[ "$QWF_ATTEMPT" = 1 ] && exit 1', "touch inside", UNTIL.format("../go"), "rm inside")
+    stage.put("a/on_Page__10_a.sh", *again, **AT_ONCE)
+    stage.put("c/on_Page__30_c.sh", UNTIL.format("../a/inside"))
+    stage.put("b/on_Page__50_b.sh", "[ -e ../a/inside ] && touch beside", "exit 0")
+    run_id = stage.start()
+    with stage.worker("--concurrency", "4", QWF_BACKOFF_JITTER_S="0"):
+        stage.until(lambda: stood_aside(stage, "on_Page__50_b.sh") if len(stage.jobs()) == 3 else False)
+        stage.file(run_id, "go").touch()
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert not stage.file(run_id, "b/beside").exists()
+
+
+def test_a_session_that_is_over_is_begun_anew_for_what_failed(stage: Stage) -> None:
+    """With all that works with it, and what comes after its end; what succeeded without it is kept."""
+    counted = 'echo "$QWF_HOOK" >> ../ran'
+    stage.put(
+        "browser/on_Page__10_open.bg.sh",
+        counted,
+        "trap 'rm up; exit 0' TERM",
+        "touch up",
+        "while :; do sleep 0.1; done",
+        **{"x-ready": {"file": "up"}},
+    )
+    stage.put("plain/on_Page__20_plain.sh", counted)
+    stage.put("browser/on_Page__30_go.sh", counted, "[ -e up ]")
+    shot = (counted, "[ -e ../browser/up ] && [ -e ../go ]")
+    stage.put("shot/on_Page__40_shot.sh", *shot, **ONCE, required_plugins=["browser"])
+    stage.put("tidy/on_PageEnd__10_tidy.sh", counted)
+    run_id = stage.start()
+    with stage.worker():
+        stage.until(lambda: stage.status(run_id) == "failed")
+        stage.file(run_id, "ran").unlink()
+        stage.file(run_id, "go").touch()
+        retried(stage, run_id)
+        stage.until(lambda: stage.status(run_id) == "completed")
+    ran = stage.file(run_id, "ran").read_text().split()
+    assert ran == [
+        "on_Page__10_open.bg.sh",
+        "on_Page__30_go.sh",
+        "on_Page__40_shot.sh",
+        "on_PageEnd__10_tidy.sh",
+    ]
+    assert not stage.file(run_id, "browser/up").exists()
+
+
+@pytest.mark.parametrize("order", ["steps", "strict"])
+def test_what_failed_runs_again_in_its_order(stage: Stage, order: str) -> None:
+    """A later one waits for an earlier one, though what stood between them is kept."""
+    stage.plugins.mkdir()
+    (stage.plugins / "hooks.toml").write_text(f'order = "{order}"')
+    last = "30" if order == "steps" else "19"
+    stage.put("a/on_Page__10_a.sh", "[ -e ../go ] || exit 1", UNTIL.format("../gate"), "touch made", **ONCE)
+    stage.put("b/on_Page__12_b.sh", "echo x >> ran")
+    stage.put(f"c/on_Page__{last}_c.sh", "[ -e ../a/made ]", **ONCE)
+    run_id = stage.start()
+    with stage.worker("--concurrency", "4"):
+        stage.until(lambda: stage.status(run_id) == "failed")
+        stage.file(run_id, "go").touch()
+        retried(stage, run_id)
+        stage.until(lambda: stood_aside(stage, f"on_Page__{last}_c.sh"))
+        stage.file(run_id, "gate").touch()
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.file(run_id, "b/ran").read_text() == "x\n"

@@ -1,0 +1,125 @@
+"""A foreground hook begins when every background hook before it has begun, and is ready where it says how."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from support.rows.jobs import CLEAR_WITH_WORKERS
+from support.stages.hook_stage import UNTIL, Stage
+
+LISTEN = "on_Page__10_listen.bg.sh"
+LAST = "on_Page__20_last.sh"
+
+
+@pytest.fixture
+def stage(qwf_dsn: str, tmp_path: Path) -> Iterator[Stage]:
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR_WITH_WORKERS)
+        yield Stage(qwf_dsn, connection, tmp_path)
+
+
+def test_nothing_begins_before_the_listener_does(stage: Stage) -> None:
+    """While no worker has begun that, what follows it has no job; what stands before it has."""
+    stage.put("first/on_Page__09_first.sh", "true")
+    stage.put(f"listen/{LISTEN}", "sleep 600")
+    stage.put(f"last/{LAST}", "true")
+    run_id = stage.start()
+    with stage.worker("--max-background", "0"):
+        stage.until(lambda: stage.jobs()["on_Page__09_first.sh"] == ("completed", 1))
+        stage.until(lambda: LISTEN in stage.jobs())
+    assert stage.jobs() == {"on_Page__09_first.sh": ("completed", 1), LISTEN: ("queued", 0)}
+    with stage.worker():
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.jobs()[LAST] == ("completed", 1)
+
+
+def held_back(stage: Stage, ready: dict[str, Any], becomes_ready: str, **config: Any) -> None:
+    """A listener is ready when the gate opens; what follows it begins then, and not before."""
+    stage.put(
+        f"listen/{LISTEN}",
+        "touch begun",
+        UNTIL.format("../gate"),
+        becomes_ready,
+        "exec sleep 600",
+        **{"x-ready": ready},
+        **config,
+    )
+    stage.put(f"last/{LAST}", "true")
+    run_id = stage.start()
+    with stage.worker():
+        stage.until(stage.file(run_id, "listen/begun").exists)
+        assert stage.jobs() == {LISTEN: ("running", 1)}
+        stage.file(run_id, "gate").touch()
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.jobs() == {LISTEN: ("completed", 1), LAST: ("completed", 1)}
+
+
+@pytest.mark.parametrize(
+    ("ready", "becomes_ready"),
+    [
+        ({"file": "up/here"}, "mkdir up; touch up/here"),
+        ({"line": "^here [0-9]+$"}, "echo not here; echo here 5"),
+        ({"line": "^here"}, "echo here >&2"),
+    ],
+)
+def test_a_listener_says_how_it_shows_that_it_is_ready(
+    stage: Stage, ready: dict[str, Any], becomes_ready: str
+) -> None:
+    """By a file, or by a line on either stream."""
+    held_back(stage, ready, becomes_ready)
+
+
+OPENS = """exec python3 -c '
+import socket, time
+with socket.create_server(("127.0.0.1", int("%d"))): time.sleep(600)'"""
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_port_shows_that_a_listener_is_ready(stage: Stage, is_named: bool) -> None:
+    """By its number, or by the name of the plugin's value."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    declared = {"LISTEN_PORT": {"type": "integer", "default": port}}
+    held_back(stage, {"port": "LISTEN_PORT" if is_named else port}, OPENS % port, properties=declared)
+
+
+def test_a_listener_that_is_not_ready_in_its_time_has_failed(stage: Stage) -> None:
+    """It is ended and tried again as the plugin says; what follows it goes on, as after any first failure."""
+    never = {"x-ready": {"file": "never", "within_s": 0.2}, "x-max-attempts": 1}
+    stage.put(f"listen/{LISTEN}", "exec sleep 600", **never)
+    stage.put(f"last/{LAST}", "true")
+    run_id = stage.start()
+    with stage.worker():
+        stage.until(lambda: stage.status(run_id) == "failed")
+    assert stage.jobs() == {LISTEN: ("failed", 1), LAST: ("completed", 1)}
+    said = "SELECT errors -> -1 ->> 'message' FROM workflow_node_jobs WHERE status = 'failed'"
+    (message,) = stage.connection.execute(said).fetchone() or ("",)
+    assert "it was not ready within 0.2 s, as its x-ready says" in message
+
+
+def test_listeners_beyond_a_workers_places_begin_all_the_same(stage: Stage) -> None:
+    """Else those that are held would wait for the foreground, and the foreground for those that are not."""
+    for number in (10, 20, 30):
+        stage.put(f"l{number}/on_Page__{number}_l.bg.sh", "exec sleep 600")
+        stage.put(f"f{number}/on_Page__{number + 1}_f.sh", "true")
+    runs = [stage.start(), stage.start()]
+    with stage.worker("--max-background", "1"):
+        stage.until(lambda: [stage.status(run_id) for run_id in runs] == ["completed"] * 2)
+
+
+def test_the_strict_order_overlaps_in_the_background_alone(stage: Stage) -> None:
+    """Each finds all that stand before it begun, and those of the foreground ended, in one step as in two."""
+    stage.plugins.mkdir()
+    (stage.plugins / "hooks.toml").write_text('order = "strict"')
+    stage.put("a/on_Page__10_a.sh", "touch a", "sync", "touch a.ended")
+    stage.put("a/on_Page__11_l.bg.sh", "[ -e a.ended ] || exit 1", "touch l", "exec sleep 600")
+    stage.put("b/on_Page__12_b.sh", "[ -e ../a/a.ended ] || exit 1", "touch b.ended", **{"x-max-attempts": 1})
+    stage.put("b/on_Page__13_c.sh", "[ -e b.ended ] || exit 1", **{"x-max-attempts": 1})
+    run_id = stage.start()
+    with stage.worker("--concurrency", "4"):
+        stage.until(lambda: stage.status(run_id) == "completed")
