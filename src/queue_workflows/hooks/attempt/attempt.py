@@ -126,7 +126,6 @@ class HookAttempt:
         values = config.resolve(self._run_config, terms.environ)
         if values.disabled_by is not None:
             raise Skip(values.disabled_by)
-        self._stand_aside()
         self._listen(values)
         # What the retention of another database would take for forgotten is in use.
         run = places.hold()
@@ -139,6 +138,7 @@ class HookAttempt:
             end_orphans()
             self._sweep_what_was_left()
         self._keep_what_was_left()
+        self._stand_aside()
         command = HookCommand(
             argv=[*hook.interpreter, str(hook.path), *hook_arguments(self._given)],
             env=hook_environment(
