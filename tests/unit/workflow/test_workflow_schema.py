@@ -39,6 +39,7 @@ EVERYTHING: dict[str, Any] = {
             "plugin": "p",
             "step": 1,
             "background": True,
+            "sessions": ["a"],
             "when": "all_done",
             "on_failure": "continue",
         },

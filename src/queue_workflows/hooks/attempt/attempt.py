@@ -129,7 +129,6 @@ class HookAttempt:
         values = config.resolve(self._run_config, self._environ)
         if values.disabled_by is not None:
             raise Skip(values.disabled_by)
-        self._stand_aside()
         self._listen(values)
         # What the retention of another database would take for forgotten is in use.
         run = places.hold()
@@ -144,6 +143,7 @@ class HookAttempt:
             end_orphans()
             self._sweep_what_was_left()
         self._keep_what_was_left()
+        self._stand_aside()
         command = HookCommand(
             argv=[*hook.interpreter, str(hook.path), *hook_arguments(self._given)],
             env=hook_environment(

@@ -100,17 +100,17 @@ errors, '$[*] ? (@.kind == "worker_lost" && @.shared_in == $generation)',
 jsonb_build_object('generation', generation))) END < {TRUSTED})"""
 CLAIM_BEHIND: Final = CLAIM.replace("(%(alone)s::boolean OR NOT suspect)", _DOUBTED)
 # next: what waits in the background of runs of which the worker holds some already, looked up by run.
-NEXT_OF_RUNS: Final = f"""next AS MATERIALIZED (
+NEXT_OF_RUNS: Final = """next AS MATERIALIZED (
     SELECT job.id FROM unnest(%(runs)s::uuid[]) AS held (run_id) CROSS JOIN LATERAL (
-        SELECT id FROM {{table}} AS job
+        SELECT id FROM {table} AS job
         WHERE job.run_id = held.run_id AND status = 'queued' AND queue = 'hooks'
-            AND pinned_host = %(host)s::text AND background AND {_DOUBTED}
+            AND pinned_host = %(host)s::text AND background AND (%(alone)s::boolean OR NOT suspect)
         ORDER BY position
         LIMIT %(limit)s::bigint
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
     LIMIT %(limit)s::bigint
-)"""  # noqa: S608 - a fragment of our own
+)"""
 CLAIM_OF_RUNS: Final = with_claimed(
     per_family(
         """
@@ -121,7 +121,7 @@ RETURNING {claimed}
         next=NEXT_OF_RUNS,
         claiming=_CLAIMING,
     )
-)[NODE.name]
+)[NODE.name].replace("(%(alone)s::boolean OR NOT suspect)", _DOUBTED)
 # A trial is short, for one that kills at once; twice as long after each further death.
 TRUST: Final = per_family(
     """
