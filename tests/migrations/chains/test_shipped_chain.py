@@ -79,5 +79,5 @@ def test_a_role_starts_without_what_migrations_need(migrated: str, role: tuple[s
     )
     assert done.returncode == 0, done.stderr[-2000:]
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
-    assert "sqlalchemy" in loaded
+    assert "psycopg" in loaded
     assert not NOT_FOR_A_START & loaded

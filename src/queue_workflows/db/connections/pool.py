@@ -1,4 +1,4 @@
-"""An engine of SQLAlchemy's whose pool hands out no connection that is dead, or another process's."""
+"""SQLAlchemy's engine on connections of ours; its pool hands out none that is dead, or another process's."""
 
 from __future__ import annotations
 
