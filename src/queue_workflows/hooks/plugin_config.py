@@ -127,6 +127,11 @@ def load_plugin_config(directory: Path, load_own: LoadOwn | None = None) -> Plug
     return replace(own, properties=MappingProxyType(properties), required_binaries=tuple(binaries))
 
 
+def required_plugins(directory: Path) -> list[str]:
+    """The names of all plugins that the one in this directory works with, whether or not they are there."""
+    return [one.plugin for one in _required_by(load_own_config(directory), directory, load_own_config)]
+
+
 def _required_by(own: PluginConfig, directory: Path, load: LoadOwn) -> Iterator[PluginConfig]:
     """Each plugin that a plugin requires, and those that these do, before whatever needs it; `base` first."""
     seen = {own.plugin}
@@ -200,8 +205,6 @@ def _flaws(document: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if not isinstance(properties, dict):
         yield "properties", "must be an object of JSON Schemas"
         return
-    if not _are_texts(document.get("required_plugins", [])):
-        yield "required_plugins", "must be a list of plugins' names"
     required = document.get("required", [])
     if not _are_texts(required) or not set(required) <= properties.keys():
         yield "required", "must be a list of properties"

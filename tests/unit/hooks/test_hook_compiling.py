@@ -148,7 +148,7 @@ def test_what_works_with_a_session_says_so(tmp_path: Path) -> None:
     put(tmp_path, "chrome/on_Page__10_open.bg.sh", "chrome/on_Page__11_tab.bg.sh", "chrome/on_Page__20_go.sh")
     put(tmp_path, "shot/on_Page__30_shot.sh", "pdf/on_Page__31_pdf.sh", "plain/on_Page__40_plain.sh")
     put(tmp_path, "fetch/on_Page__05_fetch.bg.sh", "fetch/on_Page__41_read.sh", "shot/on_PageEnd__10_end.sh")
-    requires = {"shot": ["chrome"], "pdf": ["shot", "base", "../chrome"], "chrome": ["pdf"]}
+    requires = {"shot": ["chrome"], "pdf": ["shot", "base"], "chrome": ["pdf"]}
     for plugin, names in requires.items():
         (tmp_path / plugin / "config.json").write_text(json.dumps({"required_plugins": names}))
     (tmp_path / "fetch" / "config.json").write_text('{"x-bg-at-seal": "wait"}')

@@ -128,17 +128,26 @@ def test_what_stays_is_looked_for_no_longer_than_there_is_time() -> None:
 def test_a_supervisor_wants_a_janitor_once_there_is_something_to_look_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when the first run with a directory comes later; one, and none where somebody has said so."""
+    """Also when the first workspace comes later; one, and none where somebody has said so.
+
+    What hooks wrote is looked after only where a setting says for how long it is kept.
+    """
     reset_config()
     monkeypatch.chdir(tmp_path)
     clock = [0.0]
     settings = load_settings(arguments={"data_dir": tmp_path / "data"})
+    of_files = Attending(
+        load_settings(arguments={"data_dir": tmp_path / "data", "run_files_days": 30}), now=lambda: clock[0]
+    )
     attending = Attending(settings, now=lambda: clock[0])
     said = Attending(settings, is_open=False, now=lambda: clock[0])
     assert (attending.due(), said.due()) == ((), ())
     (tmp_path / "data" / "runs").mkdir(parents=True)
-    assert attending.due() == ()
+    assert (attending.due(), of_files.due()) == ((), (JANITOR,))
     clock[0] = 60.0
+    assert attending.due() == ()
+    (tmp_path / "data" / "workspaces").mkdir()
+    clock[0] = 120.0
     assert (attending.due(), said.due()) == ((JANITOR,), ())
     clock[0] = 200.0
     assert attending.due() == ()

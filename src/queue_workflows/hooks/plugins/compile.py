@@ -27,10 +27,9 @@ from typing import Any, Final
 
 from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.errors import HookError
-from queue_workflows.hooks.plugin_config import load_plugin_config
+from queue_workflows.hooks.plugin_config import load_plugin_config, required_plugins
 from queue_workflows.hooks.plugins.discovery import UNNUMBERED_STEP, Hook, discover_hooks, overlooked
 from queue_workflows.hooks.plugins.hooks_file import ORDERS, Order, load_hooks_file
-from queue_workflows.hooks.plugins.required import required_plugins
 
 _log = logging.getLogger(__name__)
 
