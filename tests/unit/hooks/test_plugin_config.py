@@ -201,6 +201,7 @@ def test_a_wrong_value_is_named(environ: dict[str, str], key: str, said: str) ->
         ({"x-bg-at-seal": "stop"}, "x-bg-at-seal", '"wait" or "kill"'),
         ({"x-bg-at-timeout": "wait"}, "x-bg-at-timeout", '"fail" or "end"'),
         ({"x-retries": 1}, "x-retries", "is none of"),
+        ({"x-max-atempts": 1}, "x-max-atempts", "is none of"),
         ({"x-env": "PATH"}, "x-env", "a list of names"),
         ({"x-env": ["QWF_DB_URL"]}, "x-env", "not for hooks"),
         ({"x-env": ["PGPASSWORD"]}, "x-env", "not for hooks"),
@@ -219,6 +220,12 @@ def test_a_wrong_config_is_refused(document: Any, key: str | None, said: str) ->
     with pytest.raises(PluginConfigError, match=said) as refused:
         read_plugin_config("wget", document)
     assert refused.value.key == key
+
+
+@pytest.mark.parametrize("word", ["x-auto-run", "x-runtimes", "x-required", "x-scope", "x-install-in-docker"])
+def test_a_word_of_another_runner_is_left_alone(word: str) -> None:
+    """A published suite of plugins has some that its own runner reads."""
+    assert read_plugin_config("wget", {word: True}) == PluginConfig("wget")
 
 
 def test_a_required_value_has_to_be_set() -> None:
