@@ -236,7 +236,7 @@ BAD = {
     "a delay without end": {"status": JobStatus.SCHEDULED, "delay_s": float("inf")},
     "a hold that is no hold": {"status": JobStatus.QUEUED, "hold_reason": "limit"},
     "a key without a reason": {"status": JobStatus.SCHEDULED, "delay_s": 1.0, "hold_key": "k"},
-    "a failure with a result": {"status": JobStatus.FAILED, "result": "{}"},
+    "a release with a result": {"status": JobStatus.QUEUED, "result": "{}"},
     "a reason with NUL": {"status": JobStatus.SCHEDULED, "delay_s": 1.0, "hold_reason": "a\x00b"},
 }
 

@@ -47,6 +47,7 @@ class Trap:
     _decided: threading.Event = field(default_factory=threading.Event)
     _delivers: bool = False
     _hang_up: Callable[[], None] | None = None
+    _caught: frozenset[str] = frozenset()
 
     def sprung(self, within_s: float = 150) -> None:
         """Wait until a statement is held up."""
@@ -55,6 +56,10 @@ class Trap:
     @property
     def has_sprung(self) -> bool:
         return self._sprung.is_set()
+
+    def has_caught(self, *statements: str) -> bool:
+        """Whether what it holds up is one of these."""
+        return not self._caught.isdisjoint(map(_without_parameters, statements))
 
     def deliver(self) -> None:
         """Let what is held up arrive after all."""
@@ -69,6 +74,10 @@ class Trap:
         """Let the asker lose its line, while what it asked is still on the way."""
         assert self._hang_up is not None, "nothing is held up"
         self._hang_up()
+
+    def caught(self, statements: set[str]) -> None:
+        """Called by the connection: what it is about to hold up."""
+        self._caught = frozenset(statements)
 
     def hold(self, hang_up: Callable[[], None]) -> bool:
         """Called by the connection: tell the test, and wait for its word; whether to deliver."""
@@ -223,6 +232,7 @@ class StatementProxy:
             self._passed.update(plain)
             for trap in self._traps:
                 if plain & trap.statements:
+                    trap.caught(plain)
                     self._traps.remove(trap)
                     return trap
         return None
