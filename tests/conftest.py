@@ -39,7 +39,6 @@ EVERY_TIME = (
     "test_default_lock_directory",
     "test_hook_process",
     "test_janitor.",
-    "test_launcher",
     "test_lifetime",
     "test_lock_checks",
     "test_missing_locks",

@@ -142,7 +142,9 @@ def test_cut_off_from_the_answer_to_an_end(floor: Floor, proxy: StatementProxy) 
         assert worker.poll() is None
         proxy.refuse(False)
         floor.until_completed(job, behind)
-        assert floor.jobs.row(behind)["result"] == {"attempt": 2, "pid": worker.pid}
+        # The one that it never read, if the end was to bring one.
+        attempt = 2 if trap.has_caught(*AND_CLAIM) else 1
+        assert floor.jobs.row(behind)["result"] == {"attempt": attempt, "pid": worker.pid}
     assert floor.standing(job) == ("completed", 1, 0, 0)
-    assert floor.standing(behind) == ("completed", 2, 0, 0)
-    assert (floor.ledger.attempts(job), floor.ledger.attempts(behind)) == ([1], [2])
+    assert floor.standing(behind) == ("completed", attempt, 0, 0)
+    assert (floor.ledger.attempts(job), floor.ledger.attempts(behind)) == ([1], [attempt])
