@@ -113,3 +113,30 @@ def test_a_stop_ends_it_with_its_hooks(qwf_dsn: str, tmp_path: Path) -> None:
     assert process.returncode == 130, errors
     assert "is not over: it goes on where a worker of hooks and an orchestrator run" in errors
     assert not os.path.exists(f"/proc/{pid.read_text().strip()}")
+
+
+def test_what_a_hook_waits_for_is_said(qwf_dsn: str, tmp_path: Path) -> None:
+    """A program that nobody has, and why, on standard error: whoever waits for the run can mend that."""
+    put(tmp_path, "a/on_Page__10_a.sh")
+    (tmp_path / "plugins" / "a" / "binaries.jsonl").write_text(
+        '{"name": "qwf-nowhere", "bin_providers": "env"}\n'
+    )
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR_WITH_WORKERS)
+    process = subprocess.Popen(
+        command(),
+        cwd=tmp_path,
+        env={**worker_environment(qwf_dsn), "QWF_DATA_DIR": str(tmp_path / "data")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        assert process.stderr is not None
+        said = next((line for line in process.stderr if "waits for a program" in line), "")
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert "a/on_Page__10_a.sh waits for a program: qwf-nowhere: env: " in said

@@ -7,6 +7,7 @@ All of it happens in the job's own thread. Its output is stored under the job's 
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import threading
@@ -48,6 +49,8 @@ from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepo
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -329,6 +332,7 @@ class HookAttempt:
         if prepared.skip is not None:
             raise Skip(prepared.skip)
         if prepared.hold_key is not None:
+            _log.warning("%s waits for a program: %s", self._hook.label, prepared.why)
             raise PutAside(prepared.hold_reason, prepared.hold_key, prepared.delay_s)
         return dict(prepared.env)
 

@@ -43,13 +43,14 @@ OnWait: TypeAlias = "Callable[[str], None]"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Whether a hook can run, with `env`; if not, what it is put on hold for, or why it is skipped."""
+    """Whether a hook can run, with `env`; if not, for what it is put on hold and why, or why it is skipped."""
 
     env: dict[str, str] = field(default_factory=dict)
     hold_key: str | None = None
     skip: str | None = None
     hold_reason: str = BINARY_MISSING
     delay_s: float = LOOK_AGAIN_S
+    why: str | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -88,7 +89,8 @@ def ensure(
             continue
         if need.is_skipped_without and why is not None:
             return Prepared(env, skip=f"{need.name} is missing on {workshop.host_label}: {why}")
-        return Prepared(env, hold_key=hold_key(workshop.host_label, need.name))
+        said = f"{need.name}: {why or 'it is being installed'}"
+        return Prepared(env, hold_key=hold_key(workshop.host_label, need.name), why=said)
     return Prepared(env)
 
 
