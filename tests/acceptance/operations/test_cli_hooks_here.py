@@ -115,6 +115,32 @@ def test_a_stop_ends_it_with_its_hooks(qwf_dsn: str, tmp_path: Path) -> None:
     assert not os.path.exists(f"/proc/{pid.read_text().strip()}")
 
 
+@pytest.mark.slow
+def test_a_stop_takes_the_embedded_server_along_quietly(directory: Path) -> None:
+    """Whoever presses Ctrl-C reads that the run is open, and nothing of a database that goes away."""
+    put(directory, "a/on_Page__10_a.sh", "touch begun", "exec sleep 600")
+    process = subprocess.Popen(
+        command(),
+        cwd=directory,
+        env={**unset_environment(directory), "QWF_GRACE_S": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        until(lambda: list(directory.glob(".qwf/runs/*/a/begun")), "the hook runs")
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    finally:
+        process.kill()
+    assert process.returncode == 130, errors
+    said = [line for line in errors.splitlines() if "embedded Postgres" not in line]
+    assert [line for line in said if "is not over: it goes on where" in line] != [], said
+    assert [line for line in said if "database" in line or "LISTEN" in line] == [], said
+    until(lambda: processes_below(directory) == [], "all is gone")
+
+
 def test_what_a_hook_waits_for_is_said(qwf_dsn: str, tmp_path: Path) -> None:
     """A program that nobody has, and why, on standard error: whoever waits for the run can mend that."""
     put(tmp_path, "a/on_Page__10_a.sh")

@@ -33,6 +33,7 @@ from queue_workflows.roles.supervisor.process import supervise
 from queue_workflows.roles.supervisor.slots import ORCHESTRATOR, WorkerSpec
 
 _ROLE: Final = "hooks-run"
+_LAST_LOOK_S: Final = 5.0
 # The children find the scripts by it, as any worker does.
 _HOOK_DIRS: Final = "QWF_HOOK_DIRS"
 # A line of the log that is no warning; what came of the hooks is shown beside it.
@@ -74,6 +75,7 @@ def run_here(
                 outlet=log.outlet,
                 late=follower.begin,
             )
+        follower.close()
         if follower.ended is None:
             say(f"run {run_id} is not over: it goes on where a worker of hooks and an orchestrator run")
             return stopped if stopped is not ExitCode.DONE else ExitCode.INTERRUPTED
@@ -88,6 +90,7 @@ class _Follower(threading.Thread):
         self._database, self._run_id, self._as_json = database, run_id, as_json
         self.ended: ExitCode | None = None
         self._has_begun = False
+        self._is_enough = threading.Event()
 
     def begin(self) -> tuple[()]:
         """Start, once there is a supervisor that hears the signal; it gets no further children by this."""
@@ -99,9 +102,20 @@ class _Follower(threading.Thread):
     def run(self) -> None:
         """Follow it to its end."""
         try:
-            self.ended = follow(self._database, self._run_id, as_json=self._as_json)
+            ended = follow(
+                self._database, self._run_id, as_json=self._as_json, is_enough=self._is_enough.is_set
+            )
+            if not self._is_enough.is_set():
+                self.ended = ended
         finally:
-            _stop()
+            if not self._is_enough.is_set():
+                _stop()
+
+    def close(self) -> None:
+        """Look no more, while the database is still there: it may go with this command."""
+        self._is_enough.set()
+        if self._has_begun:
+            self.join(_LAST_LOOK_S)
 
 
 def _stop() -> None:

@@ -52,8 +52,15 @@ def watch(invocation: Invocation, *, run_name: str, ascii_only: bool, as_json: b
         return follow(database, run_id, as_json=as_json, ascii_only=ascii_only)
 
 
-def follow(database: Database, run_id: uuid.UUID, *, as_json: bool, ascii_only: bool = False) -> ExitCode:
-    """Show a run until it is over; the status to end with."""
+def follow(
+    database: Database,
+    run_id: uuid.UUID,
+    *,
+    as_json: bool,
+    ascii_only: bool = False,
+    is_enough: Callable[[], bool] = lambda: False,
+) -> ExitCode:
+    """Show a run until it is over, or until what was seen `is_enough`; the status to end with."""
     terminal = stdout_terminal(ascii_only=ascii_only)
     show: Callable[[RunOverview | None], None]
     if as_json:
@@ -68,6 +75,8 @@ def follow(database: Database, run_id: uuid.UUID, *, as_json: bool, ascii_only: 
         logging.getLogger(name).addHandler(logging.NullHandler())
     try:
         for seen in watch_run(database, run_id):
+            if is_enough():
+                break
             last = seen or last
             show(seen)
     except KeyboardInterrupt:

@@ -43,7 +43,7 @@ OnWait: TypeAlias = "Callable[[str], None]"
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Whether a hook can run, with `env`; if not, for what it is put on hold and why, or why it is skipped."""
+    """Whether a hook can run, with `env`; if not, what it is put on hold for, or skipped, and why."""
 
     env: dict[str, str] = field(default_factory=dict)
     hold_key: str | None = None
