@@ -31,6 +31,17 @@ def command(*more: str) -> list[str]:
     return [sys.executable, "-m", "queue_workflows", *run, *more]
 
 
+def run_here(dsn: str, place: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*more),
+        cwd=place,
+        env={**worker_environment(dsn), "QWF_DATA_DIR": str(place / "data")},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+
+
 @pytest.mark.slow
 def test_a_run_needs_no_database_of_ones_own(directory: Path) -> None:
     """Progress of each hook on standard output, its files below .qwf, and nothing goes on after the end."""
@@ -62,25 +73,11 @@ def test_it_ends_as_the_run_does(qwf_dsn: str, tmp_path: Path) -> None:
     put(tmp_path, "a/on_Page__10_a.sh", result("failed", "no title"))
     with psycopg.connect(qwf_dsn, autocommit=True) as connection:
         connection.execute(CLEAR_WITH_WORKERS)
-    done = subprocess.run(
-        command("--json", "--dedupe-key", "k"),
-        cwd=tmp_path,
-        env={**worker_environment(qwf_dsn), "QWF_DATA_DIR": str(tmp_path / "data")},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    done = run_here(qwf_dsn, tmp_path, "--json", "--dedupe-key", "k")
     assert done.returncode == 1, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert {"a__10_a_sh", None} <= {one.get("node") for one in told}
-    again = subprocess.run(
-        command("--dedupe-key", "k"),
-        cwd=tmp_path,
-        env={**worker_environment(qwf_dsn), "QWF_DATA_DIR": str(tmp_path / "data")},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-    )
+    again = run_here(qwf_dsn, tmp_path, "--dedupe-key", "k")
     assert again.returncode == 1, again.stderr
     assert "has this key already: nothing was started" in again.stderr
 

@@ -19,8 +19,9 @@ from queue_workflows.repositories import IngestJobRepository, NewIngestJob
 
 PAGE: Final = Path(__file__).parents[3] / "docs" / "reference" / "life-of-a-job.md"
 SOURCE: Final = Path(__file__).parents[3] / "src" / "queue_workflows"
+MANY: Final = "An ingest job, many at once"
 # How many files a reader opens to follow one job.
-MOST: Final = {"A node job": 20, "An ingest job, one at a time": 22, "An ingest job, many at once": 22}
+MOST: Final = {"A node job": 20, "An ingest job, one at a time": 22, MANY: 22}
 ASKED: Final = "What is asked on the way"
 NODES: Final = {"name": "row", "nodes": [{"id": f"n{number}", "module": "node"} for number in range(20)]}
 
@@ -60,7 +61,7 @@ def queue_jobs(connection: psycopg.Connection, section: str) -> tuple[list[str],
         settle(dispatcher(connection, NODES))
         assert run
         return ["--queue", "cpu"], 4
-    many = section == "An ingest job, many at once"
+    many = section == MANY
     rows = [NewIngestJob(task_name="follow", queue="fetch") for _ in range(3200 if many else 20)]
     IngestJobRepository(connection).enqueue_many(rows)
     return ["--concurrency", "4" if many else "1"], 400 if many else 4
@@ -75,7 +76,7 @@ def test_the_page_names_what_a_job_goes_through(
     way, asked = named_in(section), named_in(ASKED)
     options, jobs = queue_jobs(ready, section)
     # Many at once go on while the worker does other things, which a look may show.
-    looks = 6 if jobs == 400 else 3
+    looks = 6 if section == MANY else 3
     executed = followed(qwf_dsn, tmp_path / "files.json", *options, jobs=jobs, looks=looks)
     assert executed - set(way) - set(asked) == set()
     assert set(way) - executed == set()

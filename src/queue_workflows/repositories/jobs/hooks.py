@@ -80,17 +80,12 @@ _CLAIMING: Final = """UPDATE {table} AS job SET
     pinned_host = %(host)s::text, started_at = statement_timestamp(),
     lease_expires_at = statement_timestamp() + make_interval(secs => %(lease_s)s::float8)
 WHERE job.id = ANY (ARRAY(SELECT id FROM next))"""
-CLAIM: Final = with_claimed(
-    per_family(
-        """
+_CLAIM: Final = """
 WITH {next}
 {claiming} AND {asynchronously}
 RETURNING {claimed}
-""",
-        next=NEXT,
-        claiming=_CLAIMING,
-    )
-)[NODE.name]
+"""
+CLAIM: Final = with_claimed(per_family(_CLAIM, next=NEXT, claiming=_CLAIMING))[NODE.name]
 
 
 # In the background: a suspect, or the others; beside one on trial those that were never suspects.
@@ -111,17 +106,9 @@ NEXT_OF_RUNS: Final = """next AS MATERIALIZED (
     ) AS job
     LIMIT %(limit)s::bigint
 )"""
-CLAIM_OF_RUNS: Final = with_claimed(
-    per_family(
-        """
-WITH {next}
-{claiming} AND {asynchronously}
-RETURNING {claimed}
-""",
-        next=NEXT_OF_RUNS,
-        claiming=_CLAIMING,
-    )
-)[NODE.name].replace("(%(alone)s::boolean OR NOT suspect)", _DOUBTED)
+CLAIM_OF_RUNS: Final = with_claimed(per_family(_CLAIM, next=NEXT_OF_RUNS, claiming=_CLAIMING))[
+    NODE.name
+].replace("(%(alone)s::boolean OR NOT suspect)", _DOUBTED)
 # A trial is short, for one that kills at once; twice as long after each further death.
 TRUST: Final = per_family(
     """
