@@ -22,7 +22,14 @@ from queue_workflows.repositories.claims.by_host_lock import PROMOTE
 from queue_workflows.repositories.claims.claim import claim_params
 from queue_workflows.repositories.claims.end import Ending
 from queue_workflows.repositories.claims.hold_lease import PUT_LOCKED_HOOKS_ASIDE
-from queue_workflows.repositories.jobs.hooks import CLAIM, CLAIM_BEHIND, LET_GO, HookJobRepository
+from queue_workflows.repositories.jobs.hooks import (
+    CLAIM,
+    CLAIM_BEHIND,
+    CLAIM_OF_RUNS,
+    LET_GO,
+    NOT_BESIDE,
+    HookJobRepository,
+)
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 from queue_workflows.repositories.sql.low_water_marks import UNMARKED
@@ -334,12 +341,21 @@ def test_the_claim_reads_what_it_takes(one: Host, analyzed: str) -> None:
         one.connection.execute("ANALYZE workflow_node_jobs")
     params = claim_params("hooks", worker_id="w", lease_s=60, limit=8, alone=False, positions=UNMARKED)
     params |= {"host": "one", "background": False, "relaxed": False, "suspect": False, "beside": True}
+    (small_job,) = one.connection.execute(
+        "SELECT min(id) FROM workflow_node_jobs WHERE run_id = %s", [small_id]
+    ).fetchone()
     let_go = {"run_id": small_id, "host": "one", "claimed_by": "w", "unknown": "{}", "id": 1, "attempt": 1}
     aside = {"queue": "hooks", "host": "far1", "names": "{camera}", "reason": "host_lock", "delay_s": 9.0}
     # Workers' own connections plan once, whatever the values are.
     modes = ["force_generic_plan", *(["force_custom_plan"] if analyzed == "afterwards" else [])]
     for mode in modes:
-        for sql, given in ((CLAIM, params), (CLAIM_BEHIND, params), (LET_GO, let_go)):
+        for sql, given in (
+            (CLAIM, params),
+            (CLAIM_BEHIND, params),
+            (CLAIM_OF_RUNS, params | {"runs": f"{{{small_id}}}"}),
+            (NOT_BESIDE, {"id": small_job}),
+            (LET_GO, let_go),
+        ):
             plan = explain(one.connection, mode, sql, given, AS_A_WORKER)
             assert rows_read(plan, "workflow_node_jobs", "workflow_runs") < 100, mode
         plan = explain(one.connection, mode, PUT_LOCKED_HOOKS_ASIDE, aside, AS_A_WORKER)

@@ -94,13 +94,15 @@ OR CASE WHEN queue = 'hooks' THEN jsonb_array_length(jsonb_path_query_array(
 errors, '$[*] ? (@.kind == "worker_lost" && @.shared_in == $generation)',
 jsonb_build_object('generation', generation))) END < {TRUSTED})"""
 CLAIM_BEHIND: Final = CLAIM.replace("(%(alone)s::boolean OR NOT suspect)", _DOUBTED)
-# next: what waits in the background of runs of which the worker holds some already, looked up by run.
+# next: what waits in the background of runs of which the worker holds some already, looked up by run. In words
+# that the indexes of what waits do not serve: those would be read past all that is not of these runs.
 NEXT_OF_RUNS: Final = """next AS MATERIALIZED (
     SELECT job.id FROM unnest(%(runs)s::uuid[]) AS held (run_id) CROSS JOIN LATERAL (
         SELECT id FROM {table} AS job
-        WHERE job.run_id = held.run_id AND status = 'queued' AND queue = 'hooks'
-            AND pinned_host = %(host)s::text AND background AND (%(alone)s::boolean OR NOT suspect)
-        ORDER BY position
+        WHERE job.run_id = held.run_id
+            AND COALESCE(status = 'queued' AND queue = 'hooks' AND pinned_host = %(host)s::text, false)
+            AND background AND (%(alone)s::boolean OR NOT suspect)
+        ORDER BY position + 0
         LIMIT %(limit)s::bigint
         FOR NO KEY UPDATE SKIP LOCKED
     ) AS job
@@ -150,7 +152,9 @@ ON CONFLICT (node_job_id, generation, attempt, kind) DO NOTHING
 # What a foreground hook may not begin beside, of its run: where either of two runs alone in its step, a retry
 # and the other; and of what was run again after its run was over, what comes before it and is still to end.
 NOT_BESIDE: Final = """
-SELECT other.id FROM workflow_node_jobs AS this JOIN workflow_node_jobs AS other USING (run_id)
+SELECT other.id FROM workflow_node_jobs AS this CROSS JOIN LATERAL (
+    SELECT * FROM workflow_node_jobs AS job WHERE job.run_id = this.run_id OFFSET 0
+) AS other
 WHERE this.id = %(id)s::bigint AND other.id <> this.id AND other.queue = 'hooks'
 AND NOT other.background AND (
     other.status = 'running' AND (this.attempt > 1 OR other.attempt > 1)
