@@ -94,8 +94,8 @@ OR CASE WHEN queue = 'hooks' THEN jsonb_array_length(jsonb_path_query_array(
 errors, '$[*] ? (@.kind == "worker_lost" && @.shared_in == $generation)',
 jsonb_build_object('generation', generation))) END < {TRUSTED})"""
 CLAIM_BEHIND: Final = CLAIM.replace("(%(alone)s::boolean OR NOT suspect)", _DOUBTED)
-# next: what waits in the background of runs of which the worker holds some already, looked up by run. In words
-# that the indexes of what waits do not serve: those would be read past all that is not of these runs.
+# next: what waits in the background of runs of which the worker holds some already, looked up by run.
+# In words that the indexes of what waits do not serve: those would be read past all that is of other runs.
 NEXT_OF_RUNS: Final = """next AS MATERIALIZED (
     SELECT job.id FROM unnest(%(runs)s::uuid[]) AS held (run_id) CROSS JOIN LATERAL (
         SELECT id FROM {table} AS job
