@@ -61,8 +61,8 @@ def test_a_clock_that_no_line_of_a_log_can_be_written_with(floor: Floor, at_once
 @pytest.mark.slow
 @pytest.mark.parametrize("at_once", ["1", "3"])
 def test_streams(floor: Floor, at_once: str) -> None:
-    """What the worker has to say is said all the same."""
-    spoilt(floor, "closes its streams", {}, "--concurrency", at_once)
+    """What the worker has to say is said all the same, and what other jobs print."""
+    spoilt(floor, "closes its streams", {}, "--concurrency", at_once, then="prints")
 
 
 @pytest.mark.slow

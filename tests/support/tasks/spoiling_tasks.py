@@ -34,6 +34,13 @@ def good(reason: str | None) -> dict[str, Any]:
     return {"pid": os.getpid()}
 
 
+@ingest_task("prints")
+def prints(reason: str | None) -> dict[str, Any]:
+    print("a word")
+    sys.stderr.write("and another\n")
+    return {"pid": os.getpid()}
+
+
 @ingest_task("async good")
 async def async_good(reason: str | None) -> dict[str, Any]:
     await asyncio.sleep(0)

@@ -21,6 +21,7 @@ from queue_workflows.gpu.cache import ModelCache
 from queue_workflows.gpu.models import ModelRegistry
 from queue_workflows.host.processes.harden import bound_to_launcher
 from queue_workflows.host.processes.lease_timer import DeadMan
+from queue_workflows.host.processes.standard_streams import share_standard_streams
 from queue_workflows.host.processes.tree_by_mark import hide_memory
 from queue_workflows.repositories.claims.repository import ClaimableRepository
 from queue_workflows.repositories.jobs.hooks import HookJobRepository
@@ -58,6 +59,7 @@ _LEFT_END_WITHIN_S: Final = 2.0
 def run_worker(database: Database, settings: Settings, options: WorkerOptions) -> ExitCode:
     """Work until told to stop, drained, or done; the status to end the process with."""
     keep_directory()
+    share_standard_streams()
     exec_inheritance.own.take()
     launcher_pid = bound_to_launcher()
     bear_mark(is_launched=launcher_pid is not None)
