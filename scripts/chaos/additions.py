@@ -49,15 +49,16 @@ def plugin(dice: random.Random) -> tuple[dict[str, str], bool]:
             deaf = dice.random() < 0.3
             trap = "trap '' TERM" if deaf else "trap 'exit 0' TERM"
             files[f"{place}.bg.sh"] = f"#!/bin/sh\n{trap}\nwhile :; do sleep 0.1; done\n"
-            # One that is not ended with the last step goes on until its time is over.
-            if dice.random() < 0.7:
-                files["config.json"] = '{"x-bg-at-seal": "kill"}'
+            at_seal = "kill" if dice.random() < 0.7 else "wait"
+            files["config.json"] = f'{{"x-bg-at-seal": "{at_seal}"}}'
             continue
         status = dice.choice(_ENDS)
         ends_well = ends_well and status == 0
         files[f"{place}.sh"] = _script(dice, status)
-    is_endless = any(".bg." in name for name in files) and "config.json" not in files
-    return files, ends_well and not is_endless
+    # What is not ended with the last foreground hook goes on until its time is over, as where there is none.
+    in_background = [name for name in files if ".bg." in name]
+    is_endless = "wait" in files.get("config.json", "") or len(in_background) == len(files) - 1
+    return files, ends_well and not (in_background and is_endless)
 
 
 def _script(dice: random.Random, status: int) -> str:
