@@ -82,6 +82,9 @@ class PluginConfig:
     ready: Readiness | None = None
     required_plugins: tuple[str, ...] = ()
     required_binaries: tuple[Any, ...] = ()
+    # All that it requires, through all of them; and whether there is a file at all.
+    requires: tuple[str, ...] = ()
+    is_written: bool = False
 
     @property
     def prefix(self) -> str:
@@ -125,7 +128,13 @@ def load_plugin_config(directory: Path, load_own: LoadOwn | None = None) -> Plug
         return own
     properties = {key: schema for one in (*chain, own) for key, schema in one.properties.items()}
     binaries = [binary for one in (own, *chain) for binary in one.required_binaries]
-    return replace(own, properties=MappingProxyType(properties), required_binaries=tuple(binaries))
+    return replace(
+        own,
+        properties=MappingProxyType(properties),
+        required=frozenset().union(*(one.required for one in (*chain, own))),
+        requires=tuple(one.plugin for one in chain),
+        required_binaries=tuple(binaries),
+    )
 
 
 def required_plugins(directory: Path) -> list[str]:
@@ -146,7 +155,7 @@ def _required_by(own: PluginConfig, directory: Path, load: LoadOwn) -> Iterator[
                 yield required
 
     # A config that nobody wrote asks for nothing.
-    if own != PluginConfig(own.plugin):
+    if own.is_written:
         yield from those(PluginConfig(own.plugin, required_plugins=(BASE,)))
         yield from those(own)
 
@@ -190,6 +199,7 @@ def read_plugin_config(plugin: str, document: Any) -> PluginConfig:
         required_plugins=tuple(document.get("required_plugins", ())),
         required_binaries=tuple(document.get("required_binaries", ())),
         ready=read_readiness(document["x-ready"]) if "x-ready" in document else None,
+        is_written=True,
     )
 
 

@@ -105,8 +105,8 @@ class Watch:
         self._port = _port_of(readiness.port, values, plugin)
         self._seen: Callable[[], bool] = self._is_open if readiness.port is not None else self._is_written
 
-    def until_ready(self, ends: Ends) -> bool:
-        """Wait until it is ready or has ended; false if it is neither in its time."""
+    def until_ready(self, ends: Ends) -> bool | None:
+        """Wait until it is ready; false if it is not in its time, None if it has ended before."""
         until, pause = time.monotonic() + self._readiness.within_s, _FIRST_LOOK_S
         with ExitStack() as held:
             look = self._seen
@@ -117,7 +117,7 @@ class Watch:
                 if left <= 0:
                     return False
                 if ends(min(pause, left)):
-                    return True
+                    return None
                 pause = min(pause * 2, _LONGEST_LOOK_S)
         return True
 

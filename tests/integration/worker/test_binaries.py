@@ -147,7 +147,7 @@ def test_what_was_installed_meanwhile_is_not_gone(conn: psycopg.Connection, shop
     binaries.report(shop.machine_id, Installed("tool", "/nowhere/tool", None, None, "own"))
     (missing,) = binaries.list()
     binaries.report(shop.machine_id, Installed("tool", "/bin/sh", None, None, "own"))
-    binaries.gone(missing)
+    binaries.gone(missing, "gone")
     assert rows(conn)[0][:3] == ("tool", "installed", "own")
 
 
@@ -275,7 +275,7 @@ def test_what_could_not_be_installed_is_tried_later_each_time(
     conn.execute("UPDATE binaries SET failures = 5000")
     assert delay() == 3600
     binaries.installed(claimed(), Installed("tool", "/bin/sh", None, None, "first"))
-    binaries.gone(binaries.list()[0])
+    binaries.gone(binaries.list()[0], "gone")
     assert delay() == 60
     conn.execute("UPDATE binaries SET retry_at = now()")
     assert binaries.claim(wanted.id, claimed_by="w1", lease_s=30.0) is not None
@@ -469,7 +469,7 @@ def test_a_program_moves_only_as_the_table_says(conn: psycopg.Connection, shop: 
         "failed": lambda held: binaries.failed(held, "no"),
         "released": binaries.released,
         "report": lambda held: binaries.report(shop.machine_id, found),
-        "gone": lambda held: binaries.gone(binaries.list()[0]),
+        "gone": lambda held: binaries.gone(binaries.list()[0], "gone"),
     }
     moved: set[tuple[str, str, str]] = set()
     for status, (name, verb) in product(BinaryStatus, verbs.items()):
@@ -558,5 +558,12 @@ def test_a_program_that_is_too_old_is_not_what_was_asked_for(
     assert not ensure([Need("tool", ("first",), {}, min_version="2.9")], shop, at_once=True).is_ready
     (error,) = conn.execute("SELECT error FROM binaries").fetchone() or ()
     assert error == f"first: {shop.data_dir}/binaries/tool/tool is 1.2, and 2.9 is needed"
+    # For another plugin it is as good as before, also while a newer one is being installed.
+    assert ensure([Need("tool", ("first",), {})], shop).is_ready
+    conn.execute(
+        "UPDATE binaries SET status = 'running', claimed_by = 'another', lease_expires_at = 'infinity'"
+    )
+    assert ensure([Need("tool", ("first",), {}, min_version="1.1")], shop).is_ready
+    conn.execute("UPDATE binaries SET status = 'failed', claimed_by = NULL, lease_expires_at = NULL")
     assert ensure([Need("tool", ("first", "second"), {}, min_version="2.9")], shop, at_once=True).is_ready
     assert rows(conn)[0][1:4] == ("installed", "second", "v2.10")

@@ -117,14 +117,14 @@ def test_reading_an_output_again_stores_it_once(conn: psycopg.Connection, tmp_pa
     job = held(conn)
     (tmp_path / "title").mkdir()
     (tmp_path / "title" / "a.txt").write_text("x")
-    (tmp_path / "out").write_bytes(b'{"type":"Tag","name":"x"}\n\xff\x00\n{"type":"Zebra","n":1}\n')
+    (tmp_path / "out").write_bytes(b'{"type":"Tag","name":"x"}\n{\xff\x00\n{"type":"Zebra","n":1}\n')
     for _ in range(2):
         read = read_output(tmp_path / "title", tmp_path / "out", beneath=tmp_path)
         assert store(conn, job, read) == {"Tag": 1, "Zebra": 1}
     assert rows(conn) == [
         (1, *HOOK, 0, "Files", None),
         (1, *HOOK, 1, "Tag", None),
-        (1, *HOOK, 2, "Warning", "not UTF-8: \\xff\\x00"),
+        (1, *HOOK, 2, "Warning", "not UTF-8: {\\xff\\x00"),
         (1, *HOOK, 3, "Zebra", None),
     ]
     listing = HookRecordRepository(conn).list(job.run_id, kind="Files")[0].payload
@@ -674,6 +674,9 @@ def test_a_record_of_the_runs_own_type_with_its_id_updates_it(conn: psycopg.Conn
         ({"labels": ["a"]}, "the `labels` of a run are an object"),
         ({"labels": {"crawl": "x"}}, "the label crawl is the engine's own"),
         ({"labels": {str(n): n for n in range(201)}}, "the run would have more than 200 labels"),
+        ({"labels": {"a": {"b": 1}}}, "the label 'a' is no text, number, true or false"),
+        ({"labels": {"a": None}}, "the label 'a' is no text, number, true or false"),
+        ({"labels": {"": 1}}, f"the name of a label has 1 to {NAME_BYTES} bytes"),
     ],
 )
 def test_what_cannot_be_said_of_a_run_is_a_warning(
@@ -685,6 +688,18 @@ def test_what_cannot_be_said_of_a_run_is_a_warning(
     assert store(conn, job, output({**own, **record}, {"type": "Zebra"})) == {"Zebra": 1}
     assert labels_of(conn, job.run_id) == {"team": "red"}
     assert [warning for *_, warning in rows(conn) if warning] == [f"Snapshot: {said}"]
+
+
+def test_a_title_is_not_lost_with_too_many_labels(conn: psycopg.Connection) -> None:
+    """Of what is said at once, each line that can be written is; one that cannot be is told of."""
+    job = held(conn)
+    own = {"type": "Snapshot", "id": str(job.run_id), "title": "Canals"}
+    tags = [{"type": "Tag", "name": str(number)} for number in range(200)]
+    many = {**own, "labels": {str(n): n for n in range(201)}}
+    assert store(conn, job, output(many, *tags)) == {"Tag": 198}
+    labels = labels_of(conn, job.run_id)
+    assert (labels["title"], labels["team"], len(labels)) == ("Canals", "red", 200)
+    assert len([warning for *_, warning in rows(conn) if warning]) == 3
 
 
 @pytest.mark.parametrize("value", [["a"], {"a": 1}])

@@ -74,6 +74,25 @@ def test_a_listener_says_how_it_shows_that_it_is_ready(
     held_back(stage, ready, becomes_ready)
 
 
+def test_a_worker_that_stops_before_its_listener_is_ready_says_nothing_of_it(stage: Stage) -> None:
+    """What follows waits for the listener's next attempt, whichever worker begins it."""
+    ready = {"x-ready": {"file": "up"}}
+    waits = UNTIL.format("../gate")
+    stage.put(f"listen/{LISTEN}", "touch begun.$QWF_ATTEMPT", waits, "touch up; exec sleep 600", **ready)
+    stage.put(f"last/{LAST}", "true")
+    run_id = stage.start()
+    with stage.worker() as first:
+        stage.until(stage.file(run_id, "listen/begun.1").exists)
+        first.terminate()
+        assert first.wait(150) == 0
+    with stage.worker():
+        stage.until(stage.file(run_id, "listen/begun.2").exists)
+        assert stage.jobs() == {LISTEN: ("running", 2)}
+        stage.file(run_id, "gate").touch()
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.jobs() == {LISTEN: ("completed", 2), LAST: ("completed", 1)}
+
+
 OPENS = """exec python3 -c '
 import socket, time
 with socket.create_server(("127.0.0.1", int("%d"))): time.sleep(600)'"""

@@ -62,8 +62,8 @@ def test_what_has_not_changed_is_read_once(plugin: Path, read: Counter[str]) -> 
     shelf = PluginCache([plugin.parent], now_ns=a_minute_later)
     for _ in range(3):
         assert look(shelf, plugin) == ((), 2, ["sh"])
-    # Beside its own config that of a plugin `base` is looked for.
-    assert read == {**dict.fromkeys(read, 1), "load_own_config": 2}
+    # Beside its own files those of a plugin `base` are looked for.
+    assert read == {**dict.fromkeys(read, 1), "load_own_config": 2, "needs_in_files": 2}
     assert len(read) == 5
 
 
@@ -90,7 +90,7 @@ def test_what_has_just_been_written_is_not_kept(plugin: Path, read: Counter[str]
     for _ in range(2):
         look(shelf, plugin)
     # Once for the config and once for the programs that it requires; that there is no `base` is kept.
-    assert read == {**dict.fromkeys(read, 2), "load_own_config": 5}
+    assert read == {**dict.fromkeys(read, 2), "load_own_config": 5, "needs_in_files": 3}
 
 
 def test_a_directory_that_cannot_be_read_has_no_hook_yet(plugin: Path) -> None:

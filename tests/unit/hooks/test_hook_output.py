@@ -35,12 +35,12 @@ def told(read: HookOutput) -> list[tuple[int, str]]:
 
 
 def test_records_and_warnings_keep_the_numbers_of_their_lines(place: Path) -> None:
-    """What is JSON and no object with a type is a warning that says why; words are a log."""
+    """An object without a type is a warning that says why; what is no object is a log, as words are."""
     printed = b'{"type": "Tag", "name": "x"}\n\n[1]\nhello\n{"name": "y"}\n{"type": 7}\n{"type": "Zebra"}'
     read = output(place, printed)
     assert told(read) == [
         (1, "Tag"),
-        (3, "not a JSON object: [1]"),
+        (3, "Log"),
         (4, "Log"),
         (5, 'it has no `type`, or none that can be kept: {"name": "y"}'),
         (6, 'it has no `type`, or none that can be kept: {"type": 7}'),
@@ -50,7 +50,7 @@ def test_records_and_warnings_keep_the_numbers_of_their_lines(place: Path) -> No
         {"type": "Tag", "name": "x"},
         {"type": "Zebra"},
     ]
-    assert (len(read.warnings), read.result()["warnings"]) == (3, 3)
+    assert (len(read.warnings), read.result()["warnings"]) == (2, 2)
     assert read.result()["records"] == {"Tag": 1, "Zebra": 1}
 
 
@@ -62,6 +62,8 @@ def test_words_are_a_log_and_no_warning(place: Path) -> None:
         {"type": "Log", "text": "x" * 2_000 + "…"},
     ]
     assert [line.line_no for line in read.warnings] == [3]
+    for words in (b"[+] the tab is ready", b"[1, 2", b"42", b"true", b'"quoted"', b"caf\xe9", b"[" * 200_000):
+        assert told(output(place, words + b"\n")) == [(1, "Log")], words[:40]
     told_of = output(place, b"a\nb\nc\nd\n", logs=2)
     assert [line.payload["text"] for line in told_of.lines] == [
         "a",
@@ -81,12 +83,12 @@ def test_the_list_of_files_is_the_engines_own(place: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (b"\xff\xfe\x00binary", "not UTF-8: \\xff\\xfe\\x00binary"),
+        (b"{\xff\xfe\x00binary", "not UTF-8: {\\xff\\xfe\\x00binary"),
         (
             b"{\x00\x01\x1b[31m",
             "not JSON (Expecting property name enclosed in double quotes): {\\x00\\x01\\x1b[31m",
         ),
-        (b"[" * 200_000, "not JSON (too deep or too large a number): " + "[" * 120 + "…"),
+        (b'{"a":' * 200_000, "not JSON (too deep or too large a number): " + '{"a":' * 24 + "…"),
         (
             b'{"type": "T", "n": ' + b"9" * 5000 + b"}",
             'not JSON (too deep or too large a number): {"type": "T", "n": ' + "9" * 101 + "…",
@@ -123,8 +125,8 @@ def test_the_caps_are_kept_and_told(place: Path) -> None:
         *((n, "A") for n in (1, 2, 3)),
         (4, "more than 3 records: what follows was not read"),
     ]
-    assert told(output(place, b"[x\n" * 5 + b'{"type": "A"}\n', warnings=1)) == [
-        (1, "not JSON (Expecting value): [x"),
+    assert told(output(place, b"{x\n" * 5 + b'{"type": "A"}\n', warnings=1)) == [
+        (1, "not JSON (Expecting property name enclosed in double quotes): {x"),
         (2, "more than 1 warnings: no further ones are kept"),
         (6, "A"),
     ]

@@ -76,7 +76,7 @@ def test_a_line_counts_when_it_is_whole(tmp_path: Path) -> None:
 
 def test_one_that_ends_is_waited_for_no_longer(tmp_path: Path) -> None:
     """Its end says what became of it."""
-    assert watch(tmp_path, file="up").until_ready(lambda _seconds: True)
+    assert watch(tmp_path, file="up").until_ready(lambda _seconds: True) is None
 
 
 def test_a_port_is_one_that_somebody_listens_at(tmp_path: Path) -> None:

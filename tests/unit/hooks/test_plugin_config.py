@@ -225,7 +225,7 @@ def test_a_wrong_config_is_refused(document: Any, key: str | None, said: str) ->
 @pytest.mark.parametrize("word", ["x-auto-run", "x-runtimes", "x-required", "x-scope", "x-install-in-docker"])
 def test_a_word_of_another_runner_is_left_alone(word: str) -> None:
     """A published suite of plugins has some that its own runner reads."""
-    assert read_plugin_config("wget", {word: True}) == PluginConfig("wget")
+    assert read_plugin_config("wget", {word: True}) == PluginConfig("wget", is_written=True)
 
 
 def test_a_required_value_has_to_be_set() -> None:

@@ -12,7 +12,7 @@ import pytest
 from queue_workflows.errors import PluginConfigError
 from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.plugins.cache import PluginCache
-from queue_workflows.hooks.plugins.needs import Need, needs_of
+from queue_workflows.hooks.plugins.needs import Need, needs_below, needs_of
 from queue_workflows.hooks.programs.install import BUILT_IN, provider_hook, provider_of, providers_in_order
 
 ENV = {"PATH": "/usr/bin"}
@@ -99,6 +99,41 @@ def test_programs_are_named_by_properties_and_come_with_required_plugins(tmp_pat
         min_version="120.0",
     )
     assert needs_of(page) == PluginCache([tmp_path]).needs(page)
+
+
+def test_of_one_program_the_newest_version_is_needed(tmp_path: Path) -> None:
+    """Whoever says it: a line of the plugin's file, its config, or a plugin that it requires."""
+    _plugin(tmp_path, "below", binaries=[{"name": "wget", "min_version": "9.0"}])
+    wanted = [{"name": "wget", "min_version": "10.1"}, {"name": "jq"}]
+    page = _plugin(tmp_path, "page", "below", binaries=wanted)
+    (page / "binaries.jsonl").write_text('{"name": "wget"}\n{"name": "jq", "min_version": "1.6"}\n')
+    assert {need.name: need.min_version for need in needs_of(page)} == {"wget": "10.1", "jq": "1.6"}
+    assert needs_below([tmp_path])["wget"].min_version == "10.1"
+
+
+def test_what_a_required_plugin_needs_by_its_file_is_needed(tmp_path: Path) -> None:
+    """As what it needs by its config; a worker that keeps files reads one again that has changed."""
+    below, page = _plugin(tmp_path, "below"), _plugin(tmp_path, "page", "below")
+    (below / "binaries.jsonl").write_text('{"name": "curl", "bin_providers": "env"}\n')
+    assert [need.name for need in needs_of(page)] == ["curl"]
+    cache = PluginCache([tmp_path])
+    assert cache.needs(page) == needs_of(page)
+    (below / "binaries.jsonl").write_text('{"name": "wget", "bin_providers": "env"}\n')
+    assert [need.name for need in cache.needs(page)] == ["wget"]
+
+
+def test_a_config_without_words_of_ours_has_what_base_declares(tmp_path: Path) -> None:
+    """And what it says is required; a plugin without a config has neither."""
+    base = {"properties": {"SIZE": {"type": "integer", "default": 60}, "KEY": {}}, "required": ["KEY"]}
+    for name, document in (("base", base), ("plain", {"type": "object"})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(document))
+    plain = load_plugin_config(tmp_path / "plain")
+    assert plain.resolve({"KEY": "x"}, {}).values == {"SIZE": 60, "KEY": "x"}
+    with pytest.raises(PluginConfigError, match="KEY: is missing"):
+        plain.resolve({}, {})
+    (tmp_path / "none").mkdir()
+    assert load_plugin_config(tmp_path / "none").resolve({}, {}).values == {}
 
 
 @pytest.mark.parametrize(

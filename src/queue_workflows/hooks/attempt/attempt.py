@@ -177,7 +177,7 @@ class HookAttempt:
                 redactor=tools.redactor,
                 started=self._tells_of_start(config, values.values, beneath=run),
             )
-        if ended.code != 0 and ended.stopped is None and self._is_sealed:
+        if (ended.code != 0 or ended.timed_out) and ended.stopped is None and self._is_sealed:
             ended = replace(ended, stopped=SEALED)
         output = self._read(places.directory, places, beneath=run, has_printed=ended.stdout_bytes > 0)
         self._store(output)
@@ -236,8 +236,11 @@ class HookAttempt:
             )
 
         def started(ends: Callable[[float], bool]) -> None:
-            if ready is not None and watch is not None and not watch.until_ready(ends):
+            is_ready = True if watch is None else watch.until_ready(ends)
+            if ready is not None and is_ready is False:
                 self._stop.request(f"it was not ready within {ready.within_s:g} s, as its x-ready says")
+            # What ends before is told of by its end; one that a stop has ended is begun again, and not ready.
+            if not is_ready:
                 return
             self._ask(lambda conn: HookJobRepository(conn).tell_ready(self._job.fence))
 

@@ -254,17 +254,15 @@ def _too_long(content: bytes, caps: OutputCaps) -> str:
 
 
 def _parsed(line_no: int, content: bytes) -> HookLine:
+    if not content.lstrip().startswith(b"{"):
+        return _log(line_no, _shown(content, _LONGEST_LOG))
     try:
         payload = json.loads(content.decode("utf-8"))
     except UnicodeDecodeError:
         return _warning(line_no, f"not UTF-8: {_shown(content)}")
     except (ValueError, RecursionError) as wrong:
-        if not content.lstrip().startswith((b"{", b"[")):
-            return _log(line_no, _shown(content, _LONGEST_LOG))
         said = wrong.msg if isinstance(wrong, json.JSONDecodeError) else "too deep or too large a number"
         return _warning(line_no, f"not JSON ({said}): {_shown(content)}")
-    if not isinstance(payload, dict):
-        return _warning(line_no, f"not a JSON object: {_shown(content)}")
     try:
         text = check_payload(payload, max_depth=_MAX_DEPTH)
         kind = payload.get("type")

@@ -9,7 +9,7 @@ that takes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from queue_workflows.errors import PayloadError
@@ -52,8 +52,13 @@ def update_run(record: dict[str, Any], ctx: RecordContext) -> None:
         raise ValueError("the `labels` of a run are an object")
     if taken := sorted(_ENGINES & labels.keys()):
         raise ValueError(f"the label {taken[0]} is the engine's own")
+    for name, value in labels.items():
+        if not name or len(name.encode()) > NAME_BYTES:
+            raise ValueError(f"the name of a label has 1 to {NAME_BYTES} bytes")
+        if value is None or isinstance(value, dict | list):
+            raise ValueError(f"the label {name!r:.80} is no text, number, true or false")
     if title:
-        labels = {**labels, TITLE: title[:_LONGEST_TITLE]}
+        labels = {TITLE: title[:_LONGEST_TITLE], **labels}
     _note(str(record.get("type", "")), labels, ctx)
 
 
@@ -69,6 +74,14 @@ def write_labels(noted: Noted, ctx: RecordContext) -> None:
     repository = RunLabelRepository(ctx.conn, payload_limits=current_limits())
     if not repository.add(ctx.run_id, labels):
         raise PayloadError(f"the run would have more than {MOST_LABELS} labels", path="labels")
+
+
+def one_by_one(noted: Noted) -> Iterator[Noted]:
+    """The same labels line by line, a title apart from the labels that came with it."""
+    for line_no, (kind, labels) in noted.items():
+        own = {name: value for name, value in labels.items() if name == TITLE}
+        rest = {name: value for name, value in labels.items() if name != TITLE}
+        yield from ({line_no: (kind, part)} for part in (own, rest) if part)
 
 
 def _note(kind: str, labels: dict[str, Any], ctx: RecordContext) -> None:

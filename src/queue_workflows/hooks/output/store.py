@@ -27,7 +27,9 @@ from queue_workflows.hooks.output.machine_records import CHECKSUMS, Checksums, r
 from queue_workflows.hooks.output.read import FILES, HookLine, HookOutput
 from queue_workflows.hooks.output.record_types import RecordContext, RecordType, RecordTypes, registered_types
 from queue_workflows.hooks.output.run_updates import (
+    Noted,
     is_about_the_run,
+    one_by_one,
     tag,
     take_noted,
     update_run,
@@ -221,17 +223,30 @@ def _start_found(ctx: RecordContext, counts: Counter[str]) -> None:
 
 
 def _label(ctx: RecordContext, counts: Counter[str]) -> None:
-    """The labels of all records together, as the row of the run is locked from then on."""
+    """The labels of all records together, as the row of the run is locked from then on.
+
+    Where they cannot all be had, each line is written that can be.
+    """
     noted = take_noted(ctx)
-    if not noted:
+    if not noted or _wrong_with(noted, ctx) is None:
         return
+    for part in one_by_one(noted):
+        if (wrong := _wrong_with(part, ctx)) is not None:
+            for line_no, (kind, _) in part.items():
+                counts[kind] -= line_no not in ctx.warnings
+                _warn(wrong, line_no, kind, ctx)
+
+
+def _wrong_with(noted: Noted, ctx: RecordContext) -> Exception | None:
+    """Write these labels; why they cannot be written, if so."""
     try:
         with ctx.conn.transaction():
             write_labels(noted, ctx)
     except Exception as wrong:
-        for line_no, (kind, _) in noted.items():
-            _warn(wrong, line_no, kind, ctx)
-            counts[kind] -= 1
+        if _is_to_be_tried_again(wrong, ctx):
+            raise
+        return wrong
+    return None
 
 
 def _warn(wrong: Exception, line_no: int, kind: str, ctx: RecordContext) -> None:

@@ -17,7 +17,7 @@ from queue_workflows.errors import HookError
 from queue_workflows.hooks.plugin_config import CONFIG_FILE, PluginConfig, load_own_config, load_plugin_config
 from queue_workflows.hooks.plugins.discovery import Hook, files_of, find_hook, hook_at, plugins_in
 from queue_workflows.hooks.plugins.hooks_file import HOOKS_FILE, HooksFile, load_hooks_file
-from queue_workflows.hooks.plugins.needs import FILES, Need, needs_in_files, with_required
+from queue_workflows.hooks.plugins.needs import FILES, Need, needs_in_files, needs_of
 
 T = TypeVar("T")
 _Stamp: TypeAlias = tuple[int, int, int, int, int, int] | None
@@ -62,11 +62,11 @@ class PluginCache:
 
     def needs(self, plugin: Path) -> tuple[Need, ...]:
         """What `needs_of` says of a plugin's directory."""
-        config = self.config(plugin)
-        files = self._of(
-            ("needs", str(plugin)), [plugin / name for name in FILES], lambda: needs_in_files(plugin)
-        )
-        return with_required(files, config) if config.required_binaries else files
+        return needs_of(plugin, self._own_config, self._needs_in_files)
+
+    def _needs_in_files(self, plugin: Path) -> tuple[Need, ...]:
+        files = [plugin / name for name in FILES]
+        return self._of(("needs", str(plugin)), files, lambda: needs_in_files(plugin))
 
     def _own_config(self, plugin: Path) -> PluginConfig:
         return self._of(("config", str(plugin)), [plugin / CONFIG_FILE], lambda: load_own_config(plugin))

@@ -17,14 +17,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from queue_workflows.errors import PluginConfigError
 from queue_workflows.hooks.files import small_file
-from queue_workflows.hooks.plugin_config import PluginConfig, load_plugin_config
+from queue_workflows.hooks.plugin_config import LoadOwn, PluginConfig, load_plugin_config
 from queue_workflows.hooks.plugins.discovery import plugins_in
 
 FILES: Final = ("binaries.jsonl", "dependencies.jsonl")
@@ -39,6 +39,7 @@ _FIELDS: Final = frozenset(
         *("overrides", "if_missing", "min_version"),
     }
 )
+InFiles: TypeAlias = "Callable[[Path], tuple[Need, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,11 @@ class Need:
             overrides = {**other.overrides, **overrides}
         return replace(self, providers=tuple(providers), overrides=overrides)
 
+    def and_of(self, other: Need) -> Need:
+        """This need and another one of the same program: what is new enough is so for both."""
+        newest = max(self.min_version, other.min_version, key=_numbers)
+        return replace(self.or_by([other]), min_version=newest)
+
     def is_old(self, version: str | None) -> bool:
         """Whether a version is older than what is needed, or says nothing that could be compared."""
         if self.min_version is None:
@@ -77,14 +83,30 @@ class Need:
         return self.env_name or f"{re.sub('[^A-Za-z0-9]', '_', self.name).upper()}_BINARY"
 
 
-def needs_of(plugin: Path) -> tuple[Need, ...]:
-    """What a plugin's directory says that it needs; `PluginConfigError` names what is wrong."""
-    return with_required(needs_in_files(plugin), load_plugin_config(plugin))
+def needs_of(
+    plugin: Path, load_own: LoadOwn | None = None, in_files: InFiles | None = None
+) -> tuple[Need, ...]:
+    """What the plugin in a directory needs by its files and its config, and what those need that it requires.
+
+    `PluginConfigError` names what is wrong.
+    """
+    known: dict[str, Need] = {}
+    config = load_plugin_config(plugin, load_own)
+    for name in (plugin.name, *config.requires):
+        for need in (in_files or needs_in_files)(plugin.parent / name):
+            _add(known, need)
+    for need in _required_by(config):
+        _add(known, need)
+    return tuple(known.values())
 
 
-def with_required(needs: tuple[Need, ...], config: PluginConfig) -> tuple[Need, ...]:
-    """These, and the `required_binaries` of a config that have no line among them."""
-    known = {need.variable: need for need in needs}
+def _add(known: dict[str, Need], need: Need) -> None:
+    same = known.get(need.variable)
+    known[need.variable] = need if same is None else same.and_of(need)
+
+
+def _required_by(config: PluginConfig) -> Iterator[Need]:
+    """The `required_binaries` of a config."""
     for number, given in enumerate(config.required_binaries, 1):
         try:
             need = _required(given, config.properties)
@@ -92,8 +114,7 @@ def with_required(needs: tuple[Need, ...], config: PluginConfig) -> tuple[Need, 
             raise PluginConfigError(
                 config.plugin, f"program {number}: {wrong}", key="required_binaries"
             ) from None
-        known[need.variable] = known[need.variable].or_by([need]) if need.variable in known else need
-    return tuple(known.values())
+        yield need
 
 
 def needs_in_files(plugin: Path) -> tuple[Need, ...]:
@@ -125,7 +146,7 @@ def needs_below(dirs: Iterable[Path | str], *, strict: bool = False) -> dict[str
                 raise
             continue
         for need in needs:
-            found[need.name] = found[need.name].or_by([need]) if need.name in found else need
+            found[need.name] = found[need.name].and_of(need) if need.name in found else need
     return found
 
 

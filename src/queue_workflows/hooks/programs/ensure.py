@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import psycopg
 
 from queue_workflows.hooks.output.machine_records import is_program
-from queue_workflows.hooks.plugins.needs import Need, needs_below
+from queue_workflows.hooks.plugins.needs import Need, need_of, needs_below
 from queue_workflows.hooks.programs.install import Installation, InstallationLost, Installer
 from queue_workflows.hooks.script.lifecycle import bring_to_its_end
 from queue_workflows.hooks.script.process import HookStop
@@ -104,10 +104,11 @@ def _known(needs: Sequence[Need], workshop: Installer) -> list[Binary | None]:
 
 
 def _in_place(need: Need, known: Binary | None) -> str | None:
-    """Where a program is, if it is where it was installed, and new enough."""
-    if known is None or known.status != BinaryStatus.INSTALLED or known.abspath is None:
-        return None
-    if need.is_old(known.version):
+    """Where a program is, if it is where it was installed, and new enough.
+
+    Whatever its row says by now: one that is too old for another plugin is as good as before for this one.
+    """
+    if known is None or known.abspath is None or need.is_old(known.version):
         return None
     return known.abspath if is_program(known.abspath) else None
 
@@ -122,8 +123,9 @@ def _have(
     on_wait: OnWait | None,
 ) -> tuple[str | None, str | None]:
     """Where a program is that was not there; or why it is missing; neither while somebody installs it."""
-    if not need.is_exact and (others := needs_below(workshop.hook_dirs).get(need.name)) is not None:
-        need = need.or_by([others])
+    if not need.is_exact:
+        others = needs_below(workshop.hook_dirs).get(need.name)
+        need = need.or_by(each for each in (others, asked_for(known)) if each is not None)
     known, fence = workshop.ask(partial(_claim, need, workshop, known, at_once))
     if fence is None and on_wait is not None:
         known, fence = _wait(need, workshop, known, on_wait)
@@ -140,6 +142,13 @@ def _have(
     return _in_place(need, known), None if is_open else reason_of(known)
 
 
+def asked_for(known: Binary | None) -> Need | None:
+    """What a hook's record asked for when it named this program without a path."""
+    if known is None or known.status != BinaryStatus.QUEUED:
+        return None
+    return need_of(known.name, known.bin_providers, known.overrides)
+
+
 def _claim(
     need: Need,
     workshop: Installer,
@@ -150,7 +159,7 @@ def _claim(
     """The row of a program that is missing, and the right to install it unless somebody else does."""
     binaries, providers = BinaryRepository(conn), ",".join(need.providers)
     if known is not None and known.status == BinaryStatus.INSTALLED:
-        binaries.gone(known)
+        binaries.gone(known, _why_not(need, known))
     binaries.want(workshop.machine_id, need.name, bin_providers=providers, overrides=need.overrides)
     known = binaries.named(workshop.machine_id, [need.name])[need.name]
     fence = binaries.claim(
@@ -162,6 +171,14 @@ def _claim(
         overrides=need.overrides,
     )
     return known, fence
+
+
+def _why_not(need: Need, known: Binary) -> str:
+    """Why a program that was installed will not do."""
+    if need.is_old(known.version):
+        is_now = known.version or "of no known version"
+        return f"{known.abspath} is {is_now}, and {need.min_version} is needed"
+    return f"{known.abspath} is no program any more"
 
 
 def _wait(

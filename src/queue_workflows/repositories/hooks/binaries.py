@@ -224,10 +224,9 @@ class BinaryRepository(Repository["Binary"]):
         """Keep what a hook has found or installed by itself."""
         self._sql.rows(REPORT, _checked(found) | {"machine_id": machine_id})
 
-    def gone(self, binary: Binary) -> None:
-        """Queue a program again that is not where it was installed."""
-        error = f"{binary.abspath} is no program any more"
-        self._sql.rows(GONE, {"id": binary.id, "abspath": binary.abspath, "error": error})
+    def gone(self, binary: Binary, why: str) -> None:
+        """Queue a program again that is not where it was installed, or will not do."""
+        self._sql.rows(GONE, {"id": binary.id, "abspath": binary.abspath, "error": why})
 
     def of_hosts(self, host_label: str | None = None, *, limit: int = 10_000) -> list[tuple[str, Binary]]:
         """The programs of one machine, or of all, with the labels of their hosts."""
