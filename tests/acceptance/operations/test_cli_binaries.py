@@ -14,6 +14,7 @@ from support.rows.jobs import CLEAR
 
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
 from queue_workflows.repositories.claims.end import Ending
+from queue_workflows.repositories.hooks.binaries import BinaryRepository
 from queue_workflows.states import JobStatus
 
 Qwf = Callable[..., Said]
@@ -61,6 +62,28 @@ def test_what_plugins_need_is_there_or_said_to_be_missing(
     assert "no-such-tool is not on PATH" in missing["error"]
     assert json.loads(qwf("binaries", "list", "--host-label", "elsewhere", "--json").stdout) == []
     assert "'../sh' is no name" in qwf("binaries", "ensure", "../sh", status=2).stderr
+
+
+def test_what_a_hook_has_asked_for_is_had_as_well(conn: psycopg.Connection, qwf: Qwf, plugins: Path) -> None:
+    """By the providers that its record names; on this machine alone."""
+    (here,) = conn.execute("INSERT INTO machines (host_label) VALUES ('here') RETURNING id").fetchone() or ()
+    (other,) = (
+        conn.execute("INSERT INTO machines (host_label) VALUES ('other') RETURNING id").fetchone() or ()
+    )
+    for machine, name, providers in (
+        (here, "ls", "env"),
+        (here, "no-such-page", "env"),
+        (other, "cat", "env"),
+    ):
+        BinaryRepository(conn).want(machine, name, bin_providers=providers, overrides=None)
+    said = qwf("binaries", "ensure", "--dir", str(plugins), "--json", status=1)
+    assert {row["name"]: (row["status"], row["provider"]) for row in json.loads(said.stdout)} == {
+        "sh": ("installed", "env"),
+        "ls": ("installed", "env"),
+        "no-such-tool": ("failed", None),
+        "no-such-page": ("failed", None),
+    }
+    assert conn.execute("SELECT status FROM binaries WHERE name = 'cat'").fetchone() == ("queued",)
 
 
 # What the provider is to ask of Homebrew, and nothing else: it writes down how it was called.

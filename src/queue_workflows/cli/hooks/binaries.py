@@ -79,7 +79,7 @@ def ensure_(
     host_label: str | None,
     as_json: bool,
 ) -> ExitCode:
-    """Find or install programs on this machine: each NAME, or all that the plugins need.
+    """Find or install programs on this machine: each NAME, or all that plugins need and hooks have asked for.
 
     What is there stays as it is, and for what a worker installs at this moment it waits. Exits with 1 if one
     cannot be had; the others are tried all the same.
@@ -87,6 +87,7 @@ def ensure_(
     from queue_workflows.config import effective_settings
     from queue_workflows.db.connections.dsn import secrets_of
     from queue_workflows.engine.execution.redaction import Redactor
+    from queue_workflows.hooks.programs.ensure import asked_for
     from queue_workflows.hooks.programs.install import Installer
     from queue_workflows.host.commands.client import Spawner
     from queue_workflows.repositories.hooks.binaries import BinaryRepository
@@ -113,8 +114,12 @@ def ensure_(
             dsns=tuple(dsn for dsn in (database.dsn, database.direct_dsn) if dsn),
             redactor=Redactor(secrets_of(database.params)),
         )
+        known = BinaryRepository(connection)
+        if not names:
+            queued = known.list(machine_id=workshop.machine_id, status="queued")
+            needs += [need for need in map(asked_for, queued) if need.name not in {one.name for one in needs}]
         missing = [need.name for need in needs if not _is_had(need, workshop)]
-        found = BinaryRepository(connection).named(workshop.machine_id, [need.name for need in needs])
+        found = known.named(workshop.machine_id, [need.name for need in needs])
     if as_json:
         print_json([_as_json(settings.host_label, binary) for binary in found.values()])
     else:

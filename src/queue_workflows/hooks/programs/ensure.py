@@ -125,7 +125,9 @@ def _have(
     """Where a program is that was not there; or why it is missing; neither while somebody installs it."""
     if not need.is_exact:
         others = needs_below(workshop.hook_dirs).get(need.name)
-        need = need.or_by(each for each in (others, asked_for(known)) if each is not None)
+        need = need if others is None else need.or_by([others])
+        if known is not None and known.status == BinaryStatus.QUEUED:
+            need = need.or_by([asked_for(known)])
     known, fence = workshop.ask(partial(_claim, need, workshop, known, at_once))
     if fence is None and on_wait is not None:
         known, fence = _wait(need, workshop, known, on_wait)
@@ -142,10 +144,8 @@ def _have(
     return _in_place(need, known), None if is_open else reason_of(known)
 
 
-def asked_for(known: Binary | None) -> Need | None:
-    """What a hook's record asked for when it named this program without a path."""
-    if known is None or known.status != BinaryStatus.QUEUED:
-        return None
+def asked_for(known: Binary) -> Need:
+    """A program that is to be had, as its row says: so did a hook's record that named it without a path."""
     return need_of(known.name, known.bin_providers, known.overrides)
 
 
