@@ -116,6 +116,16 @@ def test_the_tasks_of_its_neighbours(floor: Floor, tmp_path: Path) -> None:
     assert floor.jobs.seen(own, "failures") == (1,)
 
 
+def test_a_task_that_a_neighbour_cancels_before_it_begins(floor: Floor) -> None:
+    """It is given back as well: it has done nothing that could have failed."""
+    by = floor.repository.enqueue("cancels one before it begins", queue="fetch").id
+    with running_worker(floor.dsn, "--concurrency", "4", **APP):
+        until(lambda: floor.are_in("running", by))
+        hit = floor.repository.enqueue("async good", queue="fetch", max_attempts=1).id
+        floor.until_completed(by, hit)
+    assert floor.jobs.seen(hit, "failures", "crash_count", "attempt") == (0, 0, 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("at_once", ["1", "3"])
 def test_a_process_that_may_write_no_file(floor: Floor, tmp_path: Path, at_once: str) -> None:

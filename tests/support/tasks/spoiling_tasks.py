@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import inspect
 import json
 import math
 import os
@@ -177,6 +178,17 @@ async def cancels_the_others(reason: str | None, args: dict[str, Any]) -> dict[s
         if task is not here:
             task.cancel()
     return {"pid": os.getpid()}
+
+
+@ingest_task("cancels one before it begins")
+async def cancels_one_before_it_begins(reason: str | None) -> dict[str, Any]:
+    """The first that comes: this one has a turn of the loop before any task has its first."""
+    while True:
+        await asyncio.sleep(0)
+        for task in asyncio.all_tasks():
+            if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:
+                task.cancel()
+                return {"pid": os.getpid()}
 
 
 @ingest_task("cancels itself")

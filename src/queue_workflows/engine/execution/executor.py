@@ -141,7 +141,8 @@ def execute(
             return loop.run(execution)
         with EventLoop() as own:
             return own.run(execution)
-    except (SystemExit, KeyboardInterrupt) as left:
+    # A task that is cancelled before its first turn ends like that, and has ended nothing by itself.
+    except (SystemExit, KeyboardInterrupt, asyncio.CancelledError) as left:
         if is_the_users_own(left):
             raise
         return _heeding_stop(Failed(captured(left, redactor), retryable=True), ctx, redactor)
