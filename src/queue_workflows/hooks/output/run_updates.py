@@ -77,7 +77,7 @@ def write_labels(noted: Noted, ctx: RecordContext) -> None:
 
 
 def one_by_one(noted: Noted) -> Iterator[Noted]:
-    """The same labels line by line, a title apart from the labels that came with it."""
+    """These labels line by line, a title apart from what came with it."""
     for line_no, (kind, labels) in noted.items():
         own = {name: value for name, value in labels.items() if name == TITLE}
         rest = {name: value for name, value in labels.items() if name != TITLE}
