@@ -76,6 +76,8 @@ def test_what_a_hook_has_asked_for_is_had_as_well(conn: psycopg.Connection, qwf:
         (other, "cat", "env"),
     ):
         BinaryRepository(conn).want(machine, name, bin_providers=providers, overrides=None)
+    for name, providers in (("../x", "env"), ("x", "No One")):
+        BinaryRepository(conn).want(here, name, bin_providers=providers, overrides=None)
     said = qwf("binaries", "ensure", "--dir", str(plugins), "--json", status=1)
     assert {row["name"]: (row["status"], row["provider"]) for row in json.loads(said.stdout)} == {
         "sh": ("installed", "env"),

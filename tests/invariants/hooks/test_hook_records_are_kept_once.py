@@ -647,7 +647,7 @@ def test_a_record_of_the_runs_own_type_with_its_id_updates_it(conn: psycopg.Conn
     own = {"type": "Snapshot", "id": str(job.run_id)}
     records = (
         {**own, "title": "Canals", "url": URL, "labels": {"lang": "en", "n": 1}},
-        {**own, "title": "Canals and locks", "labels": {"n": 2}},
+        {**own, "title": "Canals and locks", "labels": {"n": 2, "title": "another"}},
         {"type": "Snapshot", "id": str(uuid.uuid4()), "url": "/other", "title": "Other"},
         {"type": "Snapshot", "id": "", "url": "/third"},
         {"type": "Page", "id": str(job.run_id), "title": "of another type"},

@@ -117,7 +117,8 @@ def ensure_(
         known = BinaryRepository(connection)
         if not names:
             queued = known.list(machine_id=workshop.machine_id, status="queued")
-            needs += [need for need in map(asked_for, queued) if need.name not in {one.name for one in needs}]
+            named = {need.name for need in needs}
+            needs += [need for need in map(asked_for, queued) if need is not None and need.name not in named]
         missing = [need.name for need in needs if not _is_had(need, workshop)]
         found = known.named(workshop.machine_id, [need.name for need in needs])
     if as_json:

@@ -58,7 +58,7 @@ def update_run(record: dict[str, Any], ctx: RecordContext) -> None:
         if value is None or isinstance(value, dict | list):
             raise ValueError(f"the label {name!r:.80} is no text, number, true or false")
     if title:
-        labels = {TITLE: title[:_LONGEST_TITLE], **labels}
+        labels = {**labels, TITLE: title[:_LONGEST_TITLE]}
     _note(str(record.get("type", "")), labels, ctx)
 
 

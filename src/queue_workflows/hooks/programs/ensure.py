@@ -126,8 +126,8 @@ def _have(
     if not need.is_exact:
         others = needs_below(workshop.hook_dirs).get(need.name)
         need = need if others is None else need.or_by([others])
-        if known is not None and known.status == BinaryStatus.QUEUED:
-            need = need.or_by([asked_for(known)])
+        asked = asked_for(known) if known is not None and known.status == BinaryStatus.QUEUED else None
+        need = need if asked is None else need.or_by([asked])
     known, fence = workshop.ask(partial(_claim, need, workshop, known, at_once))
     if fence is None and on_wait is not None:
         known, fence = _wait(need, workshop, known, on_wait)
@@ -144,9 +144,15 @@ def _have(
     return _in_place(need, known), None if is_open else reason_of(known)
 
 
-def asked_for(known: Binary) -> Need:
-    """A program that is to be had, as its row says: so did a hook's record that named it without a path."""
-    return need_of(known.name, known.bin_providers, known.overrides)
+def asked_for(known: Binary) -> Need | None:
+    """A program that is to be had, as its row says: so did a hook's record that named it without a path.
+
+    None where that is no name of a program, or names what is no provider: a record may say anything.
+    """
+    try:
+        return need_of(known.name, known.bin_providers, known.overrides)
+    except ValueError:
+        return None
 
 
 def _claim(
