@@ -66,6 +66,8 @@ def test_templates_are_filled_for_each_attempt(tmp_path: Path) -> None:
         ('ordre = "strict"', "nobody knows ordre; there are order, env, providers"),
         ('order = "names"', 'order must be "steps" or "strict", not \'names\''),
         ("order = 5", 'order must be "steps" or "strict", not 5'),
+        ('order = {Page = "names"}', 'order.Page must be "steps" or "strict", not \'names\''),
+        ('order = {Page = ["strict"]}', 'order.Page must be "steps" or "strict"'),
         ('order = ["steps"]', 'order must be "steps" or "strict"'),
         ("env = 5", "env must be a table of variables"),
         ("[env]\nDAY = 2020-01-01", "env.DAY: must be a text without NUL, a number"),

@@ -1,6 +1,7 @@
 """A directory's `hooks.toml`: what holds for all plugins in it, beside what each says of itself.
 
-    order = "strict"                       # or "steps": how the numbers in the names of hooks are read
+    order = "strict"                       # or "steps": how the numbers in the names of hooks are read; or
+                                           # by event: order = {Page = "strict", Site = "steps"}
 
     [env]                                  # variables of every hook in this directory, made for each attempt
     CACHE_DIR = "{data_dir}/cache"
@@ -65,10 +66,14 @@ _PROVIDER_KEYS: Final = ("event", "names")
 class HooksFile:
     """What a directory of plugins says of all of them; what it leaves open is None or empty."""
 
-    order: Order | None = None
+    order: Order | Mapping[str, Order] | None = None
     env: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     provider_event: str | None = None
     providers: tuple[str, ...] | None = None
+
+    def order_of(self, event: str) -> Order | None:
+        """The order of an event's hooks, if it says any."""
+        return self.order.get(event) if isinstance(self.order, Mapping) else self.order
 
     @property
     def names(self) -> frozenset[str]:
@@ -124,7 +129,7 @@ def read_hooks_file(document: Mapping[str, Any], path: Path) -> HooksFile:
     providers = document.get("providers", {})
     names = providers.get("names")
     return HooksFile(
-        order=cast("Order | None", document.get("order")),
+        order=cast("Order | dict[str, Order] | None", document.get("order")),
         env=MappingProxyType(document.get("env", {})),
         provider_event=providers.get("event"),
         providers=None if names is None else tuple(names),
@@ -137,8 +142,7 @@ def _wrong(path: Path, said: str) -> HookError:
 
 def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
     yield from _strangers(document, _KEYS, "")
-    if "order" in document and document["order"] not in ORDERS:
-        yield f'order must be "steps" or "strict", not {document["order"]!r:.60}'
+    yield from _flaws_of_order(document.get("order", "steps"))
     env = document.get("env", {})
     if not isinstance(env, dict):
         yield "env must be a table of variables, as in [env]"
@@ -146,6 +150,13 @@ def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
     for name, value in env.items():
         yield from (f"env.{name[:60]}: {said}" for said in _flaws_of_variable(name, value))
     yield from _flaws_of_providers(document.get("providers", {}))
+
+
+def _flaws_of_order(order: Any) -> Iterator[str]:
+    by_event = order if isinstance(order, dict) else {"": order}
+    for event, said in by_event.items():
+        if said not in ORDERS:
+            yield f'order{"." * bool(event)}{event[:60]} must be "steps" or "strict", not {said!r:.60}'
 
 
 def _flaws_of_variable(name: str, value: Any) -> Iterator[str]:
