@@ -63,12 +63,14 @@ def test_templates_are_filled_for_each_attempt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('ordre = "strict"', "nobody knows ordre; there are order, env, providers"),
+        ('ordre = "strict"', "nobody knows ordre; there are order, background_timeouts, env"),
         ('order = "names"', 'order must be "steps" or "strict", not \'names\''),
         ("order = 5", 'order must be "steps" or "strict", not 5'),
         ('order = {Page = "names"}', 'order.Page must be "steps" or "strict", not \'names\''),
         ('order = {Page = ["strict"]}', 'order.Page must be "steps" or "strict"'),
         ('order = ["steps"]', 'order must be "steps" or "strict"'),
+        ('background_timeouts = "kill"', 'background_timeouts must be "limit" or "grace", not \'kill\''),
+        ("background_timeouts = [1]", 'background_timeouts must be "limit" or "grace", not [1]'),
         ("env = 5", "env must be a table of variables"),
         ("[env]\nDAY = 2020-01-01", "env.DAY: must be a text without NUL, a number"),
         ("[env]\nHALF = nan", "env.HALF: must be a text without NUL, a number"),

@@ -2,6 +2,7 @@
 
     order = "strict"                       # or "steps": how the numbers in the names of hooks are read; or
                                            # by event: order = {Page = "strict", Site = "steps"}
+    background_timeouts = "grace"          # not "limit": see `HooksFile`
 
     [env]                                  # variables of every hook in this directory, made for each attempt
     CACHE_DIR = "{data_dir}/cache"
@@ -35,6 +36,7 @@ from queue_workflows.payload import check_payload
 HOOKS_FILE: Final = "hooks.toml"
 Order: TypeAlias = Literal["steps", "strict"]
 ORDERS: Final = ("steps", "strict")
+BackgroundTimeouts: TypeAlias = Literal["limit", "grace"]
 
 # What a template may name, and what it stands for.
 TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -58,16 +60,21 @@ TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
 )
 _LONGEST_FILE: Final = 1_048_576
 _PROVIDER: Final = re.compile(r"[a-z][a-z0-9_]{0,49}")
-_KEYS: Final = ("order", "env", "providers")
+_KEYS: Final = ("order", "background_timeouts", "env", "providers")
 _PROVIDER_KEYS: Final = ("event", "names")
 
 
 @dataclass(frozen=True, slots=True)
 class HooksFile:
-    """What a directory of plugins says of all of them; what it leaves open is None or empty."""
+    """What a directory of plugins says of all of them; what it leaves open is None, empty or the usual.
+
+    Where `background_timeouts` are "grace", a plugin's timeout says how long a background hook that is ended
+    at the seal may take from there on, and not how long it may live.
+    """
 
     order: Order | Mapping[str, Order] | None = None
     env: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    background_timeouts: BackgroundTimeouts = "limit"
     provider_event: str | None = None
     providers: tuple[str, ...] | None = None
 
@@ -130,6 +137,7 @@ def read_hooks_file(document: Mapping[str, Any], path: Path) -> HooksFile:
     names = providers.get("names")
     return HooksFile(
         order=cast("Order | dict[str, Order] | None", document.get("order")),
+        background_timeouts=cast("BackgroundTimeouts", document.get("background_timeouts", "limit")),
         env=MappingProxyType(document.get("env", {})),
         provider_event=providers.get("event"),
         providers=None if names is None else tuple(names),
@@ -143,6 +151,8 @@ def _wrong(path: Path, said: str) -> HookError:
 def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
     yield from _strangers(document, _KEYS, "")
     yield from _flaws_of_order(document.get("order", "steps"))
+    if document.get("background_timeouts", "limit") not in ("limit", "grace"):
+        yield f'background_timeouts must be "limit" or "grace", not {document["background_timeouts"]!r:.60}'
     env = document.get("env", {})
     if not isinstance(env, dict):
         yield "env must be a table of variables, as in [env]"
