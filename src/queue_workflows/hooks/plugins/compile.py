@@ -29,7 +29,7 @@ from queue_workflows.errors import HookError
 from queue_workflows.hooks.plugin_config import PluginConfig
 from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked
-from queue_workflows.hooks.plugins.hooks_file import Order
+from queue_workflows.hooks.plugins.hooks_file import HOOKS_FILE, Order, load_hooks_file
 from queue_workflows.hooks.plugins.order import SEQUENTIAL_STEPS, HookOrder, order_of
 
 _log = logging.getLogger(__name__)
@@ -72,12 +72,27 @@ def compile_hooks(
     nodes.seal()
     ends = discover_hooks(f"{event}End", places, plugins=plugins)
     unnumbered = (goes.unnumbered(hook) for hook in (*hooks, *ends))
-    for said in (*unnumbered, *goes.ended_at_once(hooks, config), *overlooked(event, places)):
+    for said in (
+        *unnumbered,
+        *goes.ended_at_once(hooks, config),
+        *overlooked(event, places),
+        *_ready_for_nothing(places),
+    ):
         if said is not None:
             _log.warning("%s", said)
     for step, group in groupby(goes.sorted(ends), key=lambda hook: hook.step):
         nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
     return {"name": event, "on_failure": "continue", "nodes": nodes.all}
+
+
+def _ready_for_nothing(places: Iterable[Path | str]) -> list[str]:
+    """What to tell the author of a `[ready]` that names no plugin of its directory, and no hook of one."""
+    return [
+        f"{Path(place, HOOKS_FILE)}: ready.{name[:120]} is no plugin there, nor a hook of one"
+        for place in places
+        for name in load_hooks_file(Path(place)).ready
+        if not Path(place, name).exists()
+    ]
 
 
 class _Nodes:

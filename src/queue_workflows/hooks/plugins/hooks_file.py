@@ -13,6 +13,10 @@
     event = "Binary"
     names = ["env", "pip"]                 # these and no others, in this order
 
+    [ready]                                # what shows that background hooks are ready, by plugin or hook
+    browser = {file = "session.json"}
+    "browser/on_Page__20_tab.bg.js" = {line = "^open$", within_s = 30}
+
 Everything in it is optional. A file that is wrong is refused as a whole, and the error names the key.
 """
 
@@ -31,6 +35,7 @@ from queue_workflows.errors import HookError
 from queue_workflows.hooks.files import small_file
 from queue_workflows.hooks.plugin_config import may_be_seen
 from queue_workflows.hooks.plugins.discovery import EVENT_NAME, Hook
+from queue_workflows.hooks.readiness import Readiness, flaws_of_readiness, read_readiness
 from queue_workflows.payload import check_payload
 
 HOOKS_FILE: Final = "hooks.toml"
@@ -60,7 +65,7 @@ TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
 )
 _LONGEST_FILE: Final = 1_048_576
 _PROVIDER: Final = re.compile(r"[a-z][a-z0-9_]{0,49}")
-_KEYS: Final = ("order", "background_timeouts", "env", "providers")
+_KEYS: Final = ("order", "background_timeouts", "env", "providers", "ready")
 _PROVIDER_KEYS: Final = ("event", "names")
 
 
@@ -77,6 +82,11 @@ class HooksFile:
     background_timeouts: BackgroundTimeouts = "limit"
     provider_event: str | None = None
     providers: tuple[str, ...] | None = None
+    ready: Mapping[str, Readiness] = field(default_factory=lambda: MappingProxyType({}))
+
+    def ready_of(self, hook: Hook) -> Readiness | None:
+        """What it says of this hook, else of its plugin."""
+        return self.ready.get(hook.label) or self.ready.get(hook.plugin)
 
     def order_of(self, event: str) -> Order | None:
         """The order of an event's hooks, if it says any."""
@@ -141,6 +151,9 @@ def read_hooks_file(document: Mapping[str, Any], path: Path) -> HooksFile:
         env=MappingProxyType(document.get("env", {})),
         provider_event=providers.get("event"),
         providers=None if names is None else tuple(names),
+        ready=MappingProxyType(
+            {name: read_readiness(said) for name, said in document.get("ready", {}).items()}
+        ),
     )
 
 
@@ -160,6 +173,7 @@ def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
     for name, value in env.items():
         yield from (f"env.{name[:60]}: {said}" for said in _flaws_of_variable(name, value))
     yield from _flaws_of_providers(document.get("providers", {}))
+    yield from _flaws_of_ready(document.get("ready", {}))
 
 
 def _flaws_of_order(order: Any) -> Iterator[str]:
@@ -215,6 +229,14 @@ def _flaws_of_providers(given: Any) -> Iterator[str]:
             yield f"providers.names: {name!r:.60} is no provider: small letters, digits and `_`"
     if len(set(names)) != len(names) or ("names" in given and not names):
         yield "providers.names must name each provider once, and at least one"
+
+
+def _flaws_of_ready(given: Any) -> Iterator[str]:
+    if not isinstance(given, dict):
+        yield "ready must be a table of plugins or hooks, as in [ready]"
+        return
+    for name, said in given.items():
+        yield from (f"ready.{name[:120]}: {flaw}" for flaw in flaws_of_readiness(said))
 
 
 def _strangers(given: Mapping[str, Any], known: Collection[str], prefix: str) -> Iterator[str]:
