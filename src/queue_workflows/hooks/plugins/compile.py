@@ -13,7 +13,8 @@ passes when each of them has begun and is ready; only the End hooks wait for the
 switched off is for the worker to say, which has its configuration.
 
 In the order `steps` the first digit of a hook's name is its step, and the hooks of a step run side by side.
-In the order `strict` there is one order by name, and only what runs in the background overlaps with the rest.
+In the order `strict` there is one order by name, and only what runs in the background overlaps with the rest:
+what stands between two hooks of the foreground begins together when the first of them is over.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ class _Nodes:
     def __init__(self, sequential_steps: Collection[int], *, is_strict: bool, has_foreground: bool) -> None:
         self.all: list[dict[str, Any]] = []
         self._sequential = range(UNNUMBERED_STEP + 1) if is_strict else sequential_steps
-        self._is_strict, self._has_foreground = is_strict, has_foreground
+        self._has_foreground = has_foreground
         self._before: list[str] = []
         self._foreground: list[str] = []
         # What is ended at the seal, by plugin: what works with it depends on it.
@@ -141,7 +142,7 @@ class _Nodes:
         beginning, since = list(self._beginning), list(self._beginning)
         for hook in hooks:
             background = hook.is_background and not is_end
-            waits_for = before if background and not self._is_strict else [*before, *beginning]
+            waits_for = before if background else [*before, *beginning]
             sessions = [] if is_end else self._sessions_of(hook)
             node = self._node(hook, step, dict.fromkeys([*waits_for, *sessions]))
             node |= {"sessions": sessions} if sessions else {}
