@@ -268,6 +268,20 @@ def test_a_listener_without_anything_to_listen_to_is_told_of(
     ]
 
 
+def test_a_readiness_of_nothing_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A name that is slipped in `[ready]` would leave what it means without a barrier."""
+    put(tmp_path, "browser/on_Page__10_open.bg.sh", "browser/on_Page__20_look.sh")
+    said = '[ready]\nbrowser = {line = "x"}\n"browser/on_Page__10_open.bg.sh" = {line = "x"}\n'
+    (tmp_path / "hooks.toml").write_text(
+        f'{said}browsers = {{line = "x"}}\n"browser/on_Page" = {{line = "x"}}\n'
+    )
+    compile_hooks("Page", [tmp_path])
+    assert caplog.messages == [
+        f"{tmp_path}/hooks.toml: ready.{name} is no plugin there, nor a hook of one"
+        for name in ("browsers", "browser/on_Page")
+    ]
+
+
 def test_a_hook_without_a_number_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Also one of the end: whoever starts runs from Python is told what `qwf hooks list` says."""
     put(tmp_path, "a/on_Page__late.sh", "a/on_PageEnd__later.sh")

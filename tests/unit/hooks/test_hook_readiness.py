@@ -74,6 +74,19 @@ def test_a_line_counts_when_it_is_whole(tmp_path: Path) -> None:
     assert becomes_ready(watching, *turns) == 3
 
 
+def test_a_line_of_a_file_counts_when_it_is_there(tmp_path: Path) -> None:
+    """However the file came to have it, and not what it had before the hook began."""
+    state = tmp_path / "state"
+    state.write_text('{"status": "ready"}')
+    watching = watch(tmp_path, file="state", line='"status": "ready"')
+    turns = [
+        lambda: state.write_text('{"status": "starting"}') and None,
+        lambda: state.write_text('{\n  "status": "re') and None,
+        lambda: state.write_text('{\n  "status": "ready"\n}') and None,
+    ]
+    assert becomes_ready(watching, *turns) == 3
+
+
 def test_one_that_ends_is_waited_for_no_longer(tmp_path: Path) -> None:
     """Its end says what became of it."""
     assert watch(tmp_path, file="up").until_ready(lambda _seconds: True) is None
@@ -96,7 +109,13 @@ def test_a_value_that_is_no_port_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "ready",
-    [{"file": "a/b"}, {"line": "^x", "within_s": 5}, {"port": 9222, "within_s": 0.5}, {"port": "A_PORT"}],
+    [
+        {"file": "a/b"},
+        {"file": "a", "line": "^x"},
+        {"line": "^x", "within_s": 5},
+        {"port": 9222, "within_s": 0.5},
+        {"port": "A_PORT"},
+    ],
 )
 def test_what_a_plugin_says_is_read(ready: dict[str, Any]) -> None:
     """One of three signs, and its time."""
@@ -110,6 +129,8 @@ def test_what_a_plugin_says_is_read(ready: dict[str, Any]) -> None:
         None,
         {},
         {"file": "a", "port": 1},
+        {"line": "a", "port": 1},
+        {"file": "a", "line": "a", "port": 1},
         {"file": "a", "colour": "red"},
         {"file": "../a"},
         {"file": "/a"},

@@ -29,7 +29,7 @@ from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.plugin_config import load_plugin_config, required_plugins
 from queue_workflows.hooks.plugins.discovery import UNNUMBERED_STEP, Hook, discover_hooks, overlooked
-from queue_workflows.hooks.plugins.hooks_file import ORDERS, Order, load_hooks_file
+from queue_workflows.hooks.plugins.hooks_file import HOOKS_FILE, ORDERS, Order, load_hooks_file
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def compile_hooks(
     nodes.seal()
     ends = discover_hooks(f"{event}End", places, plugins=plugins)
     unnumbered = [hook.warning for hook in (*hooks, *ends) if hook.warning is not None]
-    for said in (*unnumbered, *ended_at_once(hooks), *overlooked(event, places)):
+    for said in (*unnumbered, *ended_at_once(hooks), *overlooked(event, places), *_ready_for_nothing(places)):
         _log.warning("%s", said)
     for step, group in groupby(_sorted(ends, order), key=lambda hook: hook.step):
         nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
@@ -84,6 +84,16 @@ def _order_of(places: Iterable[Path | str]) -> Order:
     """What the first of these directories says that says anything of it."""
     said = (load_hooks_file(Path(place)).order for place in places)
     return next((order for order in said if order is not None), "steps")
+
+
+def _ready_for_nothing(places: Iterable[Path | str]) -> list[str]:
+    """What to tell the author of a `[ready]` that names no plugin of its directory, and no hook of one."""
+    return [
+        f"{Path(place, HOOKS_FILE)}: ready.{name[:120]} is no plugin there, nor a hook of one"
+        for place in places
+        for name in load_hooks_file(Path(place)).ready
+        if not Path(place, name).exists()
+    ]
 
 
 def _sorted(hooks: Iterable[Hook], order: Order) -> list[Hook]:

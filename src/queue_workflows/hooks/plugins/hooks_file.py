@@ -11,6 +11,10 @@
     event = "Binary"
     names = ["env", "pip"]                 # these and no others, in this order
 
+    [ready]                                # what shows that background hooks are ready, by plugin or hook
+    browser = {file = "session.json"}
+    "browser/on_Page__20_tab.bg.js" = {line = "^open$", within_s = 30}
+
 Everything in it is optional. A file that is wrong is refused as a whole, and the error names the key.
 """
 
@@ -29,6 +33,7 @@ from queue_workflows.errors import HookError
 from queue_workflows.hooks.files import small_file
 from queue_workflows.hooks.plugin_config import may_be_seen
 from queue_workflows.hooks.plugins.discovery import EVENT_NAME, Hook
+from queue_workflows.hooks.readiness import Readiness, flaws_of_readiness, read_readiness
 from queue_workflows.payload import check_payload
 
 HOOKS_FILE: Final = "hooks.toml"
@@ -57,7 +62,7 @@ TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
 )
 _LONGEST_FILE: Final = 1_048_576
 _PROVIDER: Final = re.compile(r"[a-z][a-z0-9_]{0,49}")
-_KEYS: Final = ("order", "env", "providers")
+_KEYS: Final = ("order", "env", "providers", "ready")
 _PROVIDER_KEYS: Final = ("event", "names")
 
 
@@ -69,6 +74,11 @@ class HooksFile:
     env: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     provider_event: str | None = None
     providers: tuple[str, ...] | None = None
+    ready: Mapping[str, Readiness] = field(default_factory=lambda: MappingProxyType({}))
+
+    def ready_of(self, hook: Hook) -> Readiness | None:
+        """What it says of this hook, else of its plugin."""
+        return self.ready.get(hook.label) or self.ready.get(hook.plugin)
 
     @property
     def names(self) -> frozenset[str]:
@@ -128,6 +138,9 @@ def read_hooks_file(document: Mapping[str, Any], path: Path) -> HooksFile:
         env=MappingProxyType(document.get("env", {})),
         provider_event=providers.get("event"),
         providers=None if names is None else tuple(names),
+        ready=MappingProxyType(
+            {name: read_readiness(said) for name, said in document.get("ready", {}).items()}
+        ),
     )
 
 
@@ -146,6 +159,7 @@ def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
     for name, value in env.items():
         yield from (f"env.{name[:60]}: {said}" for said in _flaws_of_variable(name, value))
     yield from _flaws_of_providers(document.get("providers", {}))
+    yield from _flaws_of_ready(document.get("ready", {}))
 
 
 def _flaws_of_variable(name: str, value: Any) -> Iterator[str]:
@@ -194,6 +208,14 @@ def _flaws_of_providers(given: Any) -> Iterator[str]:
             yield f"providers.names: {name!r:.60} is no provider: small letters, digits and `_`"
     if len(set(names)) != len(names) or ("names" in given and not names):
         yield "providers.names must name each provider once, and at least one"
+
+
+def _flaws_of_ready(given: Any) -> Iterator[str]:
+    if not isinstance(given, dict):
+        yield "ready must be a table of plugins or hooks, as in [ready]"
+        return
+    for name, said in given.items():
+        yield from (f"ready.{name[:120]}: {flaw}" for flaw in flaws_of_readiness(said))
 
 
 def _strangers(given: Mapping[str, Any], known: Collection[str], prefix: str) -> Iterator[str]:
