@@ -36,7 +36,7 @@ from queue_workflows.hooks.output.store import Storing, keep_what_was_left
 from queue_workflows.hooks.plugin_config import PluginConfig, PluginValues
 from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.discovery import Hook
-from queue_workflows.hooks.programs.ensure import ensure
+from queue_workflows.hooks.programs.ensure import LOOK_AGAIN_S, ensure
 from queue_workflows.hooks.programs.install import InstallationStopped, Installer
 from queue_workflows.hooks.readiness import Watch
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
@@ -46,6 +46,7 @@ from queue_workflows.hooks.script.process import HookCommand, HookStop, run_hook
 from queue_workflows.host.commands.client import Spawner, Started
 from queue_workflows.host.commands.orphans import end_orphans
 from queue_workflows.host.directories.below import Beneath
+from queue_workflows.repositories.hooks.binaries import BINARY_MISSING
 from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
 from queue_workflows.repositories.jobs.hooks import NOTHING_LEFT, HookJobRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
@@ -334,7 +335,7 @@ class HookAttempt:
             raise Skip(prepared.skip)
         if prepared.hold_key is not None:
             _log.warning("%s waits for a program: %s", self._hook.label, prepared.why)
-            raise PutAside(prepared.hold_reason, prepared.hold_key, prepared.delay_s)
+            raise PutAside(BINARY_MISSING, prepared.hold_key, LOOK_AGAIN_S)
         return dict(prepared.env)
 
     def _chosen(self, config: PluginConfig, variable: str) -> str | None:
