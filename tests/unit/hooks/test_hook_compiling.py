@@ -100,7 +100,7 @@ STRICT = {
     "a__09_z_sh": [],
     "z__10_a_sh": ["a__09_z_sh"],
     "a__11_l_bg_sh": ["z__10_a_sh"],
-    "b__11_m_bg_sh": ["z__10_a_sh", "a__11_l_bg_sh"],
+    "b__11_m_bg_sh": ["z__10_a_sh"],
     "a__12_b_sh": ["z__10_a_sh", "a__11_l_bg_sh", "b__11_m_bg_sh"],
     "a__50_c_sh": ["a__12_b_sh", "a__11_l_bg_sh"],
     "seal": ["a__09_z_sh", "z__10_a_sh", "a__12_b_sh", "a__50_c_sh"],

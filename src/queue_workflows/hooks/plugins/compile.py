@@ -120,7 +120,7 @@ class _Nodes:
         beginning, since = list(self._beginning), list(self._beginning)
         for hook in hooks:
             background = hook.is_background and not is_end
-            waits_for = before if background and not self._order.is_strict else [*before, *beginning]
+            waits_for = before if background else [*before, *beginning]
             sessions = [] if is_end else self._sessions_of(hook)
             node = self._node(hook, step, dict.fromkeys([*waits_for, *sessions]))
             node |= {"sessions": sessions} if sessions else {}
