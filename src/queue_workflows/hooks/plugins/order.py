@@ -2,7 +2,8 @@
 
 In the order `steps` the first digit of a hook's name is its step, and the hooks of a step run side by side,
 or one after the other where the step is sequential. In the order `strict` there is one order by name, and
-only what runs in the background overlaps with the rest. The caller may say which it is; else it is that of
+only what runs in the background overlaps with the rest: what stands between two hooks of the foreground
+begins together when the first of them is over. The caller may say which it is; else it is that of
 the first directory that says one in its `hooks.toml`, else `steps`.
 """
 
