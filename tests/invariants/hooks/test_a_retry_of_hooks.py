@@ -11,6 +11,7 @@ import pytest
 from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.stages.hook_stage import UNTIL, Stage
 
+from queue_workflows import HookRecordRepository
 from queue_workflows.engine.runs.retry import retry_run
 
 ONCE = {"x-max-attempts": 1}
@@ -121,3 +122,21 @@ def test_what_failed_runs_again_in_its_order(stage: Stage, order: str) -> None:
         stage.file(run_id, "gate").touch()
         stage.until(lambda: stage.status(run_id) == "completed")
     assert stage.file(run_id, "b/ran").read_text() == "x\n"
+
+
+def test_a_later_attempt_never_writes_over_what_an_earlier_one_stored(stage: Stage) -> None:
+    """It works in the same directory, with what another hook has put there; what that had is kept."""
+    stage.put("a/on_Page__10_a.sh", "echo of-a > other")
+    stage.put(
+        "a/on_Page__20_b.sh", 'echo "$QWF_ATTEMPT" > page', "cat other", '[ "$QWF_ATTEMPT" = 2 ]', **AT_ONCE
+    )
+    run_id = stage.start()
+    with stage.worker(QWF_BACKOFF_JITTER_S="0"):
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.file(run_id, "a/page").read_text() == "2\n"
+    kept = stage.file(run_id, ".attempts/a")
+    assert [path.name for path in kept.iterdir()] == ["on_Page__20_b.sh.1"]
+    assert (kept / "on_Page__20_b.sh.1" / "page").read_text() == "1\n"
+    assert (kept / "on_Page__20_b.sh.1" / "other").read_text() == "of-a\n"
+    (_, listing) = HookRecordRepository(stage.connection).list(run_id, kind="Files", plugin="a")[-2:]
+    assert [found["path"] for found in listing.payload["files"]] == ["other", "page"]

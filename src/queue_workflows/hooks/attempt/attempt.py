@@ -29,6 +29,7 @@ from queue_workflows.hooks.attempt.at_seal import SEALED, AtSeal
 from queue_workflows.hooks.attempt.beginning import Beginning
 from queue_workflows.hooks.attempt.directories import HookPlaces, places_of
 from queue_workflows.hooks.attempt.directory_env import DirectoryEnvironment, directory_environment
+from queue_workflows.hooks.attempt.earlier_files import keep_earlier_files
 from queue_workflows.hooks.attempt.result import result_of
 from queue_workflows.hooks.attempt.shared_lock import share_or_take
 from queue_workflows.hooks.files import Digests
@@ -176,14 +177,14 @@ class HookAttempt:
         )
         if self._stop.reason == SEALED:
             raise Skip(NOTHING_LEFT)
+        keep_earlier_files(places, hook.name, self._job.attempt, beneath=run)
         self._is_unread = True
-        tools = self._tools
         with told_to_the_next(places.began, beneath=run):
             ended = run_hook(
                 command,
                 stop=self._stop,
-                spawner=tools.spawner,
-                redactor=tools.redactor,
+                spawner=self._tools.spawner,
+                redactor=self._tools.redactor,
                 started=self._tells_of_start(config, values.values, beneath=run),
             )
         if (ended.code != 0 or ended.timed_out) and ended.stopped is None and self._is_sealed:
@@ -274,11 +275,10 @@ class HookAttempt:
     def _store(self, output: HookOutput) -> None:
         """All of it; once the job has to stop, no more than the part that was begun."""
         job = self._job
-        hook = HookOfJob(job.run_id, job.plugin or "", job.node_module or "")
         storing = Storing(
             *(job.fence, output),
             host_label=self._terms.host_label,
-            hook=hook,
+            hook=HookOfJob(job.run_id, job.plugin or "", job.node_module or ""),
             digests=self._tools.reading.digests,
         )
         while not storing.is_done:
@@ -323,8 +323,7 @@ class HookAttempt:
         )
 
     def _keep(self, attempt: int, places: HookPlaces) -> None:
-        nothing = places.stdout.parent / "nothing"
-        left = self._read(nothing, places, beneath=places.beneath)
+        left = self._read(places.stdout.parent / "nothing", places, beneath=places.beneath)
         self._ask(partial(keep_what_was_left, fence=self._job.fence, attempt=attempt, output=left))
 
     def _programs(self, config: PluginConfig) -> dict[str, str]:

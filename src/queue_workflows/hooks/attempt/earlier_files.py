@@ -1,0 +1,80 @@
+"""What an attempt of a hook left is kept before the next one begins, which may write over it.
+
+    {data}/runs/{run}/.attempts/{plugin}/{hook}.{attempt}/    the plugin's directory, after that attempt
+
+A later attempt works where the earlier one did, as other hooks look there, and a download is gone on with.
+The directory belongs to all hooks of the plugin, so all of it is copied; nobody knows which file is of which.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from typing import Final
+
+from queue_workflows.errors import HookError
+from queue_workflows.hooks.attempt.directories import HookPlaces
+from queue_workflows.host.directories.below import DIRECTORY, OpenDirectory, directory_beneath
+from queue_workflows.host.directories.copies import copy_tree
+from queue_workflows.host.directories.data import empty, make_usable
+
+ATTEMPTS: Final = ".attempts"
+_STDOUT: Final = ".stdout.jsonl"
+
+
+def keep_earlier_files(places: HookPlaces, hook: str, attempt: int, *, beneath: OpenDirectory) -> None:
+    """Keep what the last attempt before this one left, once; `HookError` where there is no room for it.
+
+    An attempt that never began has left nothing.
+    """
+    if attempt == 1:
+        return
+    kept = places.run / ATTEMPTS / places.directory.name
+    try:
+        with directory_beneath(places.stdout.parent, beneath=beneath) as printed:
+            last = _last_that_ran(os.listdir(printed), hook, attempt)
+        with directory_beneath(places.directory, beneath=beneath) as source:
+            if last is None or not os.listdir(source):
+                return
+            make_usable(kept, beneath=beneath)
+            with directory_beneath(kept, beneath=beneath) as into:
+                _keep(source, into, f"{hook}.{last}", draft=f".{hook}.{attempt}")
+    except OSError as wrong:
+        raise HookError(
+            f"what an earlier attempt left cannot be kept in {kept}: {wrong.strerror}",
+            advice="see to it, as to room on the disk, then retry",
+        ) from None
+
+
+def _last_that_ran(printed: list[str], hook: str, attempt: int) -> int | None:
+    pattern = re.compile(re.escape(hook) + r"\.([0-9]{1,9})" + re.escape(_STDOUT))
+    ran = [int(found[1]) for name in printed if (found := pattern.fullmatch(name))]
+    return max((number for number in ran if number < attempt), default=None)
+
+
+def _keep(source: int, into: int, name: str, *, draft: str) -> None:
+    """A copy gets its name when it is whole; what a killed worker left of one is made anew."""
+    if name in os.listdir(into):
+        return
+    with suppress(FileNotFoundError):
+        _remove(into, draft)
+    os.mkdir(draft, 0o700, dir_fd=into)
+    made = os.open(draft, DIRECTORY, dir_fd=into)
+    try:
+        copy_tree(source, made)
+        os.rename(draft, name, src_dir_fd=into, dst_dir_fd=into)
+    except OSError:
+        _remove(into, draft)
+        raise
+    finally:
+        os.close(made)
+
+
+def _remove(into: int, name: str) -> None:
+    opened = os.open(name, DIRECTORY, dir_fd=into)
+    try:
+        empty(opened)
+    finally:
+        os.close(opened)
+    os.rmdir(name, dir_fd=into)
