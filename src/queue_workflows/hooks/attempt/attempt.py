@@ -24,7 +24,7 @@ from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.outcomes import Discard, PutAside, Skip
 from queue_workflows.errors import PluginConfigError, QwfError
-from queue_workflows.hooks.attempt.at_seal import NOTHING_LEFT, SEALED, AtSeal
+from queue_workflows.hooks.attempt.at_seal import SEALED, AtSeal
 from queue_workflows.hooks.attempt.beginning import Beginning
 from queue_workflows.hooks.attempt.directories import HookPlaces, places_of
 from queue_workflows.hooks.attempt.directory_env import DirectoryEnvironment, directory_environment
@@ -47,7 +47,7 @@ from queue_workflows.host.commands.client import Spawner, Started
 from queue_workflows.host.commands.orphans import end_orphans
 from queue_workflows.host.directories.below import Beneath
 from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
-from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.jobs.hooks import NOTHING_LEFT, HookJobRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 
@@ -161,7 +161,7 @@ class HookAttempt:
             cwd=places.directory,
             stdout_path=places.stdout,
             stderr_path=places.stderr,
-            timeout_s=values.timeout_s,
+            timeout_s=None if self._has_grace_only else values.timeout_s,
             grace_s=terms.grace_s,
             beneath=run,
             stdout_cap=_KEPT_BYTES,
@@ -200,6 +200,12 @@ class HookAttempt:
     def cleanup(self) -> None:
         """Nobody tells it to stop any more."""
         self._held.close()
+
+    @property
+    def _has_grace_only(self) -> bool:
+        """Whether its plugin's timeout says how long it may take to end at the seal, and no more."""
+        said = self._tools.shelf.hooks_file(self._hook.path.parent).background_timeouts
+        return self._is_listener and said == "grace"
 
     def _ask(self, question: Callable[[psycopg.Connection[Any]], T]) -> T:
         answer: T = self._tools.ask(self._job, question)
