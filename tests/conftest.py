@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +77,19 @@ def is_tried_twice(item: pytest.Item) -> bool:
     return place in MAY_BE_TRIED_TWICE and not item.path.name.startswith(EVERY_TIME)
 
 
-def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over the thousands of tests, which live to the end of the run."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector pass over the thousands of tests, which live to the end of the run.
+
+    While they are made it would look at all of them again and again, and find nothing.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)
