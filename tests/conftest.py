@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import signal
 import threading
@@ -71,10 +72,16 @@ def is_tried_twice(item: pytest.Item) -> bool:
     """Whether a busy machine may make the test fail though the product does as it should."""
     if item.get_closest_marker("timed"):
         return True
-    place = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+    place = place_of(item.path)
     if place == "invariants":
         return item.get_closest_marker("slow") is not None
     return place in MAY_BE_TRIED_TWICE and not item.path.name.startswith(EVERY_TIME)
+
+
+@functools.cache
+def place_of(path: Path) -> str:
+    """The directory of the tests that a file stands in."""
+    return path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else ""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -115,15 +115,17 @@ def test_in_a_new_copy_one_process_compiles_the_tests_for_all(checkout: Checkout
     assert len(checkout.pytests()) == 1
 
 
-@pytest.mark.parametrize(("environ", "processes"), [({}, None), ({"QWF_TEST_WORKERS": "3"}, "3")])
-def test_two_processes_for_each_processor_share_the_tests(
-    checkout: Checkout, environ: dict[str, str], processes: str | None
+@pytest.mark.parametrize(("arguments", "each"), [((), 2), (("--all",), 3)])
+def test_some_processes_for_each_processor_share_the_tests(
+    checkout: Checkout, arguments: tuple[str, ...], each: int
 ) -> None:
-    """Eight at most, unless QWF_TEST_WORKERS says another number."""
-    checkout.run("tests/unit", **environ)
-    (pytest_run,) = checkout.pytests()
-    expected = processes or str(min(2 * (os.sysconf("SC_NPROCESSORS_ONLN")), 8))
-    assert f"-n {expected} " in pytest_run
+    """Of no more than four processors, unless QWF_TEST_WORKERS says another number."""
+    processors = min(os.sysconf("SC_NPROCESSORS_ONLN"), 4)
+    checkout.run("tests/unit", *arguments)
+    checkout.run("tests/unit", *arguments, QWF_TEST_WORKERS="5")
+    counted, said = checkout.pytests()
+    assert f" -n {processors * each} " in counted
+    assert " -n 5 " in said
 
 
 def test_nothing_of_a_run_is_left_in_the_directory_for_temporary_files(
