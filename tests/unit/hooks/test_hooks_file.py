@@ -12,6 +12,7 @@ import pytest
 from queue_workflows.errors import ExitCode, HookError
 from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.hooks_file import TEMPLATE_NAMES, HooksFile, load_hooks_file
+from queue_workflows.hooks.readiness import Readiness
 
 _WHOLE = """
 order = "strict"
@@ -26,6 +27,10 @@ BRACES = "{{}}"
 [providers]
 event = "BinaryRequest"
 names = ["env", "pip"]
+
+[ready]
+browser = {file = "session.json"}
+"browser/on_Page__20_tab.bg.js" = {line = "^open$", within_s = 30}
 """
 
 
@@ -48,6 +53,10 @@ def test_everything_in_the_file_is_read(tmp_path: Path) -> None:
         "BinaryRequest",
         ("env", "pip"),
     )
+    assert found.ready == {
+        "browser": Readiness(file="session.json"),
+        "browser/on_Page__20_tab.bg.js": Readiness(line="^open$", within_s=30),
+    }
     assert found.names == {"run_dir", "data_dir", "run", "depth", "plugin", "hook"}
 
 
@@ -63,10 +72,17 @@ def test_templates_are_filled_for_each_attempt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('ordre = "strict"', "nobody knows ordre; there are order, env, providers"),
+        ('ordre = "strict"', "nobody knows ordre; there are order, background_timeouts, env"),
         ('order = "names"', 'order must be "steps" or "strict", not \'names\''),
         ("order = 5", 'order must be "steps" or "strict", not 5'),
+        ('order = {Page = "names"}', 'order.Page must be "steps" or "strict", not \'names\''),
+        ('order = {Page = ["strict"]}', 'order.Page must be "steps" or "strict"'),
         ('order = ["steps"]', 'order must be "steps" or "strict"'),
+        ('background_timeouts = "kill"', 'background_timeouts must be "limit" or "grace", not \'kill\''),
+        ("background_timeouts = [1]", 'background_timeouts must be "limit" or "grace", not [1]'),
+        ("ready = 5", "ready must be a table of plugins or hooks, as in [ready]"),
+        ("[ready]\na = {}", 'ready.a: must have one of "file", "line" and "port"'),
+        ("[ready]\na = {file = '../x'}", "ready.a: must have as file a path below the hook's directory"),
         ("env = 5", "env must be a table of variables"),
         ("[env]\nDAY = 2020-01-01", "env.DAY: must be a text without NUL, a number"),
         ("[env]\nHALF = nan", "env.HALF: must be a text without NUL, a number"),
