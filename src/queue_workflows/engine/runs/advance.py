@@ -225,7 +225,7 @@ class Advancing:
         malformed: dict[str, NotOpened] = {}
         for node, _ in nodes:
             try:
-                paths += needed_to_open(node)
+                paths += needed_to_open(node, self._tools.host)
             except RefError as wrong:
                 malformed[node.id] = NotOpened(node, broken_by(wrong))
         scope: Mapping[str, Any] = {}
