@@ -51,7 +51,7 @@ class Glimpse(dict[str | int, Any]):
     """In a scope: what was read of an object or a list, by the steps that lead there, without the rest."""
 
 
-class Found(NamedTuple):
+class FoundReference(NamedTuple):
     """A reference in a value: its place in it, and its path or what is wrong with it."""
 
     place: tuple[str | int, ...]
@@ -134,7 +134,7 @@ def paths_to_read(paths: Iterable[Path], host: HostRefs | None) -> list[Path]:
     return [*needed, _RUN] if needed and isinstance(host, EveryRef) else needed
 
 
-def references_in(value: Any) -> Iterator[Found]:
+def references_in(value: Any) -> Iterator[FoundReference]:
     """Every reference in a value, sound or not, in document order; `it` belongs to its own `$filter`."""
     todo: list[tuple[tuple[str | int, ...], Any, bool]] = [((), value, False)]
     while todo:
@@ -147,10 +147,10 @@ def references_in(value: Any) -> Iterator[Found]:
                 if operator == "$from":
                     path = _path(one["$from"])
                     if not (in_filter and path.root == "it"):
-                        yield Found(place, path)
+                        yield FoundReference(place, path)
                     continue
             except _Malformed as malformed:
-                yield Found(place, wrong=str(malformed))
+                yield FoundReference(place, wrong=str(malformed))
                 continue
             todo += reversed(list(_parts(one, operator, place, in_filter)))
 
