@@ -186,20 +186,27 @@ def test_a_clean_run_leaves_no_file(tmp_path: Path) -> None:
     assert lock.path.exists()
 
 
-def test_removing_files_splits_no_lock(tmp_path: Path) -> None:
-    """Processes that take, remove and wait for it in turn: no two of them are ever inside at once."""
+def test_a_file_that_a_clean_run_removed_is_no_lock(tmp_path: Path) -> None:
+    """A process that had opened it before meets the next holder all the same."""
     text = """
-inside = directory / "inside"
-for _ in range(200):
-    with HostLock("camera", directory=directory):
-        os.close(os.open(inside, os.O_CREAT | os.O_EXCL))  # refused where another is inside
-        os.unlink(inside)
-say("through")
+from queue_workflows.host.locks import flock
+opened = flock._opened
+def then_waits(*given):
+    descriptor = opened(*given)
+    say("opened"); sys.stdin.readline()
+    return descriptor
+flock._opened = then_waits
+say(HostLock("camera", directory=directory).try_acquire())
 """
     with ExitStack() as stack:
-        rivals = [stack.enter_context(light(text, tmp_path, stderr=subprocess.DEVNULL)) for _ in range(4)]
-        assert [rival.line() for rival in rivals] == ["through"] * 4
-    assert not (tmp_path / "camera.hostlock").exists()
+        with HostLock("camera", directory=tmp_path):
+            late = stack.enter_context(light(text, tmp_path))
+            assert late.line() == "opened"
+        with HostLock("camera", directory=tmp_path):
+            late.tell("go on")
+            assert late.line() == "opened"  # the file of the next holder, this time
+            late.tell("go on")
+            assert late.line() == "False"
 
 
 @pytest.mark.parametrize("how", ["subprocess", "fork"])

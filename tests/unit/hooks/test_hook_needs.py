@@ -10,7 +10,8 @@ import pytest
 
 from queue_workflows.errors import PluginConfigError, QwfError
 from queue_workflows.hooks.plugins.needs import Need, needs_below
-from queue_workflows.hooks.programs.install import BUILT_IN, provider_hook
+from queue_workflows.hooks.plugins.providers import BUILT_IN
+from queue_workflows.hooks.programs.install import provider_hook
 
 ENV = "on_Binary__install_using_env_provider"
 

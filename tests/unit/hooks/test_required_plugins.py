@@ -12,8 +12,10 @@ import pytest
 from queue_workflows.errors import PluginConfigError
 from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.plugins.cache import PluginCache
+from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.hooks.plugins.needs import Need, needs_below, needs_of
-from queue_workflows.hooks.programs.install import BUILT_IN, provider_hook, provider_of, providers_in_order
+from queue_workflows.hooks.plugins.providers import BUILT_IN, provider_of
+from queue_workflows.hooks.programs.install import provider_hook, providers_in_order
 
 ENV = {"PATH": "/usr/bin"}
 
@@ -203,3 +205,23 @@ def test_a_directory_may_list_the_providers(tmp_path: Path) -> None:
     _installs(tmp_path, "00_env", "11_pip", toml='[providers]\nevent = "Install"\nnames = ["pip", "brew"]\n')
     assert providers_in_order(Need("tool", ("env", "pip", "npm"), {}), [tmp_path]) == ("pip",)
     assert providers_in_order(Need("tool", ("env",), {}), [tmp_path]) == ()
+
+
+def test_a_provider_that_nobody_knows_is_told_when_hooks_are_compiled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its plugin, its program and the providers that there are, before any job waits for it."""
+    plugin, other = tmp_path / "shots", tmp_path / "puppeteer"
+    for directory, hook in ((plugin, "on_Page__10_shoot.sh"), (other, "on_Binary__10_puppeteer.sh")):
+        directory.mkdir()
+        (directory / hook).write_text("#!/bin/sh\n")
+        (directory / hook).chmod(0o755)
+    (plugin / "binaries.jsonl").write_text('{"name": "chrome", "bin_providers": "puppeteer,pupeteer,env"}')
+    compile_hooks("Page", [tmp_path])
+    told = [record.getMessage() for record in caplog.records if "provider" in record.getMessage()]
+    assert told == [
+        (
+            "plugin shots: chrome may come from 'pupeteer', and there is no such provider; "
+            "known are apt, brew, env, npm, pip, puppeteer"
+        )
+    ]

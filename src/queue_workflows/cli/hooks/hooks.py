@@ -25,6 +25,7 @@ from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked, plugins_in
 from queue_workflows.hooks.plugins.hooks_file import ORDERS, Order
 from queue_workflows.hooks.plugins.order import SEQUENTIAL_STEPS, HookOrder, order_of
+from queue_workflows.hooks.plugins.providers import unknown_providers
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.payload import check_payload
 from queue_workflows.repositories.runs.runs import StartedRun
@@ -61,7 +62,8 @@ def list_(event: str, *, dirs: Sequence[str], order: Order | None, as_json: bool
     hooks_of_it = goes.sorted(discover_hooks(event, places))
     found = [*hooks_of_it, *goes.sorted(discover_hooks(f"{event}End", places))]
     unnumbered = (goes.unnumbered(hook) for hook in found)
-    for said in (*unnumbered, *goes.ended_at_once(hooks_of_it), *overlooked(event, places)):
+    ended_at_once = goes.ended_at_once(hooks_of_it)
+    for said in (*unnumbered, *ended_at_once, *overlooked(event, places), *unknown_providers(places)):
         if said is not None:
             say(f"warning: {said}")
     if as_json:

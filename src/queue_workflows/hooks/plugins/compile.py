@@ -31,6 +31,7 @@ from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked
 from queue_workflows.hooks.plugins.hooks_file import HOOKS_FILE, Order, load_hooks_file
 from queue_workflows.hooks.plugins.order import SEQUENTIAL_STEPS, HookOrder, order_of
+from queue_workflows.hooks.plugins.providers import unknown_providers
 from queue_workflows.hooks.plugins.shared_locks import share_locks
 
 _log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ def compile_hooks(
         *goes.ended_at_once(hooks, config),
         *overlooked(event, places),
         *_ready_for_nothing(places),
+        *unknown_providers(places),
     ):
         if said is not None:
             _log.warning("%s", said)

@@ -8,7 +8,6 @@ is there and can be run.
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -24,9 +23,10 @@ from queue_workflows.errors import LeaseLost, QwfError
 from queue_workflows.hooks.output.machine_records import Checksums, installed_of, promote_waiting
 from queue_workflows.hooks.output.read import HookOutput, read_output
 from queue_workflows.hooks.plugin_config import PluginConfig, PluginValues, load_plugin_config
-from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks
+from queue_workflows.hooks.plugins.discovery import Hook
 from queue_workflows.hooks.plugins.hooks_file import known_of_hook, load_hooks_file
 from queue_workflows.hooks.plugins.needs import Need
+from queue_workflows.hooks.plugins.providers import BUILT_IN, EVENT, NAME, provider_hooks, provider_of
 from queue_workflows.hooks.script.arguments import hook_arguments
 from queue_workflows.hooks.script.environment import hook_environment
 from queue_workflows.hooks.script.process import HookCommand, HookExit, HookStop, run_hook
@@ -35,10 +35,6 @@ from queue_workflows.path_ownership import DATA, check_directory
 from queue_workflows.repositories.hooks.binaries import BINARY, BinaryFence, BinaryRepository, Installed
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 
-EVENT: Final = "Binary"
-BUILT_IN: Final = Path(__file__).parent / "providers"
-_NAME: Final = "install_using_{}_provider"
-_LONG_NAME: Final = re.compile(_NAME.format("(.+)"))
 _TIMEOUT_S: Final = 600.0
 _GRACE_S: Final = 5.0
 _SAID: Final = 400
@@ -224,18 +220,10 @@ class Installation:
 def provider_hook(provider: str, dirs: Iterable[Path]) -> Hook:
     """The hook of a provider: the user's own before the one that comes along."""
     for place in (*dirs, BUILT_IN):
-        for hook in _hooks_in(place):
+        for hook in provider_hooks(place):
             if provider_of(hook) == provider:
                 return hook
-    raise QwfError(f"there is no hook on_{EVENT}__{_NAME.format(provider)}")
-
-
-def provider_of(hook: Hook) -> str:
-    """Which provider a hook is, by the name of its file: `on_Install__11_pip.py` is that of pip."""
-    name = hook.name.partition("__")[2].split(".")[0]
-    name = re.sub(r"^[0-9]{2}_", "", name)
-    long = _LONG_NAME.fullmatch(name)
-    return long[1] if long else name
+    raise QwfError(f"there is no hook on_{EVENT}__{NAME.format(provider)}")
 
 
 def providers_in_order(need: Need, dirs: Iterable[Path]) -> tuple[str, ...]:
@@ -252,14 +240,10 @@ def providers_in_order(need: Need, dirs: Iterable[Path]) -> tuple[str, ...]:
             is_whole = True
             ordered += file.providers
         elif file.provider_event is not None:
-            ordered += map(provider_of, _hooks_in(place))
+            ordered += map(provider_of, provider_hooks(place))
     first = [provider for provider in dict.fromkeys(ordered) if provider in need.providers]
     others = [provider for provider in need.providers if provider not in ordered]
     return tuple(first if is_whole else [*first, *others])
-
-
-def _hooks_in(place: Path) -> list[Hook]:
-    return discover_hooks(load_hooks_file(place).provider_event or EVENT, [place])
 
 
 def _asked(hook: Hook, provider: str, need: Need) -> dict[str, Any]:
