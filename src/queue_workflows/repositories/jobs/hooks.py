@@ -141,12 +141,17 @@ CROSS JOIN LATERAL (
 ) AS job
 LIMIT 1
 """
-# Told once an attempt in the background has begun; the dispatcher lets pass what waits for that.
+# held: an attempt in the background that has begun, locked, so that what is told of its end comes after this.
+# It is told once; the dispatcher lets pass what waits for that.
 TELL_READY: Final = """
+WITH held AS MATERIALIZED (
+    SELECT run_id, id, generation, attempt FROM workflow_node_jobs
+    WHERE id = %(job_id)s::bigint AND status = 'running' AND attempt = %(attempt)s::integer
+        AND claimed_by = %(claimed_by)s::text
+    FOR NO KEY UPDATE
+)
 INSERT INTO workflow_dispatch_events (run_id, node_job_id, generation, attempt, kind)
-SELECT run_id, id, generation, attempt, 'ready' FROM workflow_node_jobs
-WHERE id = %(job_id)s::bigint AND status = 'running' AND attempt = %(attempt)s::integer
-    AND claimed_by = %(claimed_by)s::text
+SELECT run_id, id, generation, attempt, 'ready' FROM held
 ON CONFLICT (node_job_id, generation, attempt, kind) DO NOTHING
 """
 # What a foreground hook may not begin beside, of its run: where either of two runs alone in its step, a retry
