@@ -15,8 +15,8 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -24,6 +24,7 @@ from typing import Any, Final, TypeAlias
 from queue_workflows import clock as time
 from queue_workflows.errors import HookError, PluginConfigError
 from queue_workflows.hooks.files import open_regular
+from queue_workflows.host.commands.output_files import LineWatch
 from queue_workflows.host.directories.below import Beneath, directory_beneath
 
 DEFAULT_WITHIN_S: Final = 60.0
@@ -103,14 +104,14 @@ class Watch:
         *,
         plugin: str,
         directory: Path,
-        printed: tuple[Path, Path],
         beneath: Beneath,
         values: Mapping[str, Any],
     ) -> None:
         self._readiness, self._beneath = readiness, beneath
-        self._printed = printed
         self._file = None if readiness.file is None else directory / readiness.file
-        self._line = None if readiness.line is None else re.compile(readiness.line.encode())
+        # The line that shows it on either stream, as far as one does.
+        self.line = readiness.line if readiness.file is None else None
+        self._is_printed = False
         self._was = self._stamp()
         self._port = _port_of(readiness.port, values, plugin)
         if readiness.port is not None and self._is_open():
@@ -119,37 +120,52 @@ class Watch:
                 " port: another process of this machine has it open",
                 advice="end that process, or give the plugin another port",
             )
-        self._seen: Callable[[], bool] = self._is_open if readiness.port is not None else self._is_written
+        self._seen: Callable[[], bool] = self._is_written
+        if readiness.port is not None:
+            self._seen = self._is_open
+        elif self.line is not None:
+            self._seen = lambda: self._is_printed
 
     @property
     def within_s(self) -> float:
         """How long it may take."""
         return self._readiness.within_s
 
+    def is_printed(self) -> None:
+        """Told, while it is waited for, once it has printed its `line`."""
+        self._is_printed = True
+
     def until_ready(self, ends: Ends) -> bool | None:
         """Wait until it is ready; false if it is not in its time, None if it has ended before."""
         until, pause = time.monotonic() + self._readiness.within_s, _FIRST_LOOK_S
-        with ExitStack() as held:
-            look = self._seen
-            if self._line is not None and self._file is None:
-                look = held.enter_context(_Lines(self._line, self._printed, self._beneath)).look
-            while not look():
-                left = until - time.monotonic()
-                if left <= 0:
-                    return False
-                if ends(min(pause, left)):
-                    return None
-                pause = min(pause * 2, _LONGEST_LOOK_S)
+        while not self._seen():
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            if ends(min(pause, left)):
+                return None
+            pause = min(pause * 2, _LONGEST_LOOK_S)
         return True
 
     def _is_written(self) -> bool:
         now = self._stamp()
         if self._file is None or now is None or now == self._was:
             return False
-        if self._line is None:
-            return True
-        with _Lines(self._line, (self._file,), self._beneath, is_whole=False) as lines:
-            return lines.look()
+        return self._readiness.line is None or self._has_line(self._file, self._readiness.line)
+
+    def _has_line(self, file: Path, pattern: str) -> bool:
+        """Whether a line of the file matches, be it the last one without its end."""
+        look = LineWatch(pattern).stream()
+        try:
+            with directory_beneath(file.parent, beneath=self._beneath) as within:
+                opened = open_regular(file.name, within=within)
+        except OSError:
+            return False
+        with os.fdopen(opened, "rb") as content:
+            while data := content.read(_CHUNK):
+                if not look(data):
+                    return True
+        return not look(b"\n")
 
     def _stamp(self) -> tuple[int, int, int] | None:
         if self._file is None:
@@ -166,41 +182,6 @@ class Watch:
             with suppress(OSError), socket.create_connection((host, self._port), _CONNECT_S):
                 return True
         return False
-
-
-class _Lines:
-    """Lines of some files, read on from where they were read to before; a last one without its end counts
-    unless it has to be `is_whole`."""
-
-    def __init__(
-        self, pattern: re.Pattern[bytes], printed: Iterable[Path], beneath: Beneath, *, is_whole: bool = True
-    ) -> None:
-        self._pattern, self._is_whole = pattern, is_whole
-        self._files: list[int] = []
-        self._rests: dict[int, bytes] = {}
-        for path in printed:
-            with suppress(OSError), directory_beneath(path.parent, beneath=beneath) as within:
-                self._files.append(open_regular(path.name, within=within))
-
-    def __enter__(self) -> _Lines:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for opened in self._files:
-            os.close(opened)
-
-    def look(self) -> bool:
-        """Whether one of the lines by now matches."""
-        return any(self._finds(opened) for opened in self._files)
-
-    def _finds(self, opened: int) -> bool:
-        while data := os.read(opened, _CHUNK):
-            # A return ends a line as well; of both together the second ends an empty one.
-            *lines, rest = (self._rests.get(opened, b"") + data.replace(b"\r", b"\n")).split(b"\n")
-            self._rests[opened] = rest[-_CHUNK:]
-            if any(self._pattern.search(line) for line in lines):
-                return True
-        return not self._is_whole and self._pattern.search(self._rests.get(opened, b"")) is not None
 
 
 def _port_of(port: int | str | None, values: Mapping[str, Any], plugin: str) -> int:

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
@@ -245,6 +245,27 @@ def test_output_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         ended = spawner.run(python(tmp_path, f"{script}; print('x' * 999)"))
     assert (ended.code, ended.stdout_bytes, ended.output_error) == (0, 1000, "File too large")
     assert (tmp_path / "out").stat().st_size == 100
+
+
+@pytest.mark.parametrize("stream", ["1", "2"])
+def test_a_line_is_told_of_wherever_it_stands(spawner: Spawner, tmp_path: Path, stream: str) -> None:
+    """Also between the beginning and the end of what is kept, while the command runs on."""
+    prints = f"yes coming | head -c 3000000 >&{stream}; printf '\\nup\\r\\n' >&{stream}"
+    waits = "yes going | head -c 3000000 >&2; while [ ! -e go ]; do sleep 0.05; done"
+    told: list[bool] = []
+
+    def started(ends: Callable[[float], bool]) -> None:
+        while not told and not ends(1):
+            pass
+        (tmp_path / "work" / "go").touch()
+
+    ended = spawner.run(
+        shell(tmp_path, f"{prints}; {waits}; echo up", line="^up$", stdout_cap=100, stderr_cap=100),
+        started=started,
+        said=lambda: told.append((tmp_path / "work" / "go").exists()),
+    )
+    assert (ended.code, told) == (0, [False])
+    assert (ended.stdout_truncated, ended.stderr_truncated) == (stream == "1", True)
 
 
 def test_output_of_bytes_is_kept_as_it_is(spawner: Spawner, tmp_path: Path) -> None:

@@ -12,17 +12,14 @@ import pytest
 from queue_workflows.errors import HookError, PluginConfigError
 from queue_workflows.hooks.plugin_config import read_plugin_config
 from queue_workflows.hooks.readiness import Readiness, Watch
+from queue_workflows.host.commands.output_files import LineWatch
 
 
 def watch(directory: Path, values: dict[str, Any] | None = None, **ready: Any) -> Watch:
-    printed = (directory / "out", directory / "err")
-    for path in printed:
-        path.touch()
     return Watch(
         Readiness(**ready),
         plugin="listen",
         directory=directory,
-        printed=printed,
         beneath=directory,
         values=values or {},
     )
@@ -62,41 +59,30 @@ def test_a_link_out_of_the_directory_is_no_file_of_the_hook(tmp_path: Path) -> N
     assert not watching.until_ready(lambda _seconds: False)
 
 
-def test_a_line_counts_when_it_is_whole(tmp_path: Path) -> None:
-    """On either stream, in however many pieces it comes."""
+def test_a_line_counts_when_it_is_whole() -> None:
+    """On either stream, in however many pieces it comes; a return ends it as well."""
+    seen: list[str] = []
+    watching = LineWatch("^up at [0-9]+$", lambda: seen.append("up"))
+    out, err = watching.stream(), watching.stream()
+    for stream, said in ((err, b"up at 8"), (out, b"coming up\n"), (out, b"up at 9"), (err, b"0 or so\n")):
+        assert stream(said)
+    assert seen == []
+    assert not out(b"\r\nand more")
+    assert not err(b"up at 7\n")
+    assert seen == ["up"]
 
-    def say(name: str, words: str) -> None:
-        with (tmp_path / name).open("a") as file:
-            file.write(words)
 
-    watching = watch(tmp_path, line="^up at [0-9]+$")
-    turns = [lambda: say("err", "up at 8"), lambda: say("out", "coming up\n"), lambda: say("err", "0\n")]
-    assert becomes_ready(watching, *turns) == 3
-
-
-def test_a_line_of_a_file_counts_when_it_is_there(tmp_path: Path) -> None:
-    """However the file came to have it, and not what it had before the hook began."""
-    state = tmp_path / "state"
-    state.write_text('{"status": "ready"}')
-    watching = watch(tmp_path, file="state", line='"status": "ready"')
-    turns = [
-        lambda: state.write_text('{"status": "starting"}') and None,
-        lambda: state.write_text('{\n  "status": "re') and None,
-        lambda: state.write_text('{\n  "status": "ready"\n}') and None,
-    ]
-    assert becomes_ready(watching, *turns) == 3
+def test_a_line_that_is_printed_is_told(tmp_path: Path) -> None:
+    """What keeps the streams has seen it; the hook's files are not read for it."""
+    watching = watch(tmp_path, line="^up$")
+    assert watching.line == "^up$"
+    assert becomes_ready(watching, lambda: None, watching.is_printed) == 2
+    assert watch(tmp_path, file="state", line="^up$").line is None
 
 
 def test_one_that_ends_is_waited_for_no_longer(tmp_path: Path) -> None:
     """Its end says what became of it."""
     assert watch(tmp_path, file="up").until_ready(lambda _seconds: True) is None
-
-
-@pytest.mark.parametrize("end", ["\r\n", "\r"])
-def test_a_return_ends_a_line(tmp_path: Path, end: str) -> None:
-    """Alone, as where a terminal is written to, or before the line's end, as other systems write it."""
-    watching = watch(tmp_path, line="^up$")
-    assert becomes_ready(watching, lambda: (tmp_path / "out").write_text(f"coming{end}up{end}") < 0) == 1
 
 
 def test_a_port_is_one_that_somebody_listens_at(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ from queue_workflows.hooks.output.store import Storing, keep_what_was_left
 from queue_workflows.hooks.plugin_config import PluginConfig, PluginValues
 from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.discovery import Hook
+from queue_workflows.hooks.plugins.hooks_file import HooksFile
 from queue_workflows.hooks.plugins.shared_locks import SHARED_LOCK
 from queue_workflows.hooks.programs.ensure import LOOK_AGAIN_S, ensure
 from queue_workflows.hooks.programs.install import InstallationStopped, Installer
@@ -47,7 +48,7 @@ from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.hooks.script.environment import hook_environment
 from queue_workflows.hooks.script.pid_files import sweep_what_was_left, told_to_the_next
 from queue_workflows.hooks.script.process import HookCommand, HookStop, run_hook
-from queue_workflows.host.commands.client import Spawner, Started
+from queue_workflows.host.commands.client import Spawner
 from queue_workflows.host.commands.orphans import end_orphans
 from queue_workflows.host.directories.below import Beneath
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING
@@ -157,6 +158,7 @@ class HookAttempt:
         self._stand_aside()
         if self._shared_lock is not None:
             share_or_take(self._job, self._shared_lock, self._tools.locks, self._ask)
+        beginning = self._beginning(config, values.values, beneath=run)
         command = HookCommand(
             argv=[*hook.interpreter, str(hook.path), *hook_arguments(self._given)],
             env=hook_environment(
@@ -174,6 +176,7 @@ class HookAttempt:
             grace_s=terms.grace_s,
             beneath=run,
             stdout_cap=_KEPT_BYTES,
+            line=None if beginning is None else beginning.line,
         )
         if self._stop.reason == SEALED:
             raise Skip(NOTHING_LEFT)
@@ -185,7 +188,8 @@ class HookAttempt:
                 stop=self._stop,
                 spawner=self._tools.spawner,
                 redactor=self._tools.redactor,
-                started=self._tells_of_start(config, values.values, beneath=run),
+                started=None if beginning is None else beginning.told,
+                said=None if beginning is None else beginning.said,
             )
         if (ended.code != 0 or ended.timed_out) and ended.stopped is None and self._is_sealed:
             ended = replace(ended, stopped=SEALED)
@@ -213,8 +217,11 @@ class HookAttempt:
     @property
     def _has_grace_only(self) -> bool:
         """Whether its plugin's timeout says how long it may take to end at the seal, and no more."""
-        said = self._tools.shelf.hooks_file(self._hook.path.parent).background_timeouts
-        return self._is_listener and said == "grace"
+        return self._is_listener and self._hooks_file.background_timeouts == "grace"
+
+    @property
+    def _hooks_file(self) -> HooksFile:
+        return self._tools.shelf.hooks_file(self._hook.path.parent)
 
     def _ask(self, question: Callable[[psycopg.Connection[Any]], T]) -> T:
         answer: T = self._tools.ask(self._job, question)
@@ -234,24 +241,22 @@ class HookAttempt:
         if self._is_sealed:
             raise Skip(NOTHING_LEFT)
 
-    def _tells_of_start(
+    def _beginning(
         self, config: PluginConfig, values: Mapping[str, Any], *, beneath: Beneath
-    ) -> Started | None:
-        """What to call when a background hook runs: those after it wait for it."""
+    ) -> Beginning | None:
+        """What is to be told when a background hook runs: those after it wait for it."""
         if not self._job.background:
             return None
-        ready = self._tools.shelf.hooks_file(self._hook.path.parent).ready_of(self._hook) or config.ready
-        watch = None
+        ready, watch = self._hooks_file.ready_of(self._hook) or config.ready, None
         if ready is not None:
             watch = Watch(
                 ready,
                 plugin=config.plugin,
                 directory=self._places.directory,
-                printed=(self._places.stdout, self._places.stderr),
                 beneath=beneath,
                 values=values,
             )
-        return Beginning(self._job, watch, stop=self._stop, ask=self._ask).told
+        return Beginning(self._job, watch, stop=self._stop, ask=self._ask)
 
     @property
     def _is_sealed(self) -> bool:
@@ -367,10 +372,10 @@ class HookAttempt:
             machine_id=tools.machine_id(self._job),
             hook_dirs=terms.dirs,
             data_dir=terms.data_dir,
-            spawner=tools.spawner,
+            spawner=self._tools.spawner,
             claimed_by=terms.worker_id,
             dsns=terms.dsns,
-            redactor=tools.redactor,
+            redactor=self._tools.redactor,
             environ=terms.environ,
             lease_s=terms.lease_s,
         )
@@ -378,7 +383,7 @@ class HookAttempt:
     def _of_the_directory(self) -> DirectoryEnvironment:
         """What the `hooks.toml` beside its plugin sets."""
         return directory_environment(
-            self._tools.shelf.hooks_file(self._hook.path.parent),
+            self._hooks_file,
             hook=self._hook,
             job=self._job,
             places=self._places,

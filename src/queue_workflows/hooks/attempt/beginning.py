@@ -26,6 +26,16 @@ class Beginning:
     ) -> None:
         self._job, self._watch, self._stop, self._ask = job, watch, stop, ask
 
+    @property
+    def line(self) -> str | None:
+        """The line that the hook is to print, on either stream, if one shows that it is ready."""
+        return None if self._watch is None else self._watch.line
+
+    def said(self) -> None:
+        """Called once the hook has printed its line."""
+        if self._watch is not None:
+            self._watch.is_printed()
+
     def told(self, ends: Ends) -> None:
         """Called once the hook runs; ends it if it is not ready in its time."""
         is_ready = True if self._watch is None else self._watch.until_ready(ends)

@@ -7,6 +7,7 @@ knows nothing of hooks; here is added what only a hook has.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Final
 
@@ -38,15 +39,17 @@ def run_hook(
     stop: HookStop | None = None,
     redactor: Redactor = _NO_SECRETS,
     started: Started | None = None,
+    said: Callable[[], None] | None = None,
 ) -> HookExit:
     """Run a hook until nothing of it is left, at most for its timeout and grace, or until it is told to stop.
 
-    It blocks its thread, asleep; `started` is called in it once the hook runs. `SpawnRefused` says that the
+    It blocks its thread, asleep; `started` is called in it once the hook runs, and `said` once it has printed
+    its command's line. `SpawnRefused` says that the
     hook cannot be started here, `ProcessLost` that what saw to it was killed: then the hook is gone too, and
     how it ended nobody knows.
     """
     since = time.time()
-    ended = spawner.run(command, stop=stop, started=started)
+    ended = spawner.run(command, stop=stop, started=started, said=said)
     swept = sweep_pid_files(
         command.cwd, mark=ended.mark, since=since, grace_s=command.grace_s, beneath=command.beneath
     )

@@ -29,7 +29,7 @@ from typing import Any, Final, Self, TypeAlias, cast
 
 from queue_workflows.errors import ProcessLost, SpawnRefused
 from queue_workflows.host.commands.command import Command, Ended, Stop
-from queue_workflows.host.commands.keeper import LENGTH, STARTED, STOP
+from queue_workflows.host.commands.keeper import LENGTH, SAID, STARTED, STOP
 from queue_workflows.host.commands.orphans import COMMAND, end_orphans
 from queue_workflows.host.directories.below import OpenDirectory, path_of
 from queue_workflows.host.kernel import IS_LINUX
@@ -66,10 +66,18 @@ class Spawner:
         self._child: Child | None = None
         self._closed = False
 
-    def run(self, command: Command, *, stop: Stop | None = None, started: Started | None = None) -> Ended:
+    def run(
+        self,
+        command: Command,
+        *,
+        stop: Stop | None = None,
+        started: Started | None = None,
+        said: Callable[[], None] | None = None,
+    ) -> Ended:
         """Run it to its end; `SpawnRefused` if it cannot start, `ProcessLost` if its keeper was killed.
 
-        `started` is called in this thread once the command runs, and ends it by what it raises.
+        `started` is called in this thread once the command runs, and ends it by what it raises; `said`, while
+        that waits for the end or afterwards, once the command has printed its `line`.
         """
         stop = stop or Stop()
         ours, theirs = socket.socketpair()
@@ -78,7 +86,7 @@ class Spawner:
                 mark = self._hand_over(theirs, command.beneath, stop)
             message = _message(command, mark, tells_start=started is not None)
             try:
-                waiting = _Waiting(ours, command, stop, self._resume)
+                waiting = _Waiting(ours, command, stop, self._resume, said)
                 waiting.send(LENGTH.pack(len(message)) + message)
                 stop._listen(waiting.tell)
                 if started is not None and waiting.has_started():
@@ -178,8 +186,16 @@ class _Overdue(TimeoutError):
 class _Waiting:
     """A worker's end of the socket to a keeper, which may be slow to come or may have been tampered with."""
 
-    def __init__(self, ours: socket.socket, command: Command, stop: Stop, resume: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        ours: socket.socket,
+        command: Command,
+        stop: Stop,
+        resume: Callable[[], None],
+        said: Callable[[], None] | None = None,
+    ) -> None:
         self._ours, self._command, self._stop, self._resume = ours, command, stop, resume
+        self._said = said
         self._read_at: float | None = None
         # When the grace of a stop is over.
         self._ends_at = math.inf
@@ -228,11 +244,22 @@ class _Waiting:
         """Wait so long at most; whether it has ended by then."""
         poll = select.poll()
         poll.register(self._ours, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+        return bool(poll.poll(seconds * 1000)) and not self._takes_word()
 
     def until_it_speaks(self) -> None:
-        """Wait until there is something to read."""
+        """Wait until there is something to read, beside the word of its line."""
         self._await(select.POLLIN)
+        while self._takes_word():
+            self._await(select.POLLIN)
+
+    def _takes_word(self) -> bool:
+        """Take the word that it has printed its line, if that is what is there to be read."""
+        if self._ours.recv(len(SAID), socket.MSG_PEEK) != SAID:
+            return False
+        self._ours.recv(len(SAID))
+        if self._said is not None:
+            self._said()
+        return True
 
     def _await(self, event: int) -> None:
         """Raises `TimeoutError` when nobody has read what is to stop, and `_Overdue`."""
@@ -318,6 +345,7 @@ def _message(command: Command, mark: str, *, tells_start: bool) -> bytes:
             "timeout_s": command.timeout_s,
             "grace_s": command.grace_s,
             "tells_start": tells_start,
+            "line": command.line,
         }
     ).encode()
 

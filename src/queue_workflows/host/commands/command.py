@@ -16,7 +16,8 @@ class Command:
     """What to run, where, with which environment, for how long, and where its output goes.
 
     No link below `beneath` is followed on the way to where it works and to its output. If that is held open,
-    those are reached from there.
+    those are reached from there. `line` is a regular expression: its first match with a line that the command
+    prints, on either stream, is told to what waits for the command.
     """
 
     argv: Sequence[str]
@@ -29,6 +30,7 @@ class Command:
     stdout_cap: int = 16 * 1024 * 1024
     stderr_cap: int = 1024 * 1024
     beneath: Path | OpenDirectory | None = None
+    line: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

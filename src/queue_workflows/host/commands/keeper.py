@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, Final
 
 from queue_workflows.host.commands.cgroups import CommandCgroup, SpawnerCgroup
-from queue_workflows.host.commands.output_files import Capped, HeadAndTail, Sink
+from queue_workflows.host.commands.output_files import Capped, HeadAndTail, LineWatch, Sink
 from queue_workflows.host.directories.below import Beneath, OpenDirectory, directory_beneath
 from queue_workflows.host.kernel import IS_LINUX, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from queue_workflows.host.processes import tree_below
@@ -33,6 +33,8 @@ LENGTH: Final = struct.Struct("!I")
 STOP: Final = struct.Struct("!d")  # how much grace is left
 # Before the report, as JSON may begin with it, where the worker asks to be told that the command has begun.
 STARTED: Final = b"\n"
+# So is this, once it has printed the line that the worker waits for.
+SAID: Final = b" "
 NEWS: Final = struct.Struct("!cI")  # from a keeper to the spawner: busy or free, and its pid
 _COMMANDS: Final = 1000
 _IDLE_S: Final = 10.0
@@ -201,6 +203,9 @@ class Run:
         with _directory(command["cwd"], command["beneath"]) as there:
             os.fchdir(there)
         self._out, self._err = _sinks(command)
+        if command["line"] is not None:
+            lines = LineWatch(command["line"], self._tell_line)
+            self._out.look, self._err.look = lines.stream(), lines.stream()
         self._start(command)
         limit = command["timeout_s"]
         self._until: float | None = None if limit is None else self._began + float(limit)
@@ -222,6 +227,10 @@ class Run:
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
+
+    def _tell_line(self) -> None:
+        with suppress(OSError):
+            self._worker.send(SAID)
 
     def _pipe_to(self, sink: Sink) -> int:
         ours, theirs = os.pipe()

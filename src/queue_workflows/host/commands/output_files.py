@@ -3,22 +3,55 @@
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
 _CHUNK: Final = 65_536
 _DISCARDED_AT_ONCE: Final = 1 << 20
 _LAST_WORDS: Final = 65_536
+_LONGEST_LINE: Final = 1 << 20
 _NEW: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
+class LineWatch:
+    """Looks for a line that matches, in all that several streams bring, whatever is kept of it.
+
+    A return ends a line as well. Of one that is very long the end is looked at.
+    """
+
+    def __init__(self, pattern: str, seen: Callable[[], object] = bool) -> None:
+        """`seen` is called once, for the first of them."""
+        self._pattern, self._seen = re.compile(pattern.encode()), seen
+        self._is_over = False
+
+    def stream(self) -> Callable[[bytes], bool]:
+        """What to call with each part of a stream; false once there is no need to look any more."""
+        rest = b""
+
+        def look(data: bytes) -> bool:
+            nonlocal rest
+            *lines, rest = (rest + data.replace(b"\r", b"\n")).split(b"\n")
+            rest = rest[-_LONGEST_LINE:]
+            if not self._is_over and any(self._pattern.search(line) for line in lines):
+                self._is_over = True
+                self._seen()
+            return not self._is_over
+
+        return look
 
 
 class Sink(ABC):
     """A new file, in the open directory `within`, and a count.
 
-    `wrong` is the errno of a write that failed, after which nothing is kept.
+    `wrong` is the errno of a write that failed, after which nothing is kept. `look` is called with all that
+    comes, until it says that it has seen enough.
     """
+
+    look: Callable[[bytes], bool] | None = None
 
     def __init__(self, path: str, cap: int, within: int | None = None) -> None:
         try:
@@ -41,6 +74,12 @@ class Sink(ABC):
         os.close(self._file)
         return self.wrong
 
+    def _read(self, pipe: int, most: int) -> bytes:
+        data = os.read(pipe, most)
+        if self.look is not None and not self.look(data):
+            self.look = None
+        return data
+
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
         while view and self.wrong is None:
@@ -60,7 +99,7 @@ class Capped(Sink):
     def take(self, pipe: int) -> bool:
         if self._room <= 0:
             return self._discard(pipe)
-        data = os.read(pipe, min(_CHUNK, self._room))
+        data = self._read(pipe, min(_CHUNK, self._room))
         self.size += len(data)
         self._room -= len(data)
         self._write(data)
@@ -69,10 +108,10 @@ class Capped(Sink):
     def _discard(self, pipe: int) -> bool:
         if self._nowhere is None:
             self._nowhere = os.open(os.devnull, os.O_WRONLY)
-        if hasattr(os, "splice"):
+        if self.look is None and hasattr(os, "splice"):
             gone = os.splice(pipe, self._nowhere, _DISCARDED_AT_ONCE)
         else:
-            gone = len(os.read(pipe, _CHUNK))
+            gone = len(self._read(pipe, _CHUNK))
         self.size += gone
         self.is_cut = self.is_cut or gone > 0
         return gone > 0
@@ -94,7 +133,7 @@ class HeadAndTail(Sink):
         self._in_tail = 0
 
     def take(self, pipe: int) -> bool:
-        data = os.read(pipe, _CHUNK)
+        data = self._read(pipe, _CHUNK)
         self.size += len(data)
         head, rest = data[: self._room], data[self._room :]
         self._room -= len(head)
