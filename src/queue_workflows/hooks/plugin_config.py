@@ -40,7 +40,6 @@ AtSeal = Literal["wait", "kill"]
 AtTimeout = Literal["fail", "end"]
 LoadOwn: TypeAlias = "Callable[[Path], PluginConfig]"
 
-_LONGEST_FILE: Final = 1_048_576
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _PLUGIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 # The engine's settings, under both of their names, and what libpq reads: among them are the DSN's secrets.
@@ -137,11 +136,6 @@ def load_plugin_config(directory: Path, load_own: LoadOwn | None = None) -> Plug
     )
 
 
-def required_plugins(directory: Path) -> list[str]:
-    """The names of all plugins that the one in this directory works with, whether or not they are there."""
-    return [one.plugin for one in _required_by(load_own_config(directory), directory, load_own_config)]
-
-
 def _required_by(own: PluginConfig, directory: Path, load: LoadOwn) -> Iterator[PluginConfig]:
     """Each plugin that a plugin requires, and those that these do, before whatever needs it; `base` first."""
     seen = {own.plugin}
@@ -164,13 +158,11 @@ def load_own_config(directory: Path) -> PluginConfig:
     """What the plugin's own file says, and no other."""
     plugin, path = directory.name, directory / CONFIG_FILE
     try:
-        text = small_file(path, _LONGEST_FILE + 1)
+        text = small_file(path)
     except FileNotFoundError:
         return PluginConfig(plugin)
     except OSError as wrong:
         raise PluginConfigError(plugin, f"{path}: {wrong.strerror}") from None
-    if len(text) > _LONGEST_FILE:
-        raise PluginConfigError(plugin, f"{path} is larger than {_LONGEST_FILE:,} bytes")
     try:
         document = json.loads(text, parse_constant=refused)
     except (ValueError, RecursionError) as wrong:

@@ -7,7 +7,7 @@
 
 Its plugin's `config.json` says so as `x-ready`, or the directory's `hooks.toml` in `[ready]`, which
 counts first. What was there before the hook began counts for nothing: a file has to be another one, or
-written again.
+written again, and a port that is open already is another process's, so that the hook does not begin.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from queue_workflows import clock as time
-from queue_workflows.errors import PluginConfigError
+from queue_workflows.errors import HookError, PluginConfigError
 from queue_workflows.hooks.files import open_regular
 from queue_workflows.host.directories.below import Beneath, directory_beneath
 
@@ -113,6 +113,12 @@ class Watch:
         self._line = None if readiness.line is None else re.compile(readiness.line.encode())
         self._was = self._stamp()
         self._port = _port_of(readiness.port, values, plugin)
+        if readiness.port is not None and self._is_open():
+            raise HookError(
+                f"plugin {plugin}: port {self._port}, which is to show that its hook is ready, is a taken"
+                " port: another process of this machine has it open",
+                advice="end that process, or give the plugin another port",
+            )
         self._seen: Callable[[], bool] = self._is_open if readiness.port is not None else self._is_written
 
     @property
@@ -189,7 +195,8 @@ class _Lines:
 
     def _finds(self, opened: int) -> bool:
         while data := os.read(opened, _CHUNK):
-            *lines, rest = (self._rests.get(opened, b"") + data).split(b"\n")
+            # A return ends a line as well; of both together the second ends an empty one.
+            *lines, rest = (self._rests.get(opened, b"") + data.replace(b"\r", b"\n")).split(b"\n")
             self._rests[opened] = rest[-_CHUNK:]
             if any(self._pattern.search(line) for line in lines):
                 return True

@@ -735,3 +735,14 @@ def test_a_program_without_a_path_is_asked_for(conn: psycopg.Connection) -> None
         ("sh", "installed", None, {}, "env"),
         ("yt-dlp", "queued", "pip,env", {"pip": {"x": 1}}, None),
     ]
+
+
+def test_a_version_that_a_record_asks_for_is_told_to_be_passed_over(conn: psycopg.Connection) -> None:
+    """The program is asked for all the same; what plugins say of its version is what counts."""
+    conn.execute("TRUNCATE machines, binaries CASCADE")
+    job = held(conn)
+    store(conn, job, output({"type": "Binary", "name": "yt-dlp", "min_version": "2.0"}))
+    (record,) = HookRecordRepository(conn).list(job.run_id, kind="Binary")
+    assert record.warning is not None
+    assert record.warning.startswith("Binary: yt-dlp is asked for in any version: a `min_version` is kept of")
+    assert conn.execute("SELECT name, status FROM binaries").fetchall() == [("yt-dlp", "queued")]

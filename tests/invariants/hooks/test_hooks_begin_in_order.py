@@ -169,3 +169,22 @@ def test_the_strict_order_overlaps_in_the_background_alone(stage: Stage) -> None
     run_id = stage.start()
     with stage.worker("--concurrency", "4"):
         stage.until(lambda: stage.status(run_id) == "completed")
+
+
+def test_in_the_strict_order_listeners_wait_for_none_of_their_neighbours(stage: Stage) -> None:
+    """Between two hooks of the foreground all begin at once; the second of the two waits for all of them."""
+    stage.plugins.mkdir()
+    (stage.plugins / "hooks.toml").write_text('order = "strict"')
+    ready = {"x-ready": {"file": "up", "within_s": 600}}
+    up = (UNTIL.format("../gate"), "touch up", "exec sleep 600")
+    stage.put("first/on_Page__09_first.sh", "true")
+    stage.put(f"listen/{LISTEN}", *up, **ready)
+    stage.put("more/on_Page__11_more.bg.sh", "touch begun", *up, **ready)
+    stage.put(f"last/{LAST}", "true")
+    run_id = stage.start()
+    with stage.worker():
+        stage.until(stage.file(run_id, "more/begun").exists)
+        assert LAST not in stage.jobs()
+        stage.file(run_id, "gate").touch()
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.jobs()[LAST] == ("completed", 1)

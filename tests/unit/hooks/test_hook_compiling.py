@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from queue_workflows.errors import HookError
+from queue_workflows.hooks.plugins import cache
 from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.workflow.document.load import load_document
 
@@ -98,7 +100,7 @@ STRICT = {
     "a__09_z_sh": [],
     "z__10_a_sh": ["a__09_z_sh"],
     "a__11_l_bg_sh": ["z__10_a_sh"],
-    "b__11_m_bg_sh": ["z__10_a_sh", "a__11_l_bg_sh"],
+    "b__11_m_bg_sh": ["z__10_a_sh"],
     "a__12_b_sh": ["z__10_a_sh", "a__11_l_bg_sh", "b__11_m_bg_sh"],
     "a__50_c_sh": ["a__12_b_sh", "a__11_l_bg_sh"],
     "seal": ["a__09_z_sh", "z__10_a_sh", "a__12_b_sh", "a__50_c_sh"],
@@ -232,6 +234,31 @@ def test_a_node_says_how_to_find_and_retry_its_hook(tmp_path: Path) -> None:
     }
 
 
+def test_what_needs_the_lock_of_a_listener_shares_it(tmp_path: Path) -> None:
+    """With all of its run but what tidies up; where none is a listener each has it for itself."""
+    put(
+        tmp_path, "a/on_Page__00_a.bg.sh", "a/on_Page__01_b.bg.sh", "b/on_Page__10_c.sh", "c/on_Page__20_d.sh"
+    )
+    put(tmp_path, "w/on_Page__20_w.bg.sh", "a/on_PageEnd__10_e.sh", "c/on_Page__30_f.bg.sh")
+    locks = {"a": ("screen", "kill"), "b": ("screen", "kill"), "w": ("screen", "wait"), "c": ("disk", "wait")}
+    for plugin, (lock, at_seal) in locks.items():
+        (tmp_path / plugin / "config.json").write_text(
+            json.dumps({"x-host-lock": lock, "x-bg-at-seal": at_seal})
+        )
+    nodes = compile_hooks("Page", [tmp_path])["nodes"]
+    assert {
+        node["id"]: (node.get("host_lock"), node["inputs"].get("shared_lock")) for node in nodes[:-2]
+    } == {
+        "a__00_a_bg_sh": (None, "screen"),
+        "a__01_b_bg_sh": (None, "screen"),
+        "b__10_c_sh": ("beside screen", "screen"),
+        "c__20_d_sh": ("disk", None),
+        "w__20_w_bg_sh": ("beside screen", "screen"),
+        "c__30_f_bg_sh": ("disk", None),
+    }
+    assert (nodes[-2]["id"], nodes[-1]["host_lock"]) == ("seal", "screen")
+
+
 def test_names_that_would_be_one_are_told_apart(tmp_path: Path) -> None:
     """An id has fewer letters to choose from than a file's name; none begins with a digit."""
     put(tmp_path, "a.b/on_Page__10_a.sh", "a_b/on_Page__10_a.sh", "1st/on_Page__10_a.sh")
@@ -282,11 +309,74 @@ def test_a_readiness_of_nothing_is_told_of(tmp_path: Path, caplog: pytest.LogCap
     ]
 
 
-def test_a_hook_without_a_number_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("number", "order", "is_told"),
+    [
+        (1, "steps", False),  # it begins with its step
+        (5, "steps", True),  # one after the other
+        (1, "strict", True),
+    ],
+)
+def test_what_is_ended_at_once_depends_on_the_order(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+    order: Any,
+    is_told: bool,
+) -> None:
+    """One that stands behind the last foreground hook of its own step begins after that, or beside it."""
+    put(tmp_path, f"a/on_Page__{number}0_a.sh", f"l/on_Page__{number}1_late.bg.sh")
+    document = compile_hooks("Page", [tmp_path], order=order)
+    said = f"l/on_Page__{number}1_late.bg.sh is ended as soon as it begins: no foreground hook comes after it"
+    assert caplog.messages == [said] * is_told
+    waits_for = shape(document)[f"l__{number}1_late_bg_sh"][1]
+    assert waits_for == [f"a__{number}0_a_sh"] * is_told
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        ("steps", "so it runs in step 9"),
+        ("strict", "so it comes where its name stands among the others"),
+    ],
+)
+def test_a_hook_without_a_number_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, order: Any, said: str
+) -> None:
     """Also one of the end: whoever starts runs from Python is told what `qwf hooks list` says."""
     put(tmp_path, "a/on_Page__late.sh", "a/on_PageEnd__later.sh")
-    compile_hooks("Page", [tmp_path])
+    compile_hooks("Page", [tmp_path], order=order)
     assert caplog.messages == [
-        "a/on_Page__late.sh has no number, so it runs in step 9",
-        "a/on_PageEnd__later.sh has no number, so it runs in step 9",
+        f"a/on_Page__late.sh has no number, {said}",
+        f"a/on_PageEnd__later.sh has no number, {said}",
     ]
+
+
+def test_a_directory_says_its_order_for_each_event(tmp_path: Path) -> None:
+    """For one that it does not name, the next directory does."""
+    places = [tmp_path / "first", tmp_path / "second"]
+    for place in places:
+        put(place, "a/on_Page__10_a.sh", "b/on_Page__10_b.sh", "a/on_Site__10_a.sh", "b/on_Site__10_b.sh")
+    (places[0] / "hooks.toml").write_text('order = {Page = "strict"}')
+    waits = [shape(compile_hooks(event, places))["b__10_b_sh"][1] for event in ("Page", "Site")]
+    assert waits == [["a__10_a_sh"], []]
+    (places[1] / "hooks.toml").write_text('order = "strict"')
+    assert shape(compile_hooks("Site", places))["b__10_b_sh"][1] == ["a__10_a_sh"]
+
+
+def test_each_plugin_is_read_once_for_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many hooks it has, and however many plugins require it."""
+    read: Counter[str] = Counter()
+    load = cache.load_own_config
+    monkeypatch.setattr(
+        cache, "load_own_config", lambda plugin: (read.update([plugin.name]), load(plugin))[1]
+    )
+    put(
+        tmp_path, "a/on_Page__00_a.bg.sh", "a/on_Page__11_a.bg.sh", "a/on_Page__20_a.sh", "b/on_Page__20_b.sh"
+    )
+    put(tmp_path, "b/on_Page__30_b.sh", "b/on_PageEnd__30_b.sh", "c/on_Page__90_c.bg.sh")
+    (tmp_path / "base").mkdir()
+    for plugin in ("a", "b", "c", "base"):
+        (tmp_path / plugin / "config.json").write_text('{"required_plugins": ["a"]}')
+    compile_hooks("Page", [tmp_path])
+    assert read == {"a": 1, "b": 1, "c": 1, "base": 1}

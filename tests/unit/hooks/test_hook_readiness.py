@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queue_workflows.errors import PluginConfigError
+from queue_workflows.errors import HookError, PluginConfigError
 from queue_workflows.hooks.plugin_config import read_plugin_config
 from queue_workflows.hooks.readiness import Readiness, Watch
 
@@ -92,13 +92,30 @@ def test_one_that_ends_is_waited_for_no_longer(tmp_path: Path) -> None:
     assert watch(tmp_path, file="up").until_ready(lambda _seconds: True) is None
 
 
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_a_return_ends_a_line(tmp_path: Path, end: str) -> None:
+    """Alone, as where a terminal is written to, or before the line's end, as other systems write it."""
+    watching = watch(tmp_path, line="^up$")
+    assert becomes_ready(watching, lambda: (tmp_path / "out").write_text(f"coming{end}up{end}") < 0) == 1
+
+
 def test_a_port_is_one_that_somebody_listens_at(tmp_path: Path) -> None:
-    """By number, or by the name of a value; both address families will do."""
+    """By number, or by the name of a value."""
+    for name in (None, "LISTEN_PORT"):
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            port = server.getsockname()[1]
+            watching = watch(tmp_path, {"LISTEN_PORT": port}, port=name or port)
+            assert becomes_ready(watching, lambda: None, lambda listens=server: listens.listen()) == 2
+    assert not watch(tmp_path, port=port, within_s=0.05).until_ready(lambda _seconds: False)
+
+
+def test_a_port_that_is_open_already_is_refused(tmp_path: Path) -> None:
+    """It is another process's, and says nothing of this hook."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        for ready in ({"port": port}, {"port": "LISTEN_PORT"}):
-            assert becomes_ready(watch(tmp_path, {"LISTEN_PORT": port}, **ready)) == 0
-    assert not watch(tmp_path, port=port, within_s=0.05).until_ready(lambda _seconds: False)
+        with pytest.raises(HookError, match=f"plugin listen: port {port}, .* is a taken port: another"):
+            watch(tmp_path, port=port)
 
 
 def test_a_value_that_is_no_port_is_refused(tmp_path: Path) -> None:

@@ -72,10 +72,14 @@ def test_templates_are_filled_for_each_attempt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('ordre = "strict"', "nobody knows ordre; there are order, env, providers, ready"),
+        ('ordre = "strict"', "nobody knows ordre; there are order, background_timeouts, env"),
         ('order = "names"', 'order must be "steps" or "strict", not \'names\''),
         ("order = 5", 'order must be "steps" or "strict", not 5'),
+        ('order = {Page = "names"}', 'order.Page must be "steps" or "strict", not \'names\''),
+        ('order = {Page = ["strict"]}', 'order.Page must be "steps" or "strict"'),
         ('order = ["steps"]', 'order must be "steps" or "strict"'),
+        ('background_timeouts = "kill"', 'background_timeouts must be "limit" or "grace", not \'kill\''),
+        ("background_timeouts = [1]", 'background_timeouts must be "limit" or "grace", not [1]'),
         ("ready = 5", "ready must be a table of plugins or hooks, as in [ready]"),
         ("[ready]\na = {}", 'ready.a: must have one of "file", "line" and "port"'),
         ("[ready]\na = {file = '../x'}", "ready.a: must have as file a path below the hook's directory"),

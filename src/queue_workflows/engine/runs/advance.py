@@ -34,6 +34,7 @@ from queue_workflows.repositories.jobs.nodes import NewNodeJob
 from queue_workflows.repositories.runs.outbox import (
     ATTEMPTED,
     EXPAND,
+    LOST,
     READY,
     REOPEN,
     RUN_FINISHED,
@@ -53,6 +54,7 @@ from queue_workflows.workflow.planning.progress import (
     Counters,
     Ended,
     Event,
+    Lost,
     NodeError,
     Opened,
     Reopened,
@@ -66,6 +68,11 @@ from queue_workflows.workflow.references.paths import Path
 NODES_AT_ONCE: Final = 2_000
 ROWS_AT_ONCE: Final = 5_000
 AHEAD_AT_ONCE: Final = 100
+_OF_AN_ATTEMPT: Final[Mapping[str, Callable[[str], Event]]] = {
+    ATTEMPTED: Attempted,
+    READY: partial(Attempted, has_begun=True),
+    LOST: Lost,
+}
 _NO_NEWS: Final = frozenset({"begin", JobStatus.AWAITING_INPUT.value})
 
 
@@ -148,8 +155,12 @@ class Advancing:
         return known
 
     def _planned(self, events: Iterable[TakenEvent]) -> list[Event]:
-        """The events as the planner takes them; ends of one node and kind as one."""
+        """The events as the planner takes them; ends of one node and kind as one.
+
+        What is told of an attempt comes first: where a session was lost, what ended since runs again.
+        """
         ends: dict[tuple[str, JobStatus], Ended] = {}
+        attempts: list[Event] = []
         others: list[Event] = []
         for event in events:
             if event.kind in JOB_TERMINAL:
@@ -158,9 +169,9 @@ class Advancing:
                     before = ends.get((event.node_id, status))
                     count, error = (before.count, before.error) if before else (0, event.payload.get("error"))
                     ends[event.node_id, status] = Ended(event.node_id, status, count + 1, error)
-            elif event.kind in (ATTEMPTED, READY):
+            elif event.kind in _OF_AN_ATTEMPT:
                 if event.is_current and event.node_id is not None:
-                    others.append(Attempted(event.node_id))
+                    attempts.append(_OF_AN_ATTEMPT[event.kind](event.node_id))
             elif event.kind == "cancel":
                 others.append(self._cancel(event.payload))
             elif event.kind == REOPEN:
@@ -169,7 +180,7 @@ class Advancing:
                 self._expansions.append((event.payload["node_id"], event.payload["from"]))
             elif event.kind not in _NO_NEWS and event.kind != "input_submitted":
                 raise ValueError(f"this version knows no dispatch event of kind {event.kind!r:.80}")
-        return [*ends.values(), *others]
+        return [*attempts, *ends.values(), *others]
 
     def _cancel(self, payload: Mapping[str, Any]) -> Event:
         reason, node_id = payload.get("reason"), payload.get("node_id")
@@ -214,7 +225,7 @@ class Advancing:
         malformed: dict[str, NotOpened] = {}
         for node, _ in nodes:
             try:
-                paths += needed_to_open(node)
+                paths += needed_to_open(node, self._tools.host)
             except RefError as wrong:
                 malformed[node.id] = NotOpened(node, broken_by(wrong))
         scope: Mapping[str, Any] = {}

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import psycopg
 
-from queue_workflows.engine.runs.open_nodes import Host
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
 from queue_workflows.repositories.runs.outbox import DispatchRepository
@@ -16,6 +15,7 @@ from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.settings import Settings
 from queue_workflows.workflow.document.load import Document
+from queue_workflows.workflow.references.references import HostRefs
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class DispatchTools:
     nodes: WorkflowNodeRepository
     jobs: NodeJobRepository
     runs: RunRepository
-    host: Host | None
+    host: HostRefs | None
     find_document: Callable[[str], Document]
 
     @classmethod
@@ -38,7 +38,7 @@ class DispatchTools:
         connection: psycopg.Connection[Any],
         settings: Settings,
         *,
-        host: Host | None,
+        host: HostRefs | None,
         find_document: Callable[[str], Document],
     ) -> Self:
         """On this connection."""

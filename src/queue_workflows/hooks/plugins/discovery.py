@@ -22,6 +22,7 @@ from queue_workflows.errors import HookError
 UNNUMBERED_STEP: Final = 9
 PLUGIN_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 EVENT_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,99}")
+PROVIDER_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,49}")
 _FILE_NAME: Final = re.compile(
     r"on_(?P<event>[A-Za-z][A-Za-z0-9]*)__(?:(?P<number>[0-9]{2})_)?"
     r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*?)(?P<background>\.bg)?(?P<ext>\.[A-Za-z0-9]+)?"
@@ -72,11 +73,9 @@ class Hook:
         return None if said is None else said[1]
 
     @property
-    def warning(self) -> str | None:
-        """What its author should know, if anything."""
-        if self.is_numbered:
-            return None
-        return f"{self.label} has no number, so it runs in step {UNNUMBERED_STEP}"
+    def place(self) -> tuple[int, int, str, str]:
+        """Where it stands among others: by step, number, name and plugin."""
+        return self.step, self.order, self.name, self.plugin
 
 
 def extract_step(name: str) -> int:
@@ -115,7 +114,7 @@ def discover_hooks(
                 wrong.append(unusable.message)
     if wrong:
         raise HookError(*wrong, advice="set its executable bit, with a first line such as #!/bin/sh")
-    return sorted(hooks, key=in_order)
+    return sorted(hooks, key=lambda hook: hook.place)
 
 
 def overlooked(event: str, dirs: Iterable[Path | str]) -> list[str]:
@@ -168,11 +167,6 @@ def plugins_in(dirs: Iterable[Path | str]) -> dict[str, Path]:
             if PLUGIN_NAME.fullmatch(entry.name) and entry.is_dir():
                 plugins.setdefault(entry.name, Path(os.path.abspath(entry.path)))
     return plugins
-
-
-def in_order(hook: Hook) -> tuple[int, int, str, str]:
-    """The key by which hooks are sorted."""
-    return hook.step, hook.order, hook.name, hook.plugin
 
 
 def _parts(name: str) -> re.Match[str]:

@@ -1,6 +1,8 @@
 """A directory's `hooks.toml`: what holds for all plugins in it, beside what each says of itself.
 
-    order = "strict"                       # or "steps": how the numbers in the names of hooks are read
+    order = "strict"                       # or "steps": how the numbers in the names of hooks are read; or
+                                           # by event: order = {Page = "strict", Site = "steps"}
+    background_timeouts = "grace"          # not "limit": see `HooksFile`
 
     [env]                                  # variables of every hook in this directory, made for each attempt
     CACHE_DIR = "{data_dir}/cache"
@@ -32,13 +34,14 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.files import small_file
 from queue_workflows.hooks.plugin_config import may_be_seen
-from queue_workflows.hooks.plugins.discovery import EVENT_NAME, Hook
+from queue_workflows.hooks.plugins.discovery import EVENT_NAME, PROVIDER_NAME, Hook
 from queue_workflows.hooks.readiness import Readiness, flaws_of_readiness, read_readiness
 from queue_workflows.payload import check_payload
 
 HOOKS_FILE: Final = "hooks.toml"
 Order: TypeAlias = Literal["steps", "strict"]
 ORDERS: Final = ("steps", "strict")
+BackgroundTimeouts: TypeAlias = Literal["limit", "grace"]
 
 # What a template may name, and what it stands for.
 TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -60,18 +63,21 @@ TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "HOME": "that of the worker",
     }
 )
-_LONGEST_FILE: Final = 1_048_576
-_PROVIDER: Final = re.compile(r"[a-z][a-z0-9_]{0,49}")
-_KEYS: Final = ("order", "env", "providers", "ready")
+_KEYS: Final = ("order", "background_timeouts", "env", "providers", "ready")
 _PROVIDER_KEYS: Final = ("event", "names")
 
 
 @dataclass(frozen=True, slots=True)
 class HooksFile:
-    """What a directory of plugins says of all of them; what it leaves open is None or empty."""
+    """What a directory of plugins says of all of them; what it leaves open is None, empty or the usual.
 
-    order: Order | None = None
+    Where `background_timeouts` are "grace", a plugin's timeout says how long a background hook that is ended
+    at the seal may take from there on, and not how long it may live.
+    """
+
+    order: Order | Mapping[str, Order] | None = None
     env: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    background_timeouts: BackgroundTimeouts = "limit"
     provider_event: str | None = None
     providers: tuple[str, ...] | None = None
     ready: Mapping[str, Readiness] = field(default_factory=lambda: MappingProxyType({}))
@@ -79,6 +85,10 @@ class HooksFile:
     def ready_of(self, hook: Hook) -> Readiness | None:
         """What it says of this hook, else of its plugin."""
         return self.ready.get(hook.label) or self.ready.get(hook.plugin)
+
+    def order_of(self, event: str) -> Order | None:
+        """The order of an event's hooks, if it says any."""
+        return self.order.get(event) if isinstance(self.order, Mapping) else self.order
 
     @property
     def names(self) -> frozenset[str]:
@@ -113,13 +123,11 @@ def load_hooks_file(directory: Path) -> HooksFile:
     """What `hooks.toml` in a directory of plugins says; `HookError` if that makes no sense."""
     path = directory / HOOKS_FILE
     try:
-        content = small_file(path, _LONGEST_FILE + 1)
+        content = small_file(path)
     except FileNotFoundError:
         return HooksFile()
     except OSError as wrong:
         raise HookError(f"{path}: {wrong.strerror}", advice=f"make {path} readable, or remove it") from None
-    if len(content) > _LONGEST_FILE:
-        raise _wrong(path, f"it is larger than {_LONGEST_FILE:,} bytes")
     try:
         document = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as wrong:
@@ -134,7 +142,8 @@ def read_hooks_file(document: Mapping[str, Any], path: Path) -> HooksFile:
     providers = document.get("providers", {})
     names = providers.get("names")
     return HooksFile(
-        order=cast("Order | None", document.get("order")),
+        order=cast("Order | dict[str, Order] | None", document.get("order")),
+        background_timeouts=cast("BackgroundTimeouts", document.get("background_timeouts", "limit")),
         env=MappingProxyType(document.get("env", {})),
         provider_event=providers.get("event"),
         providers=None if names is None else tuple(names),
@@ -150,8 +159,9 @@ def _wrong(path: Path, said: str) -> HookError:
 
 def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
     yield from _strangers(document, _KEYS, "")
-    if "order" in document and document["order"] not in ORDERS:
-        yield f'order must be "steps" or "strict", not {document["order"]!r:.60}'
+    yield from _flaws_of_order(document.get("order", "steps"))
+    if document.get("background_timeouts", "limit") not in ("limit", "grace"):
+        yield f'background_timeouts must be "limit" or "grace", not {document["background_timeouts"]!r:.60}'
     env = document.get("env", {})
     if not isinstance(env, dict):
         yield "env must be a table of variables, as in [env]"
@@ -160,6 +170,13 @@ def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
         yield from (f"env.{name[:60]}: {said}" for said in _flaws_of_variable(name, value))
     yield from _flaws_of_providers(document.get("providers", {}))
     yield from _flaws_of_ready(document.get("ready", {}))
+
+
+def _flaws_of_order(order: Any) -> Iterator[str]:
+    by_event = order if isinstance(order, dict) else {"": order}
+    for event, said in by_event.items():
+        if said not in ORDERS:
+            yield f'order{"." * bool(event)}{event[:60]} must be "steps" or "strict", not {said!r:.60}'
 
 
 def _flaws_of_variable(name: str, value: Any) -> Iterator[str]:
@@ -204,7 +221,7 @@ def _flaws_of_providers(given: Any) -> Iterator[str]:
         yield 'providers.names must be a list of names, as in ["env", "pip"]'
         return
     for name in names:
-        if _PROVIDER.fullmatch(name) is None:
+        if PROVIDER_NAME.fullmatch(name) is None:
             yield f"providers.names: {name!r:.60} is no provider: small letters, digits and `_`"
     if len(set(names)) != len(names) or ("names" in given and not names):
         yield "providers.names must name each provider once, and at least one"
