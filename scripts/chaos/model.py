@@ -32,6 +32,8 @@ MOST_ATTEMPTS: Final = 2
 _WINDOWS: Final = {"window:w1": 1, "window:w2": 2}
 # How far apart the ticks of a schedule of a history are.
 _SECONDS: Final = {"* * * * * *": 1, "*/2 * * * * *": 2}
+# How long an attempt may go on that a server handed out once more, as it had forgotten the claim.
+_LEARNS_NS: Final = 8 * 10**9
 _TROUBLES: Final = ("signal", "fault", "terminate", "server", "statement_timeout", "control")
 
 
@@ -82,6 +84,14 @@ class _Judgement:
     def begins(self) -> list[Line]:
         """Of jobs, not of windows in them."""
         return [line for line in self.seen.lines if line.what == "B" and line.family != "window"]
+
+    @cached_property
+    def begins_of(self) -> dict[tuple[str, int, int], list[Line]]:
+        """The first lines of each attempt, of which there is one unless its number was handed out again."""
+        found: dict[tuple[str, int, int], list[Line]] = defaultdict(list)
+        for line in self.begins:
+            found[line.family, line.job, line.attempt].append(line)
+        return found
 
     @cached_property
     def spans(self) -> dict[Line, Span]:
@@ -244,10 +254,23 @@ class _Judgement:
             if cap is not None and (at_once := _most_at_once(held)) > cap:
                 yield f"exceeded: {at_once} at once of {key}, which has {cap}"
 
+    def _span(self, line: Line) -> Span:
+        """How long an attempt had what it has: until another worker began it too, if it ends soon after.
+
+        A claim need not be on disk, so that a server that crashes may hand the same number out again.
+        """
+        begin, end = self.spans[line]
+        if self.history.does("server", "promote", "free"):
+            for other in self.begins_of[line.family, line.job, line.attempt]:
+                if other.pid != line.pid and begin < other.at_ns < end <= other.at_ns + _LEARNS_NS:
+                    end = other.at_ns - 1
+        return begin, end
+
     def _held(self) -> dict[str, list[Span]]:
         """When somebody had what is scarce, by its name."""
         held: dict[str, list[Span]] = defaultdict(list)
-        for line, span in self.spans.items():
+        for line in self.spans:
+            span = self._span(line)
             family, job = line.family, line.job
             if family == "window":
                 held[line.extra].append(span)

@@ -95,6 +95,35 @@ def test_a_durable_fence(jobs: Jobs) -> None:
         jobs.repository.make_durable(job.fence, lease_s=1000)
 
 
+FORGET = """
+UPDATE {table} SET
+    status = 'queued', attempt = attempt - 1, claimed_by = NULL, lease_expires_at = NULL, started_at = NULL
+WHERE id = ANY (%s)
+"""
+
+
+def test_a_claim_that_the_server_forgot(jobs: Jobs) -> None:
+    """It is made again as it was, where nobody has claimed the job since; one that holds is renewed."""
+    forgotten, holds, taken, *_ = ids = jobs.enqueue(5)
+    held = jobs.claim(limit=5, lease_s=5)
+    before = jobs.row(forgotten)
+    jobs.connection.execute(FORGET.format(table=jobs.table), [[taken]])
+    assert jobs.one("another").id == taken
+    jobs.connection.execute(FORGET.format(table=jobs.table), [[forgotten]])
+    jobs.repository.release(held[3])
+    jobs.repository.complete(held[4])
+    assert jobs.repository.claim_again(held, lease_s=1000) == {forgotten, holds}
+    assert [left(jobs, each) > 900 for each in (forgotten, holds)] == [True, True]
+    after = jobs.row(forgotten)
+    kept = before.keys() - {"lease_expires_at", "updated_at"}
+    assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
+    assert jobs.seen(taken, "claimed_by", "attempt") == ("another", 1)
+    assert [jobs.row(each)["status"] for each in ids] == [
+        *("running", "running", "running", "queued", "completed"),
+    ]
+    assert jobs.repository.claim_again([], lease_s=1000) == frozenset()
+
+
 def test_one_question_a_second(jobs: Jobs) -> None:
     """A guard learns in one statement whom to cancel, what is lost, and what the operator wants."""
     ids = jobs.enqueue(3)

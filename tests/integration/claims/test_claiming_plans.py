@@ -25,6 +25,7 @@ from queue_workflows.repositories.sql.low_water_marks import PRIORITIES, UNMARKE
 from queue_workflows.states import JobStatus
 
 FINISHED = 150_000
+NOW = "2026-01-01T00:00:00+00:00"
 QUEUED = 3_000
 WIDE_OFF = ("hashjoin", "mergejoin", "sort", "material", "memoize")
 # How the planner may be led: as it likes, or without what would hide that a plan needs it.
@@ -215,6 +216,7 @@ def test_ends_renewals_and_beats(crowded: Jobs, mode: str, off: tuple[str, ...],
         (ends.END_AND_CLAIM, batch | claimed, (walk,)),
         (ends.END_ALIKE_AND_CLAIM, alike | claimed, (walk,)),
         (hold_lease.RENEW, held_params | {"lease_s": 9.0, "relaxed": False}, ()),
+        (hold_lease.CLAIM_AGAIN, held_params | {"lease_s": 9.0, "started": texts([NOW] * count)}, ()),
         (hold_lease.BEAT, held_params | {"progress": texts(["{}"] * count), "relaxed": False}, ()),
         (hold_lease.WATCH, held_params | {"host_label": "h", "queue": "q"}, ()),
     ):

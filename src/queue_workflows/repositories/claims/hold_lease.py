@@ -26,6 +26,27 @@ RETURNING job.id, job.cancel_requested_at
 """,
     given=_GIVEN,
 )
+# A claim that a crash of the server has undone, as it was not on disk, is made once more by the worker that
+# is at the job. Attempts never go back: a row that waits with the number before has not been claimed since.
+# What another worker has claimed meanwhile is that worker's.
+# given: the fences, and when each claim was made.
+CLAIM_AGAIN: Final = per_family("""
+WITH given AS MATERIALIZED (
+    SELECT *, 'running' AS held FROM unnest(
+        %(ids)s::bigint[], %(attempts)s::integer[], %(workers)s::text[], %(started)s::timestamptz[]
+    ) AS given (id, attempt, claimed_by, started_at)
+)
+UPDATE {table} AS job SET
+    status = 'running', attempt = given.attempt, claimed_by = given.claimed_by, started_at = given.started_at,
+    lease_expires_at = statement_timestamp() + make_interval(secs => %(lease_s)s::float8)
+FROM given
+WHERE job.id = ANY (%(ids)s::bigint[]) AND job.id = given.id AND (
+    (job.attempt, job.status) IS NOT DISTINCT FROM (given.attempt - 1, 'queued')
+    OR (job.attempt, job.claimed_by, job.status)
+        IS NOT DISTINCT FROM (given.attempt, given.claimed_by, given.held)
+)
+RETURNING job.id
+""")
 # given: the fences with what their jobs report.
 BEAT: Final = per_family(
     """

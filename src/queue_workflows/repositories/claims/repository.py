@@ -27,7 +27,7 @@ from queue_workflows.repositories.claims.unread_claims import claim_rows
 from queue_workflows.repositories.limits import lanes
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import fence_params, id_array, texts
-from queue_workflows.repositories.sql.claimed_job import C, Fence, loaded
+from queue_workflows.repositories.sql.claimed_job import C, ClaimedJob, Fence, loaded
 from queue_workflows.repositories.sql.families import Family
 from queue_workflows.repositories.sql.low_water_marks import UNMARKED
 from queue_workflows.repositories.sql.table import LONGEST_PAGE, Repository
@@ -246,6 +246,16 @@ class ClaimableRepository(Repository[M], Generic[M, C]):
         if not fences:
             return {}
         return {row[0]: row[1] for row in self._hot(hold_lease.RENEW, params, durable)}
+
+    def claim_again(self, jobs: Sequence[ClaimedJob], *, lease_s: float) -> frozenset[int]:
+        """Claim once more what a crash of the server has forgotten; the jobs that are held now."""
+        ordered = sorted(jobs, key=lambda job: job.id)
+        params = fence_params([job.fence for job in ordered]) | {
+            "started": texts(job.started_at.isoformat() for job in ordered),
+            "lease_s": check.seconds("lease_s", lease_s),
+        }
+        rows = self._sql.rows(hold_lease.CLAIM_AGAIN[self._family.name], params) if ordered else []
+        return frozenset(job_id for (job_id,) in rows)
 
     def make_durable(self, fence: Fence, *, lease_s: float) -> datetime | None:
         """Renew one lease on disk, and with it the claim, so that no crash hands out its attempt again."""

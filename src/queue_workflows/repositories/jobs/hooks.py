@@ -12,7 +12,7 @@ no other that was ever doubted, so that of several the one that kills is the onl
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from queue_workflows.repositories.claims.claim import with_claimed
@@ -22,7 +22,7 @@ from queue_workflows.repositories.claims.sweep import PROMOTE_HELD, SHARED_BEFOR
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import array, texts
-from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob, Fence
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob, ClaimedNodeJob, Fence
 from queue_workflows.repositories.sql.families import NODE, per_family
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
 
@@ -284,6 +284,11 @@ class HookJobRepository(NodeJobRepository):
         if runs is None:
             return self._claim_by(CLAIM_BEHIND, params)
         return self._claim_by(CLAIM_OF_RUNS, params | {"runs": array(map(str, runs))})
+
+    def claim_again(self, jobs: Sequence[ClaimedJob], *, lease_s: float) -> frozenset[int]:
+        """None: what is forgotten with a hook's claim may be that its run is pinned to this host."""
+        del jobs, lease_s
+        return frozenset()
 
     def trust(self, fence: Fence) -> bool:
         """End the trial of a suspect in the background if it has lived through it; whether it has."""

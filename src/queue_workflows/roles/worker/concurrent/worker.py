@@ -289,8 +289,11 @@ class ConcurrentWorker(WorkerBase):
     # What a claim brought.
 
     def held(self, jobs: Sequence[ClaimedJob], reading: float) -> list[HeldJob]:
-        """Jobs that were claimed after this reading of the clock, as they are guarded."""
-        return [self._held_job(job, reading) for job in jobs]
+        """Jobs that were claimed after this reading of the clock, as they are guarded.
+
+        But for what runs here already, as a server that crashed had forgotten the claim: that goes on.
+        """
+        return [self._held_job(job, reading) for job in jobs if not self._holdings.has_attempt(job)]
 
     def taken(self, claimed: list[HeldJob], *, alone: bool) -> None:
         """The claimed jobs are guarded, and may begin."""

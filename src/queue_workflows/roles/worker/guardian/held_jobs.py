@@ -81,6 +81,14 @@ class HeldJobs:
             held = self._held.get(job.id)
             return held is not None and held.job is job
 
+    def has_attempt(self, job: ClaimedJob) -> bool:
+        """Whether this attempt of a job is at work here already, so that its claim was made a second time."""
+        with self._lock:
+            held = self._held.get(job.id)
+            if held is None or held.is_ending or held.ending is not None:
+                return False
+            return held.job.fence == job.fence
+
     def tell_all(self, what: Callable[[HeldJob], None]) -> None:
         """Tell each something, none being dropped meanwhile."""
         with self._lock:

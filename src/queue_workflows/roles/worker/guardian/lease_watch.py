@@ -1,7 +1,8 @@
 """What the guardian asks the database of the jobs in hand: to extend their leases, and what became of them.
 
 A job that somebody cancelled is asked to stop. One with a fence that holds no more is another attempt's,
-unless the main thread has just ended it; its function is stopped, and nothing is written for it.
+unless the main thread has just ended it, or a server that crashed has forgotten the claim and nobody has made
+another: then it is made once more. Else the function is stopped, and nothing is written for it.
 """
 
 from __future__ import annotations
@@ -93,8 +94,18 @@ class LeaseWatch:
         if not lost or not self._claiming.acquire(timeout=MAIN_PATIENCE_S):
             return
         try:
+            lost = [held for held in lost if self._holdings.holds(held.job) and not held.is_ending]
+            reading = boottime()
+            again = self._terms.repository(self._connected()).claim_again(
+                [held.job for held in lost], lease_s=self._terms.lease_s
+            )
+            self._holdings.renewed([held for held in lost if held.job.id in again], reading)
             for held in lost:
-                if self._holdings.holds(held.job) and not held.is_ending:
+                if held.job.id in again:
+                    _log.warning(
+                        "job %d: the server had forgotten its claim, which is made again", held.job.id
+                    )
+                else:
                     self._lost.add(held.job)
                     held.tell(Stop.LEASE_LOST, "", time.monotonic())
         finally:
