@@ -46,7 +46,7 @@ LOOKS: Final[Mapping[str, Look]] = {
     "cancelled": Look("⊗", {"fg": "magenta"}),
 }
 # What a parked node is called that waits for no answer.
-_PARKED: Final = {"wait": "pausing", "workflow": "child run"}
+_PARKED: Final = {"wait": "pausing", "workflow": "child run", "descendants": "runs below"}
 # What a user looks for in a large run; never folded away.
 _TELLING: Final = frozenset({"failed", "running", "active", "awaiting_input"})
 

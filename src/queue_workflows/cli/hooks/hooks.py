@@ -23,7 +23,7 @@ from queue_workflows.errors import ExitCode, PluginConfigError
 from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.plugins.compile import SEQUENTIAL_STEPS, compile_hooks, ended_at_once
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked, plugins_in
-from queue_workflows.hooks.plugins.hooks_file import ORDERS, Order
+from queue_workflows.hooks.plugins.hooks_file import DESCENDANTS, ORDERS, Descendants, Order
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.payload import check_payload
 from queue_workflows.repositories.runs.runs import StartedRun
@@ -82,6 +82,11 @@ def list_(event: str, *, dirs: Sequence[str], as_json: bool) -> ExitCode:
     type=click.Choice(ORDERS),
     help="By steps, or strictly by name; else as hooks.toml in the directory says, or by steps.",
 )
+@click.option(
+    "--descendants",
+    type=click.Choice(DESCENDANTS),
+    help="Wait for the runs that its records begin, or leave them; else as hooks.toml says, or wait for any.",
+)
 @click.option("--dedupe-key", metavar="KEY", help="Start nothing if a run of it has this key already.")
 @click.option("--watch", is_flag=True, help="Follow the run, and end as it does; see `qwf run watch`.")
 @click.option("--here", is_flag=True, help="Do all of it in this command, and end as the run does.")
@@ -97,6 +102,7 @@ def run(
     plugins: str | None,
     sequential: str,
     order: Order | None,
+    descendants: Descendants | None,
     dedupe_key: str | None,
     watch: bool,
     here: bool,
@@ -110,7 +116,14 @@ def run(
     """
     places = _places(dirs)
     wanted = _named(plugins, places)
-    document = compile_hooks(event, places, _steps(sequential), plugins=wanted, order=order)
+    document = compile_hooks(
+        event,
+        places,
+        _steps(sequential),
+        plugins=wanted,
+        order=order,
+        wait_for_descendants=None if descendants is None else descendants == "wait",
+    )
     inputs = mapping_in("--inputs", file) if file is not None else {}
     inputs |= pairs("--input", given)
     config_in(inputs)

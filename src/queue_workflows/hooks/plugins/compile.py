@@ -1,10 +1,10 @@
 """From the hooks of an event to an ordinary workflow document: a node for each hook, and steps between them.
 
-    step 0    step 1   …   last step    seal        End hooks
-    ──────    ──────       ─────────    ────        ─────────
+    step 0    step 1   …   last step    seal                          End hooks
+    ──────    ──────       ─────────    ────                          ─────────
     a ─┐  ┌── c ─ …  ──── x ──┐
-       ├──┤   ^               ├──────── seal ──┬── tidy
-    b ─┘  └── : d.bg ─ … ─ … ─│ … … … … … … … ─┘
+       ├──┤   ^               ├──────── seal ──┬── descendants ────── tidy
+    b ─┘  └── : d.bg ─ … ─ … ─│ … … … … … … … ─┘   (the runs that its records began are over)
               └ e: once d.bg has begun           (told to end, unless its plugin says to wait)
 
 A node depends on the foreground of the step before with `when: all_done`, and since both have a `step` it
@@ -23,7 +23,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.errors import HookError
@@ -31,12 +31,15 @@ from queue_workflows.hooks.plugin_config import load_plugin_config, required_plu
 from queue_workflows.hooks.plugins.discovery import UNNUMBERED_STEP, Hook, discover_hooks, overlooked
 from queue_workflows.hooks.plugins.hooks_file import ORDERS, Order, load_hooks_file
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 SEQUENTIAL_STEPS: Final = frozenset({5})
 SEAL: Final = "seal"
+DESCENDANTS: Final = "descendants"
 # Behind the ten that a file's name can say.
 _SEAL_STEP: Final = 10
+_DESCENDANTS_STEP: Final = 11
 _FIRST_END_STEP: Final = 20
 _LONGEST_ID: Final = 120
 
@@ -48,15 +51,22 @@ def compile_hooks(
     *,
     plugins: Collection[str] | None = None,
     order: Order | None = None,
+    wait_for_descendants: bool | None = None,
 ) -> dict[str, Any]:
     """The workflow document of an event's hooks; of these `plugins` only, if they are named.
 
     Every hook's arguments are the run's inputs. In a sequential step hooks run one after the other, in all
     others at once; without an `order` the first directory counts of which `hooks.toml` says one, else it is
-    "steps". Raises `HookError` if there are none, or one cannot be run.
+    "steps". Its End hooks and its end wait for the runs that its records began, if they began any; with
+    `wait_for_descendants` also while one of its hooks is to be tried again, and may begin others, and with
+    False for none. Where that is open, `hooks.toml` may say. Raises `HookError` if there are no hooks, or one
+    cannot be run.
     """
     places = list(dirs)
-    order = order or _order_of(places)
+    files = [load_hooks_file(Path(place)) for place in places]
+    order = order or _first(file.order for file in files) or "steps"
+    if wait_for_descendants is None and (said_of_it := _first(file.descendants for file in files)):
+        wait_for_descendants = said_of_it == "wait"
     if order not in ORDERS:
         raise HookError(f"{order!r:.60} is no order of hooks", advice=f"one of {', '.join(ORDERS)}")
     hooks = discover_hooks(event, places, plugins=plugins)
@@ -71,6 +81,8 @@ def compile_hooks(
     for step, group in groupby(_sorted(hooks, order), key=lambda hook: hook.step):
         nodes.add(step, list(group))
     nodes.seal()
+    if wait_for_descendants is not False:
+        nodes.wait_for_descendants(always=wait_for_descendants is True)
     ends = discover_hooks(f"{event}End", places, plugins=plugins)
     unnumbered = [hook.warning for hook in (*hooks, *ends) if hook.warning is not None]
     for said in (*unnumbered, *ended_at_once(hooks), *overlooked(event, places)):
@@ -80,10 +92,9 @@ def compile_hooks(
     return {"name": event, "on_failure": "continue", "nodes": nodes.all}
 
 
-def _order_of(places: Iterable[Path | str]) -> Order:
-    """What the first of these directories says that says anything of it."""
-    said = (load_hooks_file(Path(place)).order for place in places)
-    return next((order for order in said if order is not None), "steps")
+def _first(said: Iterable[T | None]) -> T | None:
+    """What the first directory says that says anything of it."""
+    return next((one for one in said if one is not None), None)
 
 
 def _sorted(hooks: Iterable[Hook], order: Order) -> list[Hook]:
@@ -165,6 +176,16 @@ class _Nodes:
             self.all.append(seal | _after(self._foreground if self._has_foreground else self._background))
             self._ids.add(SEAL)
             self._before, self._beginning = [SEAL, *self._background], []
+
+    def wait_for_descendants(self, *, always: bool) -> None:
+        """Wait for the runs that any of them began, before the End hooks."""
+        node: dict[str, Any] = {"id": DESCENDANTS, "type": "descendants"}
+        node |= {"step": _DESCENDANTS_STEP} if self._has_foreground else {}
+        node |= {"always": True} if always else {}
+        before = self._before if self._background else self._foreground
+        self.all.append(node | _after(before))
+        self._ids.add(DESCENDANTS)
+        self._before, self._beginning = [DESCENDANTS, *self._background], []
 
     def _is_alone(self, hook: Hook) -> bool:
         """Whether no other hook of the foreground runs beside it."""

@@ -1,6 +1,7 @@
 """A directory's `hooks.toml`: what holds for all plugins in it, beside what each says of itself.
 
     order = "strict"                       # or "steps": how the numbers in the names of hooks are read
+    descendants = "leave"                  # or "wait": whether a run waits for those that its records began
 
     [env]                                  # variables of every hook in this directory, made for each attempt
     CACHE_DIR = "{data_dir}/cache"
@@ -34,6 +35,8 @@ from queue_workflows.payload import check_payload
 HOOKS_FILE: Final = "hooks.toml"
 Order: TypeAlias = Literal["steps", "strict"]
 ORDERS: Final = ("steps", "strict")
+Descendants: TypeAlias = Literal["wait", "leave"]
+DESCENDANTS: Final = ("wait", "leave")
 
 # What a template may name, and what it stands for.
 TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -57,7 +60,7 @@ TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
 )
 _LONGEST_FILE: Final = 1_048_576
 _PROVIDER: Final = re.compile(r"[a-z][a-z0-9_]{0,49}")
-_KEYS: Final = ("order", "env", "providers")
+_KEYS: Final = ("order", "descendants", "env", "providers")
 _PROVIDER_KEYS: Final = ("event", "names")
 
 
@@ -66,6 +69,7 @@ class HooksFile:
     """What a directory of plugins says of all of them; what it leaves open is None or empty."""
 
     order: Order | None = None
+    descendants: Descendants | None = None
     env: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     provider_event: str | None = None
     providers: tuple[str, ...] | None = None
@@ -125,6 +129,7 @@ def read_hooks_file(document: Mapping[str, Any], path: Path) -> HooksFile:
     names = providers.get("names")
     return HooksFile(
         order=cast("Order | None", document.get("order")),
+        descendants=cast("Descendants | None", document.get("descendants")),
         env=MappingProxyType(document.get("env", {})),
         provider_event=providers.get("event"),
         providers=None if names is None else tuple(names),
@@ -139,6 +144,8 @@ def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
     yield from _strangers(document, _KEYS, "")
     if "order" in document and document["order"] not in ORDERS:
         yield f'order must be "steps" or "strict", not {document["order"]!r:.60}'
+    if "descendants" in document and document["descendants"] not in DESCENDANTS:
+        yield f'descendants must be "wait" or "leave", not {document["descendants"]!r:.60}'
     env = document.get("env", {})
     if not isinstance(env, dict):
         yield "env must be a table of variables, as in [env]"
