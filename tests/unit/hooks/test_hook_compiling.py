@@ -319,3 +319,12 @@ def test_a_directory_says_whether_to_wait_for_the_runs_below(
     assert {
         word for node in nodes for word in ("waits", *(["always"] if node.get("always") else []))
     } == waits
+
+
+def test_a_directory_says_how_many_runs_of_a_tree_are_open(tmp_path: Path) -> None:
+    """And the caller otherwise; without either there is no cap."""
+    put(tmp_path, "a/on_Page__10_a.sh")
+    assert "max_open_runs" not in compile_hooks("Page", [tmp_path])
+    (tmp_path / "hooks.toml").write_text("max_open_runs = 3")
+    documents = [compile_hooks("Page", [tmp_path], max_open_runs=most) for most in (None, 2)]
+    assert [load_document(document).max_open_runs for document in documents] == [3, 2]

@@ -16,6 +16,7 @@ from queue_workflows.hooks.plugins.hooks_file import TEMPLATE_NAMES, HooksFile, 
 _WHOLE = """
 order = "strict"
 descendants = "leave"
+max_open_runs = 3
 
 [env]
 PAGE_DIR = "{run_dir}"
@@ -44,11 +45,12 @@ def test_a_directory_without_the_file_says_nothing(tmp_path: Path) -> None:
 def test_everything_in_the_file_is_read(tmp_path: Path) -> None:
     """The order, the variables, the event of the providers and which of them there are."""
     found = load_hooks_file(_written(tmp_path, _WHOLE))
-    assert (found.order, found.descendants, found.provider_event, found.providers) == (
+    assert (found.order, found.descendants, found.provider_event, found.providers, found.max_open_runs) == (
         "strict",
         "leave",
         "BinaryRequest",
         ("env", "pip"),
+        3,
     )
     assert found.names == {"run_dir", "data_dir", "run", "depth", "plugin", "hook"}
 
@@ -65,7 +67,10 @@ def test_templates_are_filled_for_each_attempt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('ordre = "strict"', "nobody knows ordre; there are order, descendants, env, providers"),
+        (
+            'ordre = "strict"',
+            "nobody knows ordre; there are order, descendants, max_open_runs, env, providers",
+        ),
         ('order = "names"', 'order must be "steps" or "strict", not \'names\''),
         ("order = 5", 'order must be "steps" or "strict", not 5'),
         ('order = ["steps"]', 'order must be "steps" or "strict"'),

@@ -63,6 +63,7 @@ EVERYTHING: dict[str, Any] = {
     "pipeline": "p",
     "labels": {"team": "film", "year": 2026, "paid": True},
     "priority": 3,
+    "max_open_runs": 4,
 }
 
 

@@ -87,6 +87,12 @@ def list_(event: str, *, dirs: Sequence[str], as_json: bool) -> ExitCode:
     type=click.Choice(DESCENDANTS),
     help="Wait for the runs that its records begin, or leave them; else as hooks.toml says, or wait for any.",
 )
+@click.option(
+    "--max-open-runs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many runs of the tree may be open at once, with this one; else as hooks.toml says, or any.",
+)
 @click.option("--dedupe-key", metavar="KEY", help="Start nothing if a run of it has this key already.")
 @click.option("--watch", is_flag=True, help="Follow the run, and end as it does; see `qwf run watch`.")
 @click.option("--here", is_flag=True, help="Do all of it in this command, and end as the run does.")
@@ -103,6 +109,7 @@ def run(
     sequential: str,
     order: Order | None,
     descendants: Descendants | None,
+    max_open_runs: int | None,
     dedupe_key: str | None,
     watch: bool,
     here: bool,
@@ -123,6 +130,7 @@ def run(
         plugins=wanted,
         order=order,
         wait_for_descendants=None if descendants is None else descendants == "wait",
+        max_open_runs=max_open_runs,
     )
     inputs = mapping_in("--inputs", file) if file is not None else {}
     inputs |= pairs("--input", given)

@@ -52,6 +52,7 @@ def compile_hooks(
     plugins: Collection[str] | None = None,
     order: Order | None = None,
     wait_for_descendants: bool | None = None,
+    max_open_runs: int | None = None,
 ) -> dict[str, Any]:
     """The workflow document of an event's hooks; of these `plugins` only, if they are named.
 
@@ -59,7 +60,8 @@ def compile_hooks(
     others at once; without an `order` the first directory counts of which `hooks.toml` says one, else it is
     "steps". Its End hooks and its end wait for the runs that its records began, if they began any; with
     `wait_for_descendants` also while one of its hooks is to be tried again, and may begin others, and with
-    False for none. Where that is open, `hooks.toml` may say. Raises `HookError` if there are no hooks, or one
+    False for none. At most `max_open_runs` of the tree that it begins are open at once. Where either is left
+    open, `hooks.toml` may say. Raises `HookError` if there are no hooks, or one
     cannot be run.
     """
     places = list(dirs)
@@ -89,7 +91,10 @@ def compile_hooks(
         _log.warning("%s", said)
     for step, group in groupby(_sorted(ends, order), key=lambda hook: hook.step):
         nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
-    return {"name": event, "on_failure": "continue", "nodes": nodes.all}
+    if max_open_runs is None:
+        max_open_runs = _first(file.max_open_runs for file in files)
+    cap = {} if max_open_runs is None else {"max_open_runs": max_open_runs}
+    return {"name": event, "on_failure": "continue", **cap, "nodes": nodes.all}
 
 
 def _first(said: Iterable[T | None]) -> T | None:

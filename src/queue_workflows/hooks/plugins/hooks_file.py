@@ -2,6 +2,7 @@
 
     order = "strict"                       # or "steps": how the numbers in the names of hooks are read
     descendants = "leave"                  # or "wait": whether a run waits for those that its records began
+    max_open_runs = 3                      # of the tree that a run begins, with itself
 
     [env]                                  # variables of every hook in this directory, made for each attempt
     CACHE_DIR = "{data_dir}/cache"
@@ -31,6 +32,7 @@ from queue_workflows.hooks.files import small_file
 from queue_workflows.hooks.plugin_config import may_be_seen
 from queue_workflows.hooks.plugins.discovery import EVENT_NAME, Hook
 from queue_workflows.payload import check_payload
+from queue_workflows.workflow.document.nodes import INT_MAX
 
 HOOKS_FILE: Final = "hooks.toml"
 Order: TypeAlias = Literal["steps", "strict"]
@@ -60,7 +62,7 @@ TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
 )
 _LONGEST_FILE: Final = 1_048_576
 _PROVIDER: Final = re.compile(r"[a-z][a-z0-9_]{0,49}")
-_KEYS: Final = ("order", "descendants", "env", "providers")
+_KEYS: Final = ("order", "descendants", "max_open_runs", "env", "providers")
 _PROVIDER_KEYS: Final = ("event", "names")
 
 
@@ -70,6 +72,7 @@ class HooksFile:
 
     order: Order | None = None
     descendants: Descendants | None = None
+    max_open_runs: int | None = None
     env: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     provider_event: str | None = None
     providers: tuple[str, ...] | None = None
@@ -130,6 +133,7 @@ def read_hooks_file(document: Mapping[str, Any], path: Path) -> HooksFile:
     return HooksFile(
         order=cast("Order | None", document.get("order")),
         descendants=cast("Descendants | None", document.get("descendants")),
+        max_open_runs=document.get("max_open_runs"),
         env=MappingProxyType(document.get("env", {})),
         provider_event=providers.get("event"),
         providers=None if names is None else tuple(names),
@@ -146,6 +150,9 @@ def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
         yield f'order must be "steps" or "strict", not {document["order"]!r:.60}'
     if "descendants" in document and document["descendants"] not in DESCENDANTS:
         yield f'descendants must be "wait" or "leave", not {document["descendants"]!r:.60}'
+    most = document.get("max_open_runs", 1)
+    if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= INT_MAX:
+        yield f"max_open_runs must be a whole number from 1, not {most!r:.60}"
     env = document.get("env", {})
     if not isinstance(env, dict):
         yield "env must be a table of variables, as in [env]"

@@ -40,8 +40,13 @@ WITH RECURSIVE above AS (
     ) AS parent
     WHERE above.capped_by IS NULL
 )
-SELECT capped_by FROM above WHERE capped_by IS NOT NULL LIMIT 1
+SELECT run.id FROM above JOIN workflow_runs AS run ON run.id = above.capped_by LIMIT 1
 """
+ASK: Final = f"""
+INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind)
+VALUES (%(run_id)s::uuid, 1, 0, '{DESCENDANTS}')
+RETURNING id
+"""  # noqa: S608 - a word of our own
 HAS_CHILDREN: Final = """
 SELECT EXISTS (SELECT FROM workflow_runs WHERE parent_run_id = %(run_id)s::uuid LIMIT 1)
 """
@@ -167,6 +172,10 @@ class RunTreeRepository:
     def goes_on(self, run_id: uuid.UUID) -> None:
         """Have a run found that was over and goes on, though those above it are over."""
         self._sql.rows(GOES_ON, {"run_id": run_id})
+
+    def ask_to_admit(self, run_id: uuid.UUID) -> None:
+        """Tell the run that has the cap that others wait for room."""
+        self._sql.rows(ASK, {"run_id": run_id})
 
     def admit(self, run_id: uuid.UUID, most: int) -> int:
         """Let as many runs begin as there is room for under the cap of this one, which is locked."""

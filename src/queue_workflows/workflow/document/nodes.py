@@ -15,6 +15,7 @@ NAME_BYTES: Final = 512
 # What a lock's name has before it where another host may take the job, as in `sql/checks`.
 _ELSEWHERE: Final = "elsewhere:"
 SMALLINT_MAX: Final = 32_767
+INT_MAX: Final = 2_147_483_647
 LONGEST_S: Final = 100 * 365 * 86_400.0
 
 
