@@ -1,4 +1,4 @@
-"""The same outside the queue: `harness.py NAME` owns a server until it is told to end, or for ten minutes."""
+"""Outside the queue: `harness.py NAME` owns a server until it, or its shell, ends, or for ten minutes."""
 
 import sys
 import threading

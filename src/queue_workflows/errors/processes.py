@@ -49,10 +49,13 @@ class Orphaned(QwfError):
 
     exit_code = ExitCode.TERMINATED
 
-    def __init__(self, launcher_pid: int, parent_pid: int) -> None:
+    def __init__(self, launcher_pid: int | None, parent_pid: int) -> None:
+        launcher = "the process" if launcher_pid is None else f"process {launcher_pid}"
         super().__init__(
-            f"process {launcher_pid}, which started this one, is gone; its parent is {parent_pid} now",
-            advice=f"start it again; QWF_LAUNCHER_PID={launcher_pid} must not be set by hand",
+            f"{launcher}, which started this one, is gone; its parent is {parent_pid} now",
+            advice="start it from a process that stays, or with `--detach`, in Python harden(detach=True)"
+            if launcher_pid is None
+            else f"start it again; QWF_LAUNCHER_PID={launcher_pid} must not be set by hand",
         )
         self.launcher_pid, self.parent_pid = launcher_pid, parent_pid
 

@@ -137,11 +137,6 @@ def load_plugin_config(directory: Path, load_own: LoadOwn | None = None) -> Plug
     )
 
 
-def required_plugins(directory: Path) -> list[str]:
-    """The names of all plugins that the one in this directory works with, whether or not they are there."""
-    return [one.plugin for one in _required_by(load_own_config(directory), directory, load_own_config)]
-
-
 def _required_by(own: PluginConfig, directory: Path, load: LoadOwn) -> Iterator[PluginConfig]:
     """Each plugin that a plugin requires, and those that these do, before whatever needs it; `base` first."""
     seen = {own.plugin}

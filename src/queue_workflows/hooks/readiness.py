@@ -1,10 +1,13 @@
-"""When a background hook is ready for those after it: `x-ready` in its plugin's `config.json`.
+"""When a background hook is ready for those after it.
 
-    {"x-ready": {"file": "session.json", "within_s": 30}}     a file that it writes where it works
-    {"x-ready": {"line": "^listening on "}}                   a line that it prints, on either stream
-    {"x-ready": {"port": "BROWSER_PORT"}}                     a port of this machine: a number, or a value
+    {"file": "session.json", "within_s": 30}      a file that it writes where it works
+    {"file": "state", "line": "^ready"}           a line in that file
+    {"line": "^listening on "}                    a line that it prints, on either stream
+    {"port": "BROWSER_PORT"}                      a port of this machine: a number, or a value
 
-What was there before the hook began counts for nothing: a file has to be another one, or written again.
+Its plugin's `config.json` says so as `x-ready`, or the directory's `hooks.toml` in `[ready]`, which
+counts first. What was there before the hook began counts for nothing: a file has to be another one, or
+written again, and a port that is open already is another process's, so that the hook does not begin.
 """
 
 from __future__ import annotations
@@ -12,14 +15,14 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from queue_workflows import clock as time
-from queue_workflows.errors import PluginConfigError
+from queue_workflows.errors import HookError, PluginConfigError
 from queue_workflows.hooks.files import open_regular
 from queue_workflows.host.directories.below import Beneath, directory_beneath
 
@@ -38,7 +41,8 @@ Ends: TypeAlias = Callable[[float], bool]
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What shows that a hook is ready, one of three, and within which time after its start."""
+    """What shows that a hook is ready, and within which time after its start; a `line` is one of the `file`
+    where both are said."""
 
     file: str | None = None
     line: str | None = None
@@ -47,14 +51,14 @@ class Readiness:
 
 
 def read_readiness(given: Mapping[str, Any]) -> Readiness:
-    """What `x-ready` says; it has no flaws."""
+    """What is said of it, without flaws."""
     return Readiness(**given)
 
 
 def flaws_of_readiness(given: object) -> Iterator[str]:
-    """What is wrong with an `x-ready`, in words."""
-    if not isinstance(given, dict) or len(given.keys() & _SIGNS) != 1 or given.keys() - {*_SIGNS, "within_s"}:
-        yield 'must have one of "file", "line" and "port", and may have "within_s"'
+    """What is wrong with what is said of it, in words."""
+    if not isinstance(given, dict) or given.keys() - {*_SIGNS, "within_s"} or not _are_signs(given.keys()):
+        yield 'must have one of "file", "line" and "port", or a "line" of a "file", and may have "within_s"'
         return
     within = given.get("within_s", DEFAULT_WITHIN_S)
     if isinstance(within, bool) or not isinstance(within, int | float) or not 0 < within <= _LONGEST_WITHIN_S:
@@ -66,6 +70,11 @@ def flaws_of_readiness(given: object) -> Iterator[str]:
         yield "must have as line a regular expression"
     if "port" in given and not _is_port(port) and (not isinstance(port, str) or not port.isidentifier()):
         yield "must have as port a number from 1 to 65535, or the name of a value that is one"
+
+
+def _are_signs(said: Collection[str]) -> bool:
+    signs = {sign for sign in _SIGNS if sign in said}
+    return len(signs) == 1 or signs == {"file", "line"}
 
 
 def _is_name_beneath(name: object) -> bool:
@@ -101,17 +110,29 @@ class Watch:
         self._readiness, self._beneath = readiness, beneath
         self._printed = printed
         self._file = None if readiness.file is None else directory / readiness.file
+        self._line = None if readiness.line is None else re.compile(readiness.line.encode())
         self._was = self._stamp()
         self._port = _port_of(readiness.port, values, plugin)
+        if readiness.port is not None and self._is_open():
+            raise HookError(
+                f"plugin {plugin}: port {self._port}, which is to show that its hook is ready, is a taken"
+                " port: another process of this machine has it open",
+                advice="end that process, or give the plugin another port",
+            )
         self._seen: Callable[[], bool] = self._is_open if readiness.port is not None else self._is_written
+
+    @property
+    def within_s(self) -> float:
+        """How long it may take."""
+        return self._readiness.within_s
 
     def until_ready(self, ends: Ends) -> bool | None:
         """Wait until it is ready; false if it is not in its time, None if it has ended before."""
         until, pause = time.monotonic() + self._readiness.within_s, _FIRST_LOOK_S
         with ExitStack() as held:
             look = self._seen
-            if self._readiness.line is not None:
-                look = held.enter_context(_Lines(self._readiness.line, self._printed, self._beneath)).look
+            if self._line is not None and self._file is None:
+                look = held.enter_context(_Lines(self._line, self._printed, self._beneath)).look
             while not look():
                 left = until - time.monotonic()
                 if left <= 0:
@@ -123,7 +144,12 @@ class Watch:
 
     def _is_written(self) -> bool:
         now = self._stamp()
-        return now is not None and now != self._was
+        if self._file is None or now is None or now == self._was:
+            return False
+        if self._line is None:
+            return True
+        with _Lines(self._line, (self._file,), self._beneath, is_whole=False) as lines:
+            return lines.look()
 
     def _stamp(self) -> tuple[int, int, int] | None:
         if self._file is None:
@@ -143,10 +169,13 @@ class Watch:
 
 
 class _Lines:
-    """What a hook has printed on both streams, read on from where it was read to before."""
+    """Lines of some files, read on from where they were read to before; a last one without its end counts
+    unless it has to be `is_whole`."""
 
-    def __init__(self, pattern: str, printed: tuple[Path, Path], beneath: Beneath) -> None:
-        self._pattern = re.compile(pattern.encode())
+    def __init__(
+        self, pattern: re.Pattern[bytes], printed: Iterable[Path], beneath: Beneath, *, is_whole: bool = True
+    ) -> None:
+        self._pattern, self._is_whole = pattern, is_whole
         self._files: list[int] = []
         self._rests: dict[int, bytes] = {}
         for path in printed:
@@ -161,16 +190,17 @@ class _Lines:
             os.close(opened)
 
     def look(self) -> bool:
-        """Whether one of the lines that are whole by now matches."""
+        """Whether one of the lines by now matches."""
         return any(self._finds(opened) for opened in self._files)
 
     def _finds(self, opened: int) -> bool:
         while data := os.read(opened, _CHUNK):
-            *lines, rest = (self._rests.get(opened, b"") + data).split(b"\n")
+            # A return ends a line as well; of both together the second ends an empty one.
+            *lines, rest = (self._rests.get(opened, b"") + data.replace(b"\r", b"\n")).split(b"\n")
             self._rests[opened] = rest[-_CHUNK:]
             if any(self._pattern.search(line) for line in lines):
                 return True
-        return False
+        return not self._is_whole and self._pattern.search(self._rests.get(opened, b"")) is not None
 
 
 def _port_of(port: int | str | None, values: Mapping[str, Any], plugin: str) -> int:

@@ -298,7 +298,6 @@ TYPES: Final[Mapping[str, Mapping[str, str]]] = {
         "parent_run_id": "UUID",
         "parent_node_job_id": "BIGINT",
         "depth": "SMALLINT",
-        "current_step": "SMALLINT",
         "pinned_host": "TEXT",
         "seal_requested_at": "TIMESTAMP WITH TIME ZONE",
         "dedupe_key": "TEXT",

@@ -36,8 +36,6 @@ class WorkflowRun(Base):
     # No foreign key: that job is a row of the parent run and goes with it.
     parent_node_job_id: Mapped[int | None]
     depth: Mapped[int] = mapped_column(SmallInteger, server_default=text("0"))
-    # Step barrier of hook pipelines.
-    current_step: Mapped[int | None] = mapped_column(SmallInteger)
     # For hook pipelines, where jobs read each other's files: the host of the first claim.
     pinned_host: Mapped[str | None]
     seal_requested_at: Mapped[datetime | None]

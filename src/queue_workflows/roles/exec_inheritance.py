@@ -1,7 +1,8 @@
-"""What an exec would hand on of a job that has changed it: put back as it was when the process began."""
+"""What an exec hands on, and a job may have changed: put back as it was when the process began."""
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 from contextlib import suppress
@@ -32,6 +33,18 @@ class ExecInheritance:
         self._mask = os.umask(0o077)
         os.umask(self._mask)
 
+    def lift(self, number: int) -> bool:
+        """Raise a limit again that is lower than what was noted; False if it was lowered for good."""
+        noted, _ = self._limits.get(number, (0, 0))
+        soft, hard = resource.getrlimit(number)
+        if _reach(soft) >= _reach(noted):
+            return True
+        try:
+            resource.setrlimit(number, (noted, hard))
+        except (OSError, ValueError):
+            return False
+        return True
+
     def restore(self) -> None:
         """Restore what was noted as far as a process may: a limit that was lowered for good stays so."""
         for number, (soft, _) in self._limits.items():
@@ -42,6 +55,10 @@ class ExecInheritance:
         if self._directory is not None:
             with suppress(OSError):
                 os.chdir(self._directory)
+
+
+def _reach(limit: int) -> float:
+    return math.inf if limit == resource.RLIM_INFINITY else limit
 
 
 # A worker takes it again as it begins.

@@ -57,6 +57,36 @@ def test_hooks_are_listed_in_their_order(qwf: Callable[..., Said], plugins: Path
     assert said.stderr == "warning: title/on_PageEnd__sum.sh has no number, so it runs in step 9\n"
 
 
+def test_hooks_are_listed_and_warned_of_in_the_order_that_is_used(
+    qwf: Callable[..., Said], plugins: Path
+) -> None:
+    """As the option says, else the directory."""
+    for file in ("title/on_Page__10_z.sh", "listen/on_Page__123_a.sh", "listen/on_Page__91_late.bg.sh"):
+        (plugins / file).write_text("#!/bin/sh\n", encoding="utf-8")
+        (plugins / file).chmod(0o755)
+
+    def listed(*options: str) -> tuple[list[str], list[str]]:
+        said = qwf("hooks", "list", "Page", "--dir", plugins, *options, "--json")
+        names = [one["name"].removeprefix("on_Page__") for one in json.loads(said.stdout)]
+        return names[:-1], said.stderr.splitlines()
+
+    steps = ["00_listen.bg.sh", "10_z.sh", "30_title.sh", "91_late.bg.sh", "123_a.sh"]
+    assert listed()[0] == steps
+    (plugins / "hooks.toml").write_text('order = "strict"')
+    strict = ["00_listen.bg.sh", "10_z.sh", "123_a.sh", "30_title.sh", "91_late.bg.sh"]
+    no_number = "has no number, so it comes where its name stands among the others"
+    at_once = "is ended as soon as it begins: no foreground hook comes after it"
+    assert listed() == (
+        strict,
+        [
+            f"warning: listen/on_Page__123_a.sh {no_number}",
+            f"warning: title/on_PageEnd__sum.sh {no_number}",
+            f"warning: listen/on_Page__91_late.bg.sh {at_once}",
+        ],
+    )
+    assert listed("--order", "steps")[0] == steps
+
+
 def test_what_a_background_hook_says_of_its_end_is_shown(qwf: Callable[..., Said], plugins: Path) -> None:
     """It is a hint in its name, for people alone; what is in the foreground has none."""
     for name in ("on_Page__01_fetch.finite.bg.sh", "on_Page__02_hear.daemon.bg", "on_Page__03_x.finite.sh"):

@@ -742,7 +742,7 @@ def test_pages_of_a_crawl_with_a_cap_wait_for_their_turn(conn: psycopg.Connectio
     job = held(conn, max_depth=1)
     conn.execute("UPDATE workflow_runs SET max_open_runs = 2, capped_by = id WHERE id = %s", [job.run_id])
     store(conn, job, output({"type": "Run", "url": "a"}, {"type": "Run", "url": "b"}))
-    held = "SELECT hold_reason, capped_by FROM workflow_runs WHERE parent_run_id = %s"
-    assert conn.execute(held, [job.run_id]).fetchall() == [("open_runs", job.run_id)] * 2
+    on_hold = "SELECT hold_reason, capped_by FROM workflow_runs WHERE parent_run_id = %s"
+    assert conn.execute(on_hold, [job.run_id]).fetchall() == [("open_runs", job.run_id)] * 2
     told = "SELECT run_id FROM workflow_dispatch_events WHERE kind = 'descendants'"
     assert conn.execute(told).fetchall() == [(job.run_id,)]

@@ -12,6 +12,7 @@ from support.rows.jobs import CLEAR_WITH_WORKERS
 from support.stages.hook_stage import UNTIL, Stage, result
 
 from queue_workflows.engine.runs.retry import retry_run
+from queue_workflows.host.locks.lock import HostLock
 
 NOTHING_LEFT = "its run is sealed: there is nothing left that it could run beside"
 
@@ -61,6 +62,31 @@ def test_a_listener_that_has_not_begun_is_skipped_at_the_seal(stage: Stage) -> N
     assert not stage.file(run_id, "lacks/began").exists()
 
 
+@pytest.mark.parametrize("reason", ["host_lock", "unknown_task", "binary_missing", "step_taken"])
+def test_a_listener_on_hold_is_skipped_at_the_seal(stage: Stage, reason: str) -> None:
+    """Whatever it waits for, and though that is not there; its run ends."""
+    stage.put("hears/on_Page__91_hears.bg.sh", "touch began", **{"x-host-lock": "ear"})
+    stage.put("last/on_Page__90_last.sh", "touch begun", UNTIL.format("../go"))
+    run_id = stage.start()
+    hears, held = "on_Page__91_hears.bg.sh", "SELECT 1 FROM workflow_node_jobs WHERE hold_reason = %s"
+    locks = stage.directory / "locks"
+    locks.mkdir()
+    with HostLock("ear", directory=locks), stage.worker(QWF_LOCK_DIR=str(locks)):
+        stage.until(lambda: stage.connection.execute(held, ["host_lock"]).fetchone() == (1,))
+        stage.until(stage.file(run_id, "last/begun").exists)
+        if reason == "unknown_task":
+            (stage.plugins / "hears" / hears).unlink()
+        stage.connection.execute(
+            "UPDATE workflow_node_jobs SET hold_reason = %s, run_at = now() + '1 day' WHERE node_module = %s",
+            [reason, hears],
+        )
+        stage.file(run_id, "go").touch()
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.jobs()[hears][0] == "skipped"
+    assert said(stage)[hears] == NOTHING_LEFT
+    assert not stage.file(run_id, "hears/began").exists()
+
+
 def test_the_retry_of_a_listener_keeps_no_run_open(stage: Stage) -> None:
     """It has nothing left to run beside, however late it is due; that of another hook is waited for."""
     fails = ("test -e ../go", "exit $?")
@@ -89,6 +115,26 @@ def test_a_listener_that_fails_after_the_seal_has_had_its_time(stage: Stage) -> 
     run_id = stage.start()
     sealed = "SELECT seal_requested_at IS NOT NULL FROM workflow_runs"
     with stage.worker():
+        stage.until(lambda: stage.connection.execute(sealed).fetchone() == (True,))
+        stage.file(run_id, "sealed").touch()
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.jobs()["on_Page__00_hears.bg.sh"] == ("completed", 1)
+
+
+def test_a_listener_that_ends_at_its_timeout_after_the_seal_has_had_its_time(stage: Stage) -> None:
+    """Also with status 0, which before the seal would be a failure like any other end at a timeout."""
+    stage.put(
+        "hears/on_Page__00_hears.bg.sh",
+        f"told() {{ touch told; {UNTIL.format('../sealed')}; exit 0; }}",
+        "trap told TERM",
+        "while :; do sleep 0.1; done",
+        properties={"HEARS_TIMEOUT": {"type": "number", "default": 0.3}},
+        **{"x-retry-s": 3600},
+    )
+    stage.put("last/on_Page__90_last.sh", UNTIL.format("../hears/told"))
+    run_id = stage.start()
+    sealed = "SELECT seal_requested_at IS NOT NULL FROM workflow_runs"
+    with stage.worker(QWF_CANCEL_GRACE_S="600"):
         stage.until(lambda: stage.connection.execute(sealed).fetchone() == (True,))
         stage.file(run_id, "sealed").touch()
         stage.until(lambda: stage.status(run_id) == "completed")
@@ -146,6 +192,37 @@ def test_its_own_timeout_is_a_failure_unless_its_plugin_says_otherwise(stage: St
     with stage.worker(QWF_BACKOFF_JITTER_S="0"):
         stage.until(lambda: stage.status(run_id) == "completed")
     assert stage.jobs()["on_Page__00_slow.bg.sh"] == ("completed", 2 if at_timeout == "fail" else 1)
+
+
+def test_a_directory_may_mean_the_timeout_as_grace_alone(stage: Stage) -> None:
+    """Its listeners live on beyond it, and have it to come to an end; other hooks are ended at theirs."""
+    short = {"x-max-attempts": 1, "x-retry-s": 0}
+    stage.put(
+        "hears/on_Page__00_hears.bg.sh",
+        f"told() {{ {UNTIL.format('../go')}; {result('succeeded', 'heard')}; exit 0; }}",
+        "trap told TERM",
+        "while :; do sleep 0.1; done",
+        properties={"HEARS_TIMEOUT": {"type": "number", "default": 120}},
+        **short,
+    )
+    for name in ("front/on_Page__10_front.sh", "waits/on_Page__01_waits.bg.sh", "ear/on_Page__02_ear.bg.sh"):
+        plugin = name.partition("/")[0]
+        timeout = {f"{plugin.upper()}_TIMEOUT": {"type": "number", "default": 0.3}}
+        policies = short | ({"x-bg-at-seal": "wait"} if plugin == "waits" else {})
+        stage.put(name, "touch begun", "exec sleep 600", properties=timeout, **policies)
+    (stage.plugins / "hooks.toml").write_text('background_timeouts = "grace"')
+    stage.put("last/on_Page__90_last.sh", UNTIL.format("../seal"))
+    run_id = stage.start()
+    ended = {"on_Page__10_front.sh": ("failed", 1), "on_Page__01_waits.bg.sh": ("failed", 1)}
+    with stage.worker():
+        stage.until(lambda: ended.items() <= stage.jobs().items())
+        assert stage.jobs()["on_Page__02_ear.bg.sh"] == ("running", 1)
+        stage.file(run_id, "seal").touch()
+        stage.until(lambda: stage.jobs()["on_Page__02_ear.bg.sh"] == ("completed", 1))
+        assert stage.jobs()["on_Page__00_hears.bg.sh"] == ("running", 1)
+        stage.file(run_id, "go").touch()
+        stage.until(lambda: stage.status(run_id) == "failed")
+    assert stage.jobs()["on_Page__00_hears.bg.sh"] == ("completed", 1)
 
 
 @pytest.mark.slow

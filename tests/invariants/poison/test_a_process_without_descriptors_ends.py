@@ -53,6 +53,26 @@ def test_a_loop_that_finds_no_descriptors(floor: Floor, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_files_that_may_not_be_written_any_more(floor: Floor, tmp_path: Path, concurrency: int) -> None:
+    """A job that forbids its process files for good is charged with its end; the next has its lock."""
+    args = {"limits": {"RLIMIT_FSIZE": 0}, "for_good": True}
+    env = {**APP, "QWF_LOCK_DIR": str(tmp_path / "locks")}
+    with real_workers(floor.dsn, f"fetch --concurrency {concurrency}", env=env) as supervisor:
+        spoils = floor.repository.enqueue("limits", queue="fetch", args=args).id
+        patiently(lambda: floor.are_in("failed", spoils) or floor.are_in("completed", spoils))
+        locked = floor.repository.enqueue("good", queue="fetch", host_lock="camera").id
+        patiently(lambda: floor.jobs.seen(locked, "status") not in [("queued",), ("running",)])
+        assert supervisor.stop() == 0
+    assert floor.jobs.seen(locked, "status", "attempt", "crash_count") == ("completed", 1, 0)
+    assert floor.jobs.seen(spoils, "status", "crash_count", "failures") == ("failed", 1, 0)
+    said = "\n".join(supervisor.said)
+    assert "Traceback" not in said
+    assert "how much this process may write into a file" in said
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_threads_that_cannot_be_started(floor: Floor) -> None:
     """The worker of a job that leaves no memory for the stack of a thread ends, and is started anew."""
     env = {**APP, "QWF_MAX_CRASHES": "3"}

@@ -81,8 +81,8 @@ def becomes_another(reason: str | None) -> None:
 
 @ingest_task("closes descriptors")
 def closes_descriptors(reason: str | None, args: dict[str, Any]) -> None:
-    """All that are not its own, and opens others in their places."""
-    os.closerange(3, _MANY)
+    """All that are not its own, or its streams too, and opens others in their places."""
+    os.closerange(args.get("first", 3), _MANY)
     for name in args.get("opens", ()):
         os.open(Path(name), os.O_RDWR | os.O_CREAT)
 

@@ -222,8 +222,8 @@ def writes_on(reason: str | None, args: dict[str, Any], ctx: Any) -> dict[str, A
 
 @ingest_task("limits")
 def limits(reason: str | None, args: dict[str, Any]) -> dict[str, Any]:
-    """Resources of its process, which an exec hands on."""
+    """Resources of its process, which an exec hands on; `for_good` it cannot be undone."""
     for which, value in args["limits"].items():
         _, hard = resource.getrlimit(getattr(resource, which))
-        resource.setrlimit(getattr(resource, which), (value, hard))
+        resource.setrlimit(getattr(resource, which), (value, value if args.get("for_good") else hard))
     return {"pid": os.getpid()}

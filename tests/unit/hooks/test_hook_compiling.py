@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from queue_workflows.errors import HookError
+from queue_workflows.hooks.plugins import cache
 from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.workflow.document.load import load_document
 
@@ -102,7 +104,7 @@ STRICT = {
     "a__09_z_sh": [],
     "z__10_a_sh": ["a__09_z_sh"],
     "a__11_l_bg_sh": ["z__10_a_sh"],
-    "b__11_m_bg_sh": ["z__10_a_sh", "a__11_l_bg_sh"],
+    "b__11_m_bg_sh": ["z__10_a_sh"],
     "a__12_b_sh": ["z__10_a_sh", "a__11_l_bg_sh", "b__11_m_bg_sh"],
     "a__50_c_sh": ["a__12_b_sh", "a__11_l_bg_sh"],
     "seal": ["a__09_z_sh", "z__10_a_sh", "a__12_b_sh", "a__50_c_sh"],
@@ -272,14 +274,91 @@ def test_a_listener_without_anything_to_listen_to_is_told_of(
     ]
 
 
-def test_a_hook_without_a_number_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Also one of the end: whoever starts runs from Python is told what `qwf hooks list` says."""
-    put(tmp_path, "a/on_Page__late.sh", "a/on_PageEnd__later.sh")
+def test_a_readiness_of_nothing_is_told_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A name that is slipped in `[ready]` would leave what it means without a barrier."""
+    put(tmp_path, "browser/on_Page__10_open.bg.sh", "browser/on_Page__20_look.sh")
+    said = '[ready]\nbrowser = {line = "x"}\n"browser/on_Page__10_open.bg.sh" = {line = "x"}\n'
+    (tmp_path / "hooks.toml").write_text(
+        f'{said}browsers = {{line = "x"}}\n"browser/on_Page" = {{line = "x"}}\n'
+    )
     compiled("Page", [tmp_path])
     assert caplog.messages == [
-        "a/on_Page__late.sh has no number, so it runs in step 9",
-        "a/on_PageEnd__later.sh has no number, so it runs in step 9",
+        f"{tmp_path}/hooks.toml: ready.{name} is no plugin there, nor a hook of one"
+        for name in ("browsers", "browser/on_Page")
     ]
+
+
+@pytest.mark.parametrize(
+    ("number", "order", "is_told"),
+    [
+        (1, "steps", False),  # it begins with its step
+        (5, "steps", True),  # one after the other
+        (1, "strict", True),
+    ],
+)
+def test_what_is_ended_at_once_depends_on_the_order(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+    order: Any,
+    is_told: bool,
+) -> None:
+    """One that stands behind the last foreground hook of its own step begins after that, or beside it."""
+    put(tmp_path, f"a/on_Page__{number}0_a.sh", f"l/on_Page__{number}1_late.bg.sh")
+    document = compiled("Page", [tmp_path], order=order)
+    said = f"l/on_Page__{number}1_late.bg.sh is ended as soon as it begins: no foreground hook comes after it"
+    assert caplog.messages == [said] * is_told
+    waits_for = shape(document)[f"l__{number}1_late_bg_sh"][1]
+    assert waits_for == [f"a__{number}0_a_sh"] * is_told
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        ("steps", "so it runs in step 9"),
+        ("strict", "so it comes where its name stands among the others"),
+    ],
+)
+def test_a_hook_without_a_number_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, order: Any, said: str
+) -> None:
+    """Also one of the end: whoever starts runs from Python is told what `qwf hooks list` says."""
+    put(tmp_path, "a/on_Page__late.sh", "a/on_PageEnd__later.sh")
+    compiled("Page", [tmp_path], order=order)
+    assert caplog.messages == [
+        f"a/on_Page__late.sh has no number, {said}",
+        f"a/on_PageEnd__later.sh has no number, {said}",
+    ]
+
+
+def test_a_directory_says_its_order_for_each_event(tmp_path: Path) -> None:
+    """For one that it does not name, the next directory does."""
+    places = [tmp_path / "first", tmp_path / "second"]
+    for place in places:
+        put(place, "a/on_Page__10_a.sh", "b/on_Page__10_b.sh", "a/on_Site__10_a.sh", "b/on_Site__10_b.sh")
+    (places[0] / "hooks.toml").write_text('order = {Page = "strict"}')
+    waits = [shape(compiled(event, places))["b__10_b_sh"][1] for event in ("Page", "Site")]
+    assert waits == [["a__10_a_sh"], []]
+    (places[1] / "hooks.toml").write_text('order = "strict"')
+    assert shape(compiled("Site", places))["b__10_b_sh"][1] == ["a__10_a_sh"]
+
+
+def test_each_plugin_is_read_once_for_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many hooks it has, and however many plugins require it."""
+    read: Counter[str] = Counter()
+    load = cache.load_own_config
+    monkeypatch.setattr(
+        cache, "load_own_config", lambda plugin: (read.update([plugin.name]), load(plugin))[1]
+    )
+    put(
+        tmp_path, "a/on_Page__00_a.bg.sh", "a/on_Page__11_a.bg.sh", "a/on_Page__20_a.sh", "b/on_Page__20_b.sh"
+    )
+    put(tmp_path, "b/on_Page__30_b.sh", "b/on_PageEnd__30_b.sh", "c/on_Page__90_c.bg.sh")
+    (tmp_path / "base").mkdir()
+    for plugin in ("a", "b", "c", "base"):
+        (tmp_path / plugin / "config.json").write_text('{"required_plugins": ["a"]}')
+    compiled("Page", [tmp_path])
+    assert read == {"a": 1, "b": 1, "c": 1, "base": 1}
 
 
 def test_the_end_hooks_wait_for_the_runs_below(tmp_path: Path) -> None:

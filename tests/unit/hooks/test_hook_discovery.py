@@ -53,14 +53,13 @@ def test_equal_numbers_come_by_name_then_plugin(tmp_path: Path) -> None:
     ]
 
 
-def test_a_hook_without_a_number_comes_last_with_a_warning(tmp_path: Path) -> None:
+def test_a_hook_without_a_number_comes_last(tmp_path: Path) -> None:
     """It runs in step 9, behind all that has a number; three digits are none."""
     put(tmp_path, "a/on_Page__late.sh", "a/on_Page__99_z.sh", "a/on_Page__123_x.sh")
     hooks = discover_hooks("Page", [tmp_path])
     assert [hook.name for hook in hooks] == ["on_Page__99_z.sh", "on_Page__123_x.sh", "on_Page__late.sh"]
     assert [hook.step for hook in hooks] == [9, 9, 9]
-    assert hooks[0].warning is None
-    assert hooks[2].warning == "a/on_Page__late.sh has no number, so it runs in step 9"
+    assert [hook.is_numbered for hook in hooks] == [True, False, False]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from queue_workflows.errors import PluginConfigError
+from queue_workflows.errors import HookError, PluginConfigError
 from queue_workflows.hooks.plugin_config import read_plugin_config
 from queue_workflows.hooks.readiness import Readiness, Watch
 
@@ -74,18 +74,48 @@ def test_a_line_counts_when_it_is_whole(tmp_path: Path) -> None:
     assert becomes_ready(watching, *turns) == 3
 
 
+def test_a_line_of_a_file_counts_when_it_is_there(tmp_path: Path) -> None:
+    """However the file came to have it, and not what it had before the hook began."""
+    state = tmp_path / "state"
+    state.write_text('{"status": "ready"}')
+    watching = watch(tmp_path, file="state", line='"status": "ready"')
+    turns = [
+        lambda: state.write_text('{"status": "starting"}') and None,
+        lambda: state.write_text('{\n  "status": "re') and None,
+        lambda: state.write_text('{\n  "status": "ready"\n}') and None,
+    ]
+    assert becomes_ready(watching, *turns) == 3
+
+
 def test_one_that_ends_is_waited_for_no_longer(tmp_path: Path) -> None:
     """Its end says what became of it."""
     assert watch(tmp_path, file="up").until_ready(lambda _seconds: True) is None
 
 
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_a_return_ends_a_line(tmp_path: Path, end: str) -> None:
+    """Alone, as where a terminal is written to, or before the line's end, as other systems write it."""
+    watching = watch(tmp_path, line="^up$")
+    assert becomes_ready(watching, lambda: (tmp_path / "out").write_text(f"coming{end}up{end}") < 0) == 1
+
+
 def test_a_port_is_one_that_somebody_listens_at(tmp_path: Path) -> None:
-    """By number, or by the name of a value; both address families will do."""
+    """By number, or by the name of a value."""
+    for name in (None, "LISTEN_PORT"):
+        with socket.socket() as server:
+            server.bind(("127.0.0.1", 0))
+            port = server.getsockname()[1]
+            watching = watch(tmp_path, {"LISTEN_PORT": port}, port=name or port)
+            assert becomes_ready(watching, lambda: None, lambda listens=server: listens.listen()) == 2
+    assert not watch(tmp_path, port=port, within_s=0.05).until_ready(lambda _seconds: False)
+
+
+def test_a_port_that_is_open_already_is_refused(tmp_path: Path) -> None:
+    """It is another process's, and says nothing of this hook."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        for ready in ({"port": port}, {"port": "LISTEN_PORT"}):
-            assert becomes_ready(watch(tmp_path, {"LISTEN_PORT": port}, **ready)) == 0
-    assert not watch(tmp_path, port=port, within_s=0.05).until_ready(lambda _seconds: False)
+        with pytest.raises(HookError, match=f"plugin listen: port {port}, .* is a taken port: another"):
+            watch(tmp_path, port=port)
 
 
 def test_a_value_that_is_no_port_is_refused(tmp_path: Path) -> None:
@@ -96,7 +126,13 @@ def test_a_value_that_is_no_port_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "ready",
-    [{"file": "a/b"}, {"line": "^x", "within_s": 5}, {"port": 9222, "within_s": 0.5}, {"port": "A_PORT"}],
+    [
+        {"file": "a/b"},
+        {"file": "a", "line": "^x"},
+        {"line": "^x", "within_s": 5},
+        {"port": 9222, "within_s": 0.5},
+        {"port": "A_PORT"},
+    ],
 )
 def test_what_a_plugin_says_is_read(ready: dict[str, Any]) -> None:
     """One of three signs, and its time."""
@@ -110,6 +146,8 @@ def test_what_a_plugin_says_is_read(ready: dict[str, Any]) -> None:
         None,
         {},
         {"file": "a", "port": 1},
+        {"line": "a", "port": 1},
+        {"file": "a", "line": "a", "port": 1},
         {"file": "a", "colour": "red"},
         {"file": "../a"},
         {"file": "/a"},

@@ -12,6 +12,7 @@ import pytest
 from queue_workflows.errors import ExitCode, HookError
 from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.hooks_file import TEMPLATE_NAMES, HooksFile, load_hooks_file
+from queue_workflows.hooks.readiness import Readiness
 
 _WHOLE = """
 order = "strict"
@@ -28,6 +29,10 @@ BRACES = "{{}}"
 [providers]
 event = "BinaryRequest"
 names = ["env", "pip"]
+
+[ready]
+browser = {file = "session.json"}
+"browser/on_Page__20_tab.bg.js" = {line = "^open$", within_s = 30}
 """
 
 
@@ -45,13 +50,17 @@ def test_a_directory_without_the_file_says_nothing(tmp_path: Path) -> None:
 def test_everything_in_the_file_is_read(tmp_path: Path) -> None:
     """The order, the variables, the event of the providers and which of them there are."""
     found = load_hooks_file(_written(tmp_path, _WHOLE))
-    assert (found.order, found.descendants, found.provider_event, found.providers, found.max_open_runs) == (
+    assert (found.order, found.descendants, found.max_open_runs, found.provider_event, found.providers) == (
         "strict",
         "leave",
+        3,
         "BinaryRequest",
         ("env", "pip"),
-        3,
     )
+    assert found.ready == {
+        "browser": Readiness(file="session.json"),
+        "browser/on_Page__20_tab.bg.js": Readiness(line="^open$", within_s=30),
+    }
     assert found.names == {"run_dir", "data_dir", "run", "depth", "plugin", "hook"}
 
 
@@ -67,13 +76,19 @@ def test_templates_are_filled_for_each_attempt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            'ordre = "strict"',
-            "nobody knows ordre; there are order, descendants, max_open_runs, env, providers",
-        ),
+        ('ordre = "strict"', "nobody knows ordre; there are order, descendants, max_open_runs, background"),
         ('order = "names"', 'order must be "steps" or "strict", not \'names\''),
         ("order = 5", 'order must be "steps" or "strict", not 5'),
+        ('order = {Page = "names"}', 'order.Page must be "steps" or "strict", not \'names\''),
+        ('order = {Page = ["strict"]}', 'order.Page must be "steps" or "strict"'),
         ('order = ["steps"]', 'order must be "steps" or "strict"'),
+        ('descendants = "some"', 'descendants must be "wait" or "leave", not \'some\''),
+        ("max_open_runs = 0", "max_open_runs must be a whole number from 1, not 0"),
+        ('background_timeouts = "kill"', 'background_timeouts must be "limit" or "grace", not \'kill\''),
+        ("background_timeouts = [1]", 'background_timeouts must be "limit" or "grace", not [1]'),
+        ("ready = 5", "ready must be a table of plugins or hooks, as in [ready]"),
+        ("[ready]\na = {}", 'ready.a: must have one of "file", "line" and "port"'),
+        ("[ready]\na = {file = '../x'}", "ready.a: must have as file a path below the hook's directory"),
         ("env = 5", "env must be a table of variables"),
         ("[env]\nDAY = 2020-01-01", "env.DAY: must be a text without NUL, a number"),
         ("[env]\nHALF = nan", "env.HALF: must be a text without NUL, a number"),

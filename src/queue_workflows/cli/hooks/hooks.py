@@ -21,9 +21,10 @@ from queue_workflows.db.connections.engine import Database
 from queue_workflows.engine.runs.verbs import start_run
 from queue_workflows.errors import ExitCode, PluginConfigError
 from queue_workflows.hooks.plugin_config import load_plugin_config
-from queue_workflows.hooks.plugins.compile import SEQUENTIAL_STEPS, compile_hooks, ended_at_once
+from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked, plugins_in
 from queue_workflows.hooks.plugins.hooks_file import DESCENDANTS, ORDERS, Descendants, Order
+from queue_workflows.hooks.plugins.order import SEQUENTIAL_STEPS, HookOrder, order_of
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.payload import check_payload
 from queue_workflows.repositories.runs.runs import StartedRun
@@ -36,6 +37,12 @@ _dir_option = click.option(
     help="A directory of plugins; may be given several times. Else QWF_HOOK_DIRS.",
 )
 
+_order_option = click.option(
+    "--order",
+    type=click.Choice(ORDERS),
+    help="By steps, or strictly by name; else as hooks.toml in the directory says, or by steps.",
+)
+
 
 @click.group(no_args_is_help=True)
 def hooks() -> None:
@@ -45,17 +52,20 @@ def hooks() -> None:
 @hooks.command("list")
 @click.argument("event")
 @_dir_option
+@_order_option
 @json_option
-def list_(event: str, *, dirs: Sequence[str], as_json: bool) -> ExitCode:
-    """List the hooks of EVENT in the order of their steps, with those that run at its end."""
+def list_(event: str, *, dirs: Sequence[str], order: Order | None, as_json: bool) -> ExitCode:
+    """List the hooks of EVENT in their order, with those that run at its end."""
     places = _places(dirs)
-    hooks_of_it = discover_hooks(event, places)
-    found = [*hooks_of_it, *discover_hooks(f"{event}End", places)]
-    _warn(found)
-    for said in (*ended_at_once(hooks_of_it), *overlooked(event, places)):
-        say(f"warning: {said}")
+    goes = order_of(event, places, order)
+    hooks_of_it = goes.sorted(discover_hooks(event, places))
+    found = [*hooks_of_it, *goes.sorted(discover_hooks(f"{event}End", places))]
+    unnumbered = (goes.unnumbered(hook) for hook in found)
+    for said in (*unnumbered, *goes.ended_at_once(hooks_of_it), *overlooked(event, places)):
+        if said is not None:
+            say(f"warning: {said}")
     if as_json:
-        print_json([_as_data(hook) for hook in found])
+        print_json([_as_data(hook, goes) for hook in found])
         return ExitCode.DONE
     rows = [[str(hook.step), hook.event, _beside(hook), hook.label, _state(hook)] for hook in found]
     print_table(["STEP", "EVENT", "", "HOOK", "STATE"], rows)
@@ -77,11 +87,7 @@ def list_(event: str, *, dirs: Sequence[str], as_json: bool) -> ExitCode:
     show_default=True,
     help="The steps in which hooks run one after the other.",
 )
-@click.option(
-    "--order",
-    type=click.Choice(ORDERS),
-    help="By steps, or strictly by name; else as hooks.toml in the directory says, or by steps.",
-)
+@_order_option
 @click.option(
     "--descendants",
     type=click.Choice(DESCENDANTS),
@@ -193,12 +199,6 @@ def _steps(text: str) -> set[int]:
     return {int(word) for word in words}
 
 
-def _warn(found: Sequence[Hook]) -> None:
-    for hook in found:
-        if hook.warning is not None:
-            say(f"warning: {hook.warning}")
-
-
 def _state(hook: Hook) -> str:
     """Whether its plugin is on, as far as this machine's environment says."""
     try:
@@ -213,7 +213,7 @@ def _beside(hook: Hook) -> str:
     return " ".join(["background", hook.hint or ""]).strip() if hook.is_background else ""
 
 
-def _as_data(hook: Hook) -> dict[str, Any]:
+def _as_data(hook: Hook, goes: HookOrder) -> dict[str, Any]:
     return {
         "event": hook.event,
         "step": hook.step,
@@ -225,5 +225,5 @@ def _as_data(hook: Hook) -> dict[str, Any]:
         "background": hook.is_background,
         "hint": hook.hint,
         "state": _state(hook),
-        "warning": hook.warning,
+        "warning": goes.unnumbered(hook),
     }

@@ -68,6 +68,9 @@ def shares_option(_ctx: click.Context, _param: click.Parameter, values: Sequence
     help="A link of this name in the workspace, to what it shares with others; may be given several times.",
 )
 @click.option("--in-workspace", is_flag=True, help="Start the command in the workspace.")
+@click.option(
+    "--detach", is_flag=True, help="Let it run on when the process that starts it ends, as a shell."
+)
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run_job(
     *,
@@ -78,17 +81,19 @@ def run_job(
     run: str | None,
     shares: dict[str, Path],
     in_workspace: bool,
+    detach: bool,
     command: tuple[str, ...],
 ) -> None:
     """Run COMMAND as a hardened job: qwf run-job --deadline 60m -- COMMAND …
 
     It ends with the command's own status (128 and the signal's number if one ended it), with 73 after the
     deadline, 127 if there is no such command, and 126 if it is no program. Signals go to the command. However
-    either of them ends, nothing of what the command started is left, and the locks are free only then. No
-    database is needed.
+    either of them ends, nothing of what the command started is left, and the locks are free only then. When
+    what started it ends, as a shell that is killed, it ends too, unless it is to --detach. No database is
+    needed.
     """
     from queue_workflows.host.commands.run_job_warden import RunTerms, become, clock
-    from queue_workflows.host.processes.harden import bound_to_launcher
+    from queue_workflows.host.processes.starter import bound_to_starter
 
     if run is None and (shares or in_workspace):
         raise click.UsageError("--share and --in-workspace are for a --workspace")
@@ -99,12 +104,13 @@ def run_job(
             "run-job finds a command's processes in /proc, which is not that of this PID namespace",
             advice="mount it: `mount -t proc proc /proc`, or `unshare --mount-proc`",
         )
-    bound_to_launcher(within_job=True)
+    starter_pid = bound_to_starter(detach=detach)
     held = take_locks(locks, command[0], deadline_s=deadline, wait_s=deadline if wait is None else wait)
     if run is not None:
         held.append(_in_workspace(run, shares, goes_there=in_workspace))
     words = f"{deadline:g} s" if deadline is not None else ""
-    become(RunTerms(None if deadline is None else clock() + deadline, words, grace, held), list(command))
+    ends_at = None if deadline is None else clock() + deadline
+    become(RunTerms(ends_at, words, grace, held, starter_pid), list(command))
 
 
 def take_locks(

@@ -13,7 +13,8 @@ from queue_workflows.db.connections.descriptors import Descriptors
 class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes to stderr; where a job has closed that, by a descriptor of its own.
 
-    What cannot be written or put into words is left out: no line of a log is worth the end of a worker.
+    What cannot be written or put into words is left out: no line of a log is worth the end of a worker. Nor
+    is one worth a file of a job's, which may have the number of a descriptor that a job has closed.
     """
 
     def __init__(self) -> None:
@@ -23,6 +24,11 @@ class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
         except OSError:
             self._own = -1
         self._is_own = Descriptors(self._own)
+        try:
+            self._is_streams: Descriptors | None = Descriptors(self.stream.fileno())
+        except (OSError, ValueError):
+            # It is no file, so there is no number that another could get.
+            self._is_streams = None
 
     def emit(self, record: logging.LogRecord) -> None:
         """One line."""
@@ -30,6 +36,9 @@ class StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
             line = self.format(record) + self.terminator
         except Exception as unsaid:
             line = f"{record.levelname} {record.name}: a line of the log raised {type(unsaid).__name__}\n"
+        if self._is_streams is not None and not self._is_streams.are_ours():
+            self._write(line)
+            return
         try:
             self.stream.write(line)
             self.stream.flush()

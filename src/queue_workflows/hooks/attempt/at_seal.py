@@ -11,8 +11,6 @@ from queue_workflows.hooks.script.process import HookStop
 
 # What a background hook is told when its run has come to its last step's end.
 SEALED: Final = "the run is sealed"
-# Why one is skipped that had not begun by then.
-NOTHING_LEFT: Final = "its run is sealed: there is nothing left that it could run beside"
 
 
 class AtSeal:

@@ -24,7 +24,8 @@ from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.outcomes import Discard, PutAside, Skip
 from queue_workflows.errors import PluginConfigError, QwfError
-from queue_workflows.hooks.attempt.at_seal import NOTHING_LEFT, SEALED, AtSeal
+from queue_workflows.hooks.attempt.at_seal import SEALED, AtSeal
+from queue_workflows.hooks.attempt.beginning import Beginning
 from queue_workflows.hooks.attempt.directories import HookPlaces, places_of
 from queue_workflows.hooks.attempt.directory_env import DirectoryEnvironment, directory_environment
 from queue_workflows.hooks.attempt.result import result_of
@@ -46,7 +47,7 @@ from queue_workflows.host.commands.client import Spawner, Started
 from queue_workflows.host.commands.orphans import end_orphans
 from queue_workflows.host.directories.below import Beneath
 from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
-from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.jobs.hooks import NOTHING_LEFT, HookJobRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 
@@ -160,7 +161,7 @@ class HookAttempt:
             cwd=places.directory,
             stdout_path=places.stdout,
             stderr_path=places.stderr,
-            timeout_s=values.timeout_s,
+            timeout_s=None if self._has_grace_only else values.timeout_s,
             grace_s=terms.grace_s,
             beneath=run,
             stdout_cap=_KEPT_BYTES,
@@ -200,6 +201,12 @@ class HookAttempt:
         """Nobody tells it to stop any more."""
         self._held.close()
 
+    @property
+    def _has_grace_only(self) -> bool:
+        """Whether its plugin's timeout says how long it may take to end at the seal, and no more."""
+        said = self._tools.shelf.hooks_file(self._hook.path.parent).background_timeouts
+        return self._is_listener and said == "grace"
+
     def _ask(self, question: Callable[[psycopg.Connection[Any]], T]) -> T:
         answer: T = self._tools.ask(self._job, question)
         return answer
@@ -221,30 +228,21 @@ class HookAttempt:
     def _tells_of_start(
         self, config: PluginConfig, values: Mapping[str, Any], *, beneath: Beneath
     ) -> Started | None:
-        """What to call when a background hook runs: those after it wait until it is ready, and so do we."""
+        """What to call when a background hook runs: those after it wait for it."""
         if not self._job.background:
             return None
-        ready, watch, places = config.ready, None, self._places
+        ready = self._tools.shelf.hooks_file(self._hook.path.parent).ready_of(self._hook) or config.ready
+        watch = None
         if ready is not None:
             watch = Watch(
                 ready,
                 plugin=config.plugin,
-                directory=places.directory,
-                printed=(places.stdout, places.stderr),
+                directory=self._places.directory,
+                printed=(self._places.stdout, self._places.stderr),
                 beneath=beneath,
                 values=values,
             )
-
-        def started(ends: Callable[[float], bool]) -> None:
-            is_ready = True if watch is None else watch.until_ready(ends)
-            if ready is not None and is_ready is False:
-                self._stop.request(f"it was not ready within {ready.within_s:g} s, as its x-ready says")
-            # What ends before is told of by its end; one that a stop has ended is begun again, and not ready.
-            if not is_ready:
-                return
-            self._ask(lambda conn: HookJobRepository(conn).tell_ready(self._job.fence))
-
-        return started
+        return Beginning(self._job, watch, stop=self._stop, ask=self._ask).told
 
     @property
     def _is_sealed(self) -> bool:

@@ -1,40 +1,40 @@
 """From the hooks of an event to an ordinary workflow document: a node for each hook, and steps between them.
 
-    step 0    step 1   …   last step    seal                          End hooks
-    ──────    ──────       ─────────    ────                          ─────────
+    step 0    step 1   …   last step    seal        End hooks
+    ──────    ──────       ─────────    ────        ─────────
     a ─┐  ┌── c ─ …  ──── x ──┐
-       ├──┤   ^               ├──────── seal ──┬── descendants ────── tidy
-    b ─┘  └── : d.bg ─ … ─ … ─│ … … … … … … … ─┘   (the runs that its records began are over)
+       ├──┤   ^               ├──────── seal ──┬── tidy
+    b ─┘  └── : d.bg ─ … ─ … ─│ … … … … … … … ─┘
               └ e: once d.bg has begun           (told to end, unless its plugin says to wait)
 
 A node depends on the foreground of the step before with `when: all_done`, and since both have a `step` it
 passes at the end of their first attempts. It depends as well on the background hooks before it in order, and
 passes when each of them has begun and is ready; only the End hooks wait for their ends. Whether a plugin is
-switched off is for the worker to say, which has its configuration.
-
-In the order `steps` the first digit of a hook's name is its step, and the hooks of a step run side by side.
-In the order `strict` there is one order by name, and only what runs in the background overlaps with the rest.
+switched off is for the worker to say, which has its configuration. `order` says in which order they go.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection, Iterable, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.errors import HookError
-from queue_workflows.hooks.plugin_config import load_plugin_config, required_plugins
-from queue_workflows.hooks.plugins.discovery import UNNUMBERED_STEP, Hook, discover_hooks, overlooked
-from queue_workflows.hooks.plugins.hooks_file import ORDERS, Order, load_hooks_file
+from queue_workflows.hooks.plugin_config import PluginConfig
+from queue_workflows.hooks.plugins.cache import PluginCache
+from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked
+from queue_workflows.hooks.plugins.hooks_file import HOOKS_FILE, Order, load_hooks_file
+from queue_workflows.hooks.plugins.order import SEQUENTIAL_STEPS, HookOrder, order_of
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-SEQUENTIAL_STEPS: Final = frozenset({5})
 SEAL: Final = "seal"
 DESCENDANTS: Final = "descendants"
 # Behind the ten that a file's name can say.
@@ -61,16 +61,15 @@ def compile_hooks(
     "steps". Its End hooks and its end wait for the runs that its records began, if they began any; with
     `wait_for_descendants` also while one of its hooks is to be tried again, and may begin others, and with
     False for none. At most `max_open_runs` of the tree that it begins are open at once. Where either is left
-    open, `hooks.toml` may say. Raises `HookError` if there are no hooks, or one
-    cannot be run.
+    open, `hooks.toml` may say. Raises `HookError` if there are no hooks, or one cannot be run.
     """
     places = list(dirs)
     files = [load_hooks_file(Path(place)) for place in places]
-    order = order or _first(file.order for file in files) or "steps"
-    if wait_for_descendants is None and (said_of_it := _first(file.descendants for file in files)):
-        wait_for_descendants = said_of_it == "wait"
-    if order not in ORDERS:
-        raise HookError(f"{order!r:.60} is no order of hooks", advice=f"one of {', '.join(ORDERS)}")
+    if wait_for_descendants is None and (said := _first(file.descendants for file in files)):
+        wait_for_descendants = said == "wait"
+    if max_open_runs is None:
+        max_open_runs = _first(file.max_open_runs for file in files)
+    goes = order_of(event, places, order, sequential_steps)
     hooks = discover_hooks(event, places, plugins=plugins)
     if not hooks:
         below = ", ".join(map(str, places)) or "no directory"
@@ -78,21 +77,26 @@ def compile_hooks(
             f"there are no hooks of {event} below {below}",
             advice=f"a hook is an executable {{plugin}}/on_{event}__{{NN}}_{{name}}.{{ext}}",
         )
-    has_foreground = not all(hook.is_background for hook in hooks)
-    nodes = _Nodes(sequential_steps, is_strict=order == "strict", has_foreground=has_foreground)
-    for step, group in groupby(_sorted(hooks, order), key=lambda hook: hook.step):
+    # What is read here counts for all of the document, however lately it was written.
+    config = cache(PluginCache([Path(place) for place in places], now_ns=lambda: sys.maxsize).config)
+    nodes = _Nodes(goes, config, has_foreground=not all(hook.is_background for hook in hooks))
+    for step, group in groupby(goes.sorted(hooks), key=lambda hook: hook.step):
         nodes.add(step, list(group))
     nodes.seal()
     if wait_for_descendants is not False:
         nodes.wait_for_descendants(always=wait_for_descendants is True)
     ends = discover_hooks(f"{event}End", places, plugins=plugins)
-    unnumbered = [hook.warning for hook in (*hooks, *ends) if hook.warning is not None]
-    for said in (*unnumbered, *ended_at_once(hooks), *overlooked(event, places)):
-        _log.warning("%s", said)
-    for step, group in groupby(_sorted(ends, order), key=lambda hook: hook.step):
+    unnumbered = (goes.unnumbered(hook) for hook in (*hooks, *ends))
+    for said in (
+        *unnumbered,
+        *goes.ended_at_once(hooks, config),
+        *overlooked(event, places),
+        *_ready_for_nothing(places),
+    ):
+        if said is not None:
+            _log.warning("%s", said)
+    for step, group in groupby(goes.sorted(ends), key=lambda hook: hook.step):
         nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
-    if max_open_runs is None:
-        max_open_runs = _first(file.max_open_runs for file in files)
     cap = {} if max_open_runs is None else {"max_open_runs": max_open_runs}
     return {"name": event, "on_failure": "continue", **cap, "nodes": nodes.all}
 
@@ -102,35 +106,24 @@ def _first(said: Iterable[T | None]) -> T | None:
     return next((one for one in said if one is not None), None)
 
 
-def _sorted(hooks: Iterable[Hook], order: Order) -> list[Hook]:
-    """One order by name alone, or as they were found: by step, number, name and plugin."""
-    return sorted(hooks, key=lambda hook: (hook.name, hook.plugin)) if order == "strict" else list(hooks)
-
-
-def ended_at_once(hooks: Iterable[Hook]) -> list[str]:
-    """What to tell the authors of background hooks for which there is no time.
-
-    They are ended when the last foreground hook is done, and none is in their own step or after it. Where
-    there is none at all, they end by themselves.
-    """
-    hooks = list(hooks)
-    last = max((hook.step for hook in hooks if not hook.is_background), default=UNNUMBERED_STEP)
+def _ready_for_nothing(places: Iterable[Path | str]) -> list[str]:
+    """What to tell the author of a `[ready]` that names no plugin of its directory, and no hook of one."""
     return [
-        f"{hook.label} is ended as soon as it begins: no foreground hook is in step {hook.step} or after it"
-        for hook in hooks
-        if hook.is_background
-        and hook.step > last
-        and load_plugin_config(hook.path.parent).bg_at_seal == "kill"
+        f"{Path(place, HOOKS_FILE)}: ready.{name[:120]} is no plugin there, nor a hook of one"
+        for place in places
+        for name in load_hooks_file(Path(place)).ready
+        if not Path(place, name).exists()
     ]
 
 
 class _Nodes:
     """The nodes so far, and what the next step waits for."""
 
-    def __init__(self, sequential_steps: Collection[int], *, is_strict: bool, has_foreground: bool) -> None:
+    def __init__(
+        self, order: HookOrder, config: Callable[[Path], PluginConfig], *, has_foreground: bool
+    ) -> None:
         self.all: list[dict[str, Any]] = []
-        self._sequential = range(UNNUMBERED_STEP + 1) if is_strict else sequential_steps
-        self._is_strict, self._has_foreground = is_strict, has_foreground
+        self._order, self._config, self._has_foreground = order, config, has_foreground
         self._before: list[str] = []
         self._foreground: list[str] = []
         # What is ended at the seal, by plugin: what works with it depends on it.
@@ -139,7 +132,6 @@ class _Nodes:
         self._beginning: list[str] = []
         self._background: list[str] = []
         self._ids: set[str] = set()
-        self._said: dict[Path, dict[str, Any]] = {}
 
     def add(self, step: int, hooks: Sequence[Hook], *, is_end: bool = False) -> None:
         """A step; End hooks have nothing left to run beside."""
@@ -147,15 +139,15 @@ class _Nodes:
         beginning, since = list(self._beginning), list(self._beginning)
         for hook in hooks:
             background = hook.is_background and not is_end
-            waits_for = before if background and not self._is_strict else [*before, *beginning]
+            waits_for = before if background else [*before, *beginning]
             sessions = [] if is_end else self._sessions_of(hook)
             node = self._node(hook, step, dict.fromkeys([*waits_for, *sessions]))
             node |= {"sessions": sessions} if sessions else {}
-            node["inputs"] |= {"alone": True} if self._is_alone(hook) and not background else {}
+            node["inputs"] |= {"alone": True} if self._order.is_alone(hook) and not background else {}
             self.all.append(node)
             if background:
                 node["background"] = True
-                if self._has_foreground and load_plugin_config(hook.path.parent).bg_at_seal == "kill":
+                if self._has_foreground and self._config(hook.path.parent).bg_at_seal == "kill":
                     node["inputs"] = {**node["inputs"], "at_seal": "kill"}
                     self._sessions.setdefault(hook.plugin, []).append(node["id"])
                 self._background.append(node["id"])
@@ -164,7 +156,7 @@ class _Nodes:
                 continue
             since = []
             self._foreground.append(node["id"])
-            if self._is_alone(hook):
+            if self._order.is_alone(hook):
                 before, beginning, foreground = [node["id"]], [], [node["id"]]
             else:
                 foreground.append(node["id"])
@@ -192,13 +184,9 @@ class _Nodes:
         self._ids.add(DESCENDANTS)
         self._before, self._beginning = [DESCENDANTS, *self._background], []
 
-    def _is_alone(self, hook: Hook) -> bool:
-        """Whether no other hook of the foreground runs beside it."""
-        return hook.step in self._sequential
-
     def _sessions_of(self, hook: Hook) -> list[str]:
         """What runs in the background of its own plugin, and of those that this one requires."""
-        used = [hook.plugin, *required_plugins(hook.path.parent)]
+        used = [hook.plugin, *self._config(hook.path.parent).requires]
         return [session for plugin in used for session in self._sessions.get(plugin, [])]
 
     def _node(self, hook: Hook, step: int, before: Iterable[str]) -> dict[str, Any]:
@@ -215,14 +203,11 @@ class _Nodes:
 
     def _policies(self, plugin: Path) -> dict[str, Any]:
         """What a plugin says of all its hooks."""
-        if plugin not in self._said:
-            config = load_plugin_config(plugin)
-            retry = {"max_attempts": config.max_attempts, "backoff_s": config.retry_s}
-            retry = {name: value for name, value in retry.items() if value is not None}
-            self._said[plugin] = {"retry": retry} if retry else {}
-            if config.host_lock is not None:
-                self._said[plugin]["host_lock"] = config.host_lock
-        return self._said[plugin]
+        config = self._config(plugin)
+        retry = {"max_attempts": config.max_attempts, "backoff_s": config.retry_s}
+        retry = {name: value for name, value in retry.items() if value is not None}
+        said: dict[str, Any] = {"retry": retry} if retry else {}
+        return said if config.host_lock is None else said | {"host_lock": config.host_lock}
 
     def _id(self, hook: Hook) -> str:
         """What commands call a hook: its plugin and the part of its file's name behind the event."""

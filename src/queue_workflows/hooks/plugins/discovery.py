@@ -72,11 +72,9 @@ class Hook:
         return None if said is None else said[1]
 
     @property
-    def warning(self) -> str | None:
-        """What its author should know, if anything."""
-        if self.is_numbered:
-            return None
-        return f"{self.label} has no number, so it runs in step {UNNUMBERED_STEP}"
+    def place(self) -> tuple[int, int, str, str]:
+        """Where it stands among others: by step, number, name and plugin."""
+        return self.step, self.order, self.name, self.plugin
 
 
 def extract_step(name: str) -> int:
@@ -115,7 +113,7 @@ def discover_hooks(
                 wrong.append(unusable.message)
     if wrong:
         raise HookError(*wrong, advice="set its executable bit, with a first line such as #!/bin/sh")
-    return sorted(hooks, key=in_order)
+    return sorted(hooks, key=lambda hook: hook.place)
 
 
 def overlooked(event: str, dirs: Iterable[Path | str]) -> list[str]:
@@ -168,11 +166,6 @@ def plugins_in(dirs: Iterable[Path | str]) -> dict[str, Path]:
             if PLUGIN_NAME.fullmatch(entry.name) and entry.is_dir():
                 plugins.setdefault(entry.name, Path(os.path.abspath(entry.path)))
     return plugins
-
-
-def in_order(hook: Hook) -> tuple[int, int, str, str]:
-    """The key by which hooks are sorted."""
-    return hook.step, hook.order, hook.name, hook.plugin
 
 
 def _parts(name: str) -> re.Match[str]:

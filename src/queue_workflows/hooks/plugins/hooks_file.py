@@ -1,8 +1,10 @@
 """A directory's `hooks.toml`: what holds for all plugins in it, beside what each says of itself.
 
-    order = "strict"                       # or "steps": how the numbers in the names of hooks are read
+    order = "strict"                       # or "steps": how the numbers in the names of hooks are read; or
+                                           # by event: order = {Page = "strict", Site = "steps"}
     descendants = "leave"                  # or "wait": whether a run waits for those that its records began
     max_open_runs = 3                      # of the tree that a run begins, with itself
+    background_timeouts = "grace"          # not "limit": see `HooksFile`
 
     [env]                                  # variables of every hook in this directory, made for each attempt
     CACHE_DIR = "{data_dir}/cache"
@@ -12,6 +14,10 @@
     [providers]                            # hooks that install programs
     event = "Binary"
     names = ["env", "pip"]                 # these and no others, in this order
+
+    [ready]                                # what shows that background hooks are ready, by plugin or hook
+    browser = {file = "session.json"}
+    "browser/on_Page__20_tab.bg.js" = {line = "^open$", within_s = 30}
 
 Everything in it is optional. A file that is wrong is refused as a whole, and the error names the key.
 """
@@ -31,6 +37,7 @@ from queue_workflows.errors import HookError
 from queue_workflows.hooks.files import small_file
 from queue_workflows.hooks.plugin_config import may_be_seen
 from queue_workflows.hooks.plugins.discovery import EVENT_NAME, Hook
+from queue_workflows.hooks.readiness import Readiness, flaws_of_readiness, read_readiness
 from queue_workflows.payload import check_payload
 from queue_workflows.workflow.document.nodes import INT_MAX
 
@@ -39,6 +46,7 @@ Order: TypeAlias = Literal["steps", "strict"]
 ORDERS: Final = ("steps", "strict")
 Descendants: TypeAlias = Literal["wait", "leave"]
 DESCENDANTS: Final = ("wait", "leave")
+BackgroundTimeouts: TypeAlias = Literal["limit", "grace"]
 
 # What a template may name, and what it stands for.
 TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
@@ -62,20 +70,34 @@ TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
 )
 _LONGEST_FILE: Final = 1_048_576
 _PROVIDER: Final = re.compile(r"[a-z][a-z0-9_]{0,49}")
-_KEYS: Final = ("order", "descendants", "max_open_runs", "env", "providers")
+_KEYS: Final = ("order", "descendants", "max_open_runs", "background_timeouts", "env", "providers", "ready")
 _PROVIDER_KEYS: Final = ("event", "names")
 
 
 @dataclass(frozen=True, slots=True)
 class HooksFile:
-    """What a directory of plugins says of all of them; what it leaves open is None or empty."""
+    """What a directory of plugins says of all of them; what it leaves open is None, empty or the usual.
 
-    order: Order | None = None
+    Where `background_timeouts` are "grace", a plugin's timeout says how long a background hook that is ended
+    at the seal may take from there on, and not how long it may live.
+    """
+
+    order: Order | Mapping[str, Order] | None = None
     descendants: Descendants | None = None
     max_open_runs: int | None = None
     env: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    background_timeouts: BackgroundTimeouts = "limit"
     provider_event: str | None = None
     providers: tuple[str, ...] | None = None
+    ready: Mapping[str, Readiness] = field(default_factory=lambda: MappingProxyType({}))
+
+    def ready_of(self, hook: Hook) -> Readiness | None:
+        """What it says of this hook, else of its plugin."""
+        return self.ready.get(hook.label) or self.ready.get(hook.plugin)
+
+    def order_of(self, event: str) -> Order | None:
+        """The order of an event's hooks, if it says any."""
+        return self.order.get(event) if isinstance(self.order, Mapping) else self.order
 
     @property
     def names(self) -> frozenset[str]:
@@ -131,12 +153,16 @@ def read_hooks_file(document: Mapping[str, Any], path: Path) -> HooksFile:
     providers = document.get("providers", {})
     names = providers.get("names")
     return HooksFile(
-        order=cast("Order | None", document.get("order")),
+        order=cast("Order | dict[str, Order] | None", document.get("order")),
         descendants=cast("Descendants | None", document.get("descendants")),
         max_open_runs=document.get("max_open_runs"),
+        background_timeouts=cast("BackgroundTimeouts", document.get("background_timeouts", "limit")),
         env=MappingProxyType(document.get("env", {})),
         provider_event=providers.get("event"),
         providers=None if names is None else tuple(names),
+        ready=MappingProxyType(
+            {name: read_readiness(said) for name, said in document.get("ready", {}).items()}
+        ),
     )
 
 
@@ -146,13 +172,14 @@ def _wrong(path: Path, said: str) -> HookError:
 
 def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
     yield from _strangers(document, _KEYS, "")
-    if "order" in document and document["order"] not in ORDERS:
-        yield f'order must be "steps" or "strict", not {document["order"]!r:.60}'
+    yield from _flaws_of_order(document.get("order", "steps"))
     if "descendants" in document and document["descendants"] not in DESCENDANTS:
         yield f'descendants must be "wait" or "leave", not {document["descendants"]!r:.60}'
     most = document.get("max_open_runs", 1)
     if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= INT_MAX:
         yield f"max_open_runs must be a whole number from 1, not {most!r:.60}"
+    if document.get("background_timeouts", "limit") not in ("limit", "grace"):
+        yield f'background_timeouts must be "limit" or "grace", not {document["background_timeouts"]!r:.60}'
     env = document.get("env", {})
     if not isinstance(env, dict):
         yield "env must be a table of variables, as in [env]"
@@ -160,6 +187,14 @@ def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
     for name, value in env.items():
         yield from (f"env.{name[:60]}: {said}" for said in _flaws_of_variable(name, value))
     yield from _flaws_of_providers(document.get("providers", {}))
+    yield from _flaws_of_ready(document.get("ready", {}))
+
+
+def _flaws_of_order(order: Any) -> Iterator[str]:
+    by_event = order if isinstance(order, dict) else {"": order}
+    for event, said in by_event.items():
+        if said not in ORDERS:
+            yield f'order{"." * bool(event)}{event[:60]} must be "steps" or "strict", not {said!r:.60}'
 
 
 def _flaws_of_variable(name: str, value: Any) -> Iterator[str]:
@@ -208,6 +243,14 @@ def _flaws_of_providers(given: Any) -> Iterator[str]:
             yield f"providers.names: {name!r:.60} is no provider: small letters, digits and `_`"
     if len(set(names)) != len(names) or ("names" in given and not names):
         yield "providers.names must name each provider once, and at least one"
+
+
+def _flaws_of_ready(given: Any) -> Iterator[str]:
+    if not isinstance(given, dict):
+        yield "ready must be a table of plugins or hooks, as in [ready]"
+        return
+    for name, said in given.items():
+        yield from (f"ready.{name[:120]}: {flaw}" for flaw in flaws_of_readiness(said))
 
 
 def _strangers(given: Mapping[str, Any], known: Collection[str], prefix: str) -> Iterator[str]:

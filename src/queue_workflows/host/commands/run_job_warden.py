@@ -15,6 +15,8 @@ lock is free when the last of the two has ended, and that is after the last proc
        └──any other signal: to the command, and on          v
                                                 ending ──grace──> SIGKILL to all ──nobody left──> its status
 
+The end of what started `qwf run-job` is as SIGTERM, unless it is detached (see `processes/starter`).
+
 Either may be stopped, as the warden is by a terminal's Ctrl-Z. At the deadline the kernel lets both go on.
 The warden lets its second go on at once, and is let go on by that when there is nothing left to hold.
 
@@ -34,7 +36,7 @@ from contextlib import suppress
 from errno import ENOEXEC
 from typing import Final, NamedTuple, NoReturn
 
-from queue_workflows.host.kernel import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from queue_workflows.host.kernel import LEFT_ALONE, PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 from queue_workflows.host.processes import tree_below
 from queue_workflows.host.processes.lease_timer import Wake
 from queue_workflows.host.processes.pid1 import held_signals, reap, shell_status
@@ -56,12 +58,13 @@ _PROGRAM: Final = (
 
 
 class RunTerms(NamedTuple):
-    """How long a command may take, in words too, and to end; the descriptors that are held for it."""
+    """How long a command may take, in words too, and to end; what is held for it; what it ends with."""
 
     deadline: float | None
     deadline_words: str
     grace_s: float
     held: list[int]
+    starter_pid: int | None = None
 
 
 def clock() -> float:
@@ -107,16 +110,21 @@ def main(terms: str, command: list[str]) -> NoReturn:
         except BaseException as wrong:
             _say(f"{type(wrong).__name__}: {wrong}")
             os._exit(1)
-    sys.exit(_warden(second))
+    sys.exit(_warden(second, given.starter_pid, command[0]))
 
 
-def _warden(second: int) -> int:
+def _warden(second: int, starter_pid: int | None, program: str) -> int:
     """Pass signals on until the second has ended, then see that nobody is left."""
     held = held_signals()
     deaf = {number for number in _OF_TERMINALS if signal.getsignal(number) is signal.SIG_IGN}
     status = None
     while status is None:
         number = signal.sigwaitinfo(held).si_signo
+        if number == LEFT_ALONE and starter_pid is not None:
+            if os.getppid() == starter_pid:  # one thread of it has ended
+                continue
+            _say(f"process {starter_pid}, which started this one, has ended: ending {_shown(program)}")
+            number = signal.SIGTERM
         if number == signal.SIGCHLD:
             status = reap(second)
             if status is None:

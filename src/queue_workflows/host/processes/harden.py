@@ -43,7 +43,8 @@ from typing import Any, Final, Self
 
 from queue_workflows.errors import ConfigurationError, ExitCode
 from queue_workflows.host.processes.lease_timer import Alarm, DeadMan, boottime
-from queue_workflows.host.processes.tree_by_mark import MARK, die_with_parent, take_launcher_pid
+from queue_workflows.host.processes.starter import bound_to_starter
+from queue_workflows.host.processes.tree_by_mark import die_with_parent, take_launcher_pid
 from queue_workflows.host.processes.unwind import INSIST_EVERY_S, Unwinding
 
 _log = logging.getLogger(__name__)
@@ -54,9 +55,6 @@ RETIRE: Final[int] = signal.SIGRTMIN + 5 if hasattr(signal, "SIGRTMIN") else sig
 # How a supervisor asks a worker to stop. Any other stop may come from a job of that worker. Where the kernel
 # has no such signals the two cannot be told apart.
 ASKED: Final[int] = signal.SIGRTMIN + 6 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
-# What the kernel tells a worker when a thread of its launcher ends, and again when the next one does: so this
-# is one request to stop, however often it comes.
-LEFT_ALONE: Final[int] = signal.SIGRTMIN + 7 if hasattr(signal, "SIGRTMIN") else signal.SIGTERM
 _OF_TERMINALS: Final = (signal.SIGINT, signal.SIGHUP)
 _EXITS: Final[dict[int, ExitCode]] = {
     signal.SIGINT: ExitCode.INTERRUPTED,
@@ -70,17 +68,13 @@ _CLOCKS_AGREE_S: Final = 5.0  # a wait stands still while the machine is suspend
 LONGEST_DEADLINE_S: Final = 366 * 86_400.0
 
 
-def bound_to_launcher(launcher_pid: int | None = None, *, within_job: bool = False) -> int | None:
-    """Die with the process that launched this one, and refuse to run without it; its pid, if there is one.
+def bound_to_launcher() -> int | None:
+    """Die with the process that launched this one, if that told so (see `tree_by_mark`); its pid, or None.
 
-    By default the launcher's own word is taken (see `tree_by_mark`). What `within_job` may have been started
-    by a job's function, which tells nothing: there the mark says so, and the parent is the one to die with.
-    To be called early, from the main thread.
+    Refuses to run without it. For roles, which a shell may leave running; to be called early, from the main
+    thread.
     """
-    told = take_launcher_pid()
-    launcher_pid = told if launcher_pid is None else launcher_pid
-    if launcher_pid is None and within_job and MARK in os.environ:
-        launcher_pid = os.getppid()
+    launcher_pid = take_launcher_pid()
     die_with_parent(launcher_pid)
     return launcher_pid
 
@@ -193,6 +187,8 @@ class Hardened:
             return
         if by == signal.SIGALRM and self._deadline_s is not None:
             _log.error("the deadline of %g s has passed: tearing down", self._deadline_s)
+        elif self.launcher_pid not in (None, os.getppid()):
+            _log.warning("process %d, which started this one, has ended: tearing down", self.launcher_pid)
         else:
             _log.warning("%s: tearing down", by.name)
         self._said.set()
@@ -229,14 +225,15 @@ def harden(
     deadline_s: float | None = 3600.0,
     on_teardown: Callable[[], object] | None = None,
     launcher_pid: int | None = None,
+    detach: bool = False,
     teardown_s: float = 60.0,
 ) -> Hardened:
     """From here on this program ends in one way, through its `finally` blocks, and not after its launcher.
 
     SIGTERM, SIGHUP, SIGINT and the deadline raise one SystemExit in the main thread; `on_teardown` is called
     once at the end, on every path. What is not through `teardown_s` after the signal is killed. The launcher
-    is `launcher_pid`, by default the process that started this one if that was ours or of a job of ours:
-    `os.getppid()` binds it to any. Raises Orphaned when that one is gone.
+    is `launcher_pid`, by default the process that started this one, be that a shell; with `detach` there is
+    none, and the program may outlive everybody. Raises Orphaned when the launcher is gone.
     """
     if threading.current_thread() is not threading.main_thread():
         raise ConfigurationError(
@@ -250,11 +247,15 @@ def harden(
             raise ConfigurationError(
                 f"harden(): {name} is {seconds!r}", advice="give a number of seconds above 0, up to a year"
             )
+    if detach and launcher_pid is not None:
+        raise ConfigurationError(
+            f"harden(): detached, and to end with process {launcher_pid}", advice="say one of the two"
+        )
     hardened = Hardened(
         deadline_s=deadline_s,
         teardown_s=teardown_s,
         on_teardown=on_teardown,
-        launcher_pid=bound_to_launcher(launcher_pid, within_job=True),
+        launcher_pid=bound_to_starter(launcher_pid, detach=detach),
     )
     hardened.begin()
     return hardened

@@ -167,8 +167,10 @@ AND NOT other.background AND (
 ORDER BY other.id
 LIMIT 1
 """
+# Why a background hook is skipped that had not begun when its run was sealed.
+NOTHING_LEFT: Final = "its run is sealed: there is nothing left that it could run beside"
 # Background hooks of runs that are sealed, of these.
-SEALED: Final = """
+OF_SEALED_RUNS: Final = """
 SELECT job.id FROM workflow_node_jobs AS job
 WHERE job.id = ANY (%(ids)s::bigint[]) AND job.background AND (
     SELECT run.seal_requested_at FROM workflow_runs AS run WHERE run.id = job.run_id LIMIT 1
@@ -308,7 +310,7 @@ class HookJobRepository(NodeJobRepository):
 
     def sealed(self, ids: list[int]) -> set[int]:
         """Which of these are background hooks of a sealed run."""
-        return {job_id for (job_id,) in self._sql.rows(SEALED, {"ids": ids})}
+        return {job_id for (job_id,) in self._sql.rows(OF_SEALED_RUNS, {"ids": ids})}
 
     def unpin(
         self, run_id: uuid.UUID, *, actor: str, reason: str | None = None

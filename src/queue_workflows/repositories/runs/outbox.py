@@ -196,15 +196,14 @@ WHERE id = %(run_id)s::uuid
 RETURNING CASE WHEN %(over)s::boolean
     THEN set_config('synchronous_commit', %(durability)s::text, true) END
 """
-# Asked for once: what ends at the seal is told by its worker, which looks at the run. held: what of the
-# background waits for a program, or to be tried again though it is a listener, for which there is no later;
-# by run, where the planner might else read all that is scheduled. looked_at: its worker says at once whether
-# it is to begin at all.
+# Asked for once: what ends at the seal is told by its worker, which looks at the run. held: the listeners
+# that wait to begin or to be tried again, for whatever reason, as there is no later for them; by run, where
+# the planner might else read all that is scheduled. looked_at: the worker that claims one skips it.
 SEAL: Final = f"""
 WITH held AS MATERIALIZED (
     SELECT id FROM workflow_node_jobs
     WHERE run_id = %(run_id)s::uuid AND background AND COALESCE(status = 'scheduled', false)
-        AND (hold_reason = 'binary_missing' OR hold_reason IS NULL AND inputs ->> 'at_seal' = 'kill')
+        AND inputs ->> 'at_seal' = 'kill'
     FOR NO KEY UPDATE SKIP LOCKED
 ), looked_at AS (
     UPDATE workflow_node_jobs AS job SET

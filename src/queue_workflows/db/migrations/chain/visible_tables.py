@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from queue_workflows.config import ENGINE_VERSION_TABLE
 from queue_workflows.db.migrations.chain.chains import LEGACY_LEDGER, Chain
 from queue_workflows.db.migrations.chain.tables import engine_tables
+
+# Columns of the engine's tables that no code reads or writes any more. They stay for a release, as code of
+# the version before lists them; a revision of the next one drops them.
+LEFT_BEHIND: Final = frozenset({("workflow_runs", "current_step")})
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,12 @@ class Sight:
         return self.chain.include_name is None or self.chain.include_name(name, kind, parents)
 
     def include_object(self, thing: Any, name: str | None, kind: str, reflected: bool, _other: Any) -> bool:
-        """Whether a thing of the metadata is the chain's: a host app may use our metadata for its tables."""
+        """Whether a thing is the chain's: a host app may use our metadata for its tables.
+
+        What was left behind in one of ours is nothing to compare.
+        """
+        if kind == "column" and reflected and self.chain.name == "engine":
+            return (thing.table.name, name) not in LEFT_BEHIND
         return kind != "table" or reflected or self.owns_table(name, thing.schema)
 
     def owns_table(self, name: str | None, schema: str | None) -> bool:

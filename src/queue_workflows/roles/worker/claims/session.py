@@ -22,16 +22,17 @@ import psycopg
 
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.engine.telemetry import count_claimed, count_ended, count_held
-from queue_workflows.repositories.claims.end import Ended, Ending
+from queue_workflows.repositories.claims.end import Ended, Ending, error_entry
 from queue_workflows.repositories.claims.sweep import RECLAIMED_AT_ONCE
 from queue_workflows.repositories.claims.unusable_rows import Faults, failures_of, faults_of
-from queue_workflows.repositories.jobs.hooks import HookJobRepository
-from queue_workflows.repositories.sql.claimed_job import ClaimedJob, Fence
+from queue_workflows.repositories.jobs.hooks import NOTHING_LEFT, HookJobRepository
+from queue_workflows.repositories.sql.claimed_job import ClaimedJob, ClaimedNodeJob, Fence
 from queue_workflows.repositories.sql.low_water_marks import Marks
 from queue_workflows.repositories.sql.pipeline_commits import in_one_round_trip
 from queue_workflows.roles.worker.claims.host_locks import HostLockClaims
 from queue_workflows.roles.worker.claims.slots import SlotClaims
 from queue_workflows.roles.worker.claims.terms import ClaimTerms
+from queue_workflows.states import JobStatus
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +107,20 @@ class ClaimSession:
             beside=beside,
             runs=runs,
         )
-        return self.begun(list[ClaimedJob](jobs))
+        return self.begun(self._in_time(repository, jobs))
+
+    def _in_time(self, repository: HookJobRepository, jobs: Sequence[ClaimedNodeJob]) -> list[ClaimedJob]:
+        """Jobs but for the listeners of sealed runs, which are skipped, whatever they would wait for."""
+        listeners = [job.id for job in jobs if job.inputs.get("at_seal") == "kill"]
+        late = repository.sealed(listeners) if listeners else ()
+        endings = [
+            Ending(job.fence, JobStatus.SKIPPED, error=error_entry("skipped", NOTHING_LEFT))
+            for job in jobs
+            if job.id in late
+        ]
+        if endings:
+            count_ended(self._terms.queue, endings, repository.end_many(endings).statuses)
+        return [job for job in jobs if job.id not in late]
 
     def end(self, endings: Sequence[Ending], *, is_counted: bool = False, keeps_locks: bool = False) -> Ended:
         """End a batch of jobs; those with a lost lease are named and change nothing.

@@ -38,7 +38,8 @@ from queue_workflows.engine.limits.lane_upkeep import LaneWalk
 from queue_workflows.engine.outcomes import Stop
 from queue_workflows.engine.upkeep.tick import sweep
 from queue_workflows.errors import ExitCode, QwfError
-from queue_workflows.host.processes.harden import LEFT_ALONE, RETIRE
+from queue_workflows.host.kernel import LEFT_ALONE
+from queue_workflows.host.processes.harden import RETIRE
 from queue_workflows.host.processes.lease_timer import DeadMan
 from queue_workflows.host.processes.tree_by_mark import die_with_parent
 from queue_workflows.repositories.workers.control import Control

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import resource
 import threading
 from typing import Final, NoReturn
 
@@ -15,6 +16,7 @@ from queue_workflows.db.connections.descriptors import MarkedSocket
 from queue_workflows.db.connections.exhaustion import is_exhausted, is_of_this_process
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes import last_word
+from queue_workflows.roles import exec_inheritance
 from queue_workflows.roles.process_exit import leave
 from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
 from queue_workflows.roles.worker.guardian.stop_signals import StopSignals
@@ -41,13 +43,16 @@ class ProcessDamage:
         self._stop_signals.hear_again()
 
     def leave_if_used_up(self) -> None:
-        """End the process if jobs have left it no descriptor.
+        """End the process if jobs have left it no descriptor, or for good no right to write files.
 
         Before the end of any job is written: one that failed may have failed for want of a descriptor.
         """
         self.leave_if_closed()
         if not self._stop_signals.has_room():
             self._crash("a job has left this process no descriptor to work with")
+        # Without files there is no lock of this machine to be had, and nothing else would ever say so.
+        if not exec_inheritance.own.lift(resource.RLIMIT_FSIZE):
+            self._crash("a job has lowered for good how much this process may write into a file")
 
     def after_one_of_several(self) -> None:
         """A job has ended in a thread of its own: as `leave_if_closed`, at the price of one short call."""

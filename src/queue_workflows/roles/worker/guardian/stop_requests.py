@@ -18,8 +18,9 @@ from typing import Final
 
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.guards import HeldJob
+from queue_workflows.host.kernel import LEFT_ALONE
 from queue_workflows.host.processes import last_word
-from queue_workflows.host.processes.harden import ASKED, ENDING, LEFT_ALONE
+from queue_workflows.host.processes.harden import ASKED, ENDING
 from queue_workflows.roles.worker.guardian.held_jobs import HeldJobs
 
 _log = logging.getLogger(__name__)

@@ -22,7 +22,8 @@ from typing import Any, Final
 
 from queue_workflows.db.connections.exhaustion import has_room
 from queue_workflows.db.listen.join_thread import Wakeup
-from queue_workflows.host.processes.harden import ASKED, LEFT_ALONE, RETIRE, hearable
+from queue_workflows.host.kernel import LEFT_ALONE
+from queue_workflows.host.processes.harden import ASKED, RETIRE, hearable
 
 _NOTHING: Final = b"\0"
 _DEFAULTS: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler}
