@@ -46,10 +46,13 @@ def main() -> int:
 
 
 def _copy(target: Path) -> Path:
-    """What a process imports: the package, and the chain beside it."""
-    ignored = shutil.ignore_patterns("__pycache__")
+    """What a process imports: the package, and the chain beside it.
+
+    Bytecode comes along, for a copy keeps the times by which Python knows that it is of its source. What some
+    process writes at this moment has another name, and may be gone the next.
+    """
     for part in ("src", "alembic"):
-        shutil.copytree(ROOT / part, target / part, ignore=ignored)
+        shutil.copytree(ROOT / part, target / part, ignore=shutil.ignore_patterns("*.pyc.*"))
     return target
 
 
@@ -58,7 +61,7 @@ def _status(copy: Path, *tests: str) -> int:
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-n0", "-q", "-x", "-p", "no:cacheprovider", *tests],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": str(copy / "src")},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         timeout=_LONGEST_S,

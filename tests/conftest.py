@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +72,31 @@ def is_tried_twice(item: pytest.Item) -> bool:
     """Whether a busy machine may make the test fail though the product does as it should."""
     if item.get_closest_marker("timed"):
         return True
-    place = item.path.relative_to(HERE).parts[0] if item.path.is_relative_to(HERE) else ""
+    place = place_of(item.path)
     if place == "invariants":
         return item.get_closest_marker("slow") is not None
     return place in MAY_BE_TRIED_TWICE and not item.path.name.startswith(EVERY_TIME)
 
 
-def pytest_collection_finish() -> None:
-    """Let the garbage collector pass over the thousands of tests, which live to the end of the run."""
-    gc.collect()
-    gc.freeze()
+@functools.cache
+def place_of(path: Path) -> str:
+    """The directory of the tests that a file stands in."""
+    return path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else ""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let the garbage collector pass over the thousands of tests, which live to the end of the run.
+
+    While they are made it would look at all of them again and again, and find nothing.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

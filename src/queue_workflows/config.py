@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
 from types import FunctionType, MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, overload
 
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.settings import (
@@ -49,6 +49,8 @@ PipelineSchema: TypeAlias = Callable[[str], Any]
 ModelRegistrar: TypeAlias = Callable[[], Any]
 # From the path behind `host.` and the run to a value; LookupError for what it does not know.
 RefResolver: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
+# From a whole path, the run, and a function that gives what the engine finds there, to a value.
+EveryRefResolver: TypeAlias = Callable[[str, Mapping[str, Any], Callable[[], Any]], Any]
 # From a job and its run (None for an ingest job) to a context manager around the job.
 InvokeContext: TypeAlias = Callable[[Any, Any], AbstractContextManager[Any]]
 # What is told of a run's end, as a `FinishedRun`.
@@ -63,6 +65,13 @@ class Unset(Enum):
 
 
 UNSET: Final = Unset.UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class EveryRef:
+    """A resolver that is asked for every reference, and not for `host.…` alone."""
+
+    answer: EveryRefResolver
 
 
 @dataclass(frozen=True)
@@ -104,7 +113,7 @@ class EngineConfig:
     pipeline_schema: PipelineSchema | None = None
     workflow_dir: Path | None = None
     model_registrar: ModelRegistrar | None = None
-    ref_resolver: RefResolver | None = None
+    ref_resolver: RefResolver | EveryRef | None = None
     invoke_context: InvokeContext | None = None
     run_finished_hooks: tuple[RunFinishedHook, ...] = ()
     # As `set_ingest_schedule` checked it; None where the host app has not said whether it has any.
@@ -213,14 +222,21 @@ def set_model_registrar(registrar: ModelRegistrar | None) -> None:
     _change({}, {"model_registrar": registrar})
 
 
-def set_ref_resolver(resolver: RefResolver | None) -> None:
+@overload
+def set_ref_resolver(resolver: RefResolver | None, *, every: Literal[False] = False) -> None: ...
+@overload
+def set_ref_resolver(resolver: EveryRefResolver | None, *, every: Literal[True]) -> None: ...
+def set_ref_resolver(resolver: Callable[..., Any] | None, *, every: bool = False) -> None:
     """Answer references such as `host.bucket` by `resolver("bucket", run)`, in workers and orchestrators.
 
-    `run` has the run's id, workflow, labels, parcel_id and created_at. A LookupError says that it knows no
-    such path, which fails the node; any other exception is the resolver's own, and the node is tried again.
+    With `every`, all references are its to answer, as `resolver("plan.scenes", run, found)`: `found()` is
+    what the engine finds there, or raises RefError. `run` has the run's id, workflow, labels, parcel_id and
+    created_at. A LookupError says that it knows no such path, which fails the node; any other exception is
+    the resolver's own, and the node is tried again.
     """
-    _check_callable("set_ref_resolver", resolver, "a function of a path and a run")
-    _change({}, {"ref_resolver": resolver})
+    asked = "a function of a path, a run and what is found" if every else "a function of a path and a run"
+    _check_callable("set_ref_resolver", resolver, asked)
+    _change({}, {"ref_resolver": EveryRef(resolver) if every and resolver is not None else resolver})
 
 
 def set_invoke_context(factory: InvokeContext | None) -> None:

@@ -121,10 +121,11 @@ RUN_MOVES: Final[Moves] = {
     RunStatus.CANCELLED: frozenset({RunStatus.RUNNING}),
 }
 
-# Waiting ends at once where nothing has to run; an operator's `run retry` lets what is over wait again.
+# Waiting ends at once where nothing has to run; an operator's `run retry` lets what is over wait again. The
+# loss of a session does so too, and lets wait what is active.
 GRAPH_MOVES: Final[Moves] = {
     NodeState.WAITING: NODE_OVER | {NodeState.ACTIVE},
-    NodeState.ACTIVE: NODE_OVER,
+    NodeState.ACTIVE: NODE_OVER | {NodeState.WAITING},
     **{state: frozenset({NodeState.WAITING}) for state in NODE_OVER},
 }
 

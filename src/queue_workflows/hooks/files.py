@@ -25,6 +25,7 @@ _MOMENT_NS: Final = 2_000_000_000
 # Smaller files are read as quickly as they are looked up.
 _WORTH_KEEPING: Final = 65_536
 _MOST_KEPT: Final = 20_000
+_LONGEST_SMALL: Final = 1 << 20
 # Without O_NONBLOCK the open of a FIFO waits for its other end.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 # Python's own table alone: what the machine's files say differs from one to the next.
@@ -71,7 +72,7 @@ class FoundFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FileListing:
     """The files in the order of their paths, and why there may be more."""
 
     files: tuple[FoundFile, ...] = ()
@@ -90,16 +91,19 @@ def open_regular(name: str, *, within: int) -> int:
     return opened
 
 
-def small_file(path: Path, most: int) -> bytes:
-    """The first bytes of a plugin's own file, also behind a link; `OSError` for a FIFO, which has no end."""
+def small_file(path: Path) -> bytes:
+    """A plugin's own file, also behind a link; `OSError` for a FIFO, which has no end, and one too large."""
     opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(opened).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file")
         with os.fdopen(opened, "rb", closefd=False) as file:
-            return file.read(most)
+            content = file.read(_LONGEST_SMALL + 1)
     finally:
         os.close(opened)
+    if len(content) > _LONGEST_SMALL:
+        raise OSError(errno.EFBIG, f"it is larger than {_LONGEST_SMALL:,} bytes")
+    return content
 
 
 class Digests:
@@ -145,11 +149,11 @@ def digest_of(path: Path, digests: Digests, most: int) -> tuple[str | None, int]
         os.close(opened)
 
 
-def find_files(directory: int, caps: FileCaps = USUAL_CAPS, digests: Digests | None = None) -> Found:
+def find_files(directory: int, caps: FileCaps = USUAL_CAPS, digests: Digests | None = None) -> FileListing:
     """All regular files below an open directory; links are not followed."""
     walk = _Walk(caps, digests or Digests())
     walk.through(directory, "", 0)
-    return Found(tuple(sorted(walk.files, key=lambda found: found.path)), tuple(walk.left_out))
+    return FileListing(tuple(sorted(walk.files, key=lambda found: found.path)), tuple(walk.left_out))
 
 
 class _Walk:

@@ -40,7 +40,6 @@ AtSeal = Literal["wait", "kill"]
 AtTimeout = Literal["fail", "end"]
 LoadOwn: TypeAlias = "Callable[[Path], PluginConfig]"
 
-_LONGEST_FILE: Final = 1_048_576
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _PLUGIN: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 # The engine's settings, under both of their names, and what libpq reads: among them are the DSN's secrets.
@@ -159,13 +158,11 @@ def load_own_config(directory: Path) -> PluginConfig:
     """What the plugin's own file says, and no other."""
     plugin, path = directory.name, directory / CONFIG_FILE
     try:
-        text = small_file(path, _LONGEST_FILE + 1)
+        text = small_file(path)
     except FileNotFoundError:
         return PluginConfig(plugin)
     except OSError as wrong:
         raise PluginConfigError(plugin, f"{path}: {wrong.strerror}") from None
-    if len(text) > _LONGEST_FILE:
-        raise PluginConfigError(plugin, f"{path} is larger than {_LONGEST_FILE:,} bytes")
     try:
         document = json.loads(text, parse_constant=refused)
     except (ValueError, RecursionError) as wrong:

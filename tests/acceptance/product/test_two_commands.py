@@ -26,7 +26,8 @@ def environ(home: Path, **changes: str) -> dict[str, str]:
     """Ours, without what belongs to the test run around this one."""
     ours = ("QWF_", "AI_LEADS_", "QUEUE_WORKFLOWS_", "PYTEST", "PYTHON", "VIRTUAL_ENV")
     kept = environment_without(*ours, locks=home / "locks")
-    return kept | {"HOME": str(home)} | changes
+    # Each process that shares the tests of a run imports what they import, and here there are a handful.
+    return kept | {"HOME": str(home), "QWF_TEST_WORKERS": "2"} | changes
 
 
 def fill(checkout: Path) -> None:

@@ -7,12 +7,14 @@ import os
 import signal
 import stat
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import timedelta
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.processes.programs import Running, gone, linux_only
@@ -40,9 +42,9 @@ def say(*words): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 HOLD = "lock = HostLock('camera', directory=directory); lock.acquire(); say('held'); sys.stdin.readline()"
 
 
-def light(text: str, directory: Path, *arguments: str) -> Running:
+def light(text: str, directory: Path, *arguments: str, **options: Any) -> Running:
     """A program that imports locks and nothing else of ours."""
-    return Running([sys.executable, "-c", LIGHT + text, str(directory), *arguments])
+    return Running([sys.executable, "-c", LIGHT + text, str(directory), *arguments], **options)
 
 
 @contextmanager
@@ -90,8 +92,9 @@ def test_a_probe_tells_the_held_from_the_free(tmp_path: Path) -> None:
 def test_of_two_who_look_neither_is_in_the_way(tmp_path: Path) -> None:
     """Both find the lock free; nobody removes the file while another looks, and waiting outlasts a look."""
     file = lock_file_name("camera")
-    with HostLock("camera", directory=tmp_path):
-        pass
+    before = HostLock("camera", directory=tmp_path)
+    before.acquire()
+    before.release()
     one, other = probe(tmp_path, file), probe(tmp_path, file)
     assert isinstance(one, Free)
     assert isinstance(other, Free)
@@ -158,6 +161,47 @@ def test_a_file_that_somebody_else_put_there_is_not_removed(tmp_path: Path) -> N
         assert lock.path.exists()
 
 
+def test_a_program_that_waits_says_so_without_any_logging(tmp_path: Path) -> None:
+    """On stderr: for what it waits, which process has it, and since when."""
+    text = "with HostLock('camera', directory=directory): say('mine')"
+    with holding(tmp_path) as holder, light(text, tmp_path, stderr=subprocess.PIPE) as waiting:
+        assert waiting.process.stderr
+        said = waiting.process.stderr.readline()
+        taken = datetime.fromtimestamp((tmp_path / "camera.hostlock").stat().st_mtime).astimezone()
+        since = f"{taken:%Y-%m-%d %H:%M:%S%z}"
+        assert said == f"waiting for the lock 'camera', which process {holder.pid} holds since {since}\n"
+        holder.tell("end")
+        assert waiting.line() == "mine"
+        waiting.process.stderr.close()
+
+
+def test_a_clean_run_leaves_no_file(tmp_path: Path) -> None:
+    """The end of a `with` removes it; that of a killed holder stays."""
+    with HostLock("camera", directory=tmp_path) as lock:
+        assert lock.path.exists()
+    assert not lock.path.exists()
+    with holding(tmp_path) as holder:
+        holder.process.kill()
+        holder.process.wait()
+    assert lock.path.exists()
+
+
+def test_removing_files_splits_no_lock(tmp_path: Path) -> None:
+    """Processes that take, remove and wait for it in turn: no two of them are ever inside at once."""
+    text = """
+inside = directory / "inside"
+for _ in range(200):
+    with HostLock("camera", directory=directory):
+        os.close(os.open(inside, os.O_CREAT | os.O_EXCL))  # refused where another is inside
+        os.unlink(inside)
+say("through")
+"""
+    with ExitStack() as stack:
+        rivals = [stack.enter_context(light(text, tmp_path, stderr=subprocess.DEVNULL)) for _ in range(4)]
+        assert [rival.line() for rival in rivals] == ["through"] * 4
+    assert not (tmp_path / "camera.hostlock").exists()
+
+
 @pytest.mark.parametrize("how", ["subprocess", "fork"])
 def test_a_child_that_outlives_the_holder_has_no_lock(tmp_path: Path, how: str) -> None:
     """Neither a command nor a fork of the holder keeps what the holder had."""
@@ -216,7 +260,7 @@ def test_waiting_ends_at_its_time_and_by_an_exception(
         with pytest.raises(KeyboardInterrupt):
             lock.acquire(on_wait=stop)
         assert not lock.held
-    assert caplog.text.count("waits for the lock 'camera'") == 2
+    assert caplog.text.count("waiting for the lock 'camera'") == 1  # else `on_wait` says what there is to say
 
 
 UNLINKING_RACE = """
@@ -332,8 +376,10 @@ def test_what_cannot_be_written_down_is_refused_before_the_lock_is_held(
 @pytest.mark.parametrize("name", ["x" * 10_000, "😀" * 1_000, "\x01" * 1_000])
 def test_a_long_name_and_note_can_be_read_again(tmp_path: Path, name: str) -> None:
     """Cut, so that the file is not taken for a stranger's, which nobody would ever clear away."""
-    with HostLock(name, directory=str(tmp_path), note="😀" * 1_000) as lock:  # type: ignore[arg-type]
-        assert lock.holder() == Claim(name[:200], os.getpid(), None, "😀" * 200)
+    lock = HostLock(name, directory=str(tmp_path), note="😀" * 1_000)  # type: ignore[arg-type]
+    lock.acquire()
+    assert lock.holder() == Claim(name[:200], os.getpid(), None, "😀" * 200)
+    lock.release()
     found = probe(tmp_path, lock.path.name)
     assert isinstance(found, Free)
     found.release()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import signal
@@ -20,7 +21,7 @@ from support.processes.workers import running_worker, until
 
 from queue_workflows.cli.operations.run_job import take_locks
 from queue_workflows.errors import ConfigurationError, ExitCode, LockHeld
-from queue_workflows.host.locks.lock import Free, HostLock, probe
+from queue_workflows.host.locks.lock import HostLock
 from queue_workflows.host.processes.harden import harden
 from queue_workflows.host.processes.tree_by_mark import MARK
 from queue_workflows.repositories import IngestJobRepository
@@ -425,6 +426,7 @@ def test_a_command_ends_with_its_own_status(locks: HostLock, how: str) -> None:
     done = subprocess.run(run_job("--lock", "device", "--", *command), capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr[: len(said)]) == (status, "", said)
     assert done.stderr.count("\n") == bool(said)
+    assert not locks.path.exists()
     assert is_free(locks)
 
 
@@ -519,14 +521,11 @@ def test_a_command_that_has_ended_keeps_no_lock_by_what_is_stopped(locks: HostLo
 
 @pytest.mark.slow
 def test_a_closed_stderr_leaves_the_file_of_a_lock_alone(locks: HostLock) -> None:
-    """What there is to say is said to nobody, and not into the first file that was opened."""
-    command = run_job("--lock", "device", "--", "no-such-command")
+    """No lock has the number of a stream: what there is to say is never written into the file."""
+    command = run_job("--lock", "device", "--", "cat", str(locks.path))
     closing = ["sh", "-c", 'exec "$@" <&- 2>&-', "sh", *command]
     done = subprocess.run(closing, stdout=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stdout) == (127, "")
-    found = probe(locks.path.parent, locks.path.name)
-    assert isinstance(found, Free)
-    found.release()
+    assert (done.returncode, json.loads(done.stdout)["name"]) == (0, "device")
 
 
 def test_a_command_of_a_job_ends_with_the_jobs_process(locks: HostLock) -> None:

@@ -13,7 +13,7 @@ from support.rows.jobs import CLEAR
 from support.rows.runs import dispatcher, run_through, settings, settle, start, work
 
 from queue_workflows.engine.execution.redaction import Redactor
-from queue_workflows.engine.runs.finished_hooks import deliver
+from queue_workflows.engine.runs.finished_run_hooks import deliver
 from queue_workflows.engine.runs.retry import retry_run
 from queue_workflows.repositories import InputSubmissionRepository, NodeJobRepository, RunRepository
 from queue_workflows.repositories.runs import runs

@@ -11,7 +11,10 @@ from queue_workflows import start_run
 from queue_workflows.config import reset_config
 from queue_workflows.repositories import RunRepository
 
-APP = {"QWF_APP": "support.apps.studio_app"}
+APPS = {
+    "of host": "support.apps.studio_app",
+    "of every reference": "support.apps.studio_asked_for_all",
+}
 
 
 @pytest.fixture(autouse=True)
@@ -23,11 +26,16 @@ def _wiring():
 
 
 @pytest.mark.timeout(300)
-def test_every_operator_and_root(qwf_dsn: str, conn: psycopg.Connection):
-    """Found by name, completed by its pipeline, resolved late by orchestrator and worker alike."""
+@pytest.mark.parametrize("resolver", APPS)
+def test_every_operator_and_root(qwf_dsn: str, conn: psycopg.Connection, resolver: str):
+    """Found by name, completed by its pipeline, resolved late by orchestrator and worker alike.
+
+    A resolver that is asked for every reference is told of which run, and may leave each as it is.
+    """
+    app = {"QWF_APP": APPS[resolver]}
     runs = RunRepository(conn)
     run = start_run("studio", {"brief": "canals"}, labels={"team": "blue"}, conn=conn)
-    with running_orchestrator(qwf_dsn, **APP), running_worker(qwf_dsn, "--queue", "cpu", **APP):
+    with running_orchestrator(qwf_dsn, **app), running_worker(qwf_dsn, "--queue", "cpu", **app):
         ended = until(lambda: (found := runs.fetch(run.id)).finished_at and found, within_s=150)
     first = {"n": 1, "at": 0, "of": "studio", "to": "s3://studio/blue"}
     assert (ended.status, ended.error) == ("completed", None)

@@ -14,7 +14,8 @@ from support.rows.jobs import CLEAR, ending
 from support.rows.runs import Body, dispatcher, run_through, settle, start, work
 from support.rows.schemas import blocked, until
 
-from queue_workflows import RunRefused, UnknownNode, UnknownRun
+from queue_workflows import RunRefused, UnknownNode, UnknownRun, set_ref_resolver
+from queue_workflows.config import reset_config
 from queue_workflows.engine.runs import open_nodes
 from queue_workflows.engine.runs.retry import RunRetry, retry_run
 from queue_workflows.engine.runs.verbs import cancel_run
@@ -354,6 +355,17 @@ def test_a_list_that_the_host_app_gives_is_gone_through_anew(stage: Stage) -> No
     row = stage.run(run_id)
     assert row.status == "completed"
     assert len(NodeJobRepository(stage.connection).list(run_id=run_id)) == 1
+
+
+def test_a_list_that_the_host_app_may_replace_is_gone_through_anew(stage: Stage) -> None:
+    """A resolver of every reference may say another one by now, whatever the path is."""
+    run_id = stage.ended("draw[1]")
+    assert stage.retry(run_id, dry_run=True).elements_kept == {"draw": 2}
+    set_ref_resolver(lambda _path, _run, found: found(), every=True)
+    try:
+        assert stage.retry(run_id, dry_run=True).elements_kept == {}
+    finally:
+        reset_config()
 
 
 def test_outputs_that_could_not_be_had_are_put_together_again(stage: Stage) -> None:

@@ -30,7 +30,12 @@ from queue_workflows.hooks.script.process import HookStop
 from queue_workflows.host.commands.client import Spawner
 from queue_workflows.repositories import NewNodeJob, NodeJobRepository, RunRepository
 from queue_workflows.repositories.claims.end import Ending
-from queue_workflows.repositories.hooks.binaries import BinaryFence, BinaryRepository, Installed
+from queue_workflows.repositories.hooks.binaries import (
+    BINARY_MISSING,
+    BinaryFence,
+    BinaryRepository,
+    Installed,
+)
 from queue_workflows.repositories.workers.machines import MachineRepository
 from queue_workflows.roles.worker.common.side_connection import SideConnection
 from queue_workflows.states import BinaryStatus, JobStatus, check_move
@@ -173,7 +178,7 @@ def test_a_provider_is_believed_when_the_file_is_there(conn: psycopg.Connection,
     provider(shop, "second", "true")
     third = Need("tool", ("first", "second", "none"), {})
     ready = ensure([third], shop)
-    assert (ready.hold_key, ready.hold_reason, ready.skip) == ("here/tool", "binary_missing", None)
+    assert (ready.hold_key, ready.skip) == ("here/tool", None)
     assert rows(conn) == [
         (
             *("tool", "failed", None, None, None),
@@ -310,7 +315,7 @@ def test_two_workers_of_a_machine_install_once(
             job.fence,
             JobStatus.SCHEDULED,
             delay_s=3600.0,
-            hold_reason=other.hold_reason,
+            hold_reason=BINARY_MISSING,
             hold_key=other.hold_key,
         )
         jobs.end_many([held])
@@ -427,7 +432,7 @@ def test_who_loses_an_installation_waits_for_it(conn: psycopg.Connection, shop: 
     )
     install.join()
     (held,) = answers
-    assert (held.hold_key, held.hold_reason) == ("here/tool", "binary_missing")
+    assert held.hold_key == "here/tool"
     assert rows(conn) == [("tool", "running", None, None, "other", None)]
 
 

@@ -746,3 +746,14 @@ def test_pages_of_a_crawl_with_a_cap_wait_for_their_turn(conn: psycopg.Connectio
     assert conn.execute(on_hold, [job.run_id]).fetchall() == [("open_runs", job.run_id)] * 2
     told = "SELECT run_id FROM workflow_dispatch_events WHERE kind = 'descendants'"
     assert conn.execute(told).fetchall() == [(job.run_id,)]
+
+
+def test_a_version_that_a_record_asks_for_is_told_to_be_passed_over(conn: psycopg.Connection) -> None:
+    """The program is asked for all the same; what plugins say of its version is what counts."""
+    conn.execute("TRUNCATE machines, binaries CASCADE")
+    job = held(conn)
+    store(conn, job, output({"type": "Binary", "name": "yt-dlp", "min_version": "2.0"}))
+    (record,) = HookRecordRepository(conn).list(job.run_id, kind="Binary")
+    assert record.warning is not None
+    assert record.warning.startswith("Binary: yt-dlp is asked for in any version: a `min_version` is kept of")
+    assert conn.execute("SELECT name, status FROM binaries").fetchall() == [("yt-dlp", "queued")]

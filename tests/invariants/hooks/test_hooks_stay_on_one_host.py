@@ -15,6 +15,7 @@ from support.rows.runs import dispatcher, settle, start
 
 from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.hooks.attempt.attempt import HookTerms
 from queue_workflows.hooks.attempt.directories import run_directory
 from queue_workflows.hooks.attempt.runner import HookRunner
@@ -274,7 +275,9 @@ def test_a_run_whose_files_are_here_stays(one: Host, tmp_path: Path) -> None:
         lease_s=60.0,
         limits=PayloadLimits(),
     )
-    hooks = HookRunner(terms, lambda _job, question: question(one.connection), redactor=Redactor())
+    hooks = HookRunner(
+        terms, lambda _job, question: question(one.connection), locks=KeptLocks(), redactor=Redactor()
+    )
     files = run_directory(tmp_path, run_id)
     files.mkdir(parents=True)
     hooks.let_go(job)

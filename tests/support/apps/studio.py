@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from queue_workflows import set_ref_resolver, set_workflow_provider
@@ -47,6 +47,13 @@ STORYBOARD = [
 def host(path: str, run: Mapping[str, Any]) -> Any:
     """What this app knows of a run."""
     return {"bucket": f"s3://{run['workflow']}/{run['labels']['team']}", "unwanted": 3}[path]
+
+
+def every(path: str, run: Mapping[str, Any], found: Callable[[], Any]) -> Any:
+    """What `host` knows, and whatever else as it is; it knows of which run it is asked each time."""
+    if not run["labels"]["team"]:
+        raise ValueError(path)
+    return host(path.removeprefix("host."), run) if path.startswith("host.") else found()
 
 
 def wire() -> None:

@@ -49,7 +49,9 @@ class PlannedRun:
     def write(self, step: Step) -> Step:
         for node_id, row in step.nodes.items():
             assert row.node_id == node_id
-            assert self.row(node_id).state not in NODE_OVER, "what is over is written again"
+            # Only where a session is lost does what is over wait again.
+            is_over = self.row(node_id).state in NODE_OVER
+            assert not is_over or row.state is NodeState.WAITING, "what is over is written again"
         self.rows.update(step.nodes)
         self.run, self.over = step.run, step.over
         return step

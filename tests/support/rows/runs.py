@@ -10,7 +10,6 @@ from typing import Any
 import psycopg
 
 from queue_workflows.engine.runs.dispatcher import Dispatcher
-from queue_workflows.engine.runs.open_nodes import Host
 from queue_workflows.errors import ConfigurationError
 from queue_workflows.repositories import NodeJobRepository, RunRepository
 from queue_workflows.repositories.claims.end import Ending, error_entry
@@ -18,6 +17,7 @@ from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 from queue_workflows.settings import Settings, load_settings
 from queue_workflows.states import JobStatus
 from queue_workflows.workflow.document.load import Document, load_document
+from queue_workflows.workflow.references.references import HostRefs
 
 # What a job returns; an exception fails it.
 Body = Callable[[ClaimedNodeJob], dict[str, Any] | None]
@@ -38,7 +38,7 @@ def start(connection: psycopg.Connection[Any], document: dict[str, Any], **more:
 def dispatcher(
     connection: psycopg.Connection[Any],
     *documents: dict[str, Any],
-    host: Host | None = None,
+    host: HostRefs | None = None,
     **given: Any,
 ) -> Dispatcher:
     """A dispatcher that knows these documents by their names, and asks `host` for what is the host app's."""

@@ -238,6 +238,31 @@ def test_a_node_says_how_to_find_and_retry_its_hook(tmp_path: Path) -> None:
     }
 
 
+def test_what_needs_the_lock_of_a_listener_shares_it(tmp_path: Path) -> None:
+    """With all of its run but what tidies up; where none is a listener each has it for itself."""
+    put(
+        tmp_path, "a/on_Page__00_a.bg.sh", "a/on_Page__01_b.bg.sh", "b/on_Page__10_c.sh", "c/on_Page__20_d.sh"
+    )
+    put(tmp_path, "w/on_Page__20_w.bg.sh", "a/on_PageEnd__10_e.sh", "c/on_Page__30_f.bg.sh")
+    locks = {"a": ("screen", "kill"), "b": ("screen", "kill"), "w": ("screen", "wait"), "c": ("disk", "wait")}
+    for plugin, (lock, at_seal) in locks.items():
+        (tmp_path / plugin / "config.json").write_text(
+            json.dumps({"x-host-lock": lock, "x-bg-at-seal": at_seal})
+        )
+    nodes = compile_hooks("Page", [tmp_path])["nodes"]
+    assert {
+        node["id"]: (node.get("host_lock"), node["inputs"].get("shared_lock")) for node in nodes[:-2]
+    } == {
+        "a__00_a_bg_sh": (None, "screen"),
+        "a__01_b_bg_sh": (None, "screen"),
+        "b__10_c_sh": ("beside screen", "screen"),
+        "c__20_d_sh": ("disk", None),
+        "w__20_w_bg_sh": ("beside screen", "screen"),
+        "c__30_f_bg_sh": ("disk", None),
+    }
+    assert (nodes[-2]["id"], nodes[-1]["host_lock"]) == ("seal", "screen")
+
+
 def test_names_that_would_be_one_are_told_apart(tmp_path: Path) -> None:
     """An id has fewer letters to choose from than a file's name; none begins with a digit."""
     put(tmp_path, "a.b/on_Page__10_a.sh", "a_b/on_Page__10_a.sh", "1st/on_Page__10_a.sh")

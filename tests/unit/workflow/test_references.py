@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from queue_workflows.config import EveryRef
 from queue_workflows.errors import RefError
 from queue_workflows.workflow.references.references import (
     ABSENT,
@@ -185,3 +186,58 @@ def test_what_the_host_app_answers_is_json(answer, said):
         resolve_ref("host.x", SCOPE, where="draw.for_each", host=lambda path, run: answer)
     assert "draw.for_each" in str(refused.value)
     assert resolve_ref("host.x", SCOPE, host=lambda path, run: (1, 2)) == [1, 2]
+
+
+def test_a_resolver_of_every_reference_may_wrap_what_is_found():
+    """It gets the whole path, the run and what the engine finds there, which it cannot change for others."""
+    asked: list[Any] = []
+    scope = {"run": {"id": "r1"}, "plan": {"keys": ["a", "b"]}, "item": 3}
+
+    def every(path: str, run: Any, found: Any) -> Any:
+        value = found()
+        asked.append((path, run["id"], value))
+        if isinstance(value, list):
+            value.append("c")
+        return value
+
+    given = {"keys": ref("plan.keys"), "one": ref("plan.keys[1]"), "item": ref("item"), "kept": 7}
+    for _ in range(2):
+        resolved = resolve(given, scope, where="n", host=EveryRef(every))
+        assert resolved == {"keys": ["a", "b", "c"], "one": "b", "item": 3, "kept": 7}
+    assert asked[:3] == [
+        ("plan.keys", "r1", ["a", "b", "c"]),
+        ("plan.keys[1]", "r1", "b"),
+        ("item", "r1", 3),
+    ]
+
+
+def test_a_resolver_of_every_reference_may_replace_any():
+    """Also one that leads nowhere, and `host.…`; what is not found is told as it is without a resolver."""
+
+    def every(path: str, run: Any, found: Any) -> Any:
+        return {"plan.secret": "opened", "host.bucket": "films"}[path] if "." in path else found()
+
+    assert resolve_ref("plan.secret", {"plan": {}}, host=EveryRef(every)) == "opened"
+    assert resolve_ref("host.bucket", {}, host=EveryRef(every)) == "films"
+    with pytest.raises(RefError, match=r"`host\.buckte`: the host app does not know it"):
+        resolve_ref("host.buckte", {}, host=EveryRef(every))
+    with pytest.raises(RefError) as plain:
+        resolve_ref("nowhere", SCOPE)
+    with pytest.raises(RefError) as asked:
+        resolve_ref("nowhere", SCOPE, host=EveryRef(every))
+    assert str(asked.value) == str(plain.value)
+    with pytest.raises(RefError, match=r"`host\.bucket`: the host app does not know it"):
+        resolve_ref("host.bucket", {}, host=EveryRef(lambda _path, _run, found: found()))
+
+
+def test_an_element_of_a_filter_is_no_reference_to_be_asked_for():
+    """There may be a hundred thousand of them, and they are what the resolver answered already."""
+    asked: list[str] = []
+
+    def every(path: str, run: Any, found: Any) -> Any:
+        asked.append(path)
+        return found()
+
+    filtered = only("plan.keys", {"$eq": [ref("it"), "a"]})
+    assert resolve(filtered, {"plan": {"keys": ["a", "b"]}}, where="n", host=EveryRef(every)) == ["a"]
+    assert asked == ["plan.keys"]

@@ -1,7 +1,8 @@
 """`qwf hooks run … --here`: a run of hooks from its start to its end in one command.
 
 Beside the command an orchestrator and a worker of hooks run as its children, on the database that it is given
-or on an embedded one that it makes. When the run is over they are ended, and the command with them.
+or on an embedded one that it makes. When the run is over they are ended, and the command with them. The
+worker is one as any other: of a database with further runs it takes their hooks too.
 """
 
 from __future__ import annotations

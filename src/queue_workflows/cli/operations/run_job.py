@@ -105,12 +105,14 @@ def run_job(
             advice="mount it: `mount -t proc proc /proc`, or `unshare --mount-proc`",
         )
     starter_pid = bound_to_starter(detach=detach)
-    held = take_locks(locks, command[0], deadline_s=deadline, wait_s=deadline if wait is None else wait)
+    taken = take_locks(locks, command[0], deadline_s=deadline, wait_s=deadline if wait is None else wait)
+    held = [lock.fileno() for lock in taken]
+    files = [str(lock.path) for lock in taken]
     if run is not None:
         held.append(_in_workspace(run, shares, goes_there=in_workspace))
     words = f"{deadline:g} s" if deadline is not None else ""
     ends_at = None if deadline is None else clock() + deadline
-    become(RunTerms(ends_at, words, grace, held, starter_pid), list(command))
+    become(RunTerms(ends_at, words, grace, held, starter_pid, files), list(command))
 
 
 def take_locks(
@@ -121,8 +123,8 @@ def take_locks(
     wait_s: float | None,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.monotonic,
-) -> list[int]:
-    """The descriptors of all the locks, within one `wait_s` for them together.
+) -> list[HostLock]:
+    """All the locks, held, within one `wait_s` for them together.
 
     A command that waits for one holds no other: so no two commands wait for each other, and no lock is held
     for longer than the command may take.
@@ -141,7 +143,7 @@ def take_locks(
             for lock in locks:
                 lock.release()
             sleep(random.uniform(0, FIRST_LOOK_S))  # noqa: S311 - two in step would never have both
-    return [lock.fileno() for lock in locks]
+    return locks
 
 
 def _said_once(lock: HostLock) -> Callable[[float], None]:
@@ -150,8 +152,7 @@ def _said_once(lock: HostLock) -> Callable[[float], None]:
     def say(_waited_s: float) -> None:
         if not said:
             said.append(lock.name)
-            holder = lock.holder() or "another process"
-            click.echo(f"qwf: waiting for the lock {lock.name!r}, which {holder} holds", err=True)
+            click.echo(f"qwf: waiting for the lock {lock.name!r}, which {lock.holding()}", err=True)
 
     return say
 

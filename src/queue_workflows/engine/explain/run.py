@@ -21,6 +21,7 @@ from queue_workflows.repositories.reports.explain_run import (
 from queue_workflows.repositories.runs.operator_verbs import ENGINE_MODE
 from queue_workflows.states import NODE_OVER, RUN_TERMINAL, JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.planning.graph import Graph, GraphNode
+from queue_workflows.workflow.planning.progress import SESSION_LOST
 
 # What is told of the first job of a group is true of its neighbours, but for these.
 _ITS_OWN: Final = frozenset({"behind", "next", "suspect", "waited", "was_held", "progress"})
@@ -50,7 +51,8 @@ def explain_node(
     else:
         reasons += _not_advanced(there)
     if row is not None and row.error is not None:
-        reasons.append(Reason("node_error", _said(row.error), {"error": row.error}))
+        code = SESSION_LOST if row.error.get("kind") == SESSION_LOST else "node_error"
+        reasons.append(Reason(code, _said(row.error), {"error": row.error}))
     if state is NodeState.WAITING:
         reasons += _waits_for_parents(graph, node, rows)
     reasons += _of_groups(there, known)
@@ -214,7 +216,10 @@ def _waits_for_parents(graph: Graph, node: GraphNode, rows: Mapping[str, NodeRow
     passed = {
         parent
         for parent in node.parents
-        if parent in rows and rows[parent].attempted and node.is_barrier_below(graph.nodes[parent])
+        if parent in rows
+        and rows[parent].attempted
+        and not rows[parent].parents_left
+        and node.is_barrier_below(graph.nodes[parent])
     }
     waited = {
         parent: state for parent, state in states.items() if state not in NODE_OVER and parent not in passed

@@ -11,12 +11,16 @@ So a job never waits in a worker, and nobody waits behind it. What frees a lock 
 this machine) tells nobody, which is what the second look is for. A job with a lock name that begins with
 `elsewhere:` is also looked for by workers of other hosts, and taken by one that finds the lock free on its
 own host: see `offered_host_locks`.
+
+A job may share the lock of another one, as a hook shares that of a listener of its run: the lock is freed
+when the last of them has let go of it.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import re
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +30,7 @@ from queue_workflows.db.connections.exhaustion import is_exhausted
 from queue_workflows.errors import ConfigurationError, LockUnusable
 from queue_workflows.host.locks.flock import lock_directory
 from queue_workflows.host.locks.lock import Absent, Free, HostLock, lock_file_name, probe
+from queue_workflows.host.locks.owner_note import told
 from queue_workflows.repositories.claims.by_host_lock import lock_of
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob, Fence
 
@@ -38,6 +43,8 @@ HELD_S: Final = 30.0
 # How long the jobs behind it wait: the worker that frees the lock or finds it free lets one out at a time.
 BEHIND_S: Final = 86_400.0
 LOOK_EVERY_S: Final = 1.0
+# What `lock_for` writes into the file.
+_NODE_JOB: Final = re.compile(r"node:([0-9]+), attempt ([0-9]+)")
 
 
 class KeptLocks:
@@ -64,7 +71,8 @@ class KeptLocks:
     def free(self, fences: Iterable[Fence]) -> list[str]:
         """Free what these attempts hold, which are over; the names."""
         with self._lock:
-            freed = [lock for fence in fences for lock in self.held.pop(fence, ())]
+            let_go = [lock for fence in fences for lock in self.held.pop(fence, ())]
+            freed = [lock for lock in dict.fromkeys(let_go) if not self._is_held(lock)]
             for lock in freed:
                 lock.release()
         return [lock.name for lock in freed]
@@ -101,6 +109,23 @@ class KeptLocks:
         note = f"{job.family}:{job.id}, attempt {job.attempt}"
         return HostLock(name, directory=self._place(), deadline_s=job.timeout_s, note=note)
 
+    def take_one(self, job: ClaimedJob, key: str) -> bool:
+        """Try a lock for a job that is at work; whether it has that until its end."""
+        return self._has(job, key)
+
+    def holder(self, key: str) -> tuple[int, int] | None:
+        """The node job and attempt that a lock's holder says it is; that has to be asked of the database."""
+        claim = told(self._place() / lock_file_name(lock_of(key)))
+        named = _NODE_JOB.fullmatch(claim.note or "") if claim is not None else None
+        return None if named is None else (int(named[1]), int(named[2]))
+
+    def share(self, fence: Fence, key: str, holder: Fence) -> None:
+        """An attempt has a lock as well that another one has, if that is one of this process."""
+        with self._lock:
+            shared = [lock for lock in self.held.get(holder, ()) if lock.name == lock_of(key)]
+            if shared:
+                self.held.setdefault(fence, []).extend(shared)
+
     def keep(self, fence: Fence, lock: HostLock) -> None:
         """An attempt has it, until it lets go of it or is over."""
         with self._lock:
@@ -115,7 +140,8 @@ class KeptLocks:
             held.remove(lock)
             if not held:
                 del self.held[fence]
-            lock.release()
+            if not self._is_held(lock):
+                lock.release()
         return True
 
     def follow(self) -> None:
@@ -130,6 +156,9 @@ class KeptLocks:
                 elif lock not in self._unseen:
                     _log.error("%s was taken away: nobody sees that its lock is held", lock.path)
             self._unseen = {lock for lock in lost if not lock.is_seen}
+
+    def _is_held(self, lock: HostLock) -> bool:
+        return any(lock in locks for locks in self.held.values())
 
     def _has(self, job: ClaimedJob, key: str) -> bool:
         try:

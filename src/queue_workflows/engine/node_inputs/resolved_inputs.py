@@ -22,7 +22,7 @@ from queue_workflows.engine.node_inputs.references import load_scope
 from queue_workflows.errors import RefError
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 from queue_workflows.workflow.references.paths import Path
-from queue_workflows.workflow.references.references import HostRefs, paths_in, resolve_inputs
+from queue_workflows.workflow.references.references import HostRefs, paths_in, paths_to_read, resolve_inputs
 
 # Puts a question to the database, on a connection that is the asking thread's for so long.
 Ask: TypeAlias = Callable[[Callable[[psycopg.Connection[Any]], Any]], Any]
@@ -66,7 +66,8 @@ def on_resolved_inputs(
 
     def read() -> Mapping[str, Any]:
         def load(connection: psycopg.Connection[Any]) -> Mapping[str, Any]:
-            return load_scope(connection, job.run_id, paths, item=job.item, index=index)
+            needed = paths_to_read(paths, host)
+            return load_scope(connection, job.run_id, needed, item=job.item, index=index)
 
         scope: Mapping[str, Any] = ask(load)
         return scope

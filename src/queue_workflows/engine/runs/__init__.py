@@ -4,5 +4,5 @@
 
 An orchestrator's `dispatcher` takes the outbox of one run at a time under that run's row lock; `advance` is
 what it does there. `parked_inputs` and `child_runs` complete nodes that no job executes, `retry` opens a run
-again, and `finished_hooks` tells the host app of its end. Begin with `advance`.
+again, and `finished_run_hooks` tells the host app of its end. Begin with `advance`.
 """

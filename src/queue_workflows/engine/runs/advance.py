@@ -35,6 +35,7 @@ from queue_workflows.repositories.jobs.nodes import NewNodeJob
 from queue_workflows.repositories.runs.outbox import (
     ATTEMPTED,
     EXPAND,
+    LOST,
     READY,
     REOPEN,
     RUN_FINISHED,
@@ -43,14 +44,7 @@ from queue_workflows.repositories.runs.outbox import (
 )
 from queue_workflows.repositories.runs.tree import DESCENDANTS
 from queue_workflows.states import JOB_TERMINAL, JobStatus, NodeState, RunStatus
-from queue_workflows.workflow.document.load import (
-    BaseNode,
-    DescendantsNode,
-    Document,
-    InputNode,
-    SealNode,
-    WorkflowNode,
-)
+from queue_workflows.workflow.document.load import BaseNode, Document, InputNode, SealNode, WorkflowNode
 from queue_workflows.workflow.planning.graph import Graph
 from queue_workflows.workflow.planning.plan import advance
 from queue_workflows.workflow.planning.progress import (
@@ -62,6 +56,7 @@ from queue_workflows.workflow.planning.progress import (
     Counters,
     Ended,
     Event,
+    Lost,
     NodeError,
     Opened,
     Reopened,
@@ -75,6 +70,11 @@ from queue_workflows.workflow.references.paths import Path
 NODES_AT_ONCE: Final = 2_000
 ROWS_AT_ONCE: Final = 5_000
 AHEAD_AT_ONCE: Final = 100
+_OF_AN_ATTEMPT: Final[Mapping[str, Callable[[str], Event]]] = {
+    ATTEMPTED: Attempted,
+    READY: partial(Attempted, has_begun=True),
+    LOST: Lost,
+}
 _NO_NEWS: Final = frozenset({"begin", JobStatus.AWAITING_INPUT.value, DESCENDANTS})
 
 
@@ -160,8 +160,12 @@ class Advancing:
         return known
 
     def _planned(self, events: Iterable[TakenEvent]) -> list[Event]:
-        """The events as the planner takes them; ends of one node and kind as one."""
+        """The events as the planner takes them; ends of one node and kind as one.
+
+        What is told of an attempt comes first: where a session was lost, what ended since runs again.
+        """
         ends: dict[tuple[str, JobStatus], Ended] = {}
+        attempts: list[Event] = []
         others: list[Event] = []
         for event in events:
             if event.kind in JOB_TERMINAL:
@@ -170,9 +174,9 @@ class Advancing:
                     before = ends.get((event.node_id, status))
                     count, error = (before.count, before.error) if before else (0, event.payload.get("error"))
                     ends[event.node_id, status] = Ended(event.node_id, status, count + 1, error)
-            elif event.kind in (ATTEMPTED, READY):
+            elif event.kind in _OF_AN_ATTEMPT:
                 if event.is_current and event.node_id is not None:
-                    others.append(Attempted(event.node_id))
+                    attempts.append(_OF_AN_ATTEMPT[event.kind](event.node_id))
             elif event.kind == "cancel":
                 others.append(self._cancel(event.payload))
             elif event.kind == REOPEN:
@@ -181,7 +185,7 @@ class Advancing:
                 self._expansions.append((event.payload["node_id"], event.payload["from"]))
             elif event.kind not in _NO_NEWS and event.kind != "input_submitted":
                 raise ValueError(f"this version knows no dispatch event of kind {event.kind!r:.80}")
-        return [*ends.values(), *others]
+        return [*attempts, *ends.values(), *others]
 
     def _cancel(self, payload: Mapping[str, Any]) -> Event:
         reason, node_id = payload.get("reason"), payload.get("node_id")
@@ -226,7 +230,7 @@ class Advancing:
         malformed: dict[str, NotOpened] = {}
         for node, _ in nodes:
             try:
-                paths += needed_to_open(node)
+                paths += needed_to_open(node, self._tools.host)
             except RefError as wrong:
                 malformed[node.id] = NotOpened(node, broken_by(wrong))
         scope: Mapping[str, Any] = {}
@@ -243,7 +247,7 @@ class Advancing:
         if isinstance(decision, Opening) and isinstance(decision.node, SealNode):
             self._unsent.append(partial(self._tools.events.send_seal, self._run.id))
             return Opened(node_id, 0)
-        if isinstance(decision.node, DescendantsNode) and not self._tree.is_to_wait(decision.node):
+        if isinstance(decision, Opening) and self._tree.passes(decision.node):
             return Opened(node_id, 0)
         if isinstance(decision, Opening):
             if decision.elements is not None:

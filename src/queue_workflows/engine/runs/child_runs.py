@@ -18,7 +18,7 @@ from queue_workflows.errors import PayloadError, QwfError
 from queue_workflows.repositories.runs.operator_verbs import ChildRun, SteeringRepository
 from queue_workflows.repositories.runs.outbox import LockedRun
 from queue_workflows.workflow.document.load import Document, WorkflowNode
-from queue_workflows.workflow.references.references import paths_in, resolve_inputs
+from queue_workflows.workflow.references.references import paths_in, paths_to_read, resolve_inputs
 
 DEEPEST: Final = 16
 
@@ -37,7 +37,8 @@ class ChildRuns:
         waiting = {index: job_id for index, job_id in jobs.items() if index not in opening.skipped}
         try:
             document = self._document(node)
-            paths = [path for path in paths_in(node.inputs) if path.root not in ("item", "index")]
+            needed = paths_to_read(paths_in(node.inputs), self._tools.host)
+            paths = [path for path in needed if path.root not in ("item", "index")]
             scope = load_scope(self._tools.connection, self._run.id, paths) if paths else {}
         except psycopg.Error:
             raise

@@ -13,7 +13,7 @@ from queue_workflows.errors import QwfError
 from queue_workflows.repositories.runs.outbox import RUN_FINISHED, LockedRun, RunEnd
 from queue_workflows.states import RunStatus
 from queue_workflows.workflow.document.load import Document
-from queue_workflows.workflow.references.references import paths_in, resolve
+from queue_workflows.workflow.references.references import paths_in, paths_to_read, resolve
 
 # The kind of error of a run with nodes that did well and outputs that cannot be had.
 OUTPUTS: Final = "outputs"
@@ -29,7 +29,7 @@ def end_of(tools: DispatchTools, run: LockedRun, over: RunStatus, document: Docu
 def _completed(tools: DispatchTools, run: LockedRun, document: Document) -> RunEnd:
     """Completed with its outputs, or failed if they cannot be had."""
     try:
-        paths = paths_in(document.outputs)
+        paths = paths_to_read(paths_in(document.outputs), tools.host)
         scope = load_scope(tools.connection, run.id, paths) if paths else {}
         outputs = resolve(document.outputs, scope, where="outputs", host=tools.host)
         return RunEnd(RunStatus.COMPLETED, outputs=tools.limits.json_object("outputs", outputs))

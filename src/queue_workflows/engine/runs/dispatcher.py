@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
 from typing import Any, Final
@@ -21,16 +21,16 @@ from uuid import UUID
 
 import psycopg
 
+from queue_workflows.config import EveryRef
 from queue_workflows.engine import telemetry
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.runs.advance import Advancing
 from queue_workflows.engine.runs.close_run import give_up
 from queue_workflows.engine.runs.node_cache import KeptNodes
-from queue_workflows.engine.runs.open_nodes import Host
 from queue_workflows.engine.runs.parked_inputs import Parking
 from queue_workflows.engine.runs.repositories import DispatchTools
 from queue_workflows.engine.runs.tree import RunTree
-from queue_workflows.errors import DocumentError
+from queue_workflows.errors import DocumentError, RefError
 from queue_workflows.repositories.runs.outbox import (
     BEGIN,
     BEGUN_AT_ONCE,
@@ -44,7 +44,7 @@ from queue_workflows.settings import Settings
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.document.load import Document, compiled, find_compiled
 from queue_workflows.workflow.planning.graph import graph_of
-from queue_workflows.workflow.references.references import HostFailed
+from queue_workflows.workflow.references.references import HostFailed, HostRefs
 
 _log = logging.getLogger(__name__)
 
@@ -69,15 +69,16 @@ class Dispatcher:
         connection: psycopg.Connection[Any],
         settings: Settings,
         *,
-        host: Host | None = None,
+        host: HostRefs | None = None,
         find_document: Callable[[str], Document],
         redactor: Redactor | None = None,
     ) -> None:
         self._connection = connection
         self._settings = settings
         self._redactor = redactor or Redactor([])
-        asked = None if host is None else partial(self._asked, host)
-        self._tools = DispatchTools.at(connection, settings, host=asked, find_document=find_document)
+        self._tools = DispatchTools.at(
+            connection, settings, host=self._guarded(host), find_document=find_document
+        )
         self._repository = self._tools.events
         self._kept = KeptNodes()
         self._after = NO_RUN
@@ -242,11 +243,18 @@ class Dispatcher:
             raise wrong
         self._connection.rollback()
 
-    def _asked(self, host: Host, path: str, run: Mapping[str, Any]) -> Any:
+    def _guarded(self, host: HostRefs | None) -> HostRefs | None:
+        if host is None:
+            return None
+        if isinstance(host, EveryRef):
+            return EveryRef(partial(self._asked, host.answer))
+        return partial(self._asked, host)
+
+    def _asked(self, answer: Callable[..., Any], *asked: Any) -> Any:
         """What the host app's resolver answers; what it raises fails the node, and holds up no run."""
         try:
-            return host(path, run)
-        except LookupError:
+            return answer(*asked)
+        except (LookupError, RefError):
             raise
         except Exception as wrong:
             raise HostFailed(self._said(wrong)) from wrong

@@ -6,7 +6,7 @@ is opened in parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -28,7 +28,9 @@ from queue_workflows.workflow.document.load import (
 from queue_workflows.workflow.planning.progress import NodeError
 from queue_workflows.workflow.references.paths import Path
 from queue_workflows.workflow.references.references import (
+    HostRefs,
     paths_in,
+    paths_to_read,
     resolve,
     resolve_condition,
     resolve_elements,
@@ -40,8 +42,6 @@ ELEMENTS_AT_ONCE: Final = 5_000
 _OF_AN_ELEMENT: Final = frozenset({"item", "index"})
 # Known without a look at the rows.
 _AT_HAND: Final = _OF_AN_ELEMENT | {"it"}
-
-Host = Callable[[str, Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class NotOpened:
     error: NodeError | None = None
 
 
-def needed_to_open(node: BaseNode) -> list[Path]:
+def needed_to_open(node: BaseNode, host: HostRefs | None) -> list[Path]:
     """The paths that deciding about a node needs, without those that are known without a look."""
     return [
         path
@@ -88,13 +88,13 @@ def needed_to_open(node: BaseNode) -> list[Path]:
             *(getattr(node, name, None) for name in ("for_each", "until", "host_lock", "exclusive")),
         )
         if value is not None
-        for path in paths_in(value)
+        for path in paths_to_read(paths_in(value), host)
         if path.root not in _AT_HAND
     ]
 
 
 def decided(
-    node: BaseNode, scope: Mapping[str, Any], host: Host | None, *, start: int = 0
+    node: BaseNode, scope: Mapping[str, Any], host: HostRefs | None, *, start: int = 0
 ) -> Opening | NotOpened:
     """Decide about a node that is ready; from `start` on, of a list that was opened in part before."""
     per_element = _is_per_element(node)
@@ -124,24 +124,24 @@ def _is_per_element(node: BaseNode) -> bool:
     return mapped and any(path.root in _OF_AN_ELEMENT for path in paths_in(node.skip_if))
 
 
-def _skips(node: BaseNode, scope: Mapping[str, Any], item: Any, index: int, host: Host | None) -> bool:
+def _skips(node: BaseNode, scope: Mapping[str, Any], item: Any, index: int, host: HostRefs | None) -> bool:
     return _holds(node, {**scope, "item": item, "index": index}, host)
 
 
-def _holds(node: BaseNode, scope: Mapping[str, Any], host: Host | None) -> bool:
+def _holds(node: BaseNode, scope: Mapping[str, Any], host: HostRefs | None) -> bool:
     if node.skip_if is None:
         return False
     return resolve_condition(node.skip_if, scope, where=f"{node.id}.skip_if", host=host)
 
 
-def _elements(node: BaseNode, scope: Mapping[str, Any], host: Host | None) -> list[Any] | None:
+def _elements(node: BaseNode, scope: Mapping[str, Any], host: HostRefs | None) -> list[Any] | None:
     for_each = getattr(node, "for_each", None)
     if for_each is None:
         return None
     return resolve_elements(for_each, scope, where=f"{node.id}.for_each", host=host)
 
 
-def _due(node: BaseNode, scope: Mapping[str, Any], host: Host | None) -> datetime | None:
+def _due(node: BaseNode, scope: Mapping[str, Any], host: HostRefs | None) -> datetime | None:
     if not isinstance(node, WaitNode) or node.until is None:
         return None
     where = f"{node.id}.until"

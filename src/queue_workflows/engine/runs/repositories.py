@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import psycopg
 
-from queue_workflows.engine.runs.open_nodes import Host
 from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
 from queue_workflows.repositories.runs.outbox import DispatchRepository
@@ -17,6 +16,7 @@ from queue_workflows.repositories.runs.tree import RunTreeRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.settings import Settings
 from queue_workflows.workflow.document.load import Document
+from queue_workflows.workflow.references.references import HostRefs
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class DispatchTools:
     jobs: NodeJobRepository
     runs: RunRepository
     tree: RunTreeRepository
-    host: Host | None
+    host: HostRefs | None
     find_document: Callable[[str], Document]
 
     @classmethod
@@ -40,7 +40,7 @@ class DispatchTools:
         connection: psycopg.Connection[Any],
         settings: Settings,
         *,
-        host: Host | None,
+        host: HostRefs | None,
         find_document: Callable[[str], Document],
     ) -> Self:
         """On this connection."""

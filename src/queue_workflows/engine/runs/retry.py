@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from queue_workflows.config import EveryRef, current_config
 from queue_workflows.engine.runs.close_run import OUTPUTS
 from queue_workflows.engine.runs.verbs import RunName, check_mode, run_named
 from queue_workflows.errors import RunRefused, UnknownNode, UnknownRun
@@ -174,7 +175,8 @@ def _without_doubtful_lists(reopening: Reopening, document: Document) -> Reopeni
 
 def _asks_the_host(document: Document, node_id: str) -> bool:
     for_each = getattr(document.by_id[node_id], "for_each", None)
-    return any(path.root == "host" for path in paths_in(for_each))
+    asks_always = isinstance(current_config().ref_resolver, EveryRef)
+    return any(asks_always or path.root == "host" for path in paths_in(for_each))
 
 
 def _anew(reopening: Reopening, document: Document, from_node: str | None) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from queue_workflows.engine.runs.repositories import DispatchTools
 from queue_workflows.repositories.runs.outbox import LockedRun, TakenEvent
 from queue_workflows.repositories.runs.tree import DESCENDANTS
-from queue_workflows.workflow.document.nodes import DescendantsNode
+from queue_workflows.workflow.document.nodes import BaseNode, DescendantsNode
 
 
 class RunTree:
@@ -24,10 +24,12 @@ class RunTree:
         self._tools, self._run = tools, run
         self._begins_to_wait = False
 
-    def is_to_wait(self, node: DescendantsNode) -> bool:
-        """Whether a node of this kind is parked, now that its time has come."""
+    def passes(self, node: BaseNode) -> bool:
+        """Whether a node waits for runs below, and there is none now that its time has come."""
+        if not isinstance(node, DescendantsNode):
+            return False
         self._begins_to_wait = node.always or self._tools.tree.has_children(self._run.id)
-        return self._begins_to_wait
+        return not self._begins_to_wait
 
     def act(self, events: Iterable[TakenEvent], *, send: Callable[[], None]) -> bool:
         """See whether the wait is over, and let others begin; whether the dispatcher has more to do by that.

@@ -22,6 +22,7 @@ import psycopg
 
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.outcomes import Discard, PutAside, Skip
 from queue_workflows.errors import PluginConfigError, QwfError
 from queue_workflows.hooks.attempt.at_seal import SEALED, AtSeal
@@ -29,6 +30,7 @@ from queue_workflows.hooks.attempt.beginning import Beginning
 from queue_workflows.hooks.attempt.directories import HookPlaces, places_of
 from queue_workflows.hooks.attempt.directory_env import DirectoryEnvironment, directory_environment
 from queue_workflows.hooks.attempt.result import result_of
+from queue_workflows.hooks.attempt.shared_lock import share_or_take
 from queue_workflows.hooks.files import Digests
 from queue_workflows.hooks.output.machine_records import is_program
 from queue_workflows.hooks.output.read import USUAL, HookOutput, read_output
@@ -36,7 +38,8 @@ from queue_workflows.hooks.output.store import Storing, keep_what_was_left
 from queue_workflows.hooks.plugin_config import PluginConfig, PluginValues
 from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.discovery import Hook
-from queue_workflows.hooks.programs.ensure import ensure
+from queue_workflows.hooks.plugins.shared_locks import SHARED_LOCK
+from queue_workflows.hooks.programs.ensure import LOOK_AGAIN_S, ensure
 from queue_workflows.hooks.programs.install import InstallationStopped, Installer
 from queue_workflows.hooks.readiness import Watch
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
@@ -46,6 +49,7 @@ from queue_workflows.hooks.script.process import HookCommand, HookStop, run_hook
 from queue_workflows.host.commands.client import Spawner, Started
 from queue_workflows.host.commands.orphans import end_orphans
 from queue_workflows.host.directories.below import Beneath
+from queue_workflows.repositories.hooks.binaries import BINARY_MISSING
 from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
 from queue_workflows.repositories.jobs.hooks import NOTHING_LEFT, HookJobRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
@@ -101,6 +105,7 @@ class AttemptTools:
     spawner: Spawner
     redactor: Redactor
     at_seal: AtSeal
+    locks: KeptLocks
     machine_id: Callable[[ClaimedNodeJob], int]
     reading: Reading = field(default_factory=Reading)
 
@@ -117,6 +122,7 @@ class HookAttempt:
         # As it was when its run was started, whatever its plugin says by now.
         self._is_alone = resolved.inputs.get("alone") is True
         self._ends_at_seal = resolved.inputs.get("at_seal") == "kill"
+        self._shared_lock = resolved.inputs.get(SHARED_LOCK)
         self._run_config = config_in(self._given)
         self._stop = HookStop()
         self._held = ExitStack()
@@ -148,6 +154,8 @@ class HookAttempt:
             self._sweep_what_was_left()
         self._keep_what_was_left()
         self._stand_aside()
+        if self._shared_lock is not None:
+            share_or_take(self._job, self._shared_lock, self._tools.locks, self._ask)
         command = HookCommand(
             argv=[*hook.interpreter, str(hook.path), *hook_arguments(self._given)],
             env=hook_environment(
@@ -334,7 +342,7 @@ class HookAttempt:
             raise Skip(prepared.skip)
         if prepared.hold_key is not None:
             _log.warning("%s waits for a program: %s", self._hook.label, prepared.why)
-            raise PutAside(prepared.hold_reason, prepared.hold_key, prepared.delay_s)
+            raise PutAside(BINARY_MISSING, prepared.hold_key, LOOK_AGAIN_S)
         return dict(prepared.env)
 
     def _chosen(self, config: PluginConfig, variable: str) -> str | None:

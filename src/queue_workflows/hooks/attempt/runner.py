@@ -14,6 +14,7 @@ import psycopg
 from queue_workflows.engine.execution.callable import Work
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.execution.redaction import Redactor
+from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.errors import HookError, QwfError
 from queue_workflows.hooks.attempt.at_seal import AtSeal
 from queue_workflows.hooks.attempt.attempt import VERDICTS, AttemptTools, HookAttempt, HookTerms
@@ -33,7 +34,7 @@ AskFor = Callable[[ClaimedNodeJob, Callable[[psycopg.Connection[Any]], Any]], An
 class HookRunner:
     """Runs hooks in their jobs' threads, on one spawner; `close` ends what is left of them."""
 
-    def __init__(self, terms: HookTerms, ask: AskFor, *, redactor: Redactor) -> None:
+    def __init__(self, terms: HookTerms, ask: AskFor, *, locks: KeptLocks, redactor: Redactor) -> None:
         self._terms = terms
         self._ask = ask
         self._spawner = Spawner()
@@ -46,6 +47,7 @@ class HookRunner:
             spawner=self._spawner,
             redactor=redactor,
             at_seal=AtSeal(),
+            locks=locks,
             machine_id=self._machine_id,
         )
 

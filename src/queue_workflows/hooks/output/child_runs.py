@@ -41,7 +41,7 @@ _LONGEST: Final = 4_096
 _FOUND: Final = "found"
 
 
-class Found(NamedTuple):
+class FoundRun(NamedTuple):
     """A run that is to be started for a record: its line, its type, its document, its key and its inputs."""
 
     line_no: int
@@ -66,17 +66,17 @@ def discover(record: dict[str, Any], ctx: RecordContext) -> None:
         return
     key = f"{CRAWL}:{root}:{hashlib.sha256(url.encode()).hexdigest()[:40]}"
     text = current_limits().json_object("inputs", inputs)
-    found = Found(ctx.line_no, str(record.get("type", "")), document, key, text)
+    found = FoundRun(ctx.line_no, str(record.get("type", "")), document, key, text)
     ctx.known.setdefault(_FOUND, []).append(found)
 
 
-def take_found(ctx: RecordContext) -> list[Found]:
+def take_found(ctx: RecordContext) -> list[FoundRun]:
     """The runs that were noted since this was asked last."""
-    found: list[Found] = ctx.known.pop(_FOUND, [])
+    found: list[FoundRun] = ctx.known.pop(_FOUND, [])
     return found
 
 
-def start_discovered(found: Iterable[Found], ctx: RecordContext) -> None:
+def start_discovered(found: Iterable[FoundRun], ctx: RecordContext) -> None:
     """Start these runs, each page's once in the crawl, in one statement for those of a workflow."""
     documents: dict[str, Document] = {}
     inputs: dict[str, dict[str, str]] = {}

@@ -82,6 +82,11 @@ def _want(record: dict[str, Any], ctx: RecordContext) -> None:
     overrides = record.get("overrides") or {}
     if not isinstance(providers, str | None) or not isinstance(overrides, dict):
         raise ValueError("`bin_providers` is a list or a text, and `overrides` an object")
+    if record.get("min_version") is not None:
+        ctx.warnings[ctx.line_no] = (
+            f"Binary: {name:.100} is asked for in any version: a `min_version` is kept of what plugins say in"
+            " `binaries.jsonl` and `required_binaries` alone"
+        )
     machine_id = MachineRepository(ctx.conn).seen(ctx.host_label)
     BinaryRepository(ctx.conn).want(machine_id, name, bin_providers=providers, overrides=overrides)
 

@@ -21,7 +21,7 @@ from queue_workflows.hooks.files import (
     USUAL_CAPS,
     Digests,
     FileCaps,
-    Found,
+    FileListing,
     FoundFile,
     find_files,
     open_regular,
@@ -167,7 +167,7 @@ def read_output(
     output has to be there.
     """
     lines: tuple[HookLine, ...] = ()
-    found, left_out = Found(), []
+    found, left_out = FileListing(), []
     try:
         with directory_beneath(stdout.parent, beneath=beneath) as parent:
             opened = open_regular(stdout.name, within=parent)

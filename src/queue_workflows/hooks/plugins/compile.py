@@ -31,6 +31,7 @@ from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked
 from queue_workflows.hooks.plugins.hooks_file import HOOKS_FILE, Order, load_hooks_file
 from queue_workflows.hooks.plugins.order import SEQUENTIAL_STEPS, HookOrder, order_of
+from queue_workflows.hooks.plugins.shared_locks import share_locks
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ def compile_hooks(
     nodes = _Nodes(goes, config, has_foreground=not all(hook.is_background for hook in hooks))
     for step, group in groupby(goes.sorted(hooks), key=lambda hook: hook.step):
         nodes.add(step, list(group))
+    share_locks(nodes.all)
     nodes.seal()
     if wait_for_descendants is not False:
         nodes.wait_for_descendants(always=wait_for_descendants is True)

@@ -22,6 +22,7 @@ from queue_workflows.errors import HookError
 UNNUMBERED_STEP: Final = 9
 PLUGIN_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 EVENT_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,99}")
+PROVIDER_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,49}")
 _FILE_NAME: Final = re.compile(
     r"on_(?P<event>[A-Za-z][A-Za-z0-9]*)__(?:(?P<number>[0-9]{2})_)?"
     r"(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]*?)(?P<background>\.bg)?(?P<ext>\.[A-Za-z0-9]+)?"

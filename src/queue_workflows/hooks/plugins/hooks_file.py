@@ -36,7 +36,7 @@ from typing import Any, Final, Literal, TypeAlias, cast
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.files import small_file
 from queue_workflows.hooks.plugin_config import may_be_seen
-from queue_workflows.hooks.plugins.discovery import EVENT_NAME, Hook
+from queue_workflows.hooks.plugins.discovery import EVENT_NAME, PROVIDER_NAME, Hook
 from queue_workflows.hooks.readiness import Readiness, flaws_of_readiness, read_readiness
 from queue_workflows.payload import check_payload
 from queue_workflows.workflow.document.nodes import INT_MAX
@@ -68,8 +68,6 @@ TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "HOME": "that of the worker",
     }
 )
-_LONGEST_FILE: Final = 1_048_576
-_PROVIDER: Final = re.compile(r"[a-z][a-z0-9_]{0,49}")
 _KEYS: Final = ("order", "descendants", "max_open_runs", "background_timeouts", "env", "providers", "ready")
 _PROVIDER_KEYS: Final = ("event", "names")
 
@@ -132,13 +130,11 @@ def load_hooks_file(directory: Path) -> HooksFile:
     """What `hooks.toml` in a directory of plugins says; `HookError` if that makes no sense."""
     path = directory / HOOKS_FILE
     try:
-        content = small_file(path, _LONGEST_FILE + 1)
+        content = small_file(path)
     except FileNotFoundError:
         return HooksFile()
     except OSError as wrong:
         raise HookError(f"{path}: {wrong.strerror}", advice=f"make {path} readable, or remove it") from None
-    if len(content) > _LONGEST_FILE:
-        raise _wrong(path, f"it is larger than {_LONGEST_FILE:,} bytes")
     try:
         document = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as wrong:
@@ -239,7 +235,7 @@ def _flaws_of_providers(given: Any) -> Iterator[str]:
         yield 'providers.names must be a list of names, as in ["env", "pip"]'
         return
     for name in names:
-        if _PROVIDER.fullmatch(name) is None:
+        if PROVIDER_NAME.fullmatch(name) is None:
             yield f"providers.names: {name!r:.60} is no provider: small letters, digits and `_`"
     if len(set(names)) != len(names) or ("names" in given and not names):
         yield "providers.names must name each provider once, and at least one"

@@ -25,13 +25,11 @@ from typing import Any, Final, TypeAlias
 from queue_workflows.errors import PluginConfigError
 from queue_workflows.hooks.files import small_file
 from queue_workflows.hooks.plugin_config import LoadOwn, PluginConfig, load_plugin_config
-from queue_workflows.hooks.plugins.discovery import plugins_in
+from queue_workflows.hooks.plugins.discovery import PROVIDER_NAME, plugins_in
 
 FILES: Final = ("binaries.jsonl", "dependencies.jsonl")
 USUAL_PROVIDERS: Final = ("env", "pip", "npm", "apt", "brew")
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}")
-_PROVIDER: Final = re.compile(r"[a-z][a-z0-9_]{0,49}")
-_LONGEST_FILE: Final = 1_048_576
 _BRACED: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _FIELDS: Final = frozenset(
     {
@@ -121,13 +119,11 @@ def needs_in_files(plugin: Path) -> tuple[Need, ...]:
     """What the lines of a plugin's file say."""
     for name in FILES:
         try:
-            content = small_file(plugin / name, _LONGEST_FILE + 1)
+            content = small_file(plugin / name)
         except FileNotFoundError:
             continue
         except OSError as wrong:
             raise PluginConfigError(plugin.name, f"{name} cannot be read: {wrong.strerror}") from None
-        if len(content) > _LONGEST_FILE:
-            raise PluginConfigError(plugin.name, f"{name} has more than {_LONGEST_FILE:,} bytes")
         return tuple(_needs_in(plugin.name, name, content))
     return ()
 
@@ -230,6 +226,6 @@ def _providers(given: object) -> tuple[str, ...]:
         raise ValueError("`bin_providers` is a list, or names with commas between them")
     providers = tuple(name.strip() for name in names)
     for provider in providers:
-        if not _PROVIDER.fullmatch(provider):
+        if not PROVIDER_NAME.fullmatch(provider):
             raise ValueError(f"{provider!r:.60} is no provider")
     return providers or USUAL_PROVIDERS

@@ -21,7 +21,6 @@ from queue_workflows.hooks.programs.install import Installation, InstallationLos
 from queue_workflows.hooks.script.lifecycle import bring_to_its_end
 from queue_workflows.hooks.script.process import HookStop
 from queue_workflows.repositories.hooks.binaries import (
-    BINARY_MISSING,
     BinaryFence,
     BinaryRepository,
     hold_key,
@@ -48,8 +47,6 @@ class Prepared:
     env: dict[str, str] = field(default_factory=dict)
     hold_key: str | None = None
     skip: str | None = None
-    hold_reason: str = BINARY_MISSING
-    delay_s: float = LOOK_AGAIN_S
     why: str | None = None
 
     @property

@@ -31,7 +31,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from errno import ENOEXEC
 from typing import Final, NamedTuple, NoReturn
@@ -65,6 +65,8 @@ class RunTerms(NamedTuple):
     grace_s: float
     held: list[int]
     starter_pid: int | None = None
+    # Those of the first descriptors, which go with the command.
+    lock_files: Sequence[str] = ()
 
 
 def clock() -> float:
@@ -110,7 +112,9 @@ def main(terms: str, command: list[str]) -> NoReturn:
         except BaseException as wrong:
             _say(f"{type(wrong).__name__}: {wrong}")
             os._exit(1)
-    sys.exit(_warden(second, given.starter_pid, command[0]))
+    ended = _warden(second, given.starter_pid, command[0])
+    _remove_lock_files(given)
+    sys.exit(ended)
 
 
 def _warden(second: int, starter_pid: int | None, program: str) -> int:
@@ -133,6 +137,14 @@ def _warden(second: int, starter_pid: int | None, program: str) -> int:
             os.kill(second, number)  # not waited for yet, so this pid is still its own
     _end_all(lambda: reap(second))
     return shell_status(status)
+
+
+def _remove_lock_files(terms: RunTerms) -> None:
+    """Remove the files of locks that we still hold; not one that was put in its place since."""
+    for descriptor, path in zip(terms.held, terms.lock_files, strict=False):
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
+                os.unlink(path)
 
 
 class _Second:

@@ -18,9 +18,9 @@ is free.
                                                                                    has it that outlives us
 
 The name of the lock, the pid of its holder and the holder's deadline stand in the file, for people and for
-`probe`; nothing is decided by them. The file was changed last when its lock was taken. Releasing leaves the
-file; only `probe`, which a janitor uses, may remove it, while it holds the lock. What waited for the removed
-file finds out, and opens the one that is there.
+`probe`; nothing is decided by them. The file was changed last when its lock was taken. `release` leaves the
+file, for the next job; the end of a `with` removes it, and so may a janitor, while it holds the lock. What
+waited for the removed file finds out, and opens the one that is there.
 
 A lock belongs to its object, and stays held when nobody refers to that any more: it ends by `release`, by the
 end of its `with`, or with the process. A process that was forked holds none of its parent's.
@@ -36,7 +36,9 @@ import random
 import re
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Final, Self
 
@@ -204,7 +206,8 @@ class HostLock:
     ) -> None:
         """Take the lock, and wait for it if need be; LockHeld when that took longer than `timeout_s`.
 
-        `on_wait` is called with the seconds waited before every new look, and ends the waiting by raising.
+        `on_wait` is called with the seconds waited before every new look, and ends the waiting by raising. A
+        caller without it has a warning say what is waited for: that is on stderr where no logging is set up.
         """
         began, look_s, said_at = now(), FIRST_LOOK_S, -_SAY_AGAIN_S
         while not self.try_acquire():
@@ -215,25 +218,28 @@ class HostLock:
                 if self.try_acquire():
                     break
                 raise LockHeld(self.name, self._holder(), waited_s)
-            if waited_s - said_at >= _SAY_AGAIN_S:
-                _log.info("waits for the lock %r, which %s holds", self.name, self._holder())
-                said_at = waited_s
             if on_wait is not None:
                 on_wait(waited_s)
+            elif waited_s - said_at >= _SAY_AGAIN_S:
+                _log.warning("waiting for the lock %r, which %s", self.name, self.holding())
+                said_at = waited_s
             sleep(min(look_s * random.uniform(0.75, 1.25), left_s))  # noqa: S311
             look_s = min(look_s * 2, LONGEST_LOOK_S)
         if said_at >= 0:
-            _log.info("has the lock %r after %.1f s", self.name, now() - began)
+            _log.warning("has the lock %r after %.1f s", self.name, now() - began)
 
     def release(self) -> None:
         """Free the lock, if this object holds it; the file stays."""
+        self._warn_unless_seen()
+        self._let_go()
+
+    def _warn_unless_seen(self) -> None:
         if self._fd is not None and not self.is_seen:
             _log.warning(
                 "the file of the lock %r was removed while process %d held it: others may have had it",
                 self.name,
                 os.getpid(),
             )
-        self._let_go()
 
     def unlink_and_release(self) -> None:
         """Remove the file while the lock is held, and free it; not a file that was put there since."""
@@ -259,11 +265,21 @@ class HostLock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.release()
+        self._warn_unless_seen()
+        with suppress(OSError):  # its directory is another account's: a janitor of that removes the file
+            self.unlink_and_release()
 
     def holder(self) -> Claim | None:
         """The claim of the lock's holder, for a message; that of its last holder where none has it."""
         return told(self.path)
+
+    def holding(self) -> str:
+        """What holds the lock and since when, in words for one that waits for it."""
+        try:
+            taken_at = datetime.fromtimestamp(self.path.stat().st_mtime).astimezone()
+        except OSError:
+            return f"{self._holder()} holds"
+        return f"{self._holder()} holds since {taken_at:%Y-%m-%d %H:%M:%S%z}"
 
     def _holder(self) -> str:
         return str(self.holder() or "another process")

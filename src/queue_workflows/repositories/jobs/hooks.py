@@ -141,12 +141,17 @@ CROSS JOIN LATERAL (
 ) AS job
 LIMIT 1
 """
-# Told once an attempt in the background has begun; the dispatcher lets pass what waits for that.
+# held: an attempt in the background that has begun, locked, so that what is told of its end comes after this.
+# It is told once; the dispatcher lets pass what waits for that.
 TELL_READY: Final = """
+WITH held AS MATERIALIZED (
+    SELECT run_id, id, generation, attempt FROM workflow_node_jobs
+    WHERE id = %(job_id)s::bigint AND status = 'running' AND attempt = %(attempt)s::integer
+        AND claimed_by = %(claimed_by)s::text
+    FOR NO KEY UPDATE
+)
 INSERT INTO workflow_dispatch_events (run_id, node_job_id, generation, attempt, kind)
-SELECT run_id, id, generation, attempt, 'ready' FROM workflow_node_jobs
-WHERE id = %(job_id)s::bigint AND status = 'running' AND attempt = %(attempt)s::integer
-    AND claimed_by = %(claimed_by)s::text
+SELECT run_id, id, generation, attempt, 'ready' FROM held
 ON CONFLICT (node_job_id, generation, attempt, kind) DO NOTHING
 """
 # What a foreground hook may not begin beside, of its run: where either of two runs alone in its step, a retry
@@ -175,6 +180,12 @@ SELECT job.id FROM workflow_node_jobs AS job
 WHERE job.id = ANY (%(ids)s::bigint[]) AND job.background AND (
     SELECT run.seal_requested_at FROM workflow_runs AS run WHERE run.id = job.run_id LIMIT 1
 ) IS NOT NULL
+"""
+# A job that runs, of this run and in this attempt, and ends at the seal.
+LISTENER: Final = """
+SELECT id, attempt, claimed_by FROM workflow_node_jobs
+WHERE id = %(id)s::bigint AND attempt = %(attempt)s::integer AND run_id = %(run_id)s::uuid
+    AND status = 'running' AND background AND inputs ->> 'at_seal' = 'kill'
 """
 # run: that of a job which is held here and cannot be run here, and whether it is this host's for nothing:
 # nothing of it has ended or failed, nor been begun by another worker, nor claimed that this one could run.
@@ -307,6 +318,11 @@ class HookJobRepository(NodeJobRepository):
         """A job of its run beside which this one may not begin, if there is one."""
         rows = self._sql.rows(NOT_BESIDE, {"id": job_id})
         return rows[0][0] if rows else None
+
+    def listener(self, run_id: uuid.UUID, job_id: int, attempt: int) -> Fence | None:
+        """A job that runs for the time of its run's steps, if it is one of this run in this attempt."""
+        rows = self._sql.rows(LISTENER, {"id": job_id, "attempt": attempt, "run_id": run_id})
+        return Fence(*rows[0]) if rows else None
 
     def sealed(self, ids: list[int]) -> set[int]:
         """Which of these are background hooks of a sealed run."""

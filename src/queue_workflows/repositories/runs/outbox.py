@@ -32,6 +32,7 @@ EXPAND: Final = "expand"
 REOPEN: Final = "reopen"
 ATTEMPTED: Final = "attempted"
 READY: Final = "ready"
+LOST: Final = "lost"
 # What a batch puts off, each as much as a batch may do.
 PARTS: Final = frozenset({EXPAND, REOPEN})
 _IS_PART: Final = f"kind IN ('{EXPAND}', '{REOPEN}')"

@@ -83,20 +83,23 @@ def named_job(name: str) -> tuple[Family | None, int] | None:
 # What the CTE `ended` returns, for the caller and, of nodes, for the events.
 _ENDED: Final = "job.id, job.status, job.attempt"
 _ENDED_NODE: Final = """job.id, job.status, job.attempt, job.run_id, job.generation,
-    job.errors -> -1 AS error,
-    job.step IS NOT NULL AND job.hold_reason IS NULL AND job.failures > 0 AS is_attempted"""
+    job.errors -> -1 AS error, CASE job.status
+        WHEN 'scheduled' THEN job.step IS NOT NULL AND job.hold_reason IS NULL AND job.failures > 0
+        WHEN 'queued' THEN job.background AND job.inputs ->> 'at_seal' = 'kill'
+        ELSE job.status <> 'running'
+    END AS told"""
 # The end of that, where all columns of the job are returned beside it.
-_FOR_EVENTS: Final = """, job.errors -> -1 AS error,
-    job.step IS NOT NULL AND job.hold_reason IS NULL AND job.failures > 0 AS is_attempted"""
+_FOR_EVENTS: Final = ", job.errors -> -1 AS error, job.status <> 'running' AS told"
 # events: what the orchestrator has to act on; the row and its event are one statement, so one cannot be
 # without the other. A second event of the same end is the same event. What is tried again is news for the
-# steps of a pipeline alone, which do not wait for the next attempt.
+# steps of a pipeline alone, which do not wait for the next attempt; what is given back, with its worker for
+# example, for those that work with it, if it lasts until the seal.
 _EVENTS: Final = """, events AS (
     INSERT INTO workflow_dispatch_events (run_id, node_job_id, generation, attempt, kind, payload)
-    SELECT run_id, id, generation, attempt, CASE status WHEN 'scheduled' THEN 'attempted' ELSE status END,
-        CASE WHEN status = 'failed' THEN jsonb_build_object('error', error) ELSE '{}' END
-    FROM ended WHERE status NOT IN ('queued', 'scheduled', 'running')
-        OR (status = 'scheduled' AND is_attempted)
+    SELECT run_id, id, generation, attempt,
+        CASE status WHEN 'scheduled' THEN 'attempted' WHEN 'queued' THEN 'lost' ELSE status END,
+        CASE status WHEN 'failed' THEN jsonb_build_object('error', error) ELSE '{}' END
+    FROM ended WHERE told
     ON CONFLICT (node_job_id, generation, attempt, kind) DO NOTHING
 )"""
 # runs: those of some nodes that go on, locked before the nodes, as the orchestrator does it; the same one

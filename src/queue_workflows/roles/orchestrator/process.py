@@ -17,7 +17,7 @@ from queue_workflows.db.connections.engine import Database
 from queue_workflows.db.listen.listener import Listener
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.runs.dispatcher import Dispatcher
-from queue_workflows.engine.runs.finished_hooks import deliver
+from queue_workflows.engine.runs.finished_run_hooks import deliver
 from queue_workflows.errors import AccessRefused, DatabaseUnreachable, ExitCode
 from queue_workflows.host.processes.harden import bound_to_launcher
 from queue_workflows.host.processes.tree_by_mark import hide_memory

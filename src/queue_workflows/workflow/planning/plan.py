@@ -1,7 +1,7 @@
 """Decides what an event means for a run: what opens, what is stopped, whether it is over. No database.
 
 An event touches its node and, once that node is over, the nodes below it, so that it costs the same however
-large the run is. Only a stop looks at all nodes, and a run stops once.
+large the run is. Only a stop looks at all nodes, as a run stops once, and so does a lost session.
 
 A node decides when the last of its parents is over, never before, whatever its `when`: so an `all_done` node
 below it cannot tidy up while something above is still at work. Between the steps of a pipeline the end of a
@@ -12,16 +12,17 @@ again later, or goes on beside the others, holds up no step.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from queue_workflows.states import NODE_OVER, JobStatus, NodeState, RunStatus
-from queue_workflows.workflow.document.load import OnFailure, When
-from queue_workflows.workflow.planning.graph import Graph, GraphNode
+from queue_workflows.workflow.document.load import OnFailure
+from queue_workflows.workflow.planning.graph import Graph
+from queue_workflows.workflow.planning.parents import BAD, NOTHING_COMPLETED, passed, ready_or_not, told
 from queue_workflows.workflow.planning.progress import (
+    BEGUN,
     CANCELLED,
     STOPPED,
-    UPSTREAM,
     Attempted,
     Begun,
     Broken,
@@ -30,6 +31,7 @@ from queue_workflows.workflow.planning.progress import (
     Counters,
     Ended,
     Event,
+    Lost,
     NodeError,
     Opened,
     Reopened,
@@ -37,18 +39,14 @@ from queue_workflows.workflow.planning.progress import (
     SkippedNode,
     Stopping,
     is_given_up,
-    untouched,
 )
-
-Look = Callable[[Collection[str]], Mapping[str, Counters]]
-
-_BAD = frozenset({NodeState.FAILED, NodeState.CANCELLED})
-_ENDS: Mapping[JobStatus, str] = {
-    JobStatus.COMPLETED: "completed",
-    JobStatus.SKIPPED: "skipped",
-    JobStatus.FAILED: "failed",
-    JobStatus.CANCELLED: "cancelled",
-}
+from queue_workflows.workflow.planning.rows import KnownRows, Look
+from queue_workflows.workflow.planning.sessions import (
+    is_to_begin_again,
+    lost_session,
+    set_back,
+    without_jobs,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,50 +84,15 @@ def advance(
     return Step(plan.changed, tuple(plan.ready), tuple(plan.stop), plan.run, plan.over())
 
 
-def ready_or_not(node: GraphNode, row: Counters) -> bool:
-    """Whether a node runs, now that all its parents are over."""
-    if node.when is When.ALL_DONE or not node.parents:
-        return True
-    return row.parents_bad == 0 if node.when is When.ALL_SUCCESS else row.parents_completed > 0
-
-
-def told(row: Counters, parent_id: str, state: NodeState) -> Counters:
-    """A waiting node's row once one more of its parents is over; the first bad one is its reason."""
-    bad = state in _BAD
-    reason = row.error
-    if bad and reason is None:
-        reason = {"kind": UPSTREAM, "message": f"{parent_id} {_became(state)}", "node": parent_id}
-    return replace(
-        row,
-        parents_left=row.parents_left - 1,
-        parents_completed=row.parents_completed + (state is NodeState.COMPLETED),
-        parents_skipped=row.parents_skipped + (state is NodeState.SKIPPED),
-        parents_bad=row.parents_bad + bad,
-        error=reason,
-    )
-
-
-def passed(row: Counters) -> Counters:
-    """A waiting node's row once it waits for one more of its parents no longer, however that will end."""
-    return replace(row, parents_left=row.parents_left - 1)
-
-
-def _became(state: NodeState) -> str:
-    return "was cancelled" if state is NodeState.CANCELLED else str(state)
-
-
-class _Plan:
-    """The rows that are known, and what became of them; None is known to have no row."""
+class _Plan(KnownRows):
+    """What becomes of the rows."""
 
     def __init__(self, graph: Graph, run: RunCounters, look: Look) -> None:
-        self.graph, self.run, self.look = graph, run, look
-        self.rows: dict[str, Counters | None] = {}
-        self.changed: dict[str, Counters] = {}
+        super().__init__(graph, run, look)
         self.ready: dict[str, None] = {}
         self.stop: dict[str, None] = {}
         # Over, or passed by the next step, but their children do not know it yet.
         self.untold: deque[str] = deque()
-        self.cascaded = 0
 
     def over(self) -> RunStatus | None:
         if self.run.nodes_left > 0:
@@ -151,7 +114,7 @@ class _Plan:
                 node = self.graph.nodes[node_id]
                 if not isinstance(event, Opened | Reopened) and not node.is_mapped:
                     wanted.update(dict.fromkeys(node.children))
-        self._fetch(wanted)
+        self.fetch(wanted)
 
     def take(self, event: Event) -> None:
         match event:
@@ -162,7 +125,7 @@ class _Plan:
                 self._opened(event)
             case Ended():
                 self._ended(event)
-            case Attempted():
+            case Attempted() | Lost():
                 self._attempted(event)
             case SkippedNode() | Broken():
                 self._closed_unopened(event)
@@ -172,48 +135,97 @@ class _Plan:
                 self._cancel_run(event)
             case Reopened(node_ids):
                 for node_id in node_ids:
-                    self._decide(self._row(node_id))
+                    self._decide(self.row(node_id))
         self._tell()
 
     def _opened(self, event: Opened) -> None:
-        row = self._row(event.node_id)
+        row = self.row(event.node_id)
         if row.state is not NodeState.WAITING or row.parents_left > 0:
             return
         self.ready.pop(row.node_id, None)
+        if lost_session(row):
+            row = without_jobs(row)
         total = event.jobs + row.completed + row.skipped
         row = replace(row, state=NodeState.ACTIVE, total=total, left=event.jobs, error=None)
-        self._put(row)
+        self.put(row)
         self.run = replace(self.run, active=self.run.active + 1)
         if row.left == 0:
             self._end(row, self._outcome(row))
 
     def _ended(self, event: Ended) -> None:
         """What does not fit the counters is dropped: acting twice on one end must change nothing."""
-        row = self._row(event.node_id)
+        row = self.row(event.node_id)
         count = min(event.count, row.left)
         if row.state is not NodeState.ACTIVE or count < 1:
             return
         first_failure = event.status is JobStatus.FAILED and row.failed == 0
-        column = _ENDS[event.status]
+        column = event.status.value
         row = replace(row, left=row.left - count, error=row.error or event.error)
         row = replace(row, **{column: getattr(row, column) + count})
-        self._put(row)
-        if row.left == 0:
+        self.put(row)
+        if row.left == 0 and lost_session(row) and not is_given_up(self.graph, self.run, row.node_id):
+            self.run = replace(self.run, active=self.run.active - 1)
+            self._wait(without_jobs(row))
+        elif row.left == 0 and row.parents_left > 0:
+            self.run = replace(self.run, active=self.run.active - 1)
+            self._wait(replace(row, state=NodeState.WAITING, attempted=0))
+        elif row.left == 0:
             self._end(row, self._outcome(row))
         elif first_failure and self.graph.nodes[row.node_id].on_failure is OnFailure.FAIL_FAST:
             self.stop[row.node_id] = None
             self._fail_fast(row.node_id)
 
-    def _attempted(self, event: Attempted) -> None:
-        """Let the next step pass, once; the node itself goes on, and ends as if nothing had been."""
-        row = self._row(event.node_id)
-        if (
-            row.state is NodeState.ACTIVE
-            and not row.attempted
-            and not self.graph.nodes[row.node_id].is_mapped
-        ):
-            self._put(replace(row, attempted=1))
+    def _attempted(self, event: Attempted | Lost) -> None:
+        """Let the next step pass, once; the node itself goes on, and ends as if nothing had been.
+
+        What had begun is lost instead, if it is to be tried again.
+        """
+        row = self.row(event.node_id)
+        if row.state is not NodeState.ACTIVE or self.graph.nodes[row.node_id].is_mapped or lost_session(row):
+            return
+        if isinstance(event, Attempted) and event.has_begun:
+            self.put(replace(row, attempted=BEGUN, error=None))
+        elif row.attempted == BEGUN:
+            self._lost(row)
+            return
+        elif row.attempted or isinstance(event, Lost) or is_to_begin_again(row):
+            return
+        else:
+            self.put(replace(row, attempted=1))
+        if not row.attempted and not row.parents_left:
             self.untold.append(row.node_id)
+
+    def _lost(self, session: Counters) -> None:
+        """Let all that works with an active session wait until it has begun again; see `sessions`."""
+        if self.run.stopping is not None:
+            return
+        self.fetch(self.graph.nodes)
+        rows = list(set_back(self.graph, self.row, session.node_id))
+        for row in rows:
+            was = self.row(row.node_id).state
+            self.run = replace(
+                self.run,
+                nodes_left=self.run.nodes_left + (was in NODE_OVER),
+                failed=self.run.failed - (was is NodeState.FAILED),
+            )
+            if row.state is NodeState.ACTIVE and row.node_id != session.node_id:
+                self.stop[row.node_id] = None
+            self.put(row)
+        for node_id in self.graph.nodes if rows else ():
+            row = self.row(node_id)
+            if row.state not in NODE_OVER and not (row.state is NodeState.ACTIVE and lost_session(row)):
+                self._recount(node_id)
+
+    def _wait(self, row: Counters) -> None:
+        """What was active waits behind the members of a lost session, or as one of them."""
+        self.stop.pop(row.node_id, None)
+        self.put(row)
+        self.fetch(self.graph.nodes[row.node_id].parents)
+        self._recount(row.node_id)
+
+    def _has_ended(self, row: Counters) -> bool:
+        """Whether a waiting node has come to something already, before a session was lost."""
+        return row.total > 0 and row.left == 0 and not self.graph.nodes[row.node_id].is_mapped
 
     def _outcome(self, row: Counters) -> NodeState:
         """A list of results is a result, even if each element was skipped."""
@@ -226,7 +238,7 @@ class _Plan:
         return NodeState.COMPLETED
 
     def _closed_unopened(self, event: SkippedNode | Broken) -> None:
-        row = self._row(event.node_id)
+        row = self.row(event.node_id)
         if row.state is not NodeState.WAITING or row.parents_left > 0:
             return
         if isinstance(event, Broken):
@@ -239,12 +251,12 @@ class _Plan:
             self._stop("cancel", _cancelled(event.reason or "the run was cancelled"))
 
     def _cancel_node(self, event: CancelNode) -> None:
-        row = self._row(event.node_id)
+        row = self.row(event.node_id)
         if row.state in NODE_OVER:
             return
         row = replace(row, error=_cancelled(event.reason or "the node was cancelled"))
         if row.state is NodeState.ACTIVE:
-            self._put(row)
+            self.put(row)
             self.stop[row.node_id] = None
         else:
             self._end(row, NodeState.CANCELLED)
@@ -259,7 +271,7 @@ class _Plan:
             failed=self.run.failed + failed,
         )
         # A node that was cancelled too late ended well all the same.
-        self._put(replace(row, state=state, error=row.error if state in _BAD else None))
+        self.put(replace(row, state=state, error=row.error if state in BAD else None))
         self.ready.pop(node_id, None)
         self.stop.pop(node_id, None)
         self.untold.append(node_id)
@@ -271,28 +283,45 @@ class _Plan:
         while self.untold:
             ended = list(self.untold)
             self.untold.clear()
-            self._fetch_ahead([child for node_id in ended for child in self.graph.nodes[node_id].children])
+            self.fetch_ahead([child for node_id in ended for child in self.graph.nodes[node_id].children])
             for node_id in ended:
-                parent, node = self._row(node_id), self.graph.nodes[node_id]
-                is_over, is_attempted = parent.state in NODE_OVER, parent.attempted > 0
+                parent, node = self.row(node_id), self.graph.nodes[node_id]
+                is_over = parent.state in NODE_OVER
+                is_attempted = parent.attempted > 0 and parent.parents_left == 0
                 for child in node.children:
-                    row = self._row(child)
+                    row = self.row(child)
                     # A child passing at the first attempt is not told the end; others are told only the end.
                     passes = is_attempted and self.graph.nodes[child].is_barrier_below(node)
-                    if row.state is NodeState.WAITING and passes is not is_over:
+                    if passes is is_over:
+                        continue
+                    if row.state is NodeState.WAITING:
                         row = passed(row) if passes else told(row, node_id, parent.state)
-                        self._put(row)
+                        self.put(row)
                         self._decide(row)
+                    elif row.state is NodeState.ACTIVE and row.parents_left > 0:
+                        self.put(passed(row))
+                        if row.parents_left == 1 and row.attempted:
+                            self.untold.append(child)
             self.cascaded += len(ended)
 
     def _decide(self, row: Counters) -> None:
         if row.state is not NodeState.WAITING or row.parents_left > 0:
             return
+        if self._has_ended(row) and self._is_kept(row):
+            self._end(row, self._outcome(row))
+            return
         if ready_or_not(self.graph.nodes[row.node_id], row):
             self.ready[row.node_id] = None
             return
-        nothing = {"kind": UPSTREAM, "message": "nothing that it depends on completed"}
-        self._end(replace(row, error=row.error or nothing), NodeState.CANCELLED)
+        self._end(replace(row, error=row.error or NOTHING_COMPLETED), NodeState.CANCELLED)
+
+    def _is_kept(self, row: Counters) -> bool:
+        """Whether a node keeps what it has come to: also with a lost session if that cannot begin again."""
+        session = lost_session(row)
+        if session is None:
+            return True
+        self.fetch([session])
+        return self.row(session).state in BAD
 
     def _fail_fast(self, node_id: str) -> None:
         if self.run.stopping is None:
@@ -304,7 +333,7 @@ class _Plan:
 
         Nodes without a row get none: from here on that alone says cancelled.
         """
-        self._fetch(self.graph.nodes)
+        self.fetch(self.graph.nodes)
         self.run = replace(self.run, stopping=why)
         still_open: set[str] = set()
         for node_id in self.graph.nodes:
@@ -318,58 +347,36 @@ class _Plan:
                     still_open.add(node_id)
                     continue
                 self.ready.pop(node_id, None)
-                if row is not None:
-                    self._put(replace(row, state=NodeState.CANCELLED, error=error))
+                if row is not None and self._has_ended(row):
+                    self._end(row, self._outcome(row))
+                elif row is not None:
+                    self.put(replace(row, state=NodeState.CANCELLED, error=error))
         self.run = replace(self.run, nodes_left=len(still_open))
         # Everybody is counted anew, so nothing is left to tell.
         self.untold.clear()
         for node_id in still_open:
-            if self._row(node_id).state is NodeState.WAITING:
-                self._recount(node_id, still_open)
+            if self.row(node_id).state is NodeState.WAITING:
+                self._recount(node_id)
 
-    def _recount(self, node_id: str, still_open: Collection[str]) -> None:
-        parents = self.graph.nodes[node_id].parents
-        before = self._row(node_id)
-        uncounted = replace(before, parents_completed=0, parents_skipped=0, parents_bad=0, error=None)
-        row = replace(uncounted, parents_left=len(parents))
-        for parent in parents:
-            above = self._row(parent)
-            if parent not in still_open:
+    def _recount(self, node_id: str) -> None:
+        """Count the parents anew of a node that is not over; their rows are known."""
+        node, before = self.graph.nodes[node_id], self.row(node_id)
+        row = replace(before, parents_completed=0, parents_skipped=0, parents_bad=0, error=None)
+        row = replace(row, parents_left=len(node.parents))
+        for parent in node.parents:
+            above = self.row(parent)
+            if above.state in NODE_OVER:
                 row = told(row, parent, above.state)
-            elif above.attempted and self.graph.nodes[node_id].is_barrier_below(self.graph.nodes[parent]):
+            elif (
+                above.attempted and not above.parents_left and node.is_barrier_below(self.graph.nodes[parent])
+            ):
                 row = passed(row)
+        if before.state is NodeState.ACTIVE or lost_session(before) or self._has_ended(before):
+            row = replace(row, error=before.error)
         if row != before:
-            self._put(row)
+            self.put(row)
+        self.ready.pop(node_id, None)
         self._decide(row)
-
-    def _row(self, node_id: str) -> Counters:
-        return self.rows[node_id] or untouched(self.graph, self.run, node_id)
-
-    def _put(self, row: Counters) -> None:
-        self.rows[row.node_id] = self.changed[row.node_id] = row
-
-    def _fetch(self, node_ids: Iterable[str]) -> None:
-        missing = [node_id for node_id in node_ids if node_id not in self.rows]
-        if missing:
-            found = self.look(missing)
-            self.rows.update((node_id, found.get(node_id)) for node_id in missing)
-
-    def _fetch_ahead(self, node_ids: Iterable[str]) -> None:
-        """Fetch these, and below them as many nodes as the cascade has ended so far.
-
-        So a long chain that is cancelled node by node takes few looks, and a look no more than the cascade.
-        """
-        wanted = {node_id: None for node_id in node_ids if node_id not in self.rows}
-        room = self.cascaded
-        for node_id in list(wanted) if room else ():
-            below = deque(self.graph.nodes[node_id].children)
-            while below and room > 0:
-                child = below.popleft()
-                if child not in self.rows and child not in wanted:
-                    wanted[child] = None
-                    room -= 1
-                    below.extend(self.graph.nodes[child].children)
-        self._fetch(wanted)
 
 
 def _cancelled(reason: str) -> NodeError:

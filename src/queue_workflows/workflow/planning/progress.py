@@ -16,6 +16,9 @@ NodeError = dict[str, Any]
 UPSTREAM: Final = "upstream"
 STOPPED: Final = "stopped"
 CANCELLED: Final = "cancelled"
+SESSION_LOST: Final = "session_lost"
+# What `attempted` is of a node that has begun in the background.
+BEGUN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,8 @@ class Counters:
 
     A waiting node may have completed and skipped jobs already: a retry keeps those of a `for_each`.
     `parents_bad` failed or were cancelled. `attempted` is 1 once the first attempt has ended and it is to be
-    tried again, or once a background node has begun: then the next step does not wait for it any more.
+    tried again, and `BEGUN` once a background node has begun: then the next step does not wait for it any
+    more. A session that was lost is at 0 again.
     """
 
     node_id: str
@@ -78,8 +82,16 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Attempted:
-    """An attempt at a node of a step has ended, and there will be another one; or one in the background has
-    begun and is ready for those that follow."""
+    """An attempt at a node of a step has ended, and there will be another one; or one in the background
+    `has_begun` and is ready for those that follow."""
+
+    node_id: str
+    has_begun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An attempt at a background node is gone uncounted, with its worker for example; another one follows."""
 
     node_id: str
 
@@ -121,7 +133,7 @@ class Reopened:
     node_ids: tuple[str, ...]
 
 
-Event = Begun | Opened | Ended | Attempted | SkippedNode | Broken | CancelRun | CancelNode | Reopened
+Event = Begun | Opened | Ended | Attempted | Lost | SkippedNode | Broken | CancelRun | CancelNode | Reopened
 
 
 def untouched(graph: Graph, run: RunCounters, node_id: str) -> Counters:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from queue_workflows.states import NodeState
 from queue_workflows.workflow.planning.graph import Graph, GraphNode
-from queue_workflows.workflow.planning.plan import ready_or_not, told
+from queue_workflows.workflow.planning.parents import ready_or_not, told
 from queue_workflows.workflow.planning.progress import Counters, RunCounters
+from queue_workflows.workflow.planning.sessions import members_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def _reopened(
             if row is None:
                 nodes[node_id] = replace(fresh, state=NodeState.CANCELLED)
             continue
-        if row is not None and node_id != from_node and not fresh.parents_left:
+        if row is not None and node.is_mapped and node_id != from_node and not fresh.parents_left:
             fresh = _with_elements(fresh, row)
         if fresh.total:
             elements_kept.append(node_id)
@@ -98,8 +99,7 @@ def _below(graph: Graph, node_id: str | None) -> frozenset[str]:
 def _with_sessions(graph: Graph, again: Collection[str]) -> frozenset[str]:
     """The sessions of these nodes, all that works with one that is begun anew, and the seal that ends it."""
     needed = {session for node_id in again for session in graph.nodes[node_id].sessions}
-    anew = needed.union(again)
-    using = {node_id for node_id, node in graph.nodes.items() if not anew.isdisjoint(node.sessions)}
+    using = members_of(graph, needed.union(again))
     seals = {node_id for node_id, node in graph.nodes.items() if node.is_seal and (needed or using)}
     return frozenset(needed | using | seals)
 

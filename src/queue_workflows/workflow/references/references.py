@@ -7,6 +7,7 @@ looked into for further references, so nothing that a node returned can refer to
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from queue_workflows.config import EveryRef, RefResolver
 from queue_workflows.errors import PayloadError, RefError
 from queue_workflows.payload import check_payload
 from queue_workflows.workflow.references.paths import SHAPE, Path, written
@@ -28,8 +30,8 @@ _FILTER_SHAPE: Final = (
 )
 _AT_MOST_SHOWN: Final = 10
 _AT_MOST_COMPARED: Final = 2000
-# From the path behind `host.` and the run to the value; LookupError for what it does not know.
-HostRefs: TypeAlias = Callable[[str, Mapping[str, Any]], Any]
+HostRefs: TypeAlias = RefResolver | EveryRef
+_RUN: Final = Path("run")
 
 
 class HostFailed(Exception):
@@ -49,7 +51,7 @@ class Glimpse(dict[str | int, Any]):
     """In a scope: what was read of an object or a list, by the steps that lead there, without the rest."""
 
 
-class Found(NamedTuple):
+class FoundReference(NamedTuple):
     """A reference in a value: its place in it, and its path or what is wrong with it."""
 
     place: tuple[str | int, ...]
@@ -126,7 +128,13 @@ def paths_in(value: Any) -> list[Path]:
     return list(paths)
 
 
-def references_in(value: Any) -> Iterator[Found]:
+def paths_to_read(paths: Iterable[Path], host: HostRefs | None) -> list[Path]:
+    """What resolving these paths takes: the run too, where the host app's resolver is asked for each."""
+    needed = list(paths)
+    return [*needed, _RUN] if needed and isinstance(host, EveryRef) else needed
+
+
+def references_in(value: Any) -> Iterator[FoundReference]:
     """Every reference in a value, sound or not, in document order; `it` belongs to its own `$filter`."""
     todo: list[tuple[tuple[str | int, ...], Any, bool]] = [((), value, False)]
     while todo:
@@ -139,10 +147,10 @@ def references_in(value: Any) -> Iterator[Found]:
                 if operator == "$from":
                     path = _path(one["$from"])
                     if not (in_filter and path.root == "it"):
-                        yield Found(place, path)
+                        yield FoundReference(place, path)
                     continue
             except _Malformed as malformed:
-                yield Found(place, wrong=str(malformed))
+                yield FoundReference(place, wrong=str(malformed))
                 continue
             todo += reversed(list(_parts(one, operator, place, in_filter)))
 
@@ -266,8 +274,16 @@ def _elements(value: Any, where: str) -> list[Any]:
 
 
 def _looked_up(path: Path, sight: _Sight, where: str) -> Any:
-    if path.root == "host":
-        return _asked(path, sight, where)
+    if isinstance(sight.host, EveryRef):
+        if not (path.root == "it" and sight.in_filter):
+            return _asked_anyway(path, sight, where, sight.host)
+    elif path.root == "host":
+        return _asked(path, sight, where, sight.host)
+    return _found(path, sight, where)
+
+
+def _found(path: Path, sight: _Sight, where: str) -> Any:
+    """What is there in the scope."""
     if path.root == "it" and sight.in_filter:
         value = sight.it
     else:
@@ -305,9 +321,9 @@ def _one_step(value: Any, step: str | int) -> Any:
     raise LookupError(step)
 
 
-def _asked(path: Path, sight: _Sight, where: str) -> Any:
-    """What the host app's resolver makes of `host.…`, as JSON; an error that is no LookupError is its own."""
-    if sight.host is None:
+def _asked(path: Path, sight: _Sight, where: str, host: RefResolver | None) -> Any:
+    """What the host app's resolver makes of `host.…`."""
+    if host is None:
         raise RefError(
             "this process has nobody to ask for it",
             where=where,
@@ -315,8 +331,24 @@ def _asked(path: Path, sight: _Sight, where: str) -> Any:
             advice="set_ref_resolver(…) in the module that --app or QWF_APP names",
         )
     asked = "".join(map(written, path.steps)).removeprefix(".")
+    return _answer(lambda: host(asked, sight.scope.get("run") or {}), path, where)
+
+
+def _asked_anyway(path: Path, sight: _Sight, where: str, host: EveryRef) -> Any:
+    """What the host app's resolver makes of any path; what is found is a copy, as others have it too."""
+
+    def found() -> Any:
+        if path.root == "host":
+            raise LookupError(str(path))
+        return copy.deepcopy(_found(path, sight, where))
+
+    return _answer(lambda: host.answer(str(path), sight.scope.get("run") or {}, found), path, where)
+
+
+def _answer(ask: Callable[[], Any], path: Path, where: str) -> Any:
+    """The host app's answer, as JSON; an error that is no LookupError is its own."""
     try:
-        return json.loads(check_payload(sight.host(asked, sight.scope.get("run") or {})))
+        return json.loads(check_payload(ask()))
     except HostFailed as failed:
         raise RefError(f"the host app cannot say: {failed}", where=where, path=str(path)) from failed
     except LookupError as unknown:

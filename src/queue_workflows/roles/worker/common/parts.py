@@ -166,4 +166,4 @@ def _hooks_of(
         lease_s=guardian.holdings.lease_s,
         limits=guardian.terms.limits,
     )
-    return HookRunner(terms, side_connection.ask, redactor=redactor)
+    return HookRunner(terms, side_connection.ask, locks=guardian.terms.locks, redactor=redactor)

@@ -7,11 +7,12 @@ dispatcher. One that raises is called again later, together with its neighbours.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import psycopg
 
+from queue_workflows.config import RunFinishedHook
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.repositories.runs.finished import FinishedRunRepository, LeasedEnd
 from queue_workflows.repositories.runs.runs import FinishedRun, RunRepository
@@ -23,11 +24,12 @@ _log = logging.getLogger(__name__)
 LEASE_S: Final = 300.0
 _ERROR_TEXT: Final = 4_000
 
-Hook = Callable[[FinishedRun], object]
-
 
 def deliver(
-    connection: psycopg.Connection[Any], hooks: Sequence[Hook], settings: Settings, redactor: Redactor
+    connection: psycopg.Connection[Any],
+    hooks: Sequence[RunFinishedHook],
+    settings: Settings,
+    redactor: Redactor,
 ) -> int:
     """Tell the hooks of what has ended; how many ends that were."""
     ends = FinishedRunRepository(connection)
@@ -44,7 +46,7 @@ def deliver(
     return len(leased)
 
 
-def _called(hooks: Sequence[Hook], run: FinishedRun, redactor: Redactor) -> str | None:
+def _called(hooks: Sequence[RunFinishedHook], run: FinishedRun, redactor: Redactor) -> str | None:
     """Call each; what those said that raised."""
     errors = []
     for hook in hooks:

@@ -1,0 +1,137 @@
+"""scripts/test: what it runs beside what, and what it says of each step.
+
+Stand-ins for the tools say that they began, so that each case takes moments.
+In test_two_commands.py the script runs for real.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+STEPS = ["== ruff check", "== ruff format", "== mypy", "== import-linter", "== pytest"]
+
+# A tool ends once as many tools have begun as the case names; it gives up long before the test does.
+TOOL = """#!/usr/bin/env bash
+name="${0##*/} $*"
+echo "$name" >>"$BEGAN"
+for ((look = 0; look < 600; look++)); do
+  if [ "$(grep -vc "^python" "$BEGAN")" -ge "${TOOLS:-0}" ]; then break; fi
+  sleep 0.2
+done
+echo "began with $(wc -l <"$BEGAN") or more: $name"
+case "$name" in *"${FAILS:-nothing fails}"*) exit 1 ;; esac
+"""
+
+
+class Checkout:
+    """A directory with the script, and an environment of stand-ins."""
+
+    def __init__(self, base: Path) -> None:
+        self.root = base / "a checkout"
+        self.began = base / "began"
+        tools = self.root / ".venv" / "bin"
+        tools.mkdir(parents=True)
+        (self.root / "scripts").mkdir()
+        (self.root / "tests").mkdir()
+        shutil.copy(ROOT / "scripts" / "test", self.root / "scripts")
+        for path in (self.root / "scripts" / "setup", *(tools / name for name in TOOL_NAMES)):
+            path.write_text("#!/bin/sh\n" if path.name == "setup" else TOOL, encoding="utf-8")
+            path.chmod(0o755)
+
+    def run(self, *arguments: str, **environ: str) -> tuple[int, list[str]]:
+        """The exit status, and the lines that it printed."""
+        ran = subprocess.run(
+            [self.root / "scripts" / "test", *arguments],
+            env={"PATH": "/usr/local/bin:/usr/bin:/bin", "BEGAN": str(self.began), **environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=150,
+        )
+        return ran.returncode, ran.stdout.splitlines()
+
+    def pytests(self) -> list[str]:
+        """How pytest was begun, in order."""
+        began = self.began.read_text(encoding="utf-8").splitlines()
+        return [line for line in began if line.startswith("python ")]
+
+
+TOOL_NAMES = ("ruff", "mypy", "lint-imports", "python")
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Checkout:
+    return Checkout(tmp_path)
+
+
+def test_the_checks_run_beside_each_other_and_are_told_of_in_order(checkout: Checkout) -> None:
+    """Each waits here until all four have begun; what a check prints stands below its name."""
+    status, printed = checkout.run(TOOLS="4")
+    assert status == 0
+    assert [line for line in printed if line.startswith("== ")] == STEPS
+    said = {
+        printed[at]: printed[at + 1].partition(": ")[2].split()[0]
+        for at, line in enumerate(printed)
+        if line in STEPS
+    }
+    assert list(said.values()) == ["ruff", "ruff", "mypy", "lint-imports", "python"]
+
+
+@pytest.mark.parametrize(
+    ("fails", "step"),
+    [
+        ("ruff check", "ruff check"),
+        ("ruff format", "ruff format"),
+        ("mypy", "mypy"),
+        ("lint", "import-linter"),
+    ],
+)
+def test_a_check_that_fails_is_named_and_the_tests_run_all_the_same(
+    checkout: Checkout, fails: str, step: str
+) -> None:
+    """The exit status of a check is not lost because it ran beside others."""
+    status, printed = checkout.run(FAILS=fails)
+    assert (status, printed[-1]) == (1, f"test: failed: {step}")
+    assert checkout.pytests()
+
+
+def test_in_a_new_copy_one_process_compiles_the_tests_for_all(checkout: Checkout) -> None:
+    """Only there, and only where all of them will run."""
+    checkout.run()
+    assert len(checkout.pytests()) == 2
+    checkout.began.unlink()
+    checkout.run("tests/unit")
+    assert len(checkout.pytests()) == 1
+    (checkout.root / "tests" / "__pycache__").mkdir()
+    checkout.began.unlink()
+    checkout.run()
+    assert len(checkout.pytests()) == 1
+
+
+@pytest.mark.parametrize(("arguments", "each"), [((), 2), (("--all",), 3)])
+def test_some_processes_for_each_processor_share_the_tests(
+    checkout: Checkout, arguments: tuple[str, ...], each: int
+) -> None:
+    """Of no more than four processors, unless QWF_TEST_WORKERS says another number."""
+    processors = min(os.sysconf("SC_NPROCESSORS_ONLN"), 4)
+    checkout.run("tests/unit", *arguments)
+    checkout.run("tests/unit", *arguments, QWF_TEST_WORKERS="5")
+    counted, said = checkout.pytests()
+    assert f" -n {processors * each} " in counted
+    assert " -n 5 " in said
+
+
+def test_nothing_of_a_run_is_left_in_the_directory_for_temporary_files(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    """What the checks printed is removed."""
+    (tmp_path / "tmp").mkdir()
+    checkout.run(TMPDIR=str(tmp_path / "tmp"))
+    assert list((tmp_path / "tmp").iterdir()) == []
