@@ -46,7 +46,7 @@ LOOKS: Final[Mapping[str, Look]] = {
     "cancelled": Look("⊗", {"fg": "magenta"}),
 }
 # What a parked node is called that waits for no answer.
-_PARKED: Final = {"wait": "pausing", "workflow": "child run"}
+_PARKED: Final = {"wait": "pausing", "workflow": "child run", "descendants": "runs below"}
 # What a user looks for in a large run; never folded away.
 _TELLING: Final = frozenset({"failed", "running", "active", "awaiting_input"})
 
@@ -78,6 +78,8 @@ def _head(run: RunOverview, terminal: Terminal) -> Iterator[str]:
     if run.cancel_requested_at is not None:
         why = f": {run.cancel_reason}" if run.cancel_reason else ""
         yield on_one_line(f"cancel asked for at {say_moment(run.cancel_requested_at, now=run.at)}{why}")
+    if run.hold is not None:
+        yield f"on hold: {run.hold}; `qwf explain {run.id}` says what it waits for"
     if run.labels:
         yield on_one_line("labels: " + ", ".join(say_labels(run.labels)))
 
@@ -276,7 +278,7 @@ def _foot(run: RunOverview, terminal: Terminal) -> Iterator[str]:
         lines.append(terminal.paint("poisoned: ", fg="red") + on_one_line(poison))
     if run.outputs:
         lines.append("outputs: " + on_one_line(json.dumps(run.outputs, ensure_ascii=False))[:LONGEST_OUTPUTS])
-    if run.status == "queued" and run.at - run.created_at > _SOON:
+    if run.status == "queued" and run.hold is None and run.at - run.created_at > _SOON:
         lines.append(f"nobody has begun it yet; `qwf explain {run.id}` says why")
     asked = [node for node in run.nodes if node.type == "input" and node.state == "awaiting_input"]
     lines += [f"to answer: qwf run submit-input {run.id} {node.id}" for node in asked[:_NAMED]]

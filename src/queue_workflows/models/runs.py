@@ -52,6 +52,18 @@ class WorkflowRun(Base):
     stopping: Mapped[str | None]
     cancel_requested_at: Mapped[datetime | None]
     cancel_reason: Mapped[str | None]
+    # Why a queued run is not to begin yet.
+    hold_reason: Mapped[str | None]
+    # How many runs of its tree may be open at once; of the run with which the tree began.
+    max_open_runs: Mapped[int | None] = mapped_column(Integer)
+    # The run that has such a cap for this one, which may be itself; no foreign key, as that one may be gone.
+    capped_by: Mapped[uuid.UUID | None]
+    # Has come to wait for the runs below it: it does nothing but that, and so is not open to the cap.
+    awaits_descendants: Mapped[bool] = mapped_column(server_default=text("false"))
+    # Was over before those below it were, so that one above it that waits for them must look further down.
+    left_descendants: Mapped[bool] = mapped_column(server_default=text("false"))
+    # When the background hooks were told to end that ran for the whole tree.
+    tree_sealed_at: Mapped[datetime | None]
     # W3C trace context of the code that started the run.
     traceparent: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -67,6 +79,7 @@ class WorkflowRun(Base):
         CheckConstraint("priority BETWEEN 0 AND 9", name="priority"),
         CheckConstraint("depth >= 0", name="depth"),
         CheckConstraint(one_of("stopping", ("fail_fast", "cancel")), name="stopping"),
+        CheckConstraint("max_open_runs > 0", name="max_open_runs"),
         Index(
             "uq_workflow_runs_dedupe",
             "workflow_name",
@@ -74,12 +87,40 @@ class WorkflowRun(Base):
             unique=True,
             postgresql_where=text("dedupe_key IS NOT NULL"),
         ),
-        # Expansion order of waiting runs.
+        # Expansion order of waiting runs: the second without those on hold; the first is for the code before.
         Index(
             "ix_workflow_runs_queued",
             text("priority DESC"),
             "id",
             postgresql_where=text("status = 'queued' AND mode = 'node'"),
+        ),
+        Index(
+            "ix_workflow_runs_to_begin",
+            text("priority DESC"),
+            "id",
+            postgresql_where=text("status = 'queued' AND mode = 'node' AND hold_reason IS NULL"),
+        ),
+        # What a waiting run looks for below it, and further down below what was over too early.
+        Index(
+            "ix_workflow_runs_below",
+            "parent_run_id",
+            postgresql_where=text("parent_run_id IS NOT NULL AND (finished_at IS NULL OR left_descendants)"),
+        ),
+        # Of a tree with a cap: what is open, which is counted, and what waits for its turn.
+        Index(
+            "ix_workflow_runs_capped_open",
+            "capped_by",
+            postgresql_where=text(
+                "capped_by IS NOT NULL AND finished_at IS NULL AND hold_reason IS NULL"
+                " AND NOT awaits_descendants"
+            ),
+        ),
+        Index(
+            "ix_workflow_runs_capped_held",
+            "capped_by",
+            text("priority DESC"),
+            "id",
+            postgresql_where=text("capped_by IS NOT NULL AND hold_reason IS NOT NULL"),
         ),
         Index("ix_workflow_runs_running", "id", postgresql_where=text("status = 'running'")),
         # A node may have a hundred thousand children, and each asks at its end whether it has a successor.

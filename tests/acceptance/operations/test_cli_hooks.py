@@ -135,7 +135,8 @@ def test_a_run_of_hooks_is_an_ordinary_run(
     run = RunRepository(conn).fetch(run_id)
     assert run is not None
     assert (run.workflow_name, run.inputs) == ("Page", {"url": "http://x/"})
-    assert [node["id"] for node in run.spec["nodes"]] == ["title__30_title_sh", "title__end_sum_sh"]
+    ids = ["title__30_title_sh", "descendants", "title__end_sum_sh"]
+    assert [node["id"] for node in run.spec["nodes"]] == ids
     settle(dispatcher(conn))
     assert "title__30_title_sh" in qwf("run", "show", run_id).stdout
     qwf("run", "cancel", run_id)
@@ -167,7 +168,7 @@ def test_what_waits_for_a_listener_to_begin_says_so(
     repository.tell_ready(job.fence)
     settle(dispatcher(conn))
     assert waits_for("title__30_title_sh") == []
-    assert waits_for("title__end_sum_sh") == ["seal", "listen__00_listen_bg_sh"]
+    assert waits_for("title__end_sum_sh") == ["descendants", "listen__00_listen_bg_sh"]
 
 
 def test_the_order_is_the_callers_or_the_directorys(

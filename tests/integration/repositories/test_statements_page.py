@@ -105,7 +105,9 @@ def dispatched(connection: psycopg.Connection[Any]) -> None:
     runs.lock_and_take(RUN)()
     nodes.read(RUN, ["a"])
     nodes.write(RUN, [Counters("a", NodeState.ACTIVE)], [])
-    locked = LockedRun(RUN, RunStatus.RUNNING, RunCounters(), "w", "h", 5, 0, *[None] * 4, "on", "1", "2")
+    locked = LockedRun(
+        RUN, RunStatus.RUNNING, RunCounters(), "w", "h", 5, 0, *[None] * 4, False, False, None, "on", "1", "2"
+    )
     runs.save(locked, RunCounters())
     runs.add_event(RUN, "begin")
 

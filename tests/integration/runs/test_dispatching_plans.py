@@ -13,7 +13,7 @@ from support.rows.plans import explain, rows_read
 from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.engine.runs import parked_inputs as answers
 from queue_workflows.repositories import retention
-from queue_workflows.repositories.runs import finished, nodes, outbox, parked
+from queue_workflows.repositories.runs import finished, nodes, outbox, parked, tree
 
 PLAN_MODES = ("force_custom_plan", "force_generic_plan")
 # What their connections switch off, so that tables without statistics are read by index.
@@ -156,7 +156,7 @@ def test_runs_are_found_one_look_each(crowded, mode: str) -> None:
 def test_queued_runs_are_found_in_order(crowded, mode: str) -> None:
     """By the index of those that wait, without sorting."""
     plan = explain(crowded, mode, outbox.FIND_QUEUED, {}, off=AS_ORCHESTRATORS)
-    assert "ix_workflow_runs_queued" in indexes(plan)
+    assert "ix_workflow_runs_to_begin" in indexes(plan)
     assert plan[0]["Actual Rows"] == outbox.BEGUN_AT_ONCE
     assert "workflow_runs" not in scanned(plan)
 
@@ -235,6 +235,38 @@ def test_a_child_asks_for_its_successor_by_its_node_job(crowded, run_id: UUID, m
         plan = explain(crowded, mode, outbox.SUCCESSOR, {"run_id": child}, off=AS_ORCHESTRATORS)
     (asked,) = (node for node in plan if node.get("Index Name") == "ix_workflow_runs_children")
     assert asked["Actual Rows"] + asked.get("Rows Removed by Filter", 0) <= 1
+
+
+@pytest.mark.parametrize("mode", PLAN_MODES)
+def test_a_run_looks_below_it_for_what_is_open(crowded, run_id: UUID, mode: str) -> None:
+    """However many runs below it are over, and however many wait for their turn in its tree."""
+    going = """
+        INSERT INTO workflow_runs (
+            id, workflow_name, spec, spec_hash, parent_run_id, capped_by, status, finished_at, hold_reason
+        )
+        SELECT gen_random_uuid(), 'page', '{}', 'h', %(run_id)s, %(run_id)s, CASE
+            WHEN n < 5 THEN 'running' WHEN n < 300 THEN 'completed' ELSE 'queued'
+        END, CASE WHEN n BETWEEN 5 AND 299 THEN now() END, CASE WHEN n >= 300 THEN 'open_runs' END
+        FROM generate_series(1, 900) AS n
+    """
+    of_run = {"run_id": run_id}
+    with crowded.transaction(force_rollback=True):
+        crowded.execute(going, of_run)
+        found = {
+            name: rows_read(explain(crowded, mode, sql, params, AS_ORCHESTRATORS), "workflow_runs")
+            for name, sql, params in (
+                ("children", tree.HAS_CHILDREN, of_run),
+                ("tell", tree.TELL, of_run | {"parent": True, "cap": True}),
+                ("admit", tree.ADMIT, of_run | {"most": 8}),
+                ("cap", tree.CAP, of_run),
+            )
+        }
+        done = "UPDATE workflow_runs SET status = 'completed', finished_at = now() WHERE parent_run_id = %s"
+        crowded.execute(done + " AND finished_at IS NULL", [run_id])
+        plan = explain(crowded, mode, tree.LOOK, of_run, AS_ORCHESTRATORS)
+    assert max(found.values()) <= 40, found
+    below = {node["Index Name"] for node in plan if node.get("Relation Name") == "workflow_runs"}
+    assert below == {"ix_workflow_runs_below"}
 
 
 @pytest.mark.parametrize("mode", PLAN_MODES)

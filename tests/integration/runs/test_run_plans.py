@@ -60,7 +60,14 @@ STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "pruned": (operator_verbs.PRUNED, {}),
     "reopen": (
         operator_verbs.REOPEN,
-        {"nodes_left": 1, "untouched": ["a"], "anew": ["draw"], "unsealed": True, **BY_WHOM},
+        {
+            "nodes_left": 1,
+            "untouched": ["a"],
+            "anew": ["draw"],
+            "unsealed": True,
+            "tree_unsealed": True,
+            **BY_WHOM,
+        },
     ),
     "reopened": (operator_verbs.REOPENED, {"payload": "{}"}),
     "explain": (explain_run.RUN, {"orchestrators": "qwf:%"}),
@@ -69,6 +76,7 @@ STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
     "its open jobs": (explain_run.GROUPS, {"node_id": None, "most": 20}),
     "the open jobs of a node": (explain_run.GROUPS, {"node_id": "draw", "most": 20}),
     "runs that it waits for": (explain_run.CHILDREN, {"jobs": [7]}),
+    "its tree": (explain_run.TREE, {}),
     "nodes": (explain_run.NODES, {"nodes": ["draw"]}),
 }
 

@@ -737,6 +737,17 @@ def test_a_program_without_a_path_is_asked_for(conn: psycopg.Connection) -> None
     ]
 
 
+def test_pages_of_a_crawl_with_a_cap_wait_for_their_turn(conn: psycopg.Connection) -> None:
+    """They are on hold from their first moment, and the run that has the cap is told."""
+    job = held(conn, max_depth=1)
+    conn.execute("UPDATE workflow_runs SET max_open_runs = 2, capped_by = id WHERE id = %s", [job.run_id])
+    store(conn, job, output({"type": "Run", "url": "a"}, {"type": "Run", "url": "b"}))
+    on_hold = "SELECT hold_reason, capped_by FROM workflow_runs WHERE parent_run_id = %s"
+    assert conn.execute(on_hold, [job.run_id]).fetchall() == [("open_runs", job.run_id)] * 2
+    told = "SELECT run_id FROM workflow_dispatch_events WHERE kind = 'descendants'"
+    assert conn.execute(told).fetchall() == [(job.run_id,)]
+
+
 def test_a_version_that_a_record_asks_for_is_told_to_be_passed_over(conn: psycopg.Connection) -> None:
     """The program is asked for all the same; what plugins say of its version is what counts."""
     conn.execute("TRUNCATE machines, binaries CASCADE")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from queue_workflows.errors import HookError
 from queue_workflows.hooks.plugins import cache
 from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.workflow.document.load import load_document
+
+# What hooks wait for among themselves, without the runs that they begin.
+compiled = partial(compile_hooks, wait_for_descendants=False)
 
 
 def put(directory: Path, *files: str) -> None:
@@ -38,9 +42,9 @@ def test_steps_wait_for_the_foreground_before(tmp_path: Path) -> None:
     put(tmp_path, "a/on_Page__00_a.sh", "b/on_Page__01_b.sh", "l/on_Page__09_listen.bg.sh")
     put(tmp_path, "c/on_Page__30_c.sh", "m/on_Page__31_more.bg.sh", "z/on_Page__late.sh")
     put(tmp_path, "t/on_PageEnd__10_tidy.sh", "t/on_PageEnd__20_last.bg.sh")
-    nodes = compile_hooks("Page", [tmp_path])["nodes"]
+    nodes = compiled("Page", [tmp_path])["nodes"]
     assert {node.get("when") for node in nodes if node.get("depends_on")} == {"all_done"}
-    assert shape(compile_hooks("Page", [tmp_path])) == {
+    assert shape(compiled("Page", [tmp_path])) == {
         "a__00_a_sh": (0, [], False),
         "b__01_b_sh": (0, [], False),
         "l__09_listen_bg_sh": (0, [], True),
@@ -59,11 +63,11 @@ def test_a_hook_in_the_background_ends_at_the_seal_unless_its_plugin_says_to_wai
     (tmp_path / "w" / "config.json").write_text('{"x-bg-at-seal": "wait"}')
 
     def at_seal(*plugins: str) -> list[str | None]:
-        nodes = compile_hooks("Page", [tmp_path], plugins=plugins)["nodes"]
+        nodes = compiled("Page", [tmp_path], plugins=plugins)["nodes"]
         return [node["inputs"].get("at_seal") for node in nodes if node.get("background")]
 
     assert (at_seal("l", "w", "a"), at_seal("l", "w")) == (["kill", None], [None, None])
-    nodes = compile_hooks("Page", [tmp_path], plugins=["l", "w"])["nodes"]
+    nodes = compiled("Page", [tmp_path], plugins=["l", "w"])["nodes"]
     assert nodes[-1] == {
         "id": "seal",
         "type": "seal",
@@ -77,14 +81,14 @@ def test_a_step_of_listeners_alone_keeps_the_order_of_the_others(tmp_path: Path,
     """What comes after it waits for the foreground before it, and for the listeners to begin."""
     put(tmp_path, "a/on_Page__10_a.sh", f"l/on_Page__{number}_l.bg.sh", "b/on_Page__60_b.sh")
     waits_for = ["a__10_a_sh", f"l__{number}_l_bg_sh"]
-    assert shape(compile_hooks("Page", [tmp_path]))["b__60_b_sh"] == (6, waits_for, False)
+    assert shape(compiled("Page", [tmp_path]))["b__60_b_sh"] == (6, waits_for, False)
 
 
 def test_a_foreground_hook_waits_for_what_stands_before_it_alone(tmp_path: Path) -> None:
     """Within a step too: a listener of a higher number is not waited for, nor one that was waited for."""
     put(tmp_path, "l/on_Page__10_l.bg.sh", "a/on_Page__11_a.sh", "m/on_Page__12_m.bg.sh")
     put(tmp_path, "b/on_Page__13_b.sh", "n/on_Page__14_n.bg.sh", "c/on_Page__20_c.sh", "d/on_Page__30_d.sh")
-    assert {name: above for name, (_, above, _) in shape(compile_hooks("Page", [tmp_path])).items()} == {
+    assert {name: above for name, (_, above, _) in shape(compiled("Page", [tmp_path])).items()} == {
         "l__10_l_bg_sh": [],
         "a__11_a_sh": ["l__10_l_bg_sh"],
         "m__12_m_bg_sh": [],
@@ -118,7 +122,7 @@ def put_strict(directory: Path) -> None:
 def test_the_strict_order_goes_by_name(tmp_path: Path) -> None:
     """One hook after the other, whatever its step; only what is in the background overlaps."""
     put_strict(tmp_path)
-    document = compile_hooks("Page", [tmp_path], order="strict")
+    document = compiled("Page", [tmp_path], order="strict")
     assert {name: above for name, (_, above, _) in shape(document).items()} == STRICT
 
 
@@ -141,7 +145,7 @@ def test_a_directory_says_its_order(tmp_path: Path, said: list[str], order: Any,
         if its_order:
             (place / "hooks.toml").write_text(f'order = "{its_order}"')
     put_strict(places[0])
-    above = {name: given for name, (_, given, _) in shape(compile_hooks("Page", places, order=order)).items()}
+    above = {name: given for name, (_, given, _) in shape(compiled("Page", places, order=order)).items()}
     assert (above == STRICT) is is_strict
 
 
@@ -154,7 +158,7 @@ def test_what_works_with_a_session_says_so(tmp_path: Path) -> None:
     for plugin, names in requires.items():
         (tmp_path / plugin / "config.json").write_text(json.dumps({"required_plugins": names}))
     (tmp_path / "fetch" / "config.json").write_text('{"x-bg-at-seal": "wait"}')
-    nodes = compile_hooks("Page", [tmp_path])["nodes"]
+    nodes = compiled("Page", [tmp_path])["nodes"]
     both = ["chrome__10_open_bg_sh", "chrome__11_tab_bg_sh"]
     assert {node["id"]: node["sessions"] for node in nodes if "sessions" in node} == {
         "chrome__11_tab_bg_sh": both[:1],
@@ -169,14 +173,14 @@ def test_an_order_that_is_none_is_refused(tmp_path: Path) -> None:
     """Rather than taken for the other one."""
     put_strict(tmp_path)
     with pytest.raises(HookError, match="'Strict' is no order of hooks"):
-        compile_hooks("Page", [tmp_path], order="Strict")  # type: ignore[arg-type]
+        compiled("Page", [tmp_path], order="Strict")  # type: ignore[arg-type]
 
 
 def test_a_sequential_step_goes_in_order(tmp_path: Path) -> None:
     """One hook after the other; a background hook starts when it is its turn, and the next waits for that."""
     put(tmp_path, "a/on_Page__50_a.sh", "b/on_Page__50_b.sh", "b/on_Page__51_c.sh", "l/on_Page__52_l.bg.sh")
     put(tmp_path, "e/on_Page__60_e.sh")
-    assert shape(compile_hooks("Page", [tmp_path])) == {
+    assert shape(compiled("Page", [tmp_path])) == {
         "a__50_a_sh": (5, [], False),
         "b__50_b_sh": (5, ["a__50_a_sh"], False),
         "b__51_c_sh": (5, ["b__50_b_sh"], False),
@@ -184,14 +188,14 @@ def test_a_sequential_step_goes_in_order(tmp_path: Path) -> None:
         "e__60_e_sh": (6, ["b__51_c_sh", "l__52_l_bg_sh"], False),
         "seal": (10, ["a__50_a_sh", "b__50_b_sh", "b__51_c_sh", "e__60_e_sh"], False),
     }
-    parallel = shape(compile_hooks("Page", [tmp_path], sequential_steps=()))
+    parallel = shape(compiled("Page", [tmp_path], sequential_steps=()))
     assert parallel["b__51_c_sh"] == (5, [], False)
 
 
 def test_a_sequential_step_of_what_tidies_up(tmp_path: Path) -> None:
     """It goes in order as well."""
     put(tmp_path, "a/on_Page__10_a.sh", "t/on_PageEnd__50_one.sh", "t/on_PageEnd__51_two.sh")
-    assert shape(compile_hooks("Page", [tmp_path])) == {
+    assert shape(compiled("Page", [tmp_path])) == {
         "a__10_a_sh": (1, [], False),
         "t__end_50_one_sh": (25, ["a__10_a_sh"], False),
         "t__end_51_two_sh": (25, ["t__end_50_one_sh"], False),
@@ -201,7 +205,7 @@ def test_a_sequential_step_of_what_tidies_up(tmp_path: Path) -> None:
 def test_only_the_named_plugins(tmp_path: Path) -> None:
     """As `--plugins` says."""
     put(tmp_path, "a/on_Page__00_a.sh", "b/on_Page__10_b.sh", "b/on_PageEnd__10_b.sh")
-    assert list(shape(compile_hooks("Page", [tmp_path], plugins=["a"]))) == ["a__00_a_sh"]
+    assert list(shape(compiled("Page", [tmp_path], plugins=["a"]))) == ["a__00_a_sh"]
 
 
 def test_what_is_wrong_with_other_plugins_is_nobodys_affair(tmp_path: Path) -> None:
@@ -210,9 +214,9 @@ def test_what_is_wrong_with_other_plugins_is_nobodys_affair(tmp_path: Path) -> N
     for hook in ("b/on_Page__10_b.xyz", "b/on_PageEnd__10_b.xyz"):
         put(tmp_path, hook)
         (tmp_path / hook).chmod(0o644)
-    assert [node["plugin"] for node in compile_hooks("Page", [tmp_path], plugins=["a"])["nodes"]] == ["a"]
+    assert [node["plugin"] for node in compiled("Page", [tmp_path], plugins=["a"])["nodes"]] == ["a"]
     with pytest.raises(HookError):
-        compile_hooks("Page", [tmp_path])
+        compiled("Page", [tmp_path])
 
 
 def test_a_node_says_how_to_find_and_retry_its_hook(tmp_path: Path) -> None:
@@ -221,7 +225,7 @@ def test_a_node_says_how_to_find_and_retry_its_hook(tmp_path: Path) -> None:
     (tmp_path / "a" / "config.json").write_text(
         json.dumps({"x-max-attempts": 2, "x-retry-s": 1.5, "x-host-lock": "scanner"})
     )
-    (node,) = compile_hooks("Page", [tmp_path])["nodes"]
+    (node,) = compiled("Page", [tmp_path])["nodes"]
     assert node == {
         "id": "a__10_a_sh",
         "queue": "hooks",
@@ -263,7 +267,7 @@ def test_names_that_would_be_one_are_told_apart(tmp_path: Path) -> None:
     """An id has fewer letters to choose from than a file's name; none begins with a digit."""
     put(tmp_path, "a.b/on_Page__10_a.sh", "a_b/on_Page__10_a.sh", "1st/on_Page__10_a.sh")
     put(tmp_path, f"{'p' * 99}/on_Page__11_{'n' * 99}.sh")
-    ids = list(shape(compile_hooks("Page", [tmp_path])))
+    ids = list(shape(compiled("Page", [tmp_path])))
     assert ids[:3] == ["_1st__10_a_sh", "a_b__10_a_sh", "a_b__10_a_sh_2"]
     assert len(ids[3]) == 120
 
@@ -271,7 +275,7 @@ def test_names_that_would_be_one_are_told_apart(tmp_path: Path) -> None:
 def test_an_event_without_hooks_is_an_error(tmp_path: Path) -> None:
     """Rather than a run that does nothing."""
     with pytest.raises(HookError, match=f"there are no hooks of Page below {tmp_path} — a hook is"):
-        compile_hooks("Page", [tmp_path])
+        compiled("Page", [tmp_path])
 
 
 def test_what_cannot_be_run_is_told_before_a_run_starts(tmp_path: Path) -> None:
@@ -279,7 +283,7 @@ def test_what_cannot_be_run_is_told_before_a_run_starts(tmp_path: Path) -> None:
     put(tmp_path, "a/on_Page__10_a.sh", "a/on_PageEnd__10_a")
     (tmp_path / "a" / "on_PageEnd__10_a").chmod(0o644)
     with pytest.raises(HookError, match="on_PageEnd__10_a is not executable"):
-        compile_hooks("Page", [tmp_path])
+        compiled("Page", [tmp_path])
 
 
 def test_a_listener_without_anything_to_listen_to_is_told_of(
@@ -289,7 +293,7 @@ def test_a_listener_without_anything_to_listen_to_is_told_of(
     put(tmp_path, "a/on_Page__10_a.sh", "l/on_Page__10_early.bg.sh", "l/on_Page__20_late.bg.sh")
     put(tmp_path, "w/on_Page__30_waits.bg.sh", "a/on_PageEnd__50_tidy.sh")
     (tmp_path / "w" / "config.json").write_text('{"x-bg-at-seal": "wait"}')
-    compile_hooks("Page", [tmp_path])
+    compiled("Page", [tmp_path])
     assert caplog.messages == [
         "l/on_Page__20_late.bg.sh is ended as soon as it begins: no foreground hook is in step 2 or after it"
     ]
@@ -302,7 +306,7 @@ def test_a_readiness_of_nothing_is_told_of(tmp_path: Path, caplog: pytest.LogCap
     (tmp_path / "hooks.toml").write_text(
         f'{said}browsers = {{line = "x"}}\n"browser/on_Page" = {{line = "x"}}\n'
     )
-    compile_hooks("Page", [tmp_path])
+    compiled("Page", [tmp_path])
     assert caplog.messages == [
         f"{tmp_path}/hooks.toml: ready.{name} is no plugin there, nor a hook of one"
         for name in ("browsers", "browser/on_Page")
@@ -326,7 +330,7 @@ def test_what_is_ended_at_once_depends_on_the_order(
 ) -> None:
     """One that stands behind the last foreground hook of its own step begins after that, or beside it."""
     put(tmp_path, f"a/on_Page__{number}0_a.sh", f"l/on_Page__{number}1_late.bg.sh")
-    document = compile_hooks("Page", [tmp_path], order=order)
+    document = compiled("Page", [tmp_path], order=order)
     said = f"l/on_Page__{number}1_late.bg.sh is ended as soon as it begins: no foreground hook comes after it"
     assert caplog.messages == [said] * is_told
     waits_for = shape(document)[f"l__{number}1_late_bg_sh"][1]
@@ -345,7 +349,7 @@ def test_a_hook_without_a_number_is_told_of(
 ) -> None:
     """Also one of the end: whoever starts runs from Python is told what `qwf hooks list` says."""
     put(tmp_path, "a/on_Page__late.sh", "a/on_PageEnd__later.sh")
-    compile_hooks("Page", [tmp_path], order=order)
+    compiled("Page", [tmp_path], order=order)
     assert caplog.messages == [
         f"a/on_Page__late.sh has no number, {said}",
         f"a/on_PageEnd__later.sh has no number, {said}",
@@ -358,10 +362,10 @@ def test_a_directory_says_its_order_for_each_event(tmp_path: Path) -> None:
     for place in places:
         put(place, "a/on_Page__10_a.sh", "b/on_Page__10_b.sh", "a/on_Site__10_a.sh", "b/on_Site__10_b.sh")
     (places[0] / "hooks.toml").write_text('order = {Page = "strict"}')
-    waits = [shape(compile_hooks(event, places))["b__10_b_sh"][1] for event in ("Page", "Site")]
+    waits = [shape(compiled(event, places))["b__10_b_sh"][1] for event in ("Page", "Site")]
     assert waits == [["a__10_a_sh"], []]
     (places[1] / "hooks.toml").write_text('order = "strict"')
-    assert shape(compile_hooks("Site", places))["b__10_b_sh"][1] == ["a__10_a_sh"]
+    assert shape(compiled("Site", places))["b__10_b_sh"][1] == ["a__10_a_sh"]
 
 
 def test_each_plugin_is_read_once_for_a_document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -378,5 +382,53 @@ def test_each_plugin_is_read_once_for_a_document(tmp_path: Path, monkeypatch: py
     (tmp_path / "base").mkdir()
     for plugin in ("a", "b", "c", "base"):
         (tmp_path / plugin / "config.json").write_text('{"required_plugins": ["a"]}')
-    compile_hooks("Page", [tmp_path])
+    compiled("Page", [tmp_path])
     assert read == {"a": 1, "b": 1, "c": 1, "base": 1}
+
+
+def test_the_end_hooks_wait_for_the_runs_below(tmp_path: Path) -> None:
+    """Once what is in the background is over, as it may have named some."""
+    put(tmp_path, "a/on_Page__10_a.sh", "b/on_Page__20_b.sh", "t/on_PageEnd__10_tidy.sh")
+    wait = {"id": "descendants", "type": "descendants", "step": 11, "when": "all_done"}
+    foreground = wait | {"depends_on": ["a__10_a_sh", "b__20_b_sh"]}
+    nodes = compile_hooks("Page", [tmp_path])["nodes"]
+    assert (nodes[-2], nodes[-1]["depends_on"]) == (foreground, ["descendants"])
+    put(tmp_path, "l/on_Page__09_l.bg.sh")
+    nodes = compile_hooks("Page", [tmp_path], wait_for_descendants=True)["nodes"]
+    assert nodes[-2] == wait | {"always": True, "depends_on": ["seal", "l__09_l_bg_sh"]}
+    assert nodes[-1]["depends_on"] == ["descendants", "l__09_l_bg_sh"]
+    alone = compile_hooks("Page", [tmp_path], plugins=["l"])["nodes"][-1]
+    assert "step" not in alone
+
+
+@pytest.mark.parametrize(
+    ("said", "asked", "waits"),
+    [
+        (None, None, {"waits"}),
+        (None, True, {"waits", "always"}),
+        (None, False, set()),
+        ("wait", None, {"waits", "always"}),
+        ("leave", None, set()),
+        ("leave", True, {"waits", "always"}),
+    ],
+)
+def test_a_directory_says_whether_to_wait_for_the_runs_below(
+    tmp_path: Path, said: str | None, asked: bool | None, waits: set[str]
+) -> None:
+    """And the caller otherwise."""
+    put(tmp_path, "a/on_Page__10_a.sh")
+    if said is not None:
+        (tmp_path / "hooks.toml").write_text(f'descendants = "{said}"')
+    nodes = compile_hooks("Page", [tmp_path], wait_for_descendants=asked)["nodes"][1:]
+    assert {
+        word for node in nodes for word in ("waits", *(["always"] if node.get("always") else []))
+    } == waits
+
+
+def test_a_directory_says_how_many_runs_of_a_tree_are_open(tmp_path: Path) -> None:
+    """And the caller otherwise; without either there is no cap."""
+    put(tmp_path, "a/on_Page__10_a.sh")
+    assert "max_open_runs" not in compile_hooks("Page", [tmp_path])
+    (tmp_path / "hooks.toml").write_text("max_open_runs = 3")
+    documents = [compile_hooks("Page", [tmp_path], max_open_runs=most) for most in (None, 2)]
+    assert [load_document(document).max_open_runs for document in documents] == [3, 2]

@@ -16,6 +16,8 @@ from queue_workflows.hooks.readiness import Readiness
 
 _WHOLE = """
 order = "strict"
+descendants = "leave"
+max_open_runs = 3
 
 [env]
 PAGE_DIR = "{run_dir}"
@@ -48,8 +50,10 @@ def test_a_directory_without_the_file_says_nothing(tmp_path: Path) -> None:
 def test_everything_in_the_file_is_read(tmp_path: Path) -> None:
     """The order, the variables, the event of the providers and which of them there are."""
     found = load_hooks_file(_written(tmp_path, _WHOLE))
-    assert (found.order, found.provider_event, found.providers) == (
+    assert (found.order, found.descendants, found.max_open_runs, found.provider_event, found.providers) == (
         "strict",
+        "leave",
+        3,
         "BinaryRequest",
         ("env", "pip"),
     )
@@ -72,12 +76,14 @@ def test_templates_are_filled_for_each_attempt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('ordre = "strict"', "nobody knows ordre; there are order, background_timeouts, env"),
+        ('ordre = "strict"', "nobody knows ordre; there are order, descendants, max_open_runs, background"),
         ('order = "names"', 'order must be "steps" or "strict", not \'names\''),
         ("order = 5", 'order must be "steps" or "strict", not 5'),
         ('order = {Page = "names"}', 'order.Page must be "steps" or "strict", not \'names\''),
         ('order = {Page = ["strict"]}', 'order.Page must be "steps" or "strict"'),
         ('order = ["steps"]', 'order must be "steps" or "strict"'),
+        ('descendants = "some"', 'descendants must be "wait" or "leave", not \'some\''),
+        ("max_open_runs = 0", "max_open_runs must be a whole number from 1, not 0"),
         ('background_timeouts = "kill"', 'background_timeouts must be "limit" or "grace", not \'kill\''),
         ("background_timeouts = [1]", 'background_timeouts must be "limit" or "grace", not [1]'),
         ("ready = 5", "ready must be a table of plugins or hooks, as in [ready]"),

@@ -48,13 +48,22 @@ EVERYTHING: dict[str, Any] = {
         {"id": "nap", "type": "wait", "seconds": 0},
         {"id": "until", "type": "wait", "until": "2030-01-31T09:00:00Z", "depends_on": ["nap"]},
         {"id": "sub", "type": "workflow", "workflow": "short", "inputs": {}, "for_each": [], "priority": 0},
-        {"id": "sealed", "type": "seal", "step": 2, "depends_on": ["plan"], "when": "all_done"},
+        {
+            "id": "sealed",
+            "type": "seal",
+            "step": 2,
+            "depends_on": ["plan"],
+            "when": "all_done",
+            "tree": False,
+        },
+        {"id": "below", "type": "descendants", "step": 3, "depends_on": ["sealed"], "always": True},
     ],
     "outputs": {"plan": {"$from": "plan"}},
     "on_failure": "continue",
     "pipeline": "p",
     "labels": {"team": "film", "year": 2026, "paid": True},
     "priority": 3,
+    "max_open_runs": 4,
 }
 
 

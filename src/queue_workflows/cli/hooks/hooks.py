@@ -23,7 +23,7 @@ from queue_workflows.errors import ExitCode, PluginConfigError
 from queue_workflows.hooks.plugin_config import load_plugin_config
 from queue_workflows.hooks.plugins.compile import compile_hooks
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked, plugins_in
-from queue_workflows.hooks.plugins.hooks_file import ORDERS, Order
+from queue_workflows.hooks.plugins.hooks_file import DESCENDANTS, ORDERS, Descendants, Order
 from queue_workflows.hooks.plugins.order import SEQUENTIAL_STEPS, HookOrder, order_of
 from queue_workflows.hooks.plugins.providers import unknown_providers
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
@@ -90,6 +90,17 @@ def list_(event: str, *, dirs: Sequence[str], order: Order | None, as_json: bool
     help="The steps in which hooks run one after the other.",
 )
 @_order_option
+@click.option(
+    "--descendants",
+    type=click.Choice(DESCENDANTS),
+    help="Wait for the runs that its records begin, or leave them; else as hooks.toml says, or wait for any.",
+)
+@click.option(
+    "--max-open-runs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many runs of the tree may be open at once, with this one; else as hooks.toml says, or any.",
+)
 @click.option("--dedupe-key", metavar="KEY", help="Start nothing if a run of it has this key already.")
 @click.option("--watch", is_flag=True, help="Follow the run, and end as it does; see `qwf run watch`.")
 @click.option("--here", is_flag=True, help="Do all of it in this command, and end as the run does.")
@@ -105,6 +116,8 @@ def run(
     plugins: str | None,
     sequential: str,
     order: Order | None,
+    descendants: Descendants | None,
+    max_open_runs: int | None,
     dedupe_key: str | None,
     watch: bool,
     here: bool,
@@ -118,7 +131,15 @@ def run(
     """
     places = _places(dirs)
     wanted = _named(plugins, places)
-    document = compile_hooks(event, places, _steps(sequential), plugins=wanted, order=order)
+    document = compile_hooks(
+        event,
+        places,
+        _steps(sequential),
+        plugins=wanted,
+        order=order,
+        wait_for_descendants=None if descendants is None else descendants == "wait",
+        max_open_runs=max_open_runs,
+    )
     inputs = mapping_in("--inputs", file) if file is not None else {}
     inputs |= pairs("--input", given)
     config_in(inputs)

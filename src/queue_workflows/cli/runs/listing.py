@@ -103,6 +103,8 @@ def _note(line: RunLine) -> str:
     parts = []
     if line.poisoned:
         parts.append("poisoned")
+    if line.hold_reason is not None:
+        parts.append(f"on hold: {line.hold_reason}")
     if line.error is not None:
         parts.append(str(line.error.get("message") or line.error.get("kind") or ""))
     elif line.cancel_requested_at is not None:

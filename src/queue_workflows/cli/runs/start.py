@@ -29,6 +29,12 @@ from queue_workflows.workflow.providing import SUFFIXES, complete_document, find
 @click.option(
     "--priority", type=click.IntRange(0, 9), help="0 to 9, higher first; else the document's, or 5."
 )
+@click.option(
+    "--max-open-runs",
+    type=click.IntRange(1),
+    metavar="N",
+    help="How many runs of the tree that it begins may be open at once, with itself.",
+)
 @click.option("--dedupe-key", metavar="KEY", help="Start nothing if a run of it has this key already.")
 @click.option("--watch", is_flag=True, help="Follow the run, and end as it does; see `qwf run watch`.")
 @json_option
@@ -41,6 +47,7 @@ def start(
     file: str | None,
     labels: Sequence[str],
     priority: int | None,
+    max_open_runs: int | None,
     dedupe_key: str | None,
     watch: bool,
     as_json: bool,
@@ -62,6 +69,7 @@ def start(
                 conn=connection,
                 priority=priority,
                 dedupe_key=dedupe_key,
+                max_open_runs=max_open_runs,
                 labels=pairs("--label", labels),
             )
         finally:

@@ -379,6 +379,8 @@ def _awaiting(there: Circumstances, _known: Knowledge) -> Iterator[Reason]:
     kind = getattr(job, "kind", "input")
     if kind == "wait":
         yield Reason("wait", f"it waits until {moment(expires_at)}", {"until": expires_at})
+    elif kind == "descendants":
+        yield Reason("descendants", "it waits until all runs below its own are over")
     elif kind == "workflow":
         yield Reason("child_run", "it waits for the run that it started: `qwf explain` of its run names it")
     elif expires_at is not None and expires_at <= there.now:

@@ -115,8 +115,9 @@ def _not_advanced(there: RunCircumstances) -> Iterator[Reason]:
     elif run.stopping is not None:
         yield Reason("stopping", "a node failed, and the run stops: nothing new starts but `all_done` nodes")
     yield from _given_up(there)
-    begins = run.status is RunStatus.QUEUED and not there.failing
-    if begins:
+    if run.hold_reason is not None:
+        yield _on_hold(there, run.hold_reason)
+    elif run.status is RunStatus.QUEUED and not there.failing:
         yield Reason("not_begun", "no orchestrator has begun it yet", {"priority": run.priority})
     if there.due:
         text = f"{_count(there.due, 'event')} not acted upon yet, the oldest of {moment(there.due_since)}"
@@ -124,6 +125,18 @@ def _not_advanced(there: RunCircumstances) -> Iterator[Reason]:
     if run.orchestrators == 0:
         text = "no orchestrator is connected to this database: start `qwf orchestrator`"
         yield Reason("no_orchestrator", text)
+
+
+def _on_hold(there: RunCircumstances, hold_reason: str) -> Reason:
+    """Why a run is not to begin yet, though nothing else is in its way."""
+    tree = there.tree
+    data = {"capped_by": tree.capped_by, "open": tree.open_of_tree, "most": tree.max_open_runs}
+    most = "no more" if tree.max_open_runs is None else f"{tree.max_open_runs:,}"
+    text = (
+        f"its tree has {_count(tree.open_of_tree, 'open run')} and may have {most}: it begins when one"
+        f" of them is over, or waits for those below it: `qwf explain {tree.capped_by}`"
+    )
+    return Reason(hold_reason, text, data)
 
 
 def _given_up(there: RunCircumstances) -> Iterator[Reason]:
@@ -156,6 +169,11 @@ def _parked(there: RunCircumstances, group: OpenJobs) -> Reason:
     until = f", until {moment(group.expires_at)}" if group.expires_at else ""
     if group.kind == "wait":
         return Reason("wait", f"node {group.node_id} waits until {moment(group.expires_at)}", data)
+    if group.kind == "descendants":
+        below = there.tree.open_below
+        shown = f", such as run:{below[0]}: `qwf explain {below[0]}`" if below else ""
+        text = f"node {group.node_id} waits until all runs below this one are over{shown}"
+        return Reason("descendants", text, data | {"run_id": below[0] if below else None})
     if group.kind == "workflow":
         child, wait = there.children.get(group.first), "wait" if group.count > 1 else "waits"
         if child is None:

@@ -29,6 +29,7 @@ from queue_workflows.engine.runs.open_nodes import (
 )
 from queue_workflows.engine.runs.parked_inputs import Parking
 from queue_workflows.engine.runs.repositories import DispatchTools
+from queue_workflows.engine.runs.tree import RunTree
 from queue_workflows.errors import PayloadError, RefError
 from queue_workflows.repositories.jobs.nodes import NewNodeJob
 from queue_workflows.repositories.runs.outbox import (
@@ -41,6 +42,7 @@ from queue_workflows.repositories.runs.outbox import (
     LockedRun,
     TakenEvent,
 )
+from queue_workflows.repositories.runs.tree import DESCENDANTS
 from queue_workflows.states import JOB_TERMINAL, JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.document.load import BaseNode, Document, InputNode, SealNode, WorkflowNode
 from queue_workflows.workflow.planning.graph import Graph
@@ -73,7 +75,7 @@ _OF_AN_ATTEMPT: Final[Mapping[str, Callable[[str], Event]]] = {
     READY: partial(Attempted, has_begun=True),
     LOST: Lost,
 }
-_NO_NEWS: Final = frozenset({"begin", JobStatus.AWAITING_INPUT.value})
+_NO_NEWS: Final = frozenset({"begin", JobStatus.AWAITING_INPUT.value, DESCENDANTS})
 
 
 class Advancing:
@@ -91,6 +93,7 @@ class Advancing:
         self._graph = graph
         self._known = known
         self._parking = Parking(tools, run, document)
+        self._tree = RunTree(tools, run)
         self._openings: dict[str, Opening] = {}
         self._expansions: list[tuple[str, int]] = []
         self._written: dict[str, Counters] = {}
@@ -111,6 +114,7 @@ class Advancing:
         for event in events:
             if event.kind == "input_submitted":
                 self._parking.answer(event.payload["submission_id"])
+        self.has_put_off |= self._tree.act(events, send=self._send_now)
         self._write()
         over, counters, end = self._step.over, self._step.run, None
         if over is not None:
@@ -118,6 +122,7 @@ class Advancing:
             self._send_now()
             end = end_of(self._tools, self._run, over, self._document)
             tell_parent(self._tools, self._run, end)
+            self._unsent.append(self._tree.end)
             self._unsent.append(partial(self._tools.events.send_event, self._run.id, RUN_FINISHED))
         self._unsent.append(
             partial(self._tools.events.save, self._run, counters, end=end, cancel_reason=self._cancel_reason)
@@ -241,6 +246,8 @@ class Advancing:
         node_id = decision.node.id
         if isinstance(decision, Opening) and isinstance(decision.node, SealNode):
             self._unsent.append(partial(self._tools.events.send_seal, self._run.id))
+            return Opened(node_id, 0)
+        if isinstance(decision, Opening) and self._tree.passes(decision.node):
             return Opened(node_id, 0)
         if isinstance(decision, Opening):
             if decision.elements is not None:

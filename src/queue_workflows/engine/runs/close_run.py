@@ -8,6 +8,7 @@ from typing import Final
 
 from queue_workflows.engine.node_inputs.references import load_scope
 from queue_workflows.engine.runs.repositories import DispatchTools
+from queue_workflows.engine.runs.tree import RunTree
 from queue_workflows.errors import QwfError
 from queue_workflows.repositories.runs.outbox import RUN_FINISHED, LockedRun, RunEnd
 from queue_workflows.states import RunStatus
@@ -68,3 +69,4 @@ def give_up(tools: DispatchTools, run: LockedRun, *, reason: str | None) -> None
     counters = replace(run.counters, nodes_left=0, active=0, stopping="cancel")
     tools.events.save(run, counters, end=end, cancel_reason=reason or "")
     tools.events.send_event(run.id, RUN_FINISHED)
+    RunTree(tools, run).end()

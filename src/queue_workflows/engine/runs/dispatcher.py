@@ -29,6 +29,7 @@ from queue_workflows.engine.runs.close_run import give_up
 from queue_workflows.engine.runs.node_cache import KeptNodes
 from queue_workflows.engine.runs.parked_inputs import Parking
 from queue_workflows.engine.runs.repositories import DispatchTools
+from queue_workflows.engine.runs.tree import RunTree
 from queue_workflows.errors import DocumentError, RefError
 from queue_workflows.repositories.runs.outbox import (
     BEGIN,
@@ -148,6 +149,8 @@ class Dispatcher:
             self._repository.begin()
             answer = self._repository.lock_and_take(run_id, only=only)
         run, events = answer()
+        if run is not None and run.is_held and not any(_gives_up(event) for event in events):
+            run, events = None, []
         self._has_more |= len(events) >= EVENTS_AT_ONCE or any(event.kind in PARTS for event in events)
         acted = None
         if run is not None and run.status in RUN_TERMINAL:
@@ -173,7 +176,7 @@ class Dispatcher:
         try:
             document = self._document(run)
         except DocumentError:
-            cancels = [e for e in events if e.kind == "cancel" and e.payload.get("node_id") is None]
+            cancels = [event for event in events if _gives_up(event)]
             if not cancels:
                 raise
             give_up(self._tools, run, reason=cancels[0].payload.get("reason"))
@@ -189,7 +192,9 @@ class Dispatcher:
         return found or compiled(self._repository.spec(run.id), run.spec_hash)
 
     def _too_late(self, run: LockedRun, events: list[TakenEvent]) -> None:
-        """Events of a run that is over mean nothing any more; the sender of an answer to a node is told."""
+        """Events of a run that is over mean nothing to it; what ended below it is passed on, and an answer
+        to a node refused."""
+        self._has_more |= RunTree(self._tools, run).act_when_over(events)
         parking = Parking(self._tools, run, None)
         for event in events:
             if event.kind == "input_submitted":
@@ -257,3 +262,8 @@ class Dispatcher:
     def _said(self, wrong: Exception) -> str:
         text = f"{type(wrong).__name__}: {' '.join(str(wrong).split())}"
         return self._redactor.head(text.replace("\x00", "\\0"), _ERROR_TEXT)
+
+
+def _gives_up(event: TakenEvent) -> bool:
+    """Whether the whole run is to be cancelled, which is all that one on hold hears of."""
+    return event.kind == "cancel" and event.payload.get("node_id") is None

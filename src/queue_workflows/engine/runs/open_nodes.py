@@ -17,7 +17,14 @@ from queue_workflows.repositories.jobs.nodes import NewNodeJob
 from queue_workflows.repositories.runs.outbox import LockedRun
 from queue_workflows.states import JobStatus
 from queue_workflows.workflow.document.linking import moment
-from queue_workflows.workflow.document.load import BaseNode, InputNode, TaskNode, WaitNode, WorkflowNode
+from queue_workflows.workflow.document.load import (
+    BaseNode,
+    DescendantsNode,
+    InputNode,
+    TaskNode,
+    WaitNode,
+    WorkflowNode,
+)
 from queue_workflows.workflow.planning.progress import NodeError
 from queue_workflows.workflow.references.paths import Path
 from queue_workflows.workflow.references.references import (
@@ -167,6 +174,8 @@ def _new_job(run: LockedRun, opening: Opening, index: int | None, max_attempts: 
     if isinstance(node, TaskNode):
         return _task(run, node, common, max_attempts, opening.names.get(index, Names()))
     parked = {"queue": PARKED_QUEUE, "status": JobStatus.AWAITING_INPUT, **common}
+    if isinstance(node, DescendantsNode):
+        return NewNodeJob(**parked)
     if isinstance(node, WorkflowNode):
         priority = run.priority if node.priority is None else node.priority
         return NewNodeJob(**parked | {"priority": priority, "inputs": node.inputs})

@@ -12,6 +12,7 @@ from queue_workflows.repositories.jobs.nodes import NodeJobRepository
 from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
 from queue_workflows.repositories.runs.outbox import DispatchRepository
 from queue_workflows.repositories.runs.runs import RunRepository
+from queue_workflows.repositories.runs.tree import RunTreeRepository
 from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.settings import Settings
 from queue_workflows.workflow.document.load import Document
@@ -29,6 +30,7 @@ class DispatchTools:
     nodes: WorkflowNodeRepository
     jobs: NodeJobRepository
     runs: RunRepository
+    tree: RunTreeRepository
     host: HostRefs | None
     find_document: Callable[[str], Document]
 
@@ -51,6 +53,7 @@ class DispatchTools:
             nodes=WorkflowNodeRepository(connection),
             jobs=NodeJobRepository(connection, payload_limits=limits),
             runs=RunRepository(connection, payload_limits=limits),
+            tree=RunTreeRepository(connection),
             host=host,
             find_document=find_document,
         )

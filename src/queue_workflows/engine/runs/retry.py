@@ -17,6 +17,7 @@ from queue_workflows.engine.runs.verbs import RunName, check_mode, run_named
 from queue_workflows.errors import RunRefused, UnknownNode, UnknownRun
 from queue_workflows.repositories.runs.nodes import WorkflowNodeRepository
 from queue_workflows.repositories.runs.operator_verbs import SteeringRepository, StoredRun
+from queue_workflows.repositories.runs.tree import RunTreeRepository
 from queue_workflows.repositories.sql.connection import Handle
 from queue_workflows.states import RUN_TERMINAL, RunStatus
 from queue_workflows.workflow.document.load import Document, SealNode, compiled
@@ -120,6 +121,8 @@ def _write(
 ) -> None:
     """Set back the rows of a run that the caller has locked."""
     graph = document.derived(graph_of)
+    again = (document.by_id[node_id] for node_id in reopening.again)
+    seals = [node for node in again if isinstance(node, SealNode)]
     mapped = [node_id for node_id in reopening.nodes if graph.nodes[node_id].is_mapped]
     WorkflowNodeRepository(conn).write(run_id, reopening.nodes.values(), mapped)
     SteeringRepository(conn).reopen(
@@ -128,11 +131,13 @@ def _write(
         ready=reopening.ready,
         untouched=reopening.dropped,
         anew=_anew(reopening, document, from_node),
-        unsealed=any(isinstance(document.by_id[node_id], SealNode) for node_id in reopening.again),
+        unsealed=any(not seal.tree for seal in seals),
+        tree_unsealed=any(seal.tree for seal in seals),
         actor=actor,
         reason=reason,
         details=details,
     )
+    RunTreeRepository(conn).goes_on(run_id)
 
 
 def _check(run_id: uuid.UUID, stored: StoredRun) -> None:

@@ -42,12 +42,14 @@ def start_run(
     labels: Mapping[str, Any] | None = None,
     parcel_id: str | None = None,
     traceparent: str | None = None,
+    max_open_runs: int | None = None,
 ) -> StartedRun:
     """Start a run of a workflow, in the transaction of `conn`; it keeps the document as it is now.
 
     `workflow` is the name of one that can be found, or a document: as a dict, or the path of a file. Inputs
     that the document does not allow are refused. Where a run of this workflow has the `dedupe_key` already,
-    that one is the answer.
+    that one is the answer. Of the tree of runs that it begins, at most `max_open_runs` are open at once, else
+    as many as the document says; what is found beyond that waits in `queued` for its turn.
     """
     document = _document(workflow)
     with producing("start", document.name, None, "run") as traced:
@@ -61,6 +63,7 @@ def start_run(
             labels=labels,
             parcel_id=parcel_id,
             traceparent=traceparent or traced.traceparent,
+            max_open_runs=max_open_runs,
         )
         traced.note(RUN, str(started.id))
     return started
@@ -77,6 +80,7 @@ def insert_run(
     labels: Mapping[str, Any] | None = None,
     parcel_id: str | None = None,
     traceparent: str | None = None,
+    max_open_runs: int | None = None,
 ) -> StartedRun:
     """What `start_run` does with a document at hand."""
     if labels is not None and not isinstance(labels, Mapping):
@@ -92,6 +96,7 @@ def insert_run(
         labels={**document.labels, **(labels or {})},
         parcel_id=parcel_id,
         traceparent=traceparent,
+        max_open_runs=document.max_open_runs if max_open_runs is None else max_open_runs,
     )
 
 

@@ -98,6 +98,7 @@ def _overview(
         outputs=run.outputs,
         nodes=tuple(nodes),
         counts=counts,
+        hold=run.hold_reason,
         parent_run=run.parent_run_id,
         events=events,
         poisoned=tuple(

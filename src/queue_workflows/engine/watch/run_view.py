@@ -91,6 +91,8 @@ class RunOverview:
     # Nodes by state, where there are too many to list them.
     counts: Mapping[str, int] = field(default_factory=dict)
     parent_run: uuid.UUID | None = None
+    # Why it is not to begin yet.
+    hold: str | None = None
     # How many events wait for an orchestrator, to a bound; and those that were given up.
     events: int = 0
     poisoned: tuple[str, ...] = ()

@@ -21,6 +21,7 @@ from queue_workflows.errors import QwfError
 from queue_workflows.hooks.output.record_types import RecordContext
 from queue_workflows.repositories.jobs.enqueue import current_limits
 from queue_workflows.repositories.runs.runs import RunRepository
+from queue_workflows.repositories.runs.tree import RunTreeRepository
 from queue_workflows.workflow.document.load import Document, compiled
 from queue_workflows.workflow.providing import find_document
 
@@ -84,6 +85,8 @@ def start_discovered(found: Iterable[FoundRun], ctx: RecordContext) -> None:
         inputs.setdefault(one.document.name, {}).setdefault(one.key, one.inputs_json)
     parent = run_of(ctx)
     crawl = {CRAWL: str(_root(parent)), CRAWL_DEPTH: _depth_of(parent) + 1}
+    tree = RunTreeRepository(ctx.conn)
+    cap = tree.cap_of(parent.id)
     for name in sorted(inputs):
         document = documents[name]
         RunRepository(ctx.conn, payload_limits=current_limits()).insert_found(
@@ -97,7 +100,10 @@ def start_discovered(found: Iterable[FoundRun], ctx: RecordContext) -> None:
             parent_run_id=parent.id,
             depth=parent.depth + 1,
             inputs=inputs[name],
+            capped_by=cap,
         )
+    if cap is not None and inputs:
+        tree.ask_to_admit(cap)
 
 
 def _inherited(labels: dict[str, Any]) -> dict[str, Any]:

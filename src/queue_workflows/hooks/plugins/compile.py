@@ -22,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.errors import HookError
@@ -34,11 +34,14 @@ from queue_workflows.hooks.plugins.order import SEQUENTIAL_STEPS, HookOrder, ord
 from queue_workflows.hooks.plugins.providers import unknown_providers
 from queue_workflows.hooks.plugins.shared_locks import share_locks
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 SEAL: Final = "seal"
+DESCENDANTS: Final = "descendants"
 # Behind the ten that a file's name can say.
 _SEAL_STEP: Final = 10
+_DESCENDANTS_STEP: Final = 11
 _FIRST_END_STEP: Final = 20
 _LONGEST_ID: Final = 120
 
@@ -50,14 +53,24 @@ def compile_hooks(
     *,
     plugins: Collection[str] | None = None,
     order: Order | None = None,
+    wait_for_descendants: bool | None = None,
+    max_open_runs: int | None = None,
 ) -> dict[str, Any]:
     """The workflow document of an event's hooks; of these `plugins` only, if they are named.
 
     Every hook's arguments are the run's inputs. In a sequential step hooks run one after the other, in all
     others at once; without an `order` the first directory counts of which `hooks.toml` says one, else it is
-    "steps". Raises `HookError` if there are none, or one cannot be run.
+    "steps". Its End hooks and its end wait for the runs that its records began, if they began any; with
+    `wait_for_descendants` also while one of its hooks is to be tried again, and may begin others, and with
+    False for none. At most `max_open_runs` of the tree that it begins are open at once. Where either is left
+    open, `hooks.toml` may say. Raises `HookError` if there are no hooks, or one cannot be run.
     """
     places = list(dirs)
+    files = [load_hooks_file(Path(place)) for place in places]
+    if wait_for_descendants is None and (said := _first(file.descendants for file in files)):
+        wait_for_descendants = said == "wait"
+    if max_open_runs is None:
+        max_open_runs = _first(file.max_open_runs for file in files)
     goes = order_of(event, places, order, sequential_steps)
     hooks = discover_hooks(event, places, plugins=plugins)
     if not hooks:
@@ -73,6 +86,8 @@ def compile_hooks(
         nodes.add(step, list(group))
     share_locks(nodes.all)
     nodes.seal()
+    if wait_for_descendants is not False:
+        nodes.wait_for_descendants(always=wait_for_descendants is True)
     ends = discover_hooks(f"{event}End", places, plugins=plugins)
     unnumbered = (goes.unnumbered(hook) for hook in (*hooks, *ends))
     for said in (
@@ -86,7 +101,13 @@ def compile_hooks(
             _log.warning("%s", said)
     for step, group in groupby(goes.sorted(ends), key=lambda hook: hook.step):
         nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
-    return {"name": event, "on_failure": "continue", "nodes": nodes.all}
+    cap = {} if max_open_runs is None else {"max_open_runs": max_open_runs}
+    return {"name": event, "on_failure": "continue", **cap, "nodes": nodes.all}
+
+
+def _first(said: Iterable[T | None]) -> T | None:
+    """What the first directory says that says anything of it."""
+    return next((one for one in said if one is not None), None)
 
 
 def _ready_for_nothing(places: Iterable[Path | str]) -> list[str]:
@@ -156,6 +177,16 @@ class _Nodes:
             self.all.append(seal | _after(self._foreground if self._has_foreground else self._background))
             self._ids.add(SEAL)
             self._before, self._beginning = [SEAL, *self._background], []
+
+    def wait_for_descendants(self, *, always: bool) -> None:
+        """Wait for the runs that any of them began, before the End hooks."""
+        node: dict[str, Any] = {"id": DESCENDANTS, "type": "descendants"}
+        node |= {"step": _DESCENDANTS_STEP} if self._has_foreground else {}
+        node |= {"always": True} if always else {}
+        before = self._before if self._background else self._foreground
+        self.all.append(node | _after(before))
+        self._ids.add(DESCENDANTS)
+        self._before, self._beginning = [DESCENDANTS, *self._background], []
 
     def _sessions_of(self, hook: Hook) -> list[str]:
         """What runs in the background of its own plugin, and of those that this one requires."""

@@ -2,6 +2,8 @@
 
     order = "strict"                       # or "steps": how the numbers in the names of hooks are read; or
                                            # by event: order = {Page = "strict", Site = "steps"}
+    descendants = "leave"                  # or "wait": whether a run waits for those that its records began
+    max_open_runs = 3                      # of the tree that a run begins, with itself
     background_timeouts = "grace"          # not "limit": see `HooksFile`
 
     [env]                                  # variables of every hook in this directory, made for each attempt
@@ -37,10 +39,13 @@ from queue_workflows.hooks.plugin_config import may_be_seen
 from queue_workflows.hooks.plugins.discovery import EVENT_NAME, PROVIDER_NAME, Hook
 from queue_workflows.hooks.readiness import Readiness, flaws_of_readiness, read_readiness
 from queue_workflows.payload import check_payload
+from queue_workflows.workflow.document.nodes import INT_MAX
 
 HOOKS_FILE: Final = "hooks.toml"
 Order: TypeAlias = Literal["steps", "strict"]
 ORDERS: Final = ("steps", "strict")
+Descendants: TypeAlias = Literal["wait", "leave"]
+DESCENDANTS: Final = ("wait", "leave")
 BackgroundTimeouts: TypeAlias = Literal["limit", "grace"]
 
 # What a template may name, and what it stands for.
@@ -63,7 +68,7 @@ TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "HOME": "that of the worker",
     }
 )
-_KEYS: Final = ("order", "background_timeouts", "env", "providers", "ready")
+_KEYS: Final = ("order", "descendants", "max_open_runs", "background_timeouts", "env", "providers", "ready")
 _PROVIDER_KEYS: Final = ("event", "names")
 
 
@@ -76,6 +81,8 @@ class HooksFile:
     """
 
     order: Order | Mapping[str, Order] | None = None
+    descendants: Descendants | None = None
+    max_open_runs: int | None = None
     env: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     background_timeouts: BackgroundTimeouts = "limit"
     provider_event: str | None = None
@@ -143,6 +150,8 @@ def read_hooks_file(document: Mapping[str, Any], path: Path) -> HooksFile:
     names = providers.get("names")
     return HooksFile(
         order=cast("Order | dict[str, Order] | None", document.get("order")),
+        descendants=cast("Descendants | None", document.get("descendants")),
+        max_open_runs=document.get("max_open_runs"),
         background_timeouts=cast("BackgroundTimeouts", document.get("background_timeouts", "limit")),
         env=MappingProxyType(document.get("env", {})),
         provider_event=providers.get("event"),
@@ -160,6 +169,11 @@ def _wrong(path: Path, said: str) -> HookError:
 def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
     yield from _strangers(document, _KEYS, "")
     yield from _flaws_of_order(document.get("order", "steps"))
+    if "descendants" in document and document["descendants"] not in DESCENDANTS:
+        yield f'descendants must be "wait" or "leave", not {document["descendants"]!r:.60}'
+    most = document.get("max_open_runs", 1)
+    if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= INT_MAX:
+        yield f"max_open_runs must be a whole number from 1, not {most!r:.60}"
     if document.get("background_timeouts", "limit") not in ("limit", "grace"):
         yield f'background_timeouts must be "limit" or "grace", not {document["background_timeouts"]!r:.60}'
     env = document.get("env", {})

@@ -32,7 +32,7 @@ MOST_EVENTS: Final = 5
 RUN: Final = """
 SELECT status, mode, workflow_name, priority, nodes_left, nodes_active, nodes_failed, stopping,
     cancel_requested_at, cancel_reason, parent_run_id, error::text, created_at, started_at, finished_at,
-    statement_timestamp(),
+    hold_reason, statement_timestamp(),
     (SELECT count(DISTINCT pid) FROM pg_stat_activity
         WHERE datname = current_database() AND application_name LIKE %(orchestrators)s::text)
 FROM workflow_runs WHERE id = %(run_id)s::uuid
@@ -66,6 +66,21 @@ SELECT DISTINCT ON (parent_node_job_id) parent_node_job_id, id, status FROM work
 WHERE parent_run_id = %(run_id)s::uuid AND parent_node_job_id = ANY (%(jobs)s::bigint[])
 ORDER BY parent_node_job_id, created_at DESC
 """
+# Its place in the tree: the run that has the cap, the cap, how many are open by that, and of the runs below
+# this one the first that keeps it waiting.
+TREE: Final = """
+SELECT run.capped_by,
+    (SELECT capping.max_open_runs FROM workflow_runs AS capping WHERE capping.id = run.capped_by),
+    (SELECT count(*) FROM workflow_runs AS other WHERE other.capped_by = run.capped_by
+        AND other.finished_at IS NULL AND other.hold_reason IS NULL AND NOT other.awaits_descendants),
+    ARRAY(
+        SELECT child.id FROM workflow_runs AS child
+        WHERE child.parent_run_id = run.id AND (child.finished_at IS NULL OR child.left_descendants)
+        ORDER BY child.finished_at IS NULL DESC, child.id
+        LIMIT 1
+    )
+FROM workflow_runs AS run WHERE run.id = %(run_id)s::uuid
+"""
 # The node and what it depends on, as far as anybody has touched them.
 NODES: Final = """
 SELECT node_id, state, parents_left, jobs_attempted, error::text, finished_at FROM workflow_nodes
@@ -92,6 +107,7 @@ class RunFacts:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    hold_reason: str | None
     now: datetime
     orchestrators: int
 
@@ -137,6 +153,16 @@ class NodeRow:
 
 
 @dataclass(frozen=True, slots=True)
+class TreeFacts:
+    """What its tree says of a run: which run has the cap, how many are open by it, and what is open below."""
+
+    capped_by: uuid.UUID | None
+    max_open_runs: int | None
+    open_of_tree: int
+    open_below: list[uuid.UUID]
+
+
+@dataclass(frozen=True, slots=True)
 class RunCircumstances:
     """A run and all that its going on depends on.
 
@@ -153,6 +179,7 @@ class RunCircumstances:
     groups: list[OpenJobs]
     jobs: dict[int, Circumstances]
     children: dict[int, tuple[uuid.UUID, RunStatus]]
+    tree: TreeFacts
     done_to_it: list[AuditLog]
 
 
@@ -187,6 +214,7 @@ class RunExplainingRepository:
             groups=groups,
             jobs={job_id: there for job_id, there in found.items() if there is not None},
             children=self._children(run_id, groups),
+            tree=TreeFacts(*self._sql.rows(TREE, {"run_id": run_id})[0]),
             done_to_it=AuditRepository(self._conn).of("run", str(run_id)),
         )
 

@@ -17,7 +17,7 @@ from queue_workflows.states import RunStatus
 LINES: Final = """
 SELECT id, workflow_name, status, mode, priority, nodes_left, nodes_active, nodes_failed, labels::text,
     statement_timestamp(), created_at, started_at, finished_at, error::text, cancel_requested_at,
-    cancel_reason, parent_run_id, dedupe_key, EXISTS (
+    cancel_reason, parent_run_id, dedupe_key, hold_reason, EXISTS (
         SELECT FROM workflow_dispatch_events AS event
         WHERE event.run_id = workflow_runs.id AND event.poisoned_at IS NOT NULL
     )
@@ -97,6 +97,7 @@ class RunLine:
     cancel_reason: str | None
     parent_run_id: uuid.UUID | None
     dedupe_key: str | None
+    hold_reason: str | None
     poisoned: bool
 
 

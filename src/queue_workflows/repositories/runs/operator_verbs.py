@@ -83,13 +83,15 @@ SELECT EXISTS (
 )
 """
 # forgotten: what the run's outbox still held is about what is over: a cancel that came too late must not hit
-# what is run again. ended: hooks are told of each end, so one that they have not heard of is kept as it was.
-# untouched: nodes that wait as if nothing had happened yet.
+# what is run again; but what ended below it may have made room in its tree. ended: hooks are told of each
+# end, so one that they have not heard of is kept as it was. untouched: nodes that wait as if nothing had
+# happened yet.
 # anew: the elements of lists that are gone through from the start. Without its item none of them is the same
 # as before, so each runs again in the row that it has, with its attempts and errors.
 REOPEN: Final = """
 WITH forgotten AS (
-    DELETE FROM workflow_dispatch_events WHERE run_id = %(run_id)s::uuid AND kind <> 'run_finished'
+    DELETE FROM workflow_dispatch_events
+    WHERE run_id = %(run_id)s::uuid AND kind NOT IN ('run_finished', 'descendants')
 ), ended AS (
     UPDATE workflow_dispatch_events AS event SET payload = jsonb_build_object(
         'status', run.status, 'outputs', run.outputs, 'error', run.error, 'finished_at', run.finished_at
@@ -110,8 +112,9 @@ WITH forgotten AS (
 UPDATE workflow_runs SET
     status = 'running', finished_at = NULL, outputs = NULL, error = NULL, stopping = NULL,
     cancel_requested_at = NULL, cancel_reason = NULL, nodes_left = %(nodes_left)s::integer,
-    nodes_active = 0, nodes_failed = 0,
-    seal_requested_at = CASE WHEN %(unsealed)s::boolean THEN NULL ELSE seal_requested_at END
+    nodes_active = 0, nodes_failed = 0, awaits_descendants = false, left_descendants = false,
+    seal_requested_at = CASE WHEN %(unsealed)s::boolean THEN NULL ELSE seal_requested_at END,
+    tree_sealed_at = CASE WHEN %(tree_unsealed)s::boolean THEN NULL ELSE tree_sealed_at END
 WHERE id = %(run_id)s::uuid
 RETURNING id
 """
@@ -227,13 +230,15 @@ class SteeringRepository:
         untouched: Sequence[str],
         anew: Sequence[str],
         unsealed: bool,
+        tree_unsealed: bool,
         actor: str | None,
         reason: str | None,
         details: dict[str, Any],
     ) -> None:
         """Let a run that is over go on, and ask for the nodes that are `ready`; its lock is held.
 
-        `unsealed` is for one that goes through its last step again.
+        `unsealed` is for one that goes through its last step again, `tree_unsealed` for one that ends what
+        runs for its whole tree again.
         """
         params = {
             "run_id": run_id,
@@ -241,6 +246,7 @@ class SteeringRepository:
             "untouched": list(untouched),
             "anew": list(anew),
             "unsealed": unsealed,
+            "tree_unsealed": tree_unsealed,
             "actor": check.text_or_none("actor", actor),
             "why": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
             "details": json.dumps(details),

@@ -71,11 +71,11 @@ SELECT run_id, COALESCE((
 FROM visited
 WHERE run_id IS NOT NULL
 """  # noqa: S608 - fragments of our own
-# Those that another orchestrator begins at this moment are left to it, and those that failed to begin are
-# found by their event.
+# Those that another orchestrator begins at this moment are left to it, those on hold to what holds them, and
+# those that failed to begin are found by their event.
 FIND_QUEUED: Final = f"""
 SELECT id FROM workflow_runs AS run
-WHERE status = 'queued' AND mode = 'node' AND (
+WHERE status = 'queued' AND mode = 'node' AND hold_reason IS NULL AND (
     SELECT event.id FROM workflow_dispatch_events AS event
     WHERE event.run_id = run.id AND event.kind = '{BEGIN}'
     LIMIT 1
@@ -95,14 +95,15 @@ ROLLBACK: Final = "ROLLBACK"
 LOCK: Final = """
 WITH locked AS MATERIALIZED (
     SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, parent_node_job_id,
-        traceparent, pinned_host, nodes_left, nodes_active, nodes_failed, stopping, xmin::text AS version
+        traceparent, pinned_host, nodes_left, nodes_active, nodes_failed, stopping, xmin::text AS version,
+        hold_reason IS NOT NULL AS is_held, awaits_descendants, max_open_runs
     FROM workflow_runs
     WHERE id = %(run_id)s::uuid AND mode = 'node'
     FOR NO KEY UPDATE SKIP LOCKED
 )
 SELECT id, status, workflow_name, spec_hash, priority, depth, parent_run_id, parent_node_job_id, traceparent,
-    pinned_host, current_setting('synchronous_commit'), set_config('synchronous_commit', 'off', true),
-    set_config('qwf.locked_run', id::text, true),
+    pinned_host, is_held, awaits_descendants, max_open_runs, current_setting('synchronous_commit'),
+    set_config('synchronous_commit', 'off', true), set_config('qwf.locked_run', id::text, true),
     nodes_left, nodes_active, nodes_failed, stopping, version, pg_current_xact_id()::xid::text
 FROM locked
 """
@@ -166,7 +167,8 @@ WITH found AS MATERIALIZED (
 )
 SELECT node_id, count(*) FROM ended WHERE status = 'cancelled' GROUP BY node_id ORDER BY node_id
 """  # noqa: S608 - fragments of our own
-# The first cancellation of a run is the one that is named, also when its last node ends in a later batch.
+# The first cancellation of a run is the one that is named, also when its last node ends in a later batch. A
+# run that is over before those below it is marked, so that what waits for these looks below it.
 SAVE: Final = """
 UPDATE workflow_runs SET
     status = %(status)s::text, nodes_left = %(nodes_left)s::integer, nodes_active = %(nodes_active)s::integer,
@@ -177,7 +179,12 @@ UPDATE workflow_runs SET
         THEN jsonb_build_object('kind', 'cancelled', 'message', COALESCE(cancel_reason, %(reason)s::text))
         ELSE %(error)s::jsonb
     END,
-    started_at = COALESCE(started_at, statement_timestamp()),
+    hold_reason = NULL, started_at = COALESCE(started_at, statement_timestamp()),
+    left_descendants = %(over)s::boolean AND EXISTS (
+        SELECT FROM workflow_runs AS child
+        WHERE child.parent_run_id = %(run_id)s::uuid AND (child.finished_at IS NULL OR child.left_descendants)
+        LIMIT 1
+    ),
     finished_at = CASE WHEN %(over)s::boolean THEN statement_timestamp() END,
     cancel_requested_at = CASE
         WHEN %(cancelled)s::boolean THEN COALESCE(cancel_requested_at, statement_timestamp())
@@ -258,6 +265,9 @@ class LockedRun:
     parent_node_job_id: int | None
     traceparent: str | None
     pinned_host: str | None
+    is_held: bool
+    awaits_descendants: bool
+    max_open_runs: int | None
     durability: str
     version: str
     next_version: str

@@ -16,7 +16,7 @@ from queue_workflows.repositories.sql.connection import Handle, Rows, Statements
 RUN: Final = """
 SELECT id, workflow_name, mode, spec_hash, status, statement_timestamp(), created_at, started_at, finished_at,
     priority, labels::text, cancel_requested_at, cancel_reason, error::text, outputs::text, stopping,
-    nodes_left, nodes_active, nodes_failed, parent_run_id
+    nodes_left, nodes_active, nodes_failed, parent_run_id, hold_reason
 FROM workflow_runs WHERE id = %(run_id)s::uuid
 """
 # Not in the statement above, which is asked again and again: it unpacks the whole document.
@@ -120,6 +120,7 @@ class RunFacts(NamedTuple):
     nodes_active: int
     nodes_failed: int
     parent_run_id: uuid.UUID | None
+    hold_reason: str | None
 
 
 class NodeFacts(NamedTuple):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from queue_workflows.models import uuid7
 from queue_workflows.repositories.jobs.bulk_insert import insert_or_find
+from queue_workflows.repositories.runs.tree import OPEN_RUNS
 from queue_workflows.repositories.sql import checks as check
 from queue_workflows.repositories.sql.arrays import array, texts
 from queue_workflows.repositories.sql.columns import CHUNK_BYTES, CHUNK_ROWS
@@ -35,6 +36,10 @@ INSERT INTO workflow_runs (
 ON CONFLICT (workflow_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
 RETURNING id
 """
+# The run with which a tree begins that has a cap, under which it is itself.
+INSERT_CAPPING: Final = INSERT.replace(
+    "traceparent\n)", "traceparent,\n    max_open_runs, capped_by\n)"
+).replace("%(traceparent)s::text\n)", "%(traceparent)s::text, %(max_open_runs)s::integer, %(id)s::uuid\n)")
 # A run that a node of another run starts.
 INSERT_CHILD: Final = """
 INSERT INTO workflow_runs (
@@ -75,6 +80,10 @@ ORDER BY given.key COLLATE "C"
 ON CONFLICT (workflow_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
 RETURNING id
 """
+# Under a cap each of them waits until the run that has it lets it begin.
+INSERT_HELD: Final = INSERT_FOUND.replace("depth\n)", "depth, capped_by, hold_reason\n)").replace(
+    "%(depth)s::smallint\n", "%(depth)s::smallint,\n    %(capped_by)s::uuid, %(hold_reason)s::text\n"
+)
 FIND: Final = """
 SELECT id FROM workflow_runs
 WHERE workflow_name = %(workflow_name)s::text AND dedupe_key = %(dedupe_key)s::text
@@ -190,8 +199,12 @@ class RunRepository(Repository["WorkflowRun"]):
         parcel_id: str | None = None,
         traceparent: str | None = None,
         parent: ParentNode | None = None,
+        max_open_runs: int | None = None,
     ) -> StartedRun:
-        """Insert a run with a snapshot of its document, or find the one that has its `dedupe_key`."""
+        """Insert a run with a snapshot of its document, or find the one that has its `dedupe_key`.
+
+        `max_open_runs` is the cap of the tree of one without a parent.
+        """
         shared = self._shared(
             workflow_name,
             mode=mode,
@@ -207,6 +220,9 @@ class RunRepository(Repository["WorkflowRun"]):
             "dedupe_key": check.text_or_none("dedupe_key", dedupe_key, max_bytes=check.KEY_BYTES),
             "parcel_id": check.text_or_none("parcel_id", parcel_id),
         }
+        if parent is None and max_open_runs is not None:
+            params["max_open_runs"] = check.whole("max_open_runs", max_open_runs, 1, check.INT_MAX)
+            return StartedRun(*insert_or_find(self._sql, INSERT_CAPPING, FIND, params))
         if parent is None:
             return StartedRun(*insert_or_find(self._sql, INSERT, FIND, params))
         params["parent_run_id"] = parent.run_id
@@ -262,8 +278,12 @@ class RunRepository(Repository["WorkflowRun"]):
         parent_run_id: uuid.UUID,
         depth: int,
         inputs: Mapping[str, str],
+        capped_by: uuid.UUID | None = None,
     ) -> int:
-        """Insert a run for each of these dedupe keys that none has yet; their `inputs` are checked JSON."""
+        """Insert a run for each of these dedupe keys that none has yet; their `inputs` are checked JSON.
+
+        They are on hold where their tree has a cap; the run that has it is told of them by the caller.
+        """
         shared = self._shared(
             workflow_name,
             mode="node",
@@ -278,13 +298,17 @@ class RunRepository(Repository["WorkflowRun"]):
             "parent_run_id": parent_run_id,
             "depth": check.whole("depth", depth, 0, check.SMALLINT_MAX),
         }
+        statement = INSERT_FOUND
+        if capped_by is not None:
+            statement = INSERT_HELD
+            params |= {"capped_by": capped_by, "hold_reason": OPEN_RUNS}
         # By age they are in the order in which they were found; within a millisecond ids are in none.
         ids = dict(zip(inputs, sorted(str(uuid7()) for _ in inputs), strict=True))
         in_order = {key: inputs[key] for key in sorted(inputs)}
         return sum(
             len(
                 self._sql.rows(
-                    INSERT_FOUND,
+                    statement,
                     params
                     | {
                         "ids": array(ids[key] for key in part),

@@ -7,12 +7,13 @@ import json
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field
 
 from queue_workflows.workflow.document.edges import parents_of
 from queue_workflows.workflow.document.nodes import (
+    INT_MAX,
     BaseNode,
     Label,
     Name,
@@ -41,6 +42,9 @@ class Document(Part):
     pipeline: Name | None = Field(None, description="The pipeline that owns the list of nodes.")
     labels: dict[str, Label] = Field({}, description="Labels of every run of it.")
     priority: Priority | None = Field(None, description="The priority of its runs, 0 to 9; the default is 5.")
+    max_open_runs: Annotated[int, Field(strict=True, ge=1, le=INT_MAX)] | None = Field(
+        None, description="How many runs of the tree that begins with a run of it may be open at once."
+    )
 
     @cached_property
     def by_id(self) -> Mapping[str, Node]:

@@ -16,6 +16,7 @@ from queue_workflows.workflow.document.flaws import MISSING, Flaw, flaws_in, pro
 from queue_workflows.workflow.document.linking import flaws_of, flaws_of_shape
 from queue_workflows.workflow.document.nodes import (
     BaseNode,
+    DescendantsNode,
     InputNode,
     Node,
     OnFailure,
@@ -38,6 +39,7 @@ from queue_workflows.workflow.document.reading import (
 __all__ = [
     "BaseNode",
     "CompiledDocuments",
+    "DescendantsNode",
     "Document",
     "InputNode",
     "Node",

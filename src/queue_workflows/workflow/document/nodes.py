@@ -15,6 +15,7 @@ NAME_BYTES: Final = 512
 # What a lock's name has before it where another host may take the job, as in `sql/checks`.
 _ELSEWHERE: Final = "elsewhere:"
 SMALLINT_MAX: Final = 32_767
+INT_MAX: Final = 2_147_483_647
 LONGEST_S: Final = 100 * 365 * 86_400.0
 
 
@@ -237,6 +238,21 @@ class SealNode(BaseNode):
     step: Annotated[int, Field(strict=True, ge=0, le=SMALLINT_MAX)] | None = Field(
         None, description="The step behind the last one; without it, it waits for ends alone."
     )
+    tree: Flag = Field(
+        False, description="Whether it is the end of a whole tree: those are told that run for all of it."
+    )
+
+
+class DescendantsNode(BaseNode):
+    """Waits for the ends of all runs below its own, if there are any; holds no worker."""
+
+    type: Literal["descendants"]
+    step: Annotated[int, Field(strict=True, ge=0, le=SMALLINT_MAX)] | None = Field(
+        None, description="The step behind the last one; without it, it waits for ends alone."
+    )
+    always: Flag = Field(
+        False, description="Whether it waits for hooks that are tried again also where no run is below yet."
+    )
 
 
 TYPES: Final[dict[str, type[BaseNode]]] = {
@@ -245,6 +261,7 @@ TYPES: Final[dict[str, type[BaseNode]]] = {
     "wait": WaitNode,
     "workflow": WorkflowNode,
     "seal": SealNode,
+    "descendants": DescendantsNode,
 }
 
 
@@ -259,6 +276,7 @@ Node: TypeAlias = Annotated[
     | Annotated[InputNode, Tag("input")]
     | Annotated[WaitNode, Tag("wait")]
     | Annotated[WorkflowNode, Tag("workflow")]
-    | Annotated[SealNode, Tag("seal")],
+    | Annotated[SealNode, Tag("seal")]
+    | Annotated[DescendantsNode, Tag("descendants")],
     Discriminator(_type_of),
 ]

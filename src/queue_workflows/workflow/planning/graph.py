@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from queue_workflows.workflow.document.load import Document, OnFailure, SealNode, When
+from queue_workflows.workflow.document.load import DescendantsNode, Document, OnFailure, SealNode, When
 
 
 class Shape(NamedTuple):
@@ -31,7 +31,8 @@ class GraphNode:
     `in_step` is one of a pipeline's steps: what follows it in a later step waits for its first attempt only,
     and for one `is_background` only until that has begun. What `follows_seal` has nothing left to run beside,
     so it waits for the end of the latter. `sessions` are parents in the background that it works with: it
-    cannot run again without them, and where they are begun anew, so is it.
+    cannot run again without them, and where they are begun anew, so is it. What waits for the descendants of
+    its run `is_seal` too: it comes after all that runs again.
     """
 
     id: str
@@ -63,7 +64,7 @@ class Graph:
 
 def graph_of(document: Document) -> Graph:
     """The shape of a document; `document.derived(graph_of)` keeps it with the document."""
-    seals = {node.id for node in document.nodes if isinstance(node, SealNode)}
+    seals = {node.id for node in document.nodes if isinstance(node, SealNode | DescendantsNode)}
     return graph_from(
         Shape(
             node.id,
