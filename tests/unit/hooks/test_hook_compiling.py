@@ -249,7 +249,7 @@ def test_what_needs_the_lock_of_a_listener_shares_it(tmp_path: Path) -> None:
         (tmp_path / plugin / "config.json").write_text(
             json.dumps({"x-host-lock": lock, "x-bg-at-seal": at_seal})
         )
-    nodes = compile_hooks("Page", [tmp_path])["nodes"]
+    nodes = compiled("Page", [tmp_path])["nodes"]
     assert {
         node["id"]: (node.get("host_lock"), node["inputs"].get("shared_lock")) for node in nodes[:-2]
     } == {

@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,23 +20,20 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from queue_workflows.engine.execution.context import JobContext
-from queue_workflows.engine.execution.redaction import Redactor
-from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.outcomes import Discard, PutAside, Skip
 from queue_workflows.errors import PluginConfigError, QwfError
-from queue_workflows.hooks.attempt.at_seal import SEALED, AtSeal
+from queue_workflows.hooks.attempt.at_seal import SEALED
 from queue_workflows.hooks.attempt.beginning import Beginning
 from queue_workflows.hooks.attempt.directories import HookPlaces, places_of
 from queue_workflows.hooks.attempt.directory_env import DirectoryEnvironment, directory_environment
 from queue_workflows.hooks.attempt.earlier_files import keep_earlier_files
 from queue_workflows.hooks.attempt.result import result_of
 from queue_workflows.hooks.attempt.shared_lock import share_or_take
-from queue_workflows.hooks.files import Digests
+from queue_workflows.hooks.attempt.tools import AttemptTools
 from queue_workflows.hooks.output.machine_records import is_program
 from queue_workflows.hooks.output.read import USUAL, HookOutput, read_output
 from queue_workflows.hooks.output.store import Storing, keep_what_was_left
 from queue_workflows.hooks.plugin_config import PluginConfig, PluginValues
-from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.discovery import Hook
 from queue_workflows.hooks.plugins.hooks_file import HooksFile
 from queue_workflows.hooks.plugins.shared_locks import SHARED_LOCK
@@ -48,13 +44,11 @@ from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.hooks.script.environment import hook_environment
 from queue_workflows.hooks.script.pid_files import sweep_what_was_left, told_to_the_next
 from queue_workflows.hooks.script.process import HookCommand, HookStop, run_hook
-from queue_workflows.host.commands.client import Spawner
 from queue_workflows.host.commands.orphans import end_orphans
 from queue_workflows.host.directories.below import Beneath
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING
 from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
 from queue_workflows.repositories.jobs.hooks import NOTHING_LEFT, HookJobRepository
-from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 
 _log = logging.getLogger(__name__)
@@ -72,44 +66,6 @@ STEP_TAKEN: Final = "step_taken"
 _ASIDE_S: Final = 0.5
 # How many attempts that nobody read are looked for.
 _LOOKED_BACK: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class HookTerms:
-    """What holds for all hooks of one worker."""
-
-    dirs: tuple[Path, ...]
-    data_dir: Path
-    host_label: str
-    environ: Mapping[str, str]
-    grace_s: float
-    dsns: tuple[str, ...]
-    worker_id: str
-    lease_s: float
-    limits: PayloadLimits
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What all readers of a hook's output share: checksums that are known, and the turn to parse a line."""
-
-    digests: Digests = field(default_factory=Digests)
-    turn: threading.Lock = field(default_factory=threading.Lock)
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptTools:
-    """What the attempts of one worker share; `ask` puts a question for a job as long as that is held."""
-
-    terms: HookTerms
-    ask: Callable[[ClaimedNodeJob, Callable[[psycopg.Connection[Any]], Any]], Any]
-    shelf: PluginCache
-    spawner: Spawner
-    redactor: Redactor
-    at_seal: AtSeal
-    locks: KeptLocks
-    machine_id: Callable[[ClaimedNodeJob], int]
-    reading: Reading = field(default_factory=Reading)
 
 
 class HookAttempt:
