@@ -117,9 +117,10 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """The function found nothing to do."""
+    """The function found nothing to do; `result_json` is what an earlier attempt of it has come to."""
 
     reason: str
+    result_json: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

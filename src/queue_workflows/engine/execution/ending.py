@@ -70,7 +70,8 @@ def ending_of(outcome: Outcome, job: ClaimedJob, backoff: Backoff, chance: float
                 Ending, (fence, _COMPLETED, outcome.result_json, None, False, None, None, None, None)
             )
         case Skipped():
-            ending = Ending(fence, JobStatus.SKIPPED, error=_note("skipped", outcome.reason))
+            error = _note("skipped", outcome.reason)
+            ending = Ending(fence, JobStatus.SKIPPED, result=outcome.result_json, error=error)
         case RetryLater():
             error = _note("retry_after", outcome.reason)
             ending = Ending(fence, JobStatus.SCHEDULED, error=error, delay_s=outcome.delay_s)

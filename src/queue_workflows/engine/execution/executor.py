@@ -354,7 +354,8 @@ def _outcome_of(exc: BaseException, job: ClaimedJob, ctx: JobContext, redactor: 
     verdict = _verdict_in(exc)
     match verdict:
         case Skip():
-            return Skipped(redactor.head(str(verdict.reason), ERROR_TEXT))
+            kept = getattr(verdict, "result_json", None)
+            return Skipped(redactor.head(str(verdict.reason), ERROR_TEXT), kept)
         case RetryAfter():
             return RetryLater(verdict.delay_s, redactor.head(str(verdict.reason), ERROR_TEXT))
         case PutAside():

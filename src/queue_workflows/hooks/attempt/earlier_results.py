@@ -76,15 +76,18 @@ def earlier_results(
 
 
 def joined(
-    output: HookOutput, earlier: EarlierResults, limits: PayloadLimits, *, has_failed: bool = False
+    output: HookOutput, earlier: EarlierResults, limits: PayloadLimits, *, keeps_word: bool = False
 ) -> dict[str, Any]:
-    """The result of an attempt with what is told of those before it, as much as fits."""
+    """The result of an attempt with what is told of those before it, as much as fits.
+
+    One that did not succeed `keeps_word`, by its exit or by what it says.
+    """
     own = output.result()
     if not earlier.attempts:
         return as_much_as_fits(own, limits)
     result = own | {"attempt": earlier.attempt}
     if earlier.data is not None:
-        result |= _left_to(earlier.data, keeps_word=has_failed or own["status"] in _OWN_WORD)
+        result |= _left_to(earlier.data, keeps_word=keeps_word or own["status"] in _OWN_WORD)
     return _with_attempts(as_much_as_fits(result, limits), earlier.attempts, limits)
 
 

@@ -43,6 +43,14 @@ class _SaidFailed(Discard):
         self.result_json = result_json
 
 
+class _SaidSkipped(Skip):
+    """A hook that finds nothing to do, though an earlier attempt of it has come to something."""
+
+    def __init__(self, reason: str, result_json: str | None) -> None:
+        super().__init__(reason)
+        self.result_json = result_json
+
+
 def result_of(
     label: str,
     ended: HookExit,
@@ -62,12 +70,14 @@ def result_of(
     # A hook that catches SIGTERM and exits with 0 has been cut short all the same.
     was_cut_short = ended.timed_out or ended.stopped is not None
     is_broken = (ended.code != 0 or was_cut_short) and not had_its_time
-    has_failed = is_broken or ended.output_error is not None
-    result = joined(output, earlier, limits, has_failed=has_failed)
+    has_succeeded = not is_broken and ended.output_error is None and ended.code != SKIPPED_STATUS
+    result = joined(output, earlier, limits, keeps_word=not has_succeeded)
     said = str(result.get("output_str") or "")[:_LONGEST]
     kept = limits.json(result)
+    kept_of_others = None if earlier.data is None else kept
     if ended.code == SKIPPED_STATUS and not was_cut_short:
-        raise Skip(said or f"{label} says that there is nothing to do, by its exit status")
+        why = said or f"{label} says that there is nothing to do, by its exit status"
+        raise _SaidSkipped(why, kept_of_others)
     if is_broken:
         raise HookFailed(label, _how(ended), ended.stderr_tail, result_json=kept)
     if ended.output_error is not None:
@@ -77,7 +87,7 @@ def result_of(
         case "failed":
             raise _SaidFailed(f"{label} says that it failed{f': {said}' if said else ''}", kept)
         case "skipped":
-            raise Skip(said or f"{label} says that there is nothing to do")
+            raise _SaidSkipped(said or f"{label} says that there is nothing to do", kept_of_others)
     return result
 
 

@@ -71,7 +71,7 @@ def test_a_first_attempt_has_none_before_it() -> None:
 )
 def test_a_word_is_not_turned_into_its_opposite(said: dict[str, Any], own: str | None, failed: bool) -> None:
     """A failure keeps its own, and no success gets an earlier one's failure."""
-    came_to = result(saying(own, "own"), told(EarlierData(1, [PAGE], said)), has_failed=failed)
+    came_to = result(saying(own, "own"), told(EarlierData(1, [PAGE], said)), keeps_word=failed)
     assert (came_to["status"], came_to["output_str"]) == (own, "own")
     assert (came_to["files"], came_to["attempt"]) == ([PAGE], 1)
 
