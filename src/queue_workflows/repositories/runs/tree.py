@@ -40,7 +40,10 @@ WITH RECURSIVE above AS (
     ) AS parent
     WHERE above.capped_by IS NULL
 )
-SELECT run.id FROM above JOIN workflow_runs AS run ON run.id = above.capped_by LIMIT 1
+SELECT run.id FROM above CROSS JOIN LATERAL (
+    SELECT id FROM workflow_runs WHERE id = above.capped_by LIMIT 1
+) AS run
+LIMIT 1
 """
 ASK: Final = f"""
 INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind)
