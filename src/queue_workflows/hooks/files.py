@@ -14,7 +14,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,12 +59,16 @@ USUAL_CAPS: Final = FileCaps()
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A regular file: its path from the directory on, and what was read of it; no checksum is too large."""
+    """A regular file: its path from the directory on, and what was read of it; no checksum is too large.
+
+    `changed_ns` is when it was last changed by anybody, whatever time the file claims for itself.
+    """
 
     path: str
     size: int
     mimetype: str
     sha256: str | None
+    changed_ns: int = field(default=0, compare=False)
 
     def as_json(self) -> dict[str, Any]:
         """As it is stored."""
@@ -219,7 +223,7 @@ class _Walk:
             os.close(opened)
         shown = os.fsencode(path).decode("utf-8", "backslashreplace")
         mimetype = _MIMETYPES.guess_type(shown)[0] or UNKNOWN_TYPE
-        self.files.append(FoundFile(shown, size, mimetype, digest))
+        self.files.append(FoundFile(shown, size, mimetype, digest, seen.st_ctime_ns))
 
 
 def _digest(opened: int, size: int) -> tuple[str, int]:

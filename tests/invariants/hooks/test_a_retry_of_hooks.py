@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from support.rows.jobs import CLEAR_WITH_WORKERS
-from support.stages.hook_stage import UNTIL, Stage
+from support.stages.hook_stage import UNTIL, Stage, result
 
 from queue_workflows import HookRecordRepository
 from queue_workflows.engine.runs.retry import retry_run
@@ -140,3 +140,64 @@ def test_a_later_attempt_never_writes_over_what_an_earlier_one_stored(stage: Sta
     assert (kept / "on_Page__20_b.sh.1" / "other").read_text() == "of-a\n"
     (_, listing) = HookRecordRepository(stage.connection).list(run_id, kind="Files", plugin="a")[-2:]
     assert [found["path"] for found in listing.payload["files"]] == ["other", "page"]
+
+
+def came_to(stage: Stage, hook: str) -> dict[str, Any]:
+    """The result of a hook's job."""
+    row = stage.connection.execute(
+        "SELECT context_delta FROM workflow_node_jobs WHERE node_module = %s", [hook]
+    ).fetchone()
+    assert row is not None
+    return dict(row[0])
+
+
+def test_a_second_try_that_found_nothing_keeps_what_a_killed_one_left(stage: Stage) -> None:
+    """It succeeds without a response; what the first had, when its worker was killed, is the job's result."""
+    stage.put(
+        "a/on_Page__10_a.sh",
+        'if [ "$QWF_ATTEMPT" = 1 ]; then echo all > index; touch begun; ' + UNTIL.format("../never") + "; fi",
+        ": > index",
+        result("succeeded", "0 responses"),
+        **AT_ONCE,
+    )
+    run_id = stage.start()
+    with stage.worker() as first:
+        stage.until(stage.file(run_id, "a/begun").exists)
+        first.kill()
+        first.wait(150)
+    stage.connection.execute(
+        "UPDATE workflow_node_jobs SET lease_expires_at = statement_timestamp() - interval '1 second'"
+        " WHERE status = 'running'"
+    )
+    with stage.worker():
+        stage.until(lambda: stage.status(run_id) == "completed")
+    got = came_to(stage, "on_Page__10_a.sh")
+    assert (got["status"], got["output_str"], got["attempt"]) == ("succeeded", "0 responses", 1)
+    assert [(found["path"], found["size"]) for found in got["files"]] == [("begun", 0), ("index", 4)]
+    assert got["earlier"] == [{"attempt": 1, "status": None, "output_str": "", "files": 2}]
+    assert stage.file(run_id, "a/index").read_text() == ""
+    assert stage.file(run_id, ".attempts/a/on_Page__10_a.sh.1/index").read_text() == "all\n"
+
+
+def test_a_session_begun_anew_that_finds_nothing_keeps_its_first_results(stage: Stage) -> None:
+    """Also where the first attempt succeeded in a generation before; one that finds something has its own."""
+    anew = '[ "$QWF_ATTEMPT" = 1 ]'
+    stage.put("browser/on_Page__10_open.bg.sh", "while :; do sleep 0.1; done")
+    first, nothing = result("succeeded", "2 responses"), result("succeeded", "0 responses")
+    stage.put(
+        "browser/on_Page__20_heard.sh",
+        f"if {anew}; then echo both > heard; {first}; else : > heard; {nothing}; fi",
+    )
+    stage.put("browser/on_Page__30_title.sh", 'echo "$QWF_ATTEMPT" > title', first)
+    stage.put("browser/on_Page__40_shot.sh", "[ -e ../go ]")
+    (stage.plugins / "browser" / "config.json").write_text('{"x-max-attempts": 1}')
+    run_id = stage.start()
+    with stage.worker():
+        stage.until(lambda: stage.status(run_id) == "failed")
+        stage.file(run_id, "go").touch()
+        retried(stage, run_id)
+        stage.until(lambda: stage.status(run_id) == "completed")
+    heard, title = came_to(stage, "on_Page__20_heard.sh"), came_to(stage, "on_Page__30_title.sh")
+    assert (heard["output_str"], heard["attempt"]) == ("2 responses", 1)
+    assert {"path": "heard", "size": 5}.items() <= heard["files"][0].items()
+    assert (title["attempt"], title["earlier"][0]["attempt"]) == (2, 1)

@@ -169,6 +169,38 @@ def test_what_a_killed_attempt_printed_is_kept_by_the_next(conn: psycopg.Connect
     assert records.counts(job.run_id) == {"Files": 1}
 
 
+def test_of_each_earlier_attempt_it_is_known_what_it_came_to(conn: psycopg.Connection) -> None:
+    """By its own files, records beside its result and `output_json`; the last result counts."""
+    page, empty = FoundFile("p", 1, "text/plain", "ab"), FoundFile("e", 0, "text/plain", "ab")
+    said = [
+        {"type": "Result", "status": status, "output_str": "x" * 300} for status in ("failed", "succeeded")
+    ]
+    came_to = [
+        (output(*said, files=(page, empty)), ("succeeded", "x" * 200, 2, True)),
+        (output(said[0], files=(empty,)), ("failed", "x" * 200, 1, False)),
+        (output(said[0], {"type": "Zebra"}), ("failed", "x" * 200, 0, True)),
+        (output({"type": "Result", "status": 1, "output_json": [0]}), (None, "", 0, True)),
+        (
+            output({"type": "ArchiveResult", "status": "noresults", "output_json": {}}),
+            ("noresults", "", 0, False),
+        ),
+        (HookOutput((HookLine(1, "Warning", warning="w"),)), (None, "", 0, False)),
+        (HookOutput((), (page,), since_ns=1), (None, "", 1, False)),
+    ]
+    job = held(conn)
+    for what, _ in came_to:
+        store(conn, job, what)
+        NodeJobRepository(conn).end_many([Ending(job.fence, JobStatus.QUEUED)])
+        job = claimed(conn)
+    store(conn, job, output({"type": "Zebra"}))
+    records = HookRecordRepository(conn)
+    expected = [(attempt, *known) for attempt, (_, known) in enumerate(came_to, 1)]
+    assert [tuple(one) for one in records.earlier(job.fence, 20)] == expected
+    assert [tuple(one) for one in records.earlier(job.fence, 2)] == expected[-2:]
+    assert records.of_attempt(job.id, 1) == ([page.as_json(), empty.as_json()], said[1])
+    assert records.of_attempt(job.id, 7) == ([page.as_json()], {})
+
+
 @pytest.mark.parametrize("by", ["nobody", "w1", "w2"])
 def test_who_lost_the_lease_writes_nothing(conn: psycopg.Connection, by: str) -> None:
     """Neither after the job has ended, nor when another worker, or its own later attempt, has it."""

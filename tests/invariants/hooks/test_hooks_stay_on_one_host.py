@@ -16,9 +16,9 @@ from support.rows.runs import dispatcher, settle, start
 from queue_workflows.db.connections.pins import PLANNER
 from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
-from queue_workflows.hooks.attempt.attempt import HookTerms
 from queue_workflows.hooks.attempt.directories import run_directory
 from queue_workflows.hooks.attempt.runner import HookRunner
+from queue_workflows.hooks.attempt.tools import HookTerms
 from queue_workflows.repositories.claims.by_host_lock import PROMOTE
 from queue_workflows.repositories.claims.claim import claim_params
 from queue_workflows.repositories.claims.end import Ending

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from queue_workflows.hooks.files import FileCaps
-from queue_workflows.hooks.output.read import HookOutput, OutputCaps, read_output
+from queue_workflows.hooks.output.read import HookOutput, OutputCaps, as_much_as_fits, read_output
 from queue_workflows.repositories.sql.checks import PayloadLimits
 
 
@@ -233,6 +233,38 @@ def test_lines_are_parsed_in_turn(place: Path) -> None:
     assert turns == ["begins", "ends"] * 3
 
 
+def test_what_was_written_since_it_began_is_an_attempts_own(place: Path) -> None:
+    """If it has content, and whatever time it claims for itself: a download has that of its server."""
+    (place / "page").write_text("x")
+    (place / "empty").touch()
+    stdout = place.parent / "out"
+    stdout.write_bytes(b'{"type": "Result", "status": "succeeded", "output_str": "0 responses"}\n')
+    began = (place / "page").stat().st_ctime_ns
+    os.utime(place / "page", ns=(0, 0))
+    read = read_output(place, stdout, beneath=place.parent, since_ns=began)
+    assert (read.written, read.found_nothing) == (1, False)
+    changed = (place / "page").stat().st_ctime_ns
+    os.utime(place / "page", ns=(changed * 2, changed * 2))
+    after = (place / "page").stat().st_ctime_ns + 1
+    read = read_output(place, stdout, beneath=place.parent, since_ns=after)
+    assert (read.written, read.found_nothing, len(read.files)) == (0, True, 2)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_nothing"),
+    [
+        (b'{"type": "Result", "status": "succeeded", "output_json": {}}', True),
+        (b'{"type": "ArchiveResult", "status": "noresults"}', True),
+        (b"words", True),
+        (b'{"type": "Result", "status": "succeeded", "output_json": 0}', False),
+        (b'{"type": "Tag", "name": "x"}', False),
+    ],
+)
+def test_a_record_beside_the_result_is_something_found(place: Path, line: bytes, is_nothing: bool) -> None:
+    """And so is an `output_json` that holds anything."""
+    assert output(place, line).found_nothing == is_nothing
+
+
 def test_a_result_that_is_too_large_loses_what_does_not_fit(place: Path) -> None:
     """It is a success all the same, and says what is left out; shorter parts stay."""
     (place / "a.txt").write_text("a")
@@ -241,23 +273,23 @@ def test_a_result_that_is_too_large_loses_what_does_not_fit(place: Path) -> None
     whole = read.result()
     assert "left_out" not in whole
     assert whole["output_json"] == ["x" * 500]
-    assert read.result(PayloadLimits(max_bytes=400)) == whole | {
+    assert as_much_as_fits(read.result(), PayloadLimits(max_bytes=400)) == whole | {
         "output_json": None,
         "left_out": ["output_json"],
     }
-    assert read.result(PayloadLimits(max_bytes=150)) == whole | {
+    assert as_much_as_fits(read.result(), PayloadLimits(max_bytes=150)) == whole | {
         "output_json": None,
         "files": [],
         "left_out": ["output_json", "files"],
     }
     long = output(place, json.dumps(said | {"status": "s" * 500, "output_json": [1]}).encode())
-    assert long.result(PayloadLimits(max_bytes=400)) == whole | {
+    assert as_much_as_fits(long.result(), PayloadLimits(max_bytes=400)) == whole | {
         "status": None,
         "output_json": [1],
         "left_out": ["status"],
     }
     deep = output(place, b'{"type": "Result", "status": "succeeded", "output_json": [[[[[1]]]]]}')
-    assert deep.result(PayloadLimits(max_depth=4)) == deep.result() | {
+    assert as_much_as_fits(deep.result(), PayloadLimits(max_depth=4)) == deep.result() | {
         "output_json": None,
         "left_out": ["output_json"],
     }

@@ -10,10 +10,9 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -21,24 +20,22 @@ from typing import Any, Final, TypeVar
 import psycopg
 
 from queue_workflows.engine.execution.context import JobContext
-from queue_workflows.engine.execution.redaction import Redactor
-from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.engine.outcomes import Discard, PutAside, Skip
 from queue_workflows.errors import PluginConfigError, QwfError
-from queue_workflows.hooks.attempt.at_seal import SEALED, AtSeal
+from queue_workflows.hooks.attempt.at_seal import SEALED
 from queue_workflows.hooks.attempt.beginning import Beginning
 from queue_workflows.hooks.attempt.directories import HookPlaces, places_of
 from queue_workflows.hooks.attempt.directory_env import DirectoryEnvironment, directory_environment
 from queue_workflows.hooks.attempt.earlier_files import keep_earlier_files
+from queue_workflows.hooks.attempt.earlier_results import earlier_results
 from queue_workflows.hooks.attempt.result import result_of
 from queue_workflows.hooks.attempt.shared_directory import find_shared_directory
 from queue_workflows.hooks.attempt.shared_lock import share_or_take
-from queue_workflows.hooks.files import Digests
+from queue_workflows.hooks.attempt.tools import AttemptTools
 from queue_workflows.hooks.output.machine_records import is_program
 from queue_workflows.hooks.output.read import USUAL, HookOutput, read_output
 from queue_workflows.hooks.output.store import Storing, keep_what_was_left
 from queue_workflows.hooks.plugin_config import PluginConfig, PluginValues
-from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.discovery import Hook
 from queue_workflows.hooks.plugins.hooks_file import HooksFile
 from queue_workflows.hooks.plugins.shared_locks import SHARED_LOCK
@@ -47,15 +44,13 @@ from queue_workflows.hooks.programs.install import InstallationStopped, Installe
 from queue_workflows.hooks.readiness import Watch
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
 from queue_workflows.hooks.script.environment import hook_environment
-from queue_workflows.hooks.script.pid_files import sweep_what_was_left, told_to_the_next
+from queue_workflows.hooks.script.pid_files import began_ns, sweep_what_was_left, told_to_the_next
 from queue_workflows.hooks.script.process import HookCommand, HookStop, run_hook
-from queue_workflows.host.commands.client import Spawner
 from queue_workflows.host.commands.orphans import end_orphans
-from queue_workflows.host.directories.below import Beneath
+from queue_workflows.host.directories.below import Beneath, OpenDirectory
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING
 from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
 from queue_workflows.repositories.jobs.hooks import NOTHING_LEFT, SHARED_DIRECTORY, HookJobRepository
-from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 
 _log = logging.getLogger(__name__)
@@ -73,44 +68,6 @@ STEP_TAKEN: Final = "step_taken"
 _ASIDE_S: Final = 0.5
 # How many attempts that nobody read are looked for.
 _LOOKED_BACK: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class HookTerms:
-    """What holds for all hooks of one worker."""
-
-    dirs: tuple[Path, ...]
-    data_dir: Path
-    host_label: str
-    environ: Mapping[str, str]
-    grace_s: float
-    dsns: tuple[str, ...]
-    worker_id: str
-    lease_s: float
-    limits: PayloadLimits
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What all readers of a hook's output share: checksums that are known, and the turn to parse a line."""
-
-    digests: Digests = field(default_factory=Digests)
-    turn: threading.Lock = field(default_factory=threading.Lock)
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptTools:
-    """What the attempts of one worker share; `ask` puts a question for a job as long as that is held."""
-
-    terms: HookTerms
-    ask: Callable[[ClaimedNodeJob, Callable[[psycopg.Connection[Any]], Any]], Any]
-    shelf: PluginCache
-    spawner: Spawner
-    redactor: Redactor
-    at_seal: AtSeal
-    locks: KeptLocks
-    machine_id: Callable[[ClaimedNodeJob], int]
-    reading: Reading = field(default_factory=Reading)
 
 
 class HookAttempt:
@@ -133,6 +90,8 @@ class HookAttempt:
         self._places = places_of(tools.terms.data_dir, job.run_id, hook, job.attempt)
         self._environ = tools.terms.environ
         self._is_unread = self._is_listener = False
+        # When this attempt began, and those before it that were broken off.
+        self._began_ns: dict[int, int] = {}
 
     def run(self) -> dict[str, Any]:
         """What the job returns; raises `VERDICTS`, or why it is to be tried again or put aside."""
@@ -163,7 +122,51 @@ class HookAttempt:
         if self._shared_lock is not None:
             share_or_take(self._job, self._shared_lock, self._tools.locks, self._ask)
         beginning = self._beginning(config, values.values, beneath=run)
-        command = HookCommand(
+        command = self._command(config, values, directory, beginning, beneath=run)
+        if self._stop.reason == SEALED:
+            raise Skip(NOTHING_LEFT)
+        keep_earlier_files(places, hook.name, self._job.attempt, beneath=run)
+        self._is_unread = True
+        with told_to_the_next(places.began, beneath=run) as self._began_ns[self._job.attempt]:
+            ended = run_hook(
+                command,
+                stop=self._stop,
+                spawner=self._tools.spawner,
+                redactor=self._tools.redactor,
+                started=None if beginning is None else beginning.told,
+                said=None if beginning is None else beginning.said,
+                is_shared=self._is_shared,
+            )
+        if (ended.code != 0 or ended.timed_out) and ended.stopped is None and self._is_sealed:
+            ended = replace(ended, stopped=SEALED)
+        output = self._read(
+            *(places.directory, places),
+            beneath=run,
+            since_ns=self._began_ns[self._job.attempt],
+            has_printed=ended.stdout_bytes > 0,
+        )
+        self._store(output)
+        self._is_unread = False
+        return result_of(
+            hook.label,
+            ended,
+            output,
+            earlier=earlier_results(self._job.fence, output, self._ask),
+            ends_at_timeout=self._job.background and config.bg_at_timeout == "end",
+            limits=terms.limits,
+        )
+
+    def _command(
+        self,
+        config: PluginConfig,
+        values: PluginValues,
+        directory: DirectoryEnvironment,
+        beginning: Beginning | None,
+        *,
+        beneath: OpenDirectory,
+    ) -> HookCommand:
+        terms, places, hook = self._terms, self._places, self._hook
+        return HookCommand(
             argv=[*hook.interpreter, str(hook.path), *hook_arguments(self._given)],
             env=hook_environment(
                 config,
@@ -178,35 +181,9 @@ class HookAttempt:
             stderr_path=places.stderr,
             timeout_s=None if self._has_grace_only else values.timeout_s,
             grace_s=terms.grace_s,
-            beneath=run,
+            beneath=beneath,
             stdout_cap=_KEPT_BYTES,
             line=None if beginning is None else beginning.line,
-        )
-        if self._stop.reason == SEALED:
-            raise Skip(NOTHING_LEFT)
-        keep_earlier_files(places, hook.name, self._job.attempt, beneath=run)
-        self._is_unread = True
-        with told_to_the_next(places.began, beneath=run):
-            ended = run_hook(
-                command,
-                stop=self._stop,
-                spawner=self._tools.spawner,
-                redactor=self._tools.redactor,
-                started=None if beginning is None else beginning.told,
-                said=None if beginning is None else beginning.said,
-                is_shared=self._is_shared,
-            )
-        if (ended.code != 0 or ended.timed_out) and ended.stopped is None and self._is_sealed:
-            ended = replace(ended, stopped=SEALED)
-        output = self._read(places.directory, places, beneath=run, has_printed=ended.stdout_bytes > 0)
-        self._store(output)
-        self._is_unread = False
-        return result_of(
-            hook.label,
-            ended,
-            output,
-            ends_at_timeout=self._job.background and config.bg_at_timeout == "end",
-            limits=terms.limits,
         )
 
     def update_and_requeue(self) -> None:
@@ -304,9 +281,10 @@ class HookAttempt:
 
     def _sweep_what_was_left(self) -> None:
         """The daemons of attempts before this one that only a pid file names, if no other host wrote it."""
-        if self._is_shared:
-            return
-        for _, left in self._before():
+        for attempt, left in self._before():
+            self._began_ns[attempt] = began_ns(left.began, beneath=left.beneath)
+            if self._is_shared:
+                continue
             sweep_what_was_left(
                 *(left.began, left.directory), beneath=left.beneath, grace_s=self._terms.grace_s
             )
@@ -320,22 +298,32 @@ class HookAttempt:
         stored = self._ask(lambda conn: HookRecordRepository(conn).stored_before(job.fence))
         for attempt, places in printed.items():
             if attempt not in stored:
-                self._keep(attempt, places)
+                self._keep(attempt, places, is_last=attempt == max(printed))
 
     def _read(
-        self, directory: Path, places: HookPlaces, *, beneath: Beneath, has_printed: bool = False
+        self,
+        directory: Path,
+        places: HookPlaces,
+        *,
+        beneath: Beneath,
+        since_ns: int,
+        has_printed: bool = False,
     ) -> HookOutput:
         reading = self._tools.reading
         return read_output(
             *(directory, places.stdout),
             beneath=beneath,
+            since_ns=since_ns,
             digests=reading.digests,
             turn=reading.turn,
             has_printed=has_printed,
         )
 
-    def _keep(self, attempt: int, places: HookPlaces) -> None:
-        left = self._read(places.stdout.parent / "nothing", places, beneath=places.beneath)
+    def _keep(self, attempt: int, places: HookPlaces, *, is_last: bool = True) -> None:
+        """What an attempt that was broken off printed, and if it was the last one, what it left."""
+        since_ns = self._began_ns.get(attempt, 0)
+        directory = places.directory if is_last and since_ns else places.stdout.parent / "nothing"
+        left = self._read(directory, places, beneath=places.beneath, since_ns=since_ns)
         self._ask(partial(keep_what_was_left, fence=self._job.fence, attempt=attempt, output=left))
 
     def _programs(self, config: PluginConfig) -> dict[str, str]:

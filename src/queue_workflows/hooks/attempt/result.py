@@ -24,6 +24,7 @@ from typing import Any, Final
 from queue_workflows.engine.outcomes import Discard, Skip
 from queue_workflows.errors import HookFailed
 from queue_workflows.hooks.attempt.at_seal import SEALED
+from queue_workflows.hooks.attempt.earlier_results import NONE, EarlierResults, joined
 from queue_workflows.hooks.output.read import HookOutput
 from queue_workflows.hooks.script.process import HookExit
 from queue_workflows.repositories.sql.checks import PayloadLimits
@@ -47,22 +48,27 @@ def result_of(
     ended: HookExit,
     output: HookOutput,
     *,
+    earlier: EarlierResults = NONE,
     ends_at_timeout: bool = False,
     limits: PayloadLimits = _LIMITS,
 ) -> dict[str, Any]:
-    """What the job returns; its own timeout is how it is meant to end if `ends_at_timeout`.
+    """What the job returns, with what `earlier` attempts came to.
+
+    Its own timeout is how it is meant to end if `ends_at_timeout`.
 
     Raises `Skip`, `Discard` for what is final, and `HookFailed` for another try.
     """
-    result = output.result(limits)
-    said = str(result.get("output_str") or "")[:_LONGEST]
     had_its_time = ended.stopped == SEALED or (ends_at_timeout and ended.timed_out)
     # A hook that catches SIGTERM and exits with 0 has been cut short all the same.
     was_cut_short = ended.timed_out or ended.stopped is not None
+    is_broken = (ended.code != 0 or was_cut_short) and not had_its_time
+    has_failed = is_broken or ended.output_error is not None
+    result = joined(output, earlier, limits, has_failed=has_failed)
+    said = str(result.get("output_str") or "")[:_LONGEST]
     kept = limits.json(result)
     if ended.code == SKIPPED_STATUS and not was_cut_short:
         raise Skip(said or f"{label} says that there is nothing to do, by its exit status")
-    if (ended.code != 0 or was_cut_short) and not had_its_time:
+    if is_broken:
         raise HookFailed(label, _how(ended), ended.stderr_tail, result_json=kept)
     if ended.output_error is not None:
         why = f"what it printed could not be kept: {ended.output_error}"

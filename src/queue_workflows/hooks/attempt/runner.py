@@ -17,8 +17,9 @@ from queue_workflows.engine.execution.redaction import Redactor
 from queue_workflows.engine.limits.held_host_locks import KeptLocks
 from queue_workflows.errors import HookError, QwfError
 from queue_workflows.hooks.attempt.at_seal import AtSeal
-from queue_workflows.hooks.attempt.attempt import VERDICTS, AttemptTools, HookAttempt, HookTerms
+from queue_workflows.hooks.attempt.attempt import VERDICTS, HookAttempt
 from queue_workflows.hooks.attempt.directories import run_directory
+from queue_workflows.hooks.attempt.tools import AttemptTools, HookTerms
 from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.discovery import Hook
 from queue_workflows.hooks.script.lifecycle import bring_to_its_end

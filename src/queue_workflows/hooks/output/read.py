@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,8 +38,9 @@ _SHOWN: Final = 120
 _LONGEST_LOG: Final = 2_000
 _BLOCK: Final = 1 << 16
 _MAX_DEPTH: Final = 100
-_LIMITS: Final = PayloadLimits()
 _AT_ONCE: Final = nullcontext()
+# What says nothing as the `output_json` of a result.
+NOTHING: Final[tuple[Any, ...]] = (None, "", {}, [])
 _EMPTY: Final[dict[str, Any]] = {
     "status": None,
     "output_str": "",
@@ -98,11 +99,15 @@ class HookLine:
 
 @dataclass(frozen=True, slots=True)
 class HookOutput:
-    """Records and warnings in the order of their lines, and the files found."""
+    """Records and warnings in the order of their lines, and the files found.
+
+    Files that were changed from `since_ns` on are the attempt's own, if nobody works beside it.
+    """
 
     lines: tuple[HookLine, ...] = ()
     files: tuple[FoundFile, ...] = ()
     left_out: tuple[str, ...] = ()
+    since_ns: int = field(default=0, compare=False)
 
     @property
     def records(self) -> tuple[HookLine, ...]:
@@ -114,15 +119,33 @@ class HookOutput:
         """The lines with which something is wrong."""
         return tuple(line for line in self.lines if line.warning is not None)
 
-    def result(self, limits: PayloadLimits = _LIMITS) -> dict[str, Any]:
+    @property
+    def written(self) -> int:
+        """How many files with content were written since the attempt began."""
+        return sum(1 for found in self.files if found.size and found.changed_ns >= self.since_ns)
+
+    @property
+    def found_nothing(self) -> bool:
+        """Whether there is no file of its own with content, and no word but one of its own outcome."""
+        return not (
+            self.written
+            or any(line.type not in RESULT_TYPES for line in self.records)
+            or self._said.get("output_json") not in NOTHING
+        )
+
+    @property
+    def _said(self) -> dict[str, Any]:
+        """Its last result."""
+        return next((line.payload for line in reversed(self.records) if line.type in RESULT_TYPES), {})
+
+    def result(self) -> dict[str, Any]:
         """What other nodes may refer to: the last result, all files, how many records of each type.
 
-        `status` is None where the hook said nothing of its result. What would be too large or too deep for a
-        result is empty, and named in `left_out`; the hook's records have all of it.
+        `status` is None where the hook said nothing of its result.
         """
-        said = next((line.payload for line in reversed(self.records) if line.type in RESULT_TYPES), {})
+        said = self._said
         status, text = said.get("status"), said.get("output_str")
-        whole = {
+        return {
             "status": status if isinstance(status, str) else None,
             "output_str": text if isinstance(text, str) else "",
             "output_json": said.get("output_json"),
@@ -130,10 +153,18 @@ class HookOutput:
             "records": dict(sorted(Counter(line.type for line in self.records).items())),
             "warnings": len(self.warnings),
         }
-        return whole if _fits(whole, limits) else _cut(whole, limits)
 
 
-def _fits(result: dict[str, Any], limits: PayloadLimits) -> bool:
+def as_much_as_fits(result: dict[str, Any], limits: PayloadLimits) -> dict[str, Any]:
+    """A result in which what is too large or too deep is empty, and named in `left_out`.
+
+    The hook's records have all of it.
+    """
+    return result if fits(result, limits) else _cut(result, limits)
+
+
+def fits(result: dict[str, Any], limits: PayloadLimits) -> bool:
+    """Whether it may be stored."""
     try:
         limits.json(result)
     except PayloadError:
@@ -146,7 +177,7 @@ def _cut(whole: dict[str, Any], limits: PayloadLimits) -> dict[str, Any]:
     cut = whole | _EMPTY | {"left_out": []}
     for name in _EMPTY:
         more = cut | {name: whole[name]}
-        cut = more if _fits(more, limits) else cut | {"left_out": [*cut["left_out"], name]}
+        cut = more if fits(more, limits) else cut | {"left_out": [*cut["left_out"], name]}
     return cut
 
 
@@ -159,12 +190,13 @@ def read_output(
     digests: Digests | None = None,
     turn: AbstractContextManager[Any] = _AT_ONCE,
     has_printed: bool = False,
+    since_ns: int = 0,
 ) -> HookOutput:
     """Read what a hook wrote to `stdout` and left in `directory`; what is not there is empty.
 
     Both lie below `beneath`, and no link below it is followed. A line is parsed in its `turn`: of many
     outputs that are read at once only one line is in memory as objects. Of a hook that `has_printed` the
-    output has to be there.
+    output has to be there. It began at `since_ns`.
     """
     lines: tuple[HookLine, ...] = ()
     found, left_out = FileListing(), []
@@ -187,7 +219,7 @@ def read_output(
         pass
     except OSError as wrong:
         left_out.append(f"the directory cannot be read: {wrong.strerror or wrong}")
-    return HookOutput(lines, found.files, (*found.left_out, *left_out))
+    return HookOutput(lines, found.files, (*found.left_out, *left_out), since_ns)
 
 
 def read_lines(

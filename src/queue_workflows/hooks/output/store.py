@@ -283,7 +283,12 @@ def _is_to_be_tried_again(wrong: Exception, ctx: RecordContext) -> bool:
 
 def _files_of(output: HookOutput) -> StoredLine:
     files = [found.as_json() for found in output.files]
-    listing = {"type": FILES, "files": files, "left_out": list(output.left_out)}
+    listing = {
+        "type": FILES,
+        "files": files,
+        "left_out": list(output.left_out),
+        "written": output.written,
+    }
     return StoredLine(FILES_LINE, FILES, json.dumps(listing, ensure_ascii=False))
 
 

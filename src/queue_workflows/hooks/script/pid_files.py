@@ -51,12 +51,24 @@ def sweep_pid_files(
 
 
 @contextmanager
-def told_to_the_next(began: Path, *, beneath: Beneath) -> Iterator[None]:
-    """Leave the file `began` behind where this is broken off, by the worker's death too."""
+def told_to_the_next(began: Path, *, beneath: Beneath) -> Iterator[int]:
+    """Leave the file `began` behind where this is broken off, by the worker's death too; gives its time.
+
+    That is 0 where the file could not be made.
+    """
     with suppress(OSError), directory_beneath(began.parent, beneath=beneath) as above:
         os.close(os.open(began.name, _MADE, 0o600, dir_fd=above))
-    yield
+    yield began_ns(began, beneath=beneath)
     _forget(began, beneath)
+
+
+def began_ns(began: Path, *, beneath: Beneath) -> int:
+    """When a script began that was broken off; 0 if its end was seen, or it never began."""
+    try:
+        with directory_beneath(began.parent, beneath=beneath) as above:
+            return os.stat(began.name, dir_fd=above, follow_symlinks=False).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def sweep_what_was_left(began: Path, directory: Path, *, beneath: Path, grace_s: float) -> tuple[int, ...]:
@@ -64,10 +76,8 @@ def sweep_what_was_left(began: Path, directory: Path, *, beneath: Path, grace_s:
 
     What bears a mark is not looked for here, as it is ended with its spawner's other orphans.
     """
-    try:
-        with directory_beneath(began.parent, beneath=beneath) as above:
-            since = os.stat(began.name, dir_fd=above, follow_symlinks=False).st_mtime
-    except OSError:
+    since = began_ns(began, beneath=beneath) / 1e9
+    if not since:
         return ()
     swept = sweep_pid_files(directory, mark=_NOBODYS, since=since, grace_s=grace_s, beneath=beneath)
     _forget(began, beneath)

@@ -18,9 +18,10 @@ is free.
                                                                                    has it that outlives us
 
 The name of the lock, the pid of its holder and the holder's deadline stand in the file, for people and for
-`probe`; nothing is decided by them. The file was changed last when its lock was taken. `release` leaves the
-file, for the next job; the end of a `with` removes it, and so may a janitor, while it holds the lock. What
-waited for the removed file finds out, and opens the one that is there.
+`probe`; whether the lock is held is not decided by them. Which job has it stands there too, for a hook that
+may share the lock with that job, if the database says so. The file was changed last when its lock was taken.
+`release` leaves the file, for the next job; the end of a `with` removes it, and so may a janitor, while it
+holds the lock. What waited for the removed file finds out, and opens the one that is there.
 
 A lock belongs to its object, and stays held when nobody refers to that any more: it ends by `release`, by the
 end of its `with`, or with the process. A process that was forked holds none of its parent's.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from queue_workflows.errors import LeaseLost
 from queue_workflows.repositories.sql import checks as check
@@ -72,6 +72,44 @@ STORED: Final = f"""
 SELECT attempt FROM hook_records
 WHERE node_job_id = %(id)s::bigint AND attempt < %(attempt)s::integer AND line_no = {FILES_LINE}
 """  # noqa: S608 - a number of our own
+# The last result of an attempt, in a lateral join.
+_SAID: Final = """(
+    SELECT payload FROM hook_records AS line
+    WHERE line.node_job_id = %(id)s::bigint AND line.attempt = listing.attempt
+        AND line.type IN ('Result', 'ArchiveResult')
+    ORDER BY line.line_no DESC
+    LIMIT 1
+)"""
+# listing: what the last attempts before this one left. Then what each of them said of itself, and whether it
+# came to anything: a file with content that it wrote, a record beside its result, an `output_json`.
+EARLIER: Final = f"""
+WITH listing AS MATERIALIZED (
+    SELECT attempt, payload FROM hook_records
+    WHERE node_job_id = %(id)s::bigint AND attempt < %(attempt)s::integer AND line_no = {FILES_LINE}
+    ORDER BY attempt DESC
+    LIMIT %(most)s::bigint
+)
+SELECT listing.attempt,
+    CASE jsonb_typeof(said.payload -> 'status') WHEN 'string' THEN said.payload ->> 'status' END,
+    CASE jsonb_typeof(said.payload -> 'output_str')
+        WHEN 'string' THEN left(said.payload ->> 'output_str', 200) ELSE '' END,
+    jsonb_array_length(listing.payload -> 'files'),
+    COALESCE((listing.payload ->> 'written')::bigint, 0) > 0
+        OR COALESCE(said.payload -> 'output_json', 'null') NOT IN ('null', '""', '{{}}', '[]')
+        OR EXISTS (
+            SELECT FROM hook_records AS line
+            WHERE line.node_job_id = %(id)s::bigint AND line.attempt = listing.attempt
+                AND line.type NOT IN ('Result', 'ArchiveResult', 'Files', 'Log', 'Warning')
+        )
+FROM listing LEFT JOIN LATERAL {_SAID} AS said ON true
+ORDER BY listing.attempt
+"""  # noqa: S608 - fragments of our own
+OF_ATTEMPT: Final = f"""
+SELECT listing.payload -> 'files', said.payload
+FROM hook_records AS listing LEFT JOIN LATERAL {_SAID} AS said ON true
+WHERE listing.node_job_id = %(id)s::bigint AND listing.attempt = %(attempt)s::integer
+    AND listing.line_no = {FILES_LINE}
+"""  # noqa: S608 - fragments of our own
 # Of each job the last attempt that was read, which a retry replaces as a whole.
 _CURRENT: Final = """attempt = (
     SELECT max(last.attempt) FROM hook_records AS last WHERE last.node_job_id = hook_records.node_job_id
@@ -90,6 +128,16 @@ class StoredLine(NamedTuple):
     type: str
     payload_json: str = "{}"
     warning: str = ""
+
+
+class EarlierAttempt(NamedTuple):
+    """What an attempt said of itself, how many files there were after it, and whether it came to anything."""
+
+    attempt: int
+    status: str | None
+    output_str: str
+    files: int
+    has_data: bool
 
 
 class HookOfJob(NamedTuple):
@@ -148,6 +196,16 @@ class HookRecordRepository(Repository["HookRecord"]):
         """The earlier attempts that have their output stored to its end."""
         params = {"id": fence.job_id, "attempt": fence.attempt}
         return {row[0] for row in self._sql.rows(STORED, params)}
+
+    def earlier(self, fence: Fence, most: int) -> Sequence[EarlierAttempt]:
+        """The last attempts of a job before this one, as far as their output is stored, in their order."""
+        params = {"id": fence.job_id, "attempt": fence.attempt, "most": most}
+        return [EarlierAttempt(*row) for row in self._sql.rows(EARLIER, params)]
+
+    def of_attempt(self, job_id: int, attempt: int) -> tuple[Sequence[Any], dict[str, Any]]:
+        """The files that there were after an attempt, and its last result, empty if it had none."""
+        (row,) = self._sql.rows(OF_ATTEMPT, {"id": job_id, "attempt": attempt})
+        return row[0], row[1] or {}
 
     def counts(self, run_id: uuid.UUID) -> dict[str, int]:
         """How many records of each type the hooks of a run emitted, by their last attempts."""

@@ -141,8 +141,8 @@ def _hooks_of(
     """What runs the hooks of a worker of theirs; imported for it alone, as others start often."""
     if guardian.identity.queue != HOOKS_QUEUE:
         return None
-    from queue_workflows.hooks.attempt.attempt import HookTerms
     from queue_workflows.hooks.attempt.runner import HookRunner
+    from queue_workflows.hooks.attempt.tools import HookTerms
     from queue_workflows.hooks.plugins.discovery import plugins_in
 
     if not settings.hook_dirs:
