@@ -211,7 +211,9 @@ def test_a_run_with_a_shared_directory_is_claimed_on_any_host(one: Host, other: 
     )
     assert names(jobs) == ["n2"]
     settle(dispatcher(one.connection))
-    assert names(one.claim()) == ["last"]
+    one.connection.execute("UPDATE workflow_node_jobs SET suspect = true WHERE node_id = 'last'")
+    assert one.jobs.has_suspect("hooks")
+    assert names(one.jobs.claim("hooks", worker_id="one:w", lease_s=60, limit=1, alone=True)) == ["last"]
     assert hosts(one) == [(None, "*")]
 
 
@@ -250,7 +252,8 @@ def test_the_directory_of_a_run_has_one_mark(one: Host, other: Host) -> None:
     (second,) = other.claim(limit=1)
     here, there = HookJobRepository(one.connection), HookJobRepository(other.connection)
     assert here.directory_mark(run_id) is None
-    one.jobs.end(Ending(first.fence, JobStatus.COMPLETED))
+    one.jobs.end(Ending(first.fence, JobStatus.QUEUED))
+    assert names(other.claim(limit=1)) == ["n0"]
     assert here.mark_directory(first, "late") is None
     assert there.mark_directory(second, "b") == "b"
     assert there.mark_directory(second, "a") == "b"
