@@ -66,7 +66,7 @@ GRANT SELECT, UPDATE (
 -- A retry that is due goes to the end of its priority.
 GRANT USAGE ON SEQUENCE ingest_jobs_position_seq, workflow_node_jobs_position_seq TO qwf_worker;
 -- The run's spec and inputs, and what became of the nodes that a node refers to; a hook run is pinned to the host of its
--- first claim.
+-- first claim, or goes by the mark of the directory that hosts share.
 GRANT SELECT, UPDATE (pinned_host, labels) ON workflow_runs TO qwf_worker;
 GRANT SELECT ON workflow_nodes TO qwf_worker;
 -- The end of a node and its event are one transaction.

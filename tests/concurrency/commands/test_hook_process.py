@@ -187,6 +187,19 @@ def test_a_daemon_of_another_user_or_another_mark_is_left_alone(
     assert (gone(plain), gone(marked)) == (True, True)
 
 
+def test_where_hosts_share_a_directory_only_what_bears_the_mark_is_the_hooks(
+    tmp_path: Path, started: list[int]
+) -> None:
+    """A file may be another host's: its number says nothing here, and it stays, whoever has that number."""
+    began = time.time() - 1
+    plain, marked = start_elsewhere(started), start_elsewhere(started, {MARK: "a" * 32 + "/command-1"})
+    for name, pid in {"plain": plain, "marked": marked, "nobody": 999999999}.items():
+        (tmp_path / f"{name}.pid").write_text(str(pid))
+    swept = sweep_pid_files(tmp_path, mark="a" * 32, since=began, grace_s=0, is_shared=True)
+    assert (swept, gone(plain), gone(marked)) == ((marked,), False, True)
+    assert sorted(path.name for path in tmp_path.glob("*.pid")) == ["nobody.pid", "plain.pid"]
+
+
 def test_a_pid_file_from_before_is_not_this_hooks(tmp_path: Path) -> None:
     """It is that of another hook of the plugin, which sees to it, and stays."""
     (tmp_path / "d.pid").write_text("999999999")

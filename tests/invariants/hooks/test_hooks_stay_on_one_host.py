@@ -194,6 +194,75 @@ def test_an_unpinned_run_is_anybodys(one: Host, other: Host) -> None:
     one.jobs.end(Ending(held.fence, JobStatus.COMPLETED))
 
 
+SHARED = [{**node, "background": False, "inputs": {"shared_directory": True}} for node in NODES[:3]]
+
+
+def test_a_run_with_a_shared_directory_is_claimed_on_any_host(one: Host, other: Host) -> None:
+    """In each of its steps, at a retry too, and with the end of another; the rows go on saying so."""
+    begun(one, nodes=[*SHARED, {**SHARED[0], "id": "last", "depends_on": ["n0"]}])
+    (first,) = one.claim(limit=1)
+    (second,) = other.claim(limit=1)
+    assert (names([first]), names([second])) == (["n0"], ["n1"])
+    one.jobs.end(Ending(first.fence, JobStatus.QUEUED))
+    (again,) = other.claim(limit=1)
+    assert again.node_id == "n0"
+    _, jobs = other.jobs.end_and_claim(
+        [Ending(again.fence, JobStatus.COMPLETED)], "hooks", worker_id="other:w", lease_s=60, limit=1
+    )
+    assert names(jobs) == ["n2"]
+    settle(dispatcher(one.connection))
+    one.connection.execute("UPDATE workflow_node_jobs SET suspect = true WHERE node_id = 'last'")
+    assert one.jobs.has_suspect("hooks")
+    assert names(one.jobs.claim("hooks", worker_id="one:w", lease_s=60, limit=1, alone=True)) == ["last"]
+    assert hosts(one) == [(None, "*")]
+
+
+def test_a_host_claims_what_only_it_may_claim_first(one: Host, other: Host) -> None:
+    """Then of runs with a shared directory, then of those that are no host's yet."""
+    begun(one, nodes=[{**NODES[0], "id": "new"}])
+    begun(one, nodes=SHARED)
+    (own,) = begun(one, nodes=NODES[:1])
+    one.connection.execute("UPDATE workflow_runs SET pinned_host = 'one' WHERE id = %s", [own])
+    one.connection.execute("UPDATE workflow_node_jobs SET pinned_host = 'one' WHERE run_id = %s", [own])
+    assert [names(one.claim(limit=1))[0] for _ in range(3)] == ["n0", "n0", "n1"]
+    assert [names(other.claim(limit=1)) for _ in range(2)] == [["n2"], ["new"]]
+
+
+def test_what_of_a_shared_run_is_on_hold_is_fetched_on_any_host(one: Host, other: Host) -> None:
+    """For its task, and for a lock of the host that fetches it; and it is put on hold for one."""
+    begun(one, nodes=SHARED)
+    held = one.claim(limit=2)
+    let_go(one, held[0])
+    assert hosts(one) == [(None, "*")]
+    one.jobs.end(Ending(held[0].fence, JobStatus.SCHEDULED, **ASIDE))
+    assert other.jobs.promote_held("unknown_module", ["p/m"], queue="hooks") == 1
+    locked = {"delay_s": 3600, "hold_reason": "host_lock", "hold_key": "camera"}
+    one.jobs.end(Ending(held[1].fence, JobStatus.SCHEDULED, **locked))
+    rows = other.connection.execute(PROMOTE["node"], {"keys": "{camera}", "host": "other"}).fetchall()
+    assert rows == [(held[1].id,)]
+    other.connection.execute("UPDATE workflow_node_jobs SET host_lock = 'camera'")
+    aside = {"queue": "hooks", "host": "other", "names": "{camera}", "reason": "host_lock", "delay_s": 9.0}
+    assert len(other.connection.execute(PUT_LOCKED_HOOKS_ASIDE, aside).fetchall()) == 3
+
+
+def test_the_directory_of_a_run_has_one_mark(one: Host, other: Host) -> None:
+    """The first that comes with one decides, if it holds its job; `unpin` has it forgotten."""
+    (run_id,) = begun(one, nodes=SHARED)
+    (first,) = one.claim(limit=1)
+    (second,) = other.claim(limit=1)
+    here, there = HookJobRepository(one.connection), HookJobRepository(other.connection)
+    assert here.directory_mark(run_id) is None
+    one.jobs.end(Ending(first.fence, JobStatus.QUEUED))
+    assert names(other.claim(limit=1)) == ["n0"]
+    assert here.mark_directory(first, "late") is None
+    assert there.mark_directory(second, "b") == "b"
+    assert there.mark_directory(second, "a") == "b"
+    assert here.unpin(run_id, actor="ann") == ("*b", 0)
+    assert here.directory_mark(run_id) is None
+    assert hosts(one) == [(None, "*")]
+    assert here.unpin(run_id, actor="ann") == (None, 0)
+
+
 def labels(*known: str) -> Callable[[str], bool]:
     return lambda label: label in known
 

@@ -432,3 +432,28 @@ def test_a_directory_says_how_many_runs_of_a_tree_are_open(tmp_path: Path) -> No
     (tmp_path / "hooks.toml").write_text("max_open_runs = 3")
     documents = [compile_hooks("Page", [tmp_path], max_open_runs=most) for most in (None, 2)]
     assert [load_document(document).max_open_runs for document in documents] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("said", "asked", "marked"),
+    [(None, None, False), (None, True, True), ("true", None, True), ("true", False, False)],
+)
+def test_a_directory_says_whether_hosts_share_those_of_runs(
+    tmp_path: Path, said: str | None, asked: bool | None, marked: bool
+) -> None:
+    """And the caller otherwise; all hooks are any host's then, End hooks too."""
+    put(tmp_path, "a/on_Page__10_a.sh", "t/on_PageEnd__10_tidy.sh")
+    if said is not None:
+        (tmp_path / "hooks.toml").write_text(f"shared_directory = {said}")
+    nodes = compiled("Page", [tmp_path], shared_directory=asked)["nodes"]
+    assert [node["inputs"].get("shared_directory", False) for node in nodes] == [marked, marked]
+
+
+def test_a_run_with_hooks_in_the_background_is_one_hosts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others look for what listens on their own host; so the wish is told to be in vain."""
+    put(tmp_path, "a/on_Page__10_a.sh", "l/on_Page__09_l.bg.sh")
+    nodes = compiled("Page", [tmp_path], shared_directory=True)["nodes"]
+    assert not any("shared_directory" in node.get("inputs", {}) for node in nodes)
+    assert "belongs to one host, although its directory is shared: l__09_l_bg_sh runs in the" in caplog.text

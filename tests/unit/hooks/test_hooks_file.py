@@ -18,6 +18,7 @@ _WHOLE = """
 order = "strict"
 descendants = "leave"
 max_open_runs = 3
+shared_directory = true
 
 [env]
 PAGE_DIR = "{run_dir}"
@@ -57,6 +58,7 @@ def test_everything_in_the_file_is_read(tmp_path: Path) -> None:
         "BinaryRequest",
         ("env", "pip"),
     )
+    assert found.shared_directory is True
     assert found.ready == {
         "browser": Readiness(file="session.json"),
         "browser/on_Page__20_tab.bg.js": Readiness(line="^open$", within_s=30),
@@ -76,7 +78,7 @@ def test_templates_are_filled_for_each_attempt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('ordre = "strict"', "nobody knows ordre; there are order, descendants, max_open_runs, background"),
+        ('ordre = "strict"', "nobody knows ordre; there are order, descendants, max_open_runs, shared_di"),
         ('order = "names"', 'order must be "steps" or "strict", not \'names\''),
         ("order = 5", 'order must be "steps" or "strict", not 5'),
         ('order = {Page = "names"}', 'order.Page must be "steps" or "strict", not \'names\''),
@@ -84,6 +86,7 @@ def test_templates_are_filled_for_each_attempt(tmp_path: Path) -> None:
         ('order = ["steps"]', 'order must be "steps" or "strict"'),
         ('descendants = "some"', 'descendants must be "wait" or "leave", not \'some\''),
         ("max_open_runs = 0", "max_open_runs must be a whole number from 1, not 0"),
+        ("shared_directory = 1", "shared_directory must be true or false, not 1"),
         ('background_timeouts = "kill"', 'background_timeouts must be "limit" or "grace", not \'kill\''),
         ("background_timeouts = [1]", 'background_timeouts must be "limit" or "grace", not [1]'),
         ("ready = 5", "ready must be a table of plugins or hooks, as in [ready]"),

@@ -101,6 +101,11 @@ def list_(event: str, *, dirs: Sequence[str], order: Order | None, as_json: bool
     metavar="N",
     help="How many runs of the tree may be open at once, with this one; else as hooks.toml says, or any.",
 )
+@click.option(
+    "--shared-directory/--no-shared-directory",
+    default=None,
+    help="Let any host run its hooks, as all see its directory; else as hooks.toml says, or one host alone.",
+)
 @click.option("--dedupe-key", metavar="KEY", help="Start nothing if a run of it has this key already.")
 @click.option("--watch", is_flag=True, help="Follow the run, and end as it does; see `qwf run watch`.")
 @click.option("--here", is_flag=True, help="Do all of it in this command, and end as the run does.")
@@ -118,6 +123,7 @@ def run(
     order: Order | None,
     descendants: Descendants | None,
     max_open_runs: int | None,
+    shared_directory: bool | None,
     dedupe_key: str | None,
     watch: bool,
     here: bool,
@@ -139,6 +145,7 @@ def run(
         order=order,
         wait_for_descendants=None if descendants is None else descendants == "wait",
         max_open_runs=max_open_runs,
+        shared_directory=shared_directory,
     )
     inputs = mapping_in("--inputs", file) if file is not None else {}
     inputs |= pairs("--input", given)

@@ -35,7 +35,7 @@ from queue_workflows.engine.operate.many_runs import (
 from queue_workflows.engine.runs.retry import RunRetry
 from queue_workflows.engine.runs.verbs import cancel_node
 from queue_workflows.errors import ExitCode, UnknownRun
-from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.jobs.hooks import ANY_HOST, HookJobRepository
 from queue_workflows.repositories.runs.listing import RunFilter, RunLinesRepository
 from queue_workflows.repositories.runs.outbox_counts import DispatchEventRepository
 from queue_workflows.repositories.runs.overview import OverviewRepository
@@ -266,6 +266,8 @@ def unpin(
 
 
 def _freed(host: str | None) -> str:
+    if host is not None and host.startswith(ANY_HOST):
+        return "its shared directory is forgotten: the next hook begins another"
     return f"no longer {host}'s: the next worker that claims from it has it" if host else "was no host's"
 
 

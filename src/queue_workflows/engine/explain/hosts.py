@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from queue_workflows.config import HOOKS_QUEUE as QUEUE
 from queue_workflows.engine.explain.history import Reason
 from queue_workflows.models import WorkflowNodeJob
+from queue_workflows.repositories.jobs.hooks import ANY_HOST
 from queue_workflows.repositories.reports.explain_job import Circumstances
 from queue_workflows.repositories.workers.obedience import Standing
+
+# Why a hook is on hold: the host that its key names has another directory, or none.
+NOT_SHARED: Final = "not_shared"
 
 
 def host_of(there: Circumstances) -> str | None:
@@ -14,13 +20,25 @@ def host_of(there: Circumstances) -> str | None:
     job, run = there.job, there.run
     if job.queue != QUEUE or not isinstance(job, WorkflowNodeJob) or run is None:
         return None
-    return job.pinned_host or run.pinned_host
+    host = job.pinned_host or run.pinned_host
+    return None if host == ANY_HOST else host
 
 
 def of_its_host(there: Circumstances) -> list[Standing]:
     """The workers that may claim the job."""
     host = host_of(there)
     return [one for one in there.workers if host in (None, one.host_label)]
+
+
+def not_shared(there: Circumstances, host: str, data: dict[str, Any], *, looked_at: str) -> Reason:
+    """That a host which claimed the job does not see the directory of its run."""
+    run = there.run.id if there.run is not None else ""
+    text = (
+        f"the directory of its run is shared, and {host} does not see it: mount the directory `runs` of"
+        f" QWF_DATA_DIR there as on the host where the run began. A host that sees it goes on, looked at"
+        f" again {looked_at}; where it is lost, `qwf run unpin {run}` lets the run begin another"
+    )
+    return Reason(NOT_SHARED, text, data | {"host": host, "run_id": run})
 
 
 def host_gone(there: Circumstances, host: str) -> Reason:

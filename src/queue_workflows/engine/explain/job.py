@@ -6,7 +6,7 @@ hold each is told, the one that has to go first at the beginning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -23,7 +23,7 @@ from queue_workflows.engine.explain.history import (
     of_error,
     waits,
 )
-from queue_workflows.engine.explain.hosts import host_gone, host_of, of_its_host
+from queue_workflows.engine.explain.hosts import NOT_SHARED, host_gone, host_of, not_shared, of_its_host
 from queue_workflows.engine.explain.locks import held_lock, without_lock
 from queue_workflows.engine.explain.models import cannot_load, of_model
 from queue_workflows.engine.limits.wait_loop import Wait
@@ -162,6 +162,10 @@ def _when(there: Circumstances) -> str:
     return f"at {moment(there.job.run_at)}" + (f", in {timedelta(seconds=round(left))}" if left > 0 else "")
 
 
+# What a hold says that is about one host, by its reason.
+_HELD_BY_HOST: Final[Mapping[str, Callable[..., Reason]]] = {HOST_LOCK: without_lock, NOT_SHARED: not_shared}
+
+
 def _held(there: Circumstances) -> Reason:
     job = there.job
     reason, key = job.hold_reason or "", job.hold_key
@@ -174,8 +178,8 @@ def _held(there: Circumstances) -> Reason:
         return Reason(reason, cannot_load(key), data)
     if reason == LIMIT_FULL and there.limit is not None and key == job.limit_key:
         return _in_lane(there.limit, str(key), data)
-    if reason == HOST_LOCK and key is not None:
-        return without_lock(there, key, data, looked_at=_when(there))
+    if key is not None and reason in _HELD_BY_HOST:
+        return _HELD_BY_HOST[reason](there, key, data, looked_at=_when(there))
     if reason == BINARY_MISSING:
         return _without_binary(there, str(key), data)
     return Reason(reason, f"it is on hold: {held_for(reason, key)}; looked at again {_when(there)}", data)

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
+from queue_workflows.config import HOOKS_QUEUE
 from queue_workflows.engine.runs.named_locks import Names, names_of
 from queue_workflows.errors import QwfError, RefError
+from queue_workflows.repositories.jobs.hooks import ANY_HOST, SHARED_DIRECTORY
 from queue_workflows.repositories.jobs.nodes import NewNodeJob
 from queue_workflows.repositories.runs.outbox import LockedRun
 from queue_workflows.states import JobStatus
@@ -187,6 +189,13 @@ def _new_job(run: LockedRun, opening: Opening, index: int | None, max_attempts: 
     return NewNodeJob(**parked, expires_s=seconds or 0.0)
 
 
+def _host(run: LockedRun, node: TaskNode) -> str | None:
+    """Which host may claim a node's jobs; None where the first claim says."""
+    if node.queue != HOOKS_QUEUE:
+        return None
+    return ANY_HOST if node.inputs.get(SHARED_DIRECTORY) is True else run.pinned_host
+
+
 def _task(
     run: LockedRun, node: TaskNode, common: dict[str, Any], max_attempts: int, names: Names
 ) -> NewNodeJob:
@@ -204,7 +213,7 @@ def _task(
         required_model=node.model,
         step=node.step,
         background=node.background,
-        pinned_host=run.pinned_host if node.queue == "hooks" else None,
+        pinned_host=_host(run, node),
         limit_key=names.limit_key or node.limit_key,
         max_attempts=attempts,
         backoff_s=None if retry is None else retry.backoff_s,

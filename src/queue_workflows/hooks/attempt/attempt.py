@@ -29,6 +29,7 @@ from queue_workflows.hooks.attempt.directory_env import DirectoryEnvironment, di
 from queue_workflows.hooks.attempt.earlier_files import keep_earlier_files
 from queue_workflows.hooks.attempt.earlier_results import earlier_results
 from queue_workflows.hooks.attempt.result import result_of
+from queue_workflows.hooks.attempt.shared_directory import find_shared_directory
 from queue_workflows.hooks.attempt.shared_lock import share_or_take
 from queue_workflows.hooks.attempt.tools import AttemptTools
 from queue_workflows.hooks.output.machine_records import is_program
@@ -49,7 +50,7 @@ from queue_workflows.host.commands.orphans import end_orphans
 from queue_workflows.host.directories.below import Beneath, OpenDirectory
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING
 from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
-from queue_workflows.repositories.jobs.hooks import NOTHING_LEFT, HookJobRepository
+from queue_workflows.repositories.jobs.hooks import NOTHING_LEFT, SHARED_DIRECTORY, HookJobRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 
 _log = logging.getLogger(__name__)
@@ -82,6 +83,7 @@ class HookAttempt:
         self._is_alone = resolved.inputs.get("alone") is True
         self._ends_at_seal = resolved.inputs.get("at_seal") == "kill"
         self._shared_lock = resolved.inputs.get(SHARED_LOCK)
+        self._is_shared = resolved.inputs.get(SHARED_DIRECTORY) is True
         self._run_config = config_in(self._given)
         self._stop = HookStop()
         self._held = ExitStack()
@@ -101,6 +103,8 @@ class HookAttempt:
         if values.disabled_by is not None:
             raise Skip(values.disabled_by)
         self._listen(values)
+        if self._is_shared:
+            find_shared_directory(places, job=self._job, host_label=terms.host_label, ask=self._ask)
         # What the retention of another database would take for forgotten is in use.
         run = places.hold()
         self._held.callback(os.close, run.descriptor)
@@ -131,6 +135,7 @@ class HookAttempt:
                 redactor=self._tools.redactor,
                 started=None if beginning is None else beginning.told,
                 said=None if beginning is None else beginning.said,
+                is_shared=self._is_shared,
             )
         if (ended.code != 0 or ended.timed_out) and ended.stopped is None and self._is_sealed:
             ended = replace(ended, stopped=SEALED)
@@ -275,9 +280,11 @@ class HookAttempt:
             yield attempt, places_of(self._terms.data_dir, job.run_id, self._hook, attempt)
 
     def _sweep_what_was_left(self) -> None:
-        """The daemons of attempts before this one that only a pid file names."""
+        """The daemons of attempts before this one that only a pid file names, if no other host wrote it."""
         for attempt, left in self._before():
             self._began_ns[attempt] = began_ns(left.began, beneath=left.beneath)
+            if self._is_shared:
+                continue
             sweep_what_was_left(
                 *(left.began, left.directory), beneath=left.beneath, grace_s=self._terms.grace_s
             )

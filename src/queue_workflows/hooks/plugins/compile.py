@@ -33,6 +33,7 @@ from queue_workflows.hooks.plugins.hooks_file import HOOKS_FILE, Order, load_hoo
 from queue_workflows.hooks.plugins.order import SEQUENTIAL_STEPS, HookOrder, order_of
 from queue_workflows.hooks.plugins.providers import unknown_providers
 from queue_workflows.hooks.plugins.shared_locks import share_locks
+from queue_workflows.repositories.jobs.hooks import SHARED_DIRECTORY
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ def compile_hooks(
     order: Order | None = None,
     wait_for_descendants: bool | None = None,
     max_open_runs: int | None = None,
+    shared_directory: bool | None = None,
 ) -> dict[str, Any]:
     """The workflow document of an event's hooks; of these `plugins` only, if they are named.
 
@@ -62,13 +64,15 @@ def compile_hooks(
     others at once; without an `order` the first directory counts of which `hooks.toml` says one, else it is
     "steps". Its End hooks and its end wait for the runs that its records began, if they began any; with
     `wait_for_descendants` also while one of its hooks is to be tried again, and may begin others, and with
-    False for none. At most `max_open_runs` of the tree that it begins are open at once. Where either is left
+    False for none. At most `max_open_runs` of the tree that it begins are open at once. With a
+    `shared_directory` it belongs to no host, unless a hook runs in the background. Where any of these is left
     open, `hooks.toml` may say. Raises `HookError` if there are no hooks, or one cannot be run.
     """
     places = list(dirs)
     files = [load_hooks_file(Path(place)) for place in places]
     if wait_for_descendants is None and (said := _first(file.descendants for file in files)):
         wait_for_descendants = said == "wait"
+    is_shared = _first([shared_directory, *(file.shared_directory for file in files)])
     if max_open_runs is None:
         max_open_runs = _first(file.max_open_runs for file in files)
     goes = order_of(event, places, order, sequential_steps)
@@ -101,6 +105,8 @@ def compile_hooks(
             _log.warning("%s", said)
     for step, group in groupby(goes.sorted(ends), key=lambda hook: hook.step):
         nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
+    if is_shared:
+        nodes.share_directory()
     cap = {} if max_open_runs is None else {"max_open_runs": max_open_runs}
     return {"name": event, "on_failure": "continue", **cap, "nodes": nodes.all}
 
@@ -187,6 +193,19 @@ class _Nodes:
         self.all.append(node | _after(before))
         self._ids.add(DESCENDANTS)
         self._before, self._beginning = [DESCENDANTS, *self._background], []
+
+    def share_directory(self) -> None:
+        """Let any host run the hooks, unless one listens in the background, for those beside it."""
+        if self._background:
+            _log.warning(
+                "a run of these hooks belongs to one host, although its directory is shared: %s runs in the"
+                " background, and others may need it on their own host",
+                self._background[0],
+            )
+            return
+        for node in self.all:
+            if node.get("queue") == HOOKS_QUEUE:
+                node["inputs"] = {**node["inputs"], SHARED_DIRECTORY: True}
 
     def _sessions_of(self, hook: Hook) -> list[str]:
         """What runs in the background of its own plugin, and of those that this one requires."""

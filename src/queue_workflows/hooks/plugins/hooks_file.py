@@ -4,6 +4,7 @@
                                            # by event: order = {Page = "strict", Site = "steps"}
     descendants = "leave"                  # or "wait": whether a run waits for those that its records began
     max_open_runs = 3                      # of the tree that a run begins, with itself
+    shared_directory = true                # any host may run its hooks, as all of them see its directory
     background_timeouts = "grace"          # not "limit": see `HooksFile`
 
     [env]                                  # variables of every hook in this directory, made for each attempt
@@ -68,7 +69,10 @@ TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
         "HOME": "that of the worker",
     }
 )
-_KEYS: Final = ("order", "descendants", "max_open_runs", "background_timeouts", "env", "providers", "ready")
+_KEYS: Final = (
+    *("order", "descendants", "max_open_runs", "shared_directory"),
+    *("background_timeouts", "env", "providers", "ready"),
+)
 _PROVIDER_KEYS: Final = ("event", "names")
 
 
@@ -83,6 +87,7 @@ class HooksFile:
     order: Order | Mapping[str, Order] | None = None
     descendants: Descendants | None = None
     max_open_runs: int | None = None
+    shared_directory: bool | None = None
     env: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     background_timeouts: BackgroundTimeouts = "limit"
     provider_event: str | None = None
@@ -152,6 +157,7 @@ def read_hooks_file(document: Mapping[str, Any], path: Path) -> HooksFile:
         order=cast("Order | dict[str, Order] | None", document.get("order")),
         descendants=cast("Descendants | None", document.get("descendants")),
         max_open_runs=document.get("max_open_runs"),
+        shared_directory=document.get("shared_directory"),
         background_timeouts=cast("BackgroundTimeouts", document.get("background_timeouts", "limit")),
         env=MappingProxyType(document.get("env", {})),
         provider_event=providers.get("event"),
@@ -174,6 +180,8 @@ def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
     most = document.get("max_open_runs", 1)
     if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= INT_MAX:
         yield f"max_open_runs must be a whole number from 1, not {most!r:.60}"
+    if not isinstance(document.get("shared_directory", False), bool):
+        yield f"shared_directory must be true or false, not {document['shared_directory']!r:.60}"
     if document.get("background_timeouts", "limit") not in ("limit", "grace"):
         yield f'background_timeouts must be "limit" or "grace", not {document["background_timeouts"]!r:.60}'
     env = document.get("env", {})

@@ -28,16 +28,24 @@ _MADE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEX
 
 
 def sweep_pid_files(
-    directory: Path, *, mark: str, since: float, grace_s: float, beneath: Beneath | None = None
+    directory: Path,
+    *,
+    mark: str,
+    since: float,
+    grace_s: float,
+    beneath: Beneath | None = None,
+    is_shared: bool = False,
 ) -> tuple[int, ...]:
     """End the processes that the directory's pid files name, if they are the script's own; the pids ended.
 
     `since` is when the script was started, in seconds since the epoch, and `mark` what its processes have in
-    their environment. Files that name nobody any more are removed. No link below `beneath` is followed.
+    their environment. Files that name nobody any more are removed. No link below `beneath` is followed. In a
+    directory that `is_shared` a file may be another host's, and its number another process's here: only what
+    bears the mark is ended, and only its file removed.
     """
     try:
         with directory_beneath(directory, beneath=beneath or directory) as opened:
-            return _sweep(opened, mark, since, grace_s)
+            return _sweep(opened, mark, since, grace_s, is_shared)
     except OSError:
         return ()
 
@@ -81,13 +89,13 @@ def _forget(began: Path, beneath: Beneath) -> None:
         os.unlink(began.name, dir_fd=above)
 
 
-def _sweep(directory: int, mark: str, since: float, grace_s: float) -> tuple[int, ...]:
+def _sweep(directory: int, mark: str, since: float, grace_s: float, is_shared: bool) -> tuple[int, ...]:
     ours: list[int] = []
     stale: list[str] = []
     for name, pid, written in _pid_files(directory):
-        if written < since - _SLACK_S:
+        if written < since - _SLACK_S and not is_shared:
             continue
-        found = _is_own(pid, mark, since, written)
+        found = _is_marked(pid, mark) if is_shared else _is_own(pid, mark, since, written)
         if found is not False:
             stale.append(name)
         if found:
@@ -121,6 +129,14 @@ def _is_own(pid: int, mark: str, since: float, written: float) -> bool | None:
     except psutil.NoSuchProcess:
         return None
     except (psutil.Error, OSError):  # another user's
+        return False
+
+
+def _is_marked(pid: int, mark: str) -> bool:
+    """Whether a process here bears the mark; no clock is asked, as a shared file's time is its server's."""
+    try:
+        return psutil.Process(pid).environ().get(MARK, "").startswith(mark)
+    except (psutil.Error, OSError):
         return False
 
 

@@ -40,18 +40,24 @@ def run_hook(
     redactor: Redactor = _NO_SECRETS,
     started: Started | None = None,
     said: Callable[[], None] | None = None,
+    is_shared: bool = False,
 ) -> HookExit:
     """Run a hook until nothing of it is left, at most for its timeout and grace, or until it is told to stop.
 
     It blocks its thread, asleep; `started` is called in it once the hook runs, and `said` once it has printed
-    its command's line. `SpawnRefused` says that the
-    hook cannot be started here, `ProcessLost` that what saw to it was killed: then the hook is gone too, and
-    how it ended nobody knows.
+    its command's line. Where its directory `is_shared`, hooks on other hosts write there too. `SpawnRefused`
+    says that the hook cannot be started here, `ProcessLost` that what saw to it was killed: then the hook is
+    gone too, and how it ended nobody knows.
     """
     since = time.time()
     ended = spawner.run(command, stop=stop, started=started, said=said)
     swept = sweep_pid_files(
-        command.cwd, mark=ended.mark, since=since, grace_s=command.grace_s, beneath=command.beneath
+        command.cwd,
+        mark=ended.mark,
+        since=since,
+        grace_s=command.grace_s,
+        beneath=command.beneath,
+        is_shared=is_shared,
     )
     known = {name: getattr(ended, name) for name in _KNOWN}
     known["stderr_tail"] = redactor.tail(ended.stderr_tail, _LONGEST_TAIL)

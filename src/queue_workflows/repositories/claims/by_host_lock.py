@@ -73,7 +73,7 @@ RETURNING job.id
 """,
     here={
         NODE.name: "AND (held.queue <> 'hooks'"
-        " OR COALESCE(held.pinned_host, %(host)s::text) = %(host)s::text)",
+        " OR COALESCE(held.pinned_host, %(host)s::text) IN (%(host)s::text, '*'))",
         INGEST.name: "",
     },
 )

@@ -72,7 +72,7 @@ _SEEN: Final = """SELECT id, {by} AS name FROM {table}
     ORDER BY priority DESC, position
     LIMIT {at_once}"""
 _SEEN_HOOKS: Final = """SELECT job.id, job.name
-    FROM (VALUES (%(host)s::text), ('')) AS place (host)
+    FROM (VALUES (%(host)s::text), ('*'), ('')) AS place (host)
     CROSS JOIN (VALUES (false), (true)) AS kind (background)
     CROSS JOIN LATERAL (
         SELECT id, {by} AS name FROM {table}

@@ -4,6 +4,10 @@ A run of hooks belongs to the host of its first claim, where its files are. That
 in its own statement, with the run's row locked; a claim that finds that lock taken passes the job by, so of
 two hosts that claim from one run at once only one gets any of it, and nobody waits for an orchestrator.
 
+Where hosts share the directory of a run, its jobs have `*` for a host, which is no host's label: each host
+claims them, within a priority after those of its own runs, and they stay so. The run's own row then names the
+directory instead, by `*` and the mark that is in it (see `hooks/attempt/shared_directory`).
+
 A suspect is claimed by a worker that has no other hook in the foreground; see `claims/sweep` for what makes a
 job one. In the background it is on trial: until it has outlived what it may be doubted for, its worker begins
 no other that was ever doubted, so that of several the one that kills is the only one to blame.
@@ -26,14 +30,18 @@ from queue_workflows.repositories.sql.claimed_job import ClaimedJob, ClaimedNode
 from queue_workflows.repositories.sql.families import NODE, per_family
 from queue_workflows.repositories.sql.table import LONGEST_PAGE
 
+# For which host a job is that any host may claim, as its node has this input; no host's label.
+ANY_HOST: Final = "*"
+SHARED_DIRECTORY: Final = "shared_directory"
 # seen: the first jobs that nobody else is claiming, within a priority those of this host's runs before those
-# of runs that are no host's yet, or are this one's since; each is looked up, where by EXISTS all of them may
-# be read. runs: those of the latter, locked and looked at again. pinned: the ones that become this host's.
-# siblings: what else of them waits already. next: the jobs of `seen` in runs that are this host's.
+# of runs with a shared directory, and these before those of runs that are no host's yet, or are this one's
+# since; each is looked up, where by EXISTS all of them may be read. runs: those that are no host's yet,
+# locked and looked at again. pinned: the ones that become this host's. siblings: what else of them waits
+# already. next: the jobs of `seen` in runs that are this host's, or any host's.
 NEXT: Final = """seen AS MATERIALIZED (
     SELECT job.id, job.run_id, place.host = '' AS is_free
     FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS level (priority)
-    CROSS JOIN (VALUES (1, %(host)s::text), (2, '')) AS place (turn, host)
+    CROSS JOIN (VALUES (1, %(host)s::text), (2, '*'), (3, '')) AS place (turn, host)
     CROSS JOIN LATERAL (
         SELECT id, run_id FROM {table} AS job
         WHERE COALESCE(status = 'queued' AND queue = 'hooks', false)
@@ -74,10 +82,11 @@ NEXT: Final = """seen AS MATERIALIZED (
 ), next AS MATERIALIZED (
     SELECT id FROM seen WHERE NOT is_free OR run_id = ANY (ARRAY(SELECT id FROM runs))
 )"""
-# As every claim, and it writes down which host has the job.
+# As every claim, and it writes down which host has the job, unless any host may have it.
 _CLAIMING: Final = """UPDATE {table} AS job SET
     status = 'running', attempt = job.attempt + 1, claimed_by = %(worker_id)s::text, progress = NULL,
-    pinned_host = %(host)s::text, started_at = statement_timestamp(),
+    pinned_host = CASE WHEN job.pinned_host = '*' THEN '*' ELSE %(host)s::text END,
+    started_at = statement_timestamp(),
     lease_expires_at = statement_timestamp() + make_interval(secs => %(lease_s)s::float8)
 WHERE job.id = ANY (ARRAY(SELECT id FROM next))"""
 _CLAIM: Final = """
@@ -131,7 +140,7 @@ END_ALIKE_AND_CLAIM: Final = alike_and_claim(next=NEXT, claiming=_CLAIMING)[NODE
 # The first in line of the foreground here, whichever worker may claim it; in the order of NEXT.
 HEAD: Final = """
 SELECT job.suspect FROM unnest('{9,8,7,6,5,4,3,2,1,0}'::smallint[]) AS level (priority)
-CROSS JOIN (VALUES (1, %(host)s::text), (2, '')) AS place (turn, host)
+CROSS JOIN (VALUES (1, %(host)s::text), (2, '*'), (3, '')) AS place (turn, host)
 CROSS JOIN LATERAL (
     SELECT suspect FROM workflow_node_jobs
     WHERE COALESCE(status = 'queued' AND queue = 'hooks', false) AND COALESCE(pinned_host, '') = place.host
@@ -220,8 +229,9 @@ WHERE run_id = %(run_id)s::uuid AND queue = 'hooks' AND attempt > 0 AND plugin I
 # A worker that fetches what is on hold fetches only what it may claim.
 _PROMOTE_HELD: Final = PROMOTE_HELD[NODE.name].replace(
     "AND queue = %(queue)s::text",
-    "AND queue = %(queue)s::text AND COALESCE(pinned_host, %(host)s::text) = %(host)s::text",
+    "AND queue = %(queue)s::text AND COALESCE(pinned_host, %(host)s::text) IN (%(host)s::text, '*')",
 )
+# run: it forgets its host, or the mark of its shared directory, so that the next attempt may mark another.
 # freed: what of the run waits for the host. A job that runs there ends there, and its retry may be anybody's.
 UNPIN: Final = """
 WITH found AS MATERIALIZED (
@@ -232,7 +242,7 @@ WITH found AS MATERIALIZED (
     RETURNING id
 ), freed AS (
     UPDATE workflow_node_jobs SET pinned_host = NULL
-    WHERE run_id = ANY (ARRAY(SELECT id FROM run)) AND pinned_host IS NOT NULL
+    WHERE run_id = ANY (ARRAY(SELECT id FROM run)) AND pinned_host <> '*'
     RETURNING id
 ), logged AS (
     INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)
@@ -241,6 +251,16 @@ WITH found AS MATERIALIZED (
     FROM found JOIN run ON run.id = found.id
 )
 SELECT found.pinned_host, (SELECT count(*) FROM freed) FROM found
+"""
+DIRECTORY_MARK: Final = "SELECT pinned_host FROM workflow_runs WHERE id = %(run_id)s::uuid"
+# The first attempt that comes with a mark decides for its run.
+MARK_DIRECTORY: Final = """
+UPDATE workflow_runs SET pinned_host = '*' || %(mark)s::text
+WHERE id = %(run_id)s::uuid AND pinned_host IS NULL AND EXISTS (
+    SELECT FROM workflow_node_jobs
+    WHERE id = %(job_id)s::bigint AND status = 'running' AND attempt = %(attempt)s::integer
+        AND claimed_by = %(claimed_by)s::text
+)
 """
 
 
@@ -333,10 +353,24 @@ class HookJobRepository(NodeJobRepository):
         """Which of these are background hooks of a sealed run."""
         return {job_id for (job_id,) in self._sql.rows(OF_SEALED_RUNS, {"ids": ids})}
 
+    def directory_mark(self, run_id: uuid.UUID) -> str | None:
+        """The mark of the directory that hosts share for this run; None until a hook of it has begun."""
+        rows = self._sql.rows(DIRECTORY_MARK, {"run_id": run_id})
+        return rows[0][0].removeprefix(ANY_HOST) if rows and rows[0][0] else None
+
+    def mark_directory(self, job: ClaimedNodeJob, mark: str) -> str | None:
+        """Have the run of a job go by this mark, unless it goes by one already; by which it goes."""
+        params = {**job.fence._asdict(), "run_id": job.run_id, "mark": check.text("mark", mark)}
+        self._sql.send(MARK_DIRECTORY, params)
+        return self.directory_mark(job.run_id)
+
     def unpin(
         self, run_id: uuid.UUID, *, actor: str, reason: str | None = None
     ) -> tuple[str | None, int] | None:
-        """Free a run from its host: which that was, if any, and how many jobs; None without such a run."""
+        """Free a run from its host: which that was, if any, and how many jobs; None without such a run.
+
+        Of a run with a shared directory, from the mark of that: it is given with `*` before it.
+        """
         params = {
             "run_id": run_id,
             "actor": check.text("actor", actor),

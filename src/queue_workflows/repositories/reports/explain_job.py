@@ -81,15 +81,15 @@ SELECT count(*) FROM (
     claimable_alone=CLAIMABLE_ALONE,
 )
 # Of hooks those of the same kind that its host claims before it: a run is claimed from on its own host alone,
-# and there, within a priority, before those of no host.
+# and there, within a priority, before those of any host and of no host.
 AHEAD_OF_HOOK: Final = (
     AHEAD[NODE.name]
     .replace("AND NOT suspect", "")
     .replace(
         "priority = mark.priority",
         """priority = mark.priority AND background = %(background)s::boolean
-            AND COALESCE(pinned_host, %(host)s::text, '') = COALESCE(%(host)s::text, '')
-            AND (pinned_host IS NOT NULL OR %(host)s::text IS NULL OR mark.priority > %(own)s::smallint)""",
+            AND COALESCE(pinned_host, %(host)s::text, '') IN (COALESCE(%(host)s::text, ''), '*')
+            AND (pinned_host IS NOT DISTINCT FROM %(host)s::text OR mark.priority > %(own)s::smallint)""",
     )
 )
 # What the workers of a queue are at, the oldest first.
