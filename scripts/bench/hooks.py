@@ -17,8 +17,10 @@ def main() -> int:
     from bench.harness.reporting import report
     from bench.hook_scripts.commands import at_once, process
     from bench.hook_scripts.hook_runs import shipped
+    from bench.hook_scripts.suite import suite
 
-    return report("Measure what a hook costs.", {"process": process, "at-once": at_once, "shipped": shipped})
+    measures = {"process": process, "at-once": at_once, "shipped": shipped, "suite": suite}
+    return report("Measure what a hook costs.", measures)
 
 
 if __name__ == "__main__":

@@ -104,6 +104,7 @@ EXEMPT_PAGES = [
     "docs/deploy/migrations.md",
     "docs/how-to/run-chaos.md",
     "docs/how-to/run-gpu-workers.md",
+    "docs/how-to/run-hooks.md",
     "docs/how-to/run-workers.md",
     "docs/how-to/run-workflows.md",
     "docs/how-to/test.md",

@@ -1,0 +1,166 @@
+"""A public suite of plugins, as it is on PyPI, archives a site on this engine."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+
+import pytest
+from support.processes.workers import until
+from support.servers.site import FEED, WORDS, paper, picture, serving_site, song
+from support.stages.plugin_suite import LISTENERS, PLUGINS, PluginSuite, install, plugin_suite
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+# Of the hooks of one page, by plugin and number, what each says that it came to.
+RESULTS = {
+    **dict.fromkeys(("wget.06", "chrome.09", "chrome.10", "chrome.11", "favicon.11"), "succeeded"),
+    **dict.fromkeys(("consolelog.21", "dns.22", "responses.24", "redirects.25", "headers.27"), "succeeded"),
+    **dict.fromkeys(("chrome.30", "seo.38", "accessibility.39", "screenshot.51", "pdf.52"), "succeeded"),
+    **dict.fromkeys(("dom.53", "title.54", "readability.56", "htmltotext.58"), "succeeded"),
+    **dict.fromkeys(("parse_html_urls.70", "parse_dom_outlinks.75"), "succeeded"),
+    **dict.fromkeys(("search_backend_sqlite.90", "hashes.93"), "succeeded"),
+    "staticfile.26": "noresults",
+}
+# A worker is killed as the browser starts, as listeners do, as the page is opened, and as others look at it.
+MOMENTS = ("09_chrome_launch", "24_responses", "30_chrome_navigate", "51_screenshot", "54_title")
+LOOKING = (*LISTENERS, "screenshot", "title")
+HANGS = """#!/bin/sh
+trap '' TERM
+(exec sleep 3600) &
+while true; do sleep 3600; done
+"""
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    """The site that is archived."""
+    with serving_site() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def suite(qwf_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PluginSuite]:
+    """The suite, installed once, on a worker that has no more than three browsers at a time."""
+    plugins, hanging = install(tmp_path_factory.mktemp("suite")), tmp_path_factory.mktemp("hanging")
+    hook = hanging / "hanging" / "on_Snapshot__40_hangs.sh"
+    hook.parent.mkdir()
+    hook.write_text(HANGS)
+    hook.chmod(0o755)
+    config = {"properties": {"HANGING_TIMEOUT": {"type": "integer", "default": 2}}, "x-max-attempts": 1}
+    (hook.parent / "config.json").write_text(json.dumps(config))
+    with plugin_suite(qwf_dsn, [plugins, hanging], tmp_path_factory.mktemp("data")) as made:
+        made.work("--concurrency", "4", "--max-background", "3")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def archived(suite: PluginSuite, site: str) -> dict[str, uuid.UUID]:
+    """What each address came to, of pages that are archived at the same time."""
+    with_files = ("chrome", "staticfile", "responses", "wget")
+    runs = {path: suite.start(site + path, with_files) for path in ("/paper.pdf", "/song.wav", "/feed.xml")}
+    runs["/page/7"] = suite.start(f"{site}/page/7", [*PLUGINS, "hanging"])
+    runs["/old"] = suite.start(f"{site}/old", ("chrome", "redirects", "headers"))
+    assert sorted(suite.ended(*runs.values())) == ["completed"] * 4 + ["failed"]
+    return runs
+
+
+def test_every_hook_of_a_page_leaves_what_it_is_for(
+    suite: PluginSuite, site: str, archived: dict[str, uuid.UUID]
+) -> None:
+    """All but one that hangs, which holds up nothing, are done, and their files hold the page."""
+    run, url = archived["/page/7"], f"{site}/page/7"
+    assert suite.results(run) == RESULTS
+    jobs = suite.statuses(run)
+    assert {name: status for name, status in jobs.items() if status != "completed"} == {
+        "on_Snapshot__40_hangs.sh": "failed"
+    }
+    read = partial(_read, suite, run)
+    words = WORDS.format(n=7)
+    host = url.removeprefix("http://").partition("/")[0].replace(":", "+")
+    assert words in read(f"wget/{host}/page/7.html")
+    (warc,) = suite.file(run, "wget/warc").iterdir()
+    assert f"WARC-Target-URI: <{url}>" in gzip.decompress(warc.read_bytes()).decode(errors="replace")
+    assert suite.file(run, "favicon/favicon.ico").read_bytes() == picture()
+    assert [line["text"] for line in suite.lines(run, "consolelog/console.jsonl")] == ["canal 7 is open"]
+    assert {(line["hostname"], line["ip"]) for line in suite.lines(run, "dns/dns.jsonl")} == {
+        ("localhost", "127.0.0.1")
+    }
+    seen = {(line["url"], line["status"]) for line in suite.lines(run, "responses/index.jsonl")}
+    assert {(url, 200), (f"{site}/boat.png", 200)} <= seen
+    assert json.loads(read("headers/headers.json"))["response_headers"]["Content-Type"].startswith(
+        "text/html"
+    )
+    assert json.loads(read("seo/seo.json"))["description"] == "All about canal 7"
+    assert "# Canal 7" in json.loads(read("accessibility/accessibility.json"))["headings"]
+    assert suite.file(run, "screenshot/screenshot.png").read_bytes().startswith(b"\x89PNG")
+    assert suite.file(run, "pdf/output.pdf").read_bytes().startswith(b"%PDF-")
+    assert words in read("dom/output.html")
+    assert read("title/title.txt") == "Canal 7"
+    assert words in read("readability/content.txt")
+    assert words in read("htmltotext/htmltotext.txt")
+    assert f"{site}/page/8" in {line["url"] for line in suite.lines(run, "parse_html_urls/urls.jsonl")}
+    assert f"{site}/page/8" in {line["url"] for line in suite.lines(run, "parse_dom_outlinks/urls.jsonl")}
+    hashed = json.loads(read("hashes/hashes.json"))
+    assert "title/title.txt" in {file["path"] for file in hashed["files"]}
+    with closing(sqlite3.connect(suite.data / "search.sqlite3")) as index:
+        found = index.execute("SELECT snapshot_id, url, title FROM search_index WHERE content MATCH 'keeper'")
+        assert found.fetchall() == [(str(run), url, "Canal 7")]
+
+
+def _read(suite: PluginSuite, run: uuid.UUID, name: str) -> str:
+    return suite.file(run, name).read_text()
+
+
+def test_files_that_are_no_pages_are_kept_as_they_are(
+    suite: PluginSuite, archived: dict[str, uuid.UUID]
+) -> None:
+    """A paper by wget, as a browser puts it into a page; a song where the plugin for files says."""
+    (paper_kept,) = suite.file(archived["/paper.pdf"], "wget").glob("localhost*/paper.pdf")
+    assert paper_kept.read_bytes() == paper()
+    assert suite.results(archived["/paper.pdf"])["staticfile.26"] == "succeeded"
+    (named,) = suite.said(archived["/song.wav"], "staticfile")
+    assert suite.file(archived["/song.wav"], named).read_bytes() == song()
+    feed = suite.lines(archived["/feed.xml"], "responses/index.jsonl")[0]
+    assert suite.file(archived["/feed.xml"], f"responses/{feed['path']}").read_text() == FEED
+
+
+def test_a_redirect_is_followed(suite: PluginSuite, site: str, archived: dict[str, uuid.UUID]) -> None:
+    """From the first address to the last."""
+    run = archived["/old"]
+    assert json.loads(_read(suite, run, "headers/headers.json"))["final_url"] == f"{site}/page/1"
+    hops = [(line["from_url"], line["to_url"]) for line in suite.lines(run, "redirects/redirects.jsonl")]
+    assert (f"{site}/old", f"{site}/page/1") in hops
+
+
+def test_of_twenty_pages_none_loses_its_document_or_a_line(suite: PluginSuite, site: str) -> None:
+    """They are asked for at once, and no more than three browsers are there at a time."""
+    runs = {number: suite.start(f"{site}/page/{number}", LISTENERS) for number in range(101, 121)}
+    most, looked = 0, threading.Event()
+    while suite.over(*runs.values()) < len(runs):
+        most = max(most, suite.browsers())
+        looked.wait(0.3)
+    assert suite.ended(*runs.values()) == ["completed"] * len(runs)
+    found = {number: suite.seen(run) for number, run in runs.items()}
+    assert found == {n: ([f"{site}/page/{n}"], [f"canal {n} is open"]) for n in runs}
+    assert 0 < most <= 3
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_page_is_complete_after_a_killed_worker(suite: PluginSuite, site: str, moment: str) -> None:
+    """Whenever it was killed, and no browser is left behind."""
+    number = 201 + MOMENTS.index(moment)
+    run = suite.start(f"{site}/page/{number}", LOOKING)
+    suite.until_begun(run, moment)
+    suite.kill()
+    assert suite.ended(run) == ["completed"]
+    assert suite.seen(run) == ([f"{site}/page/{number}"], [f"canal {number} is open"])
+    assert _read(suite, run, "title/title.txt") == f"Canal {number}"
+    assert suite.file(run, "screenshot/screenshot.png").read_bytes().startswith(b"\x89PNG")
+    until(lambda: suite.browsers() == 0)
