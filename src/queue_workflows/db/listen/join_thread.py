@@ -29,6 +29,9 @@ class Wakeup:
     of others. Once a job has closed its descriptors it does nothing any more, for the same reason.
     """
 
+    # Until it is whole: a signal may end its making at any point.
+    _descriptors: Descriptors | None = None
+
     def __init__(self) -> None:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._reader, False)
@@ -43,7 +46,7 @@ class Wakeup:
 
     def is_whole(self) -> bool:
         """Whether its descriptors are its own still."""
-        return self._descriptors.are_ours()
+        return self._descriptors is not None and self._descriptors.are_ours()
 
     def fileno(self) -> int:
         """The descriptor to wait on."""
