@@ -188,9 +188,11 @@ class _Judgement:
                 continue
             if status == "skipped" and key[0] == "node":
                 continue
-            # Its attempts were cut short as often as it takes, by a kill of ours or by a neighbour.
+            # Its attempts were cut short as often as it takes, by a kill of ours or by a neighbour, some of
+            # them before their first line.
             crashes = row["crash_count"]
-            if status == "failed" and crashes >= self.most_crashes and cut[key] >= self.most_crashes:
+            unseen = row["attempt"] - sum(began[:2] == key for began in self.begins_of)
+            if status == "failed" and min(crashes, cut[key] + unseen) >= self.most_crashes:
                 continue
             # What it met was not its own process any more: a neighbour had changed clocks, streams, limits.
             charged = row["failures"] + crashes if status == "failed" else 1

@@ -46,8 +46,10 @@ def spins(args: dict[str, Any], ctx: Any) -> None:
 
 @behaviour(*BAD, kills=True, hangs=True)
 def holds_the_gil(args: dict[str, Any], ctx: Any) -> None:
-    """C code that never lets go."""
-    ctypes.PyDLL(None).sleep(30)
+    """C code that never lets go; it sleeps on where a signal has woken it."""
+    left = 30
+    while left > 0:
+        left = ctypes.PyDLL(None).sleep(left)
 
 
 @behaviour(*BAD, hangs=True)
