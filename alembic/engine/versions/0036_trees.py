@@ -18,7 +18,6 @@ COLUMNS = {
     "capped_by": "uuid",
     "awaits_descendants": "boolean NOT NULL DEFAULT false",
     "left_descendants": "boolean NOT NULL DEFAULT false",
-    "tree_sealed_at": "timestamptz",
 }
 CHECKS = {"max_open_runs": "max_open_runs > 0"}
 INDEXES = {

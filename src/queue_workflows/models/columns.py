@@ -315,7 +315,6 @@ TYPES: Final[Mapping[str, Mapping[str, str]]] = {
         "capped_by": "UUID",
         "awaits_descendants": "BOOLEAN",
         "left_descendants": "BOOLEAN",
-        "tree_sealed_at": "TIMESTAMP WITH TIME ZONE",
         "traceparent": "TEXT",
         "created_at": "TIMESTAMP WITH TIME ZONE",
         "started_at": "TIMESTAMP WITH TIME ZONE",

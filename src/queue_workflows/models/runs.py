@@ -62,8 +62,6 @@ class WorkflowRun(Base):
     awaits_descendants: Mapped[bool] = mapped_column(server_default=text("false"))
     # Was over before those below it were, so that one above it that waits for them must look further down.
     left_descendants: Mapped[bool] = mapped_column(server_default=text("false"))
-    # When the background hooks were told to end that ran for the whole tree.
-    tree_sealed_at: Mapped[datetime | None]
     # W3C trace context of the code that started the run.
     traceparent: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())

@@ -65,7 +65,6 @@ STATEMENTS: dict[str, tuple[str, dict[str, Any]]] = {
             "untouched": ["a"],
             "anew": ["draw"],
             "unsealed": True,
-            "tree_unsealed": True,
             **BY_WHOM,
         },
     ),

@@ -122,7 +122,6 @@ def _write(
     """Set back the rows of a run that the caller has locked."""
     graph = document.derived(graph_of)
     again = (document.by_id[node_id] for node_id in reopening.again)
-    seals = [node for node in again if isinstance(node, SealNode)]
     mapped = [node_id for node_id in reopening.nodes if graph.nodes[node_id].is_mapped]
     WorkflowNodeRepository(conn).write(run_id, reopening.nodes.values(), mapped)
     SteeringRepository(conn).reopen(
@@ -131,8 +130,7 @@ def _write(
         ready=reopening.ready,
         untouched=reopening.dropped,
         anew=_anew(reopening, document, from_node),
-        unsealed=any(not seal.tree for seal in seals),
-        tree_unsealed=any(seal.tree for seal in seals),
+        unsealed=any(isinstance(node, SealNode) for node in again),
         actor=actor,
         reason=reason,
         details=details,

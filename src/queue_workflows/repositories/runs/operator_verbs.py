@@ -113,8 +113,7 @@ UPDATE workflow_runs SET
     status = 'running', finished_at = NULL, outputs = NULL, error = NULL, stopping = NULL,
     cancel_requested_at = NULL, cancel_reason = NULL, nodes_left = %(nodes_left)s::integer,
     nodes_active = 0, nodes_failed = 0, awaits_descendants = false, left_descendants = false,
-    seal_requested_at = CASE WHEN %(unsealed)s::boolean THEN NULL ELSE seal_requested_at END,
-    tree_sealed_at = CASE WHEN %(tree_unsealed)s::boolean THEN NULL ELSE tree_sealed_at END
+    seal_requested_at = CASE WHEN %(unsealed)s::boolean THEN NULL ELSE seal_requested_at END
 WHERE id = %(run_id)s::uuid
 RETURNING id
 """
@@ -230,15 +229,13 @@ class SteeringRepository:
         untouched: Sequence[str],
         anew: Sequence[str],
         unsealed: bool,
-        tree_unsealed: bool,
         actor: str | None,
         reason: str | None,
         details: dict[str, Any],
     ) -> None:
         """Let a run that is over go on, and ask for the nodes that are `ready`; its lock is held.
 
-        `unsealed` is for one that goes through its last step again, `tree_unsealed` for one that ends what
-        runs for its whole tree again.
+        `unsealed` is for one that goes through its last step again.
         """
         params = {
             "run_id": run_id,
@@ -246,7 +243,6 @@ class SteeringRepository:
             "untouched": list(untouched),
             "anew": list(anew),
             "unsealed": unsealed,
-            "tree_unsealed": tree_unsealed,
             "actor": check.text_or_none("actor", actor),
             "why": check.text_or_none("reason", reason, max_bytes=check.TEXT_BYTES),
             "details": json.dumps(details),

@@ -238,9 +238,6 @@ class SealNode(BaseNode):
     step: Annotated[int, Field(strict=True, ge=0, le=SMALLINT_MAX)] | None = Field(
         None, description="The step behind the last one; without it, it waits for ends alone."
     )
-    tree: Flag = Field(
-        False, description="Whether it is the end of a whole tree: those are told that run for all of it."
-    )
 
 
 class DescendantsNode(BaseNode):
