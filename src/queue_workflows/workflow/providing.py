@@ -71,7 +71,8 @@ def unknown_workflows(document: Document, config: EngineConfig | None = None) ->
     config = config or current_config()
     if config.load_workflow is None and config.workflow_dir is None:
         return []
-    children = {node.id: node.workflow for node in document.nodes if isinstance(node, WorkflowNode)}
+    nodes = (node for node in document.nodes if isinstance(node, WorkflowNode) and node.tree is None)
+    children = {node.id: node.workflow for node in nodes}
     wrong: dict[str, str] = {}
     for name in dict.fromkeys(children.values()):
         try:

@@ -22,6 +22,7 @@ from queue_workflows.workflow.document.nodes import (
     Part,
     Priority,
     Values,
+    WorkflowNode,
 )
 from queue_workflows.workflow.document.schemas import filled
 
@@ -55,6 +56,13 @@ class Document(Part):
     def parents(self) -> Mapping[str, tuple[str, ...]]:
         """What each node waits for: `depends_on`, then what its references name."""
         return {node.id: parents_of(node) for node in self.nodes}
+
+    @cached_property
+    def tree(self) -> Document | None:
+        """The document of the runs of the tree that a run of this one sets up; None if it sets up none."""
+        trees = (node.tree for node in self.nodes if isinstance(node, WorkflowNode) and node.tree is not None)
+        found = next(trees, None)
+        return None if found is None else Document.model_validate(found)
 
     def on_failure_of(self, node: BaseNode) -> OnFailure:
         """What a node's failure does: as it says itself, else as the document says."""

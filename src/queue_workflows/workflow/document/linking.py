@@ -6,11 +6,13 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from queue_workflows.payload import is_storable
 from queue_workflows.workflow.document.document import Document
 from queue_workflows.workflow.document.edges import expressions_of
-from queue_workflows.workflow.document.flaws import MISSING, Flaw
-from queue_workflows.workflow.document.nodes import BaseNode, InputNode, TaskNode, WaitNode
+from queue_workflows.workflow.document.flaws import MISSING, Flaw, flaws_in
+from queue_workflows.workflow.document.nodes import BaseNode, InputNode, TaskNode, WaitNode, WorkflowNode
 from queue_workflows.workflow.document.schemas import flaws_of_schema
 from queue_workflows.workflow.references.paths import Path
 from queue_workflows.workflow.references.references import OPERATORS, ROOTS, near, references_in
@@ -116,6 +118,8 @@ def _flaws_of_node(node: BaseNode, names: _Names) -> Iterator[Flaw]:
             yield Flaw(("retry", "max_attempts"), "must be 1, or absent: the node is `at_most_once`")
     elif isinstance(node, WaitNode):
         yield from _flaws_of_wait(node)
+    elif isinstance(node, WorkflowNode) and node.tree is not None:
+        yield from _flaws_of_tree(node, node.tree)
     elif isinstance(node, InputNode) and node.answer_schema is not None:
         yield from (Flaw(("schema", *place), said) for place, said in flaws_of_schema(node.answer_schema))
     yield from _flaws_of_values(node)
@@ -127,6 +131,23 @@ def _flaws_of_values(node: BaseNode) -> Iterator[Flaw]:
         yield Flaw(("skip_if",), "must be a condition, as in {$eq: [{$from: approve.ok}, false]}")
     if not _can_be(getattr(node, "for_each", None), list, ("$from", "$filter")):
         yield Flaw(("for_each",), "must be a list or a reference to one")
+
+
+def _flaws_of_tree(node: WorkflowNode, tree: dict[str, Any]) -> Iterator[Flaw]:
+    """What is wrong with a document within a node, and with the node that has it."""
+    if node.for_each is not None or node.inputs:
+        yield Flaw(("tree",), "is for one run with the inputs of this one: leave out `for_each` and `inputs`")
+    try:
+        document = Document.model_validate(tree)
+    except ValidationError as refused:
+        yield from (Flaw(("tree", *flaw.place), flaw.said) for flaw in flaws_in(refused, Document))
+        return
+    if document.name != node.workflow:
+        yield Flaw(("tree", "name"), f"is {document.name!r:.80}, and the node says {node.workflow!r:.80}")
+    if document.tree is not None or document.pipeline is not None:
+        yield Flaw(("tree",), "must be a document without a `tree` and a `pipeline`")
+        return
+    yield from (Flaw(("tree", *flaw.place), flaw.said) for flaw in flaws_of(document))
 
 
 def _flaws_of_wait(node: WaitNode) -> Iterator[Flaw]:

@@ -229,6 +229,14 @@ class WorkflowNode(BaseNode):
     inputs: Values = Field({}, description="Its inputs, with references resolved when it starts.")
     for_each: Any = Field(None, description="A list; the workflow runs once for each `item` of it.")
     priority: Priority | None = Field(None, description="0 to 9, higher first; the run's if absent.")
+    tree: Values | None = Field(
+        None,
+        description="The document of the workflow, for the first run of the tree that this run sets up: it gets"
+        " this run's inputs, once all that it depends on succeeded or, in the background, has begun.",
+    )
+    sessions: tuple[NodeId, ...] = Field(
+        (), description="Background hooks among `depends_on` that are begun again before a `tree` goes on."
+    )
 
 
 class SealNode(BaseNode):

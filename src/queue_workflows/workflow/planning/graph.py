@@ -22,6 +22,7 @@ class Shape(NamedTuple):
     follows_seal: bool = False
     is_seal: bool = False
     sessions: tuple[str, ...] = ()
+    begins_tree: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,9 @@ class GraphNode:
     and for one `is_background` only until that has begun. What `follows_seal` has nothing left to run beside,
     so it waits for the end of the latter. `sessions` are parents in the background that it works with: it
     cannot run again without them, and where they are begun anew, so is it. What waits for the descendants of
-    its run `is_seal` too: it comes after all that runs again.
+    its run `is_seal` too: it comes after all that runs again. What `begins_tree` has a run of its own, which
+    goes on when a session is lost; it waits for the ends of its parents, of those in the background until they
+    have begun.
     """
 
     id: str
@@ -46,9 +49,12 @@ class GraphNode:
     follows_seal: bool = False
     is_seal: bool = False
     sessions: tuple[str, ...] = ()
+    begins_tree: bool = False
 
     def is_barrier_below(self, parent: GraphNode) -> bool:
         """Whether the parent's first attempt is all that it waits for there: its end, or its beginning."""
+        if self.begins_tree:
+            return parent.in_step and parent.is_background
         if not (self.in_step and parent.in_step and self.when is When.ALL_DONE):
             return False
         return not (parent.is_background and self.follows_seal)
@@ -77,6 +83,7 @@ def graph_of(document: Document) -> Graph:
             follows_seal=not seals.isdisjoint(document.parents[node.id]),
             is_seal=node.id in seals,
             sessions=getattr(node, "sessions", ()),
+            begins_tree=getattr(node, "tree", None) is not None,
         )
         for node in document.nodes
     )
@@ -103,6 +110,7 @@ def graph_from(shapes: Iterable[Shape]) -> Graph:
             follows_seal=given[node_id].follows_seal,
             is_seal=given[node_id].is_seal,
             sessions=given[node_id].sessions,
+            begins_tree=given[node_id].begins_tree,
         )
         for node_id in _parents_first(parents, children)
     }

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from queue_workflows.states import NODE_OVER, JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.document.load import OnFailure
-from queue_workflows.workflow.planning.graph import Graph
+from queue_workflows.workflow.planning.graph import Graph, GraphNode
 from queue_workflows.workflow.planning.parents import BAD, NOTHING_COMPLETED, passed, ready_or_not, told
 from queue_workflows.workflow.planning.progress import (
     BEGUN,
@@ -185,6 +185,8 @@ class _Plan(KnownRows):
             return
         if isinstance(event, Attempted) and event.has_begun:
             self.put(replace(row, attempted=BEGUN, error=None))
+            if row.attempted == 1 and not row.parents_left:
+                self._tell_tree(row.node_id)
         elif row.attempted == BEGUN:
             self._lost(row)
             return
@@ -194,6 +196,14 @@ class _Plan(KnownRows):
             self.put(replace(row, attempted=1))
         if not row.attempted and not row.parents_left:
             self.untold.append(row.node_id)
+
+    def _tell_tree(self, node_id: str) -> None:
+        """Let a tree begin that waited for this one alone to begin; others passed at its first attempt."""
+        for child in self.graph.nodes[node_id].children:
+            row = self.row(child)
+            if self.graph.nodes[child].begins_tree and row.state is NodeState.WAITING:
+                self.put(passed(row))
+                self._decide(passed(row))
 
     def _lost(self, session: Counters) -> None:
         """Let all that works with an active session wait until it has begun again; see `sessions`."""
@@ -287,11 +297,10 @@ class _Plan(KnownRows):
             for node_id in ended:
                 parent, node = self.row(node_id), self.graph.nodes[node_id]
                 is_over = parent.state in NODE_OVER
-                is_attempted = parent.attempted > 0 and parent.parents_left == 0
                 for child in node.children:
                     row = self.row(child)
                     # A child passing at the first attempt is not told the end; others are told only the end.
-                    passes = is_attempted and self.graph.nodes[child].is_barrier_below(node)
+                    passes = _passes(self.graph.nodes[child], node, parent)
                     if passes is is_over:
                         continue
                     if row.state is NodeState.WAITING:
@@ -310,10 +319,19 @@ class _Plan(KnownRows):
         if self._has_ended(row) and self._is_kept(row):
             self._end(row, self._outcome(row))
             return
-        if ready_or_not(self.graph.nodes[row.node_id], row):
+        node = self.graph.nodes[row.node_id]
+        if node.begins_tree and (bad := self._bad_parent(node)):
+            self._end(replace(row, error=told(row, bad.node_id, bad.state).error), NodeState.CANCELLED)
+            return
+        if ready_or_not(node, row):
             self.ready[row.node_id] = None
             return
         self._end(replace(row, error=row.error or NOTHING_COMPLETED), NodeState.CANCELLED)
+
+    def _bad_parent(self, node: GraphNode) -> Counters | None:
+        """A parent that came to nothing, also one that had begun and let the node pass."""
+        self.fetch(node.parents)
+        return next((row for parent in node.parents if (row := self.row(parent)).state in BAD), None)
 
     def _is_kept(self, row: Counters) -> bool:
         """Whether a node keeps what it has come to: also with a lost session if that cannot begin again."""
@@ -367,9 +385,7 @@ class _Plan(KnownRows):
             above = self.row(parent)
             if above.state in NODE_OVER:
                 row = told(row, parent, above.state)
-            elif (
-                above.attempted and not above.parents_left and node.is_barrier_below(self.graph.nodes[parent])
-            ):
+            elif _passes(node, self.graph.nodes[parent], above):
                 row = passed(row)
         if before.state is NodeState.ACTIVE or lost_session(before) or self._has_ended(before):
             row = replace(row, error=before.error)
@@ -377,6 +393,12 @@ class _Plan(KnownRows):
             self.put(row)
         self.ready.pop(node_id, None)
         self._decide(row)
+
+
+def _passes(node: GraphNode, parent: GraphNode, row: Counters) -> bool:
+    """Whether a node waits for this parent no longer, though that may not be over."""
+    is_enough = row.attempted >= (BEGUN if node.begins_tree else 1) and not row.parents_left
+    return is_enough and node.is_barrier_below(parent)
 
 
 def _cancelled(reason: str) -> NodeError:

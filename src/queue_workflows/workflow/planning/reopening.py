@@ -38,7 +38,8 @@ def reopen(graph: Graph, rows: Mapping[str, Counters], *, from_node: str | None 
     A node below is run again even if it completed, as one that tidies up did: it had another input then. What
     is cancelled and would be again, because what it needs stays as it is, is left. Between the steps of a
     pipeline order alone makes no node run again, but `from_node` and sessions do: what works with one that is
-    over by now runs again with it, and so does all else that does. What runs again is sealed again.
+    over by now runs again with it, and so does all else that does. What runs again is sealed again. A tree's
+    first run that completed is kept, unless it comes after `from_node`.
     """
     below, with_sessions = _below(graph, from_node), frozenset[str]()
     while True:
@@ -62,6 +63,7 @@ def _reopened(
         is_below = any(
             parent in again and (node.is_seal or not node.is_barrier_below(graph.nodes[parent]))
             for parent in node.parents
+            if not (node.begins_tree and row is not None and row.state is NodeState.COMPLETED)
         )
         if not (node_id in wanted or is_below or _was_stopped(node, row, fresh)):
             if row is None:
@@ -99,7 +101,8 @@ def _below(graph: Graph, node_id: str | None) -> frozenset[str]:
 def _with_sessions(graph: Graph, again: Collection[str]) -> frozenset[str]:
     """The sessions of these nodes, all that works with one that is begun anew, and the seal that ends it."""
     needed = {session for node_id in again for session in graph.nodes[node_id].sessions}
-    using = members_of(graph, needed.union(again))
+    members = members_of(graph, needed.union(again))
+    using = {node_id for node_id in members if not graph.nodes[node_id].begins_tree}
     seals = {node_id for node_id, node in graph.nodes.items() if node.is_seal and (needed or using)}
     return frozenset(needed | using | seals)
 

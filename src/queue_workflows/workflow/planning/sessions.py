@@ -38,9 +38,14 @@ def set_back(graph: Graph, row_of: Callable[[str], Counters], session: str) -> I
     """The rows that change as an active session is lost; whatever waits then has its parents counted anew.
 
     There are none once the run is sealed, or if nothing works with the session. What somebody cancels stays
-    cancelled; a list is never a member, and what was over without a job stays over.
+    cancelled; a list is never a member, and what was over without a job stays over. A tree that has begun goes
+    on, as its runs are no jobs of this one.
     """
-    members = members_of(graph, {session})
+    members = {
+        node_id
+        for node_id in members_of(graph, {session})
+        if not graph.nodes[node_id].begins_tree or row_of(node_id).state is NodeState.WAITING
+    }
     seals = (node_id for node_id, node in graph.nodes.items() if node.is_seal)
     if not members or any(row_of(seal).state in NODE_OVER for seal in seals):
         return
