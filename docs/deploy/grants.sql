@@ -44,7 +44,7 @@ GRANT USAGE ON SEQUENCE ingest_jobs_position_seq TO qwf_producer;
 
 GRANT INSERT (
     id, workflow_name, mode, spec, spec_hash, inputs, priority, dedupe_key, labels, parcel_id, traceparent,
-    max_open_runs, capped_by
+    max_open_runs, capped_by, set_up_by
 ), SELECT (id, workflow_name, dedupe_key) ON workflow_runs TO qwf_producer;
 
 GRANT INSERT (run_id, node_id, payload, submitted_by), SELECT (id) ON workflow_input_submissions TO qwf_producer;
@@ -81,7 +81,9 @@ GRANT SELECT, INSERT, UPDATE ON machines, binaries TO qwf_worker;
 -- A record that nothing could be made of is told so beside it.
 GRANT SELECT, INSERT, UPDATE (warning) ON hook_records TO qwf_worker;
 -- A hook that finds further pages starts runs below its own; whose hooks do needs qwf_producer as well, which has the rest.
-GRANT INSERT (parent_run_id, parent_node_job_id, depth, capped_by, hold_reason) ON workflow_runs TO qwf_worker;
+GRANT INSERT (
+    parent_run_id, parent_node_job_id, depth, capped_by, hold_reason, set_up_by, pinned_host
+) ON workflow_runs TO qwf_worker;
 -- What a supervisor sees of its machine.
 GRANT SELECT, INSERT, UPDATE, DELETE ON host_hardware TO qwf_worker;
 

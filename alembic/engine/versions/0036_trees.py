@@ -1,4 +1,4 @@
-"""Trees of runs: what waits for those below, and how many of a tree may be open at once."""
+"""Trees of runs: what waits for those below, how many may be open at once, and what has set them up."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ COLUMNS = {
     "capped_by": "uuid",
     "awaits_descendants": "boolean NOT NULL DEFAULT false",
     "left_descendants": "boolean NOT NULL DEFAULT false",
+    "set_up_by": "uuid",
 }
 CHECKS = {"max_open_runs": "max_open_runs > 0"}
 INDEXES = {
@@ -34,6 +35,7 @@ INDEXES = {
     "ix_workflow_runs_capped_held": (
         "(capped_by, priority DESC, id) WHERE capped_by IS NOT NULL AND hold_reason IS NOT NULL"
     ),
+    "ix_workflow_runs_set_up_open": "(set_up_by) WHERE set_up_by IS NOT NULL AND finished_at IS NULL",
 }
 
 

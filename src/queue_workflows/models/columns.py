@@ -315,6 +315,7 @@ TYPES: Final[Mapping[str, Mapping[str, str]]] = {
         "capped_by": "UUID",
         "awaits_descendants": "BOOLEAN",
         "left_descendants": "BOOLEAN",
+        "set_up_by": "UUID",
         "traceparent": "TEXT",
         "created_at": "TIMESTAMP WITH TIME ZONE",
         "started_at": "TIMESTAMP WITH TIME ZONE",

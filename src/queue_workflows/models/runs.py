@@ -62,6 +62,8 @@ class WorkflowRun(Base):
     awaits_descendants: Mapped[bool] = mapped_column(server_default=text("false"))
     # Was over before those below it were, so that one above it that waits for them must look further down.
     left_descendants: Mapped[bool] = mapped_column(server_default=text("false"))
+    # The run that has set up the tree which this one is of, as that is for itself; no foreign key, as above.
+    set_up_by: Mapped[uuid.UUID | None]
     # W3C trace context of the code that started the run.
     traceparent: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -119,6 +121,12 @@ class WorkflowRun(Base):
             text("priority DESC"),
             "id",
             postgresql_where=text("capped_by IS NOT NULL AND hold_reason IS NOT NULL"),
+        ),
+        # What is open of a tree that was set up: it follows its setup to another host, and ends with it.
+        Index(
+            "ix_workflow_runs_set_up_open",
+            "set_up_by",
+            postgresql_where=text("set_up_by IS NOT NULL AND finished_at IS NULL"),
         ),
         Index("ix_workflow_runs_running", "id", postgresql_where=text("status = 'running'")),
         # A node may have a hundred thousand children, and each asks at its end whether it has a successor.

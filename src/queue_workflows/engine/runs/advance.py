@@ -93,7 +93,7 @@ class Advancing:
         self._graph = graph
         self._known = known
         self._parking = Parking(tools, run, document)
-        self._tree = RunTree(tools, run)
+        self._tree = RunTree(tools, run, sets_up=document.tree is not None)
         self._openings: dict[str, Opening] = {}
         self._expansions: list[tuple[str, int]] = []
         self._written: dict[str, Counters] = {}

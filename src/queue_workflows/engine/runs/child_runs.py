@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import psycopg
+from pydantic import ValidationError
 
 from queue_workflows.engine.node_inputs.references import load_scope
 from queue_workflows.engine.runs.open_nodes import Opening
 from queue_workflows.engine.runs.repositories import DispatchTools
 from queue_workflows.engine.runs.retry import go_on_with
 from queue_workflows.errors import PayloadError, QwfError
+from queue_workflows.repositories.runs.labels import labels_below, labels_of_tree
 from queue_workflows.repositories.runs.operator_verbs import ChildRun, SteeringRepository
 from queue_workflows.repositories.runs.outbox import LockedRun
 from queue_workflows.workflow.document.load import Document, WorkflowNode
@@ -34,6 +36,10 @@ class ChildRuns:
         """Start a run for each parked job, given by the index of its element."""
         node = opening.node
         assert isinstance(node, WorkflowNode)  # noqa: S101 - it is asked for those only
+        if node.tree is not None:
+            for job_id in jobs.values():
+                self._begin_tree(node, node.tree, job_id)
+            return
         waiting = {index: job_id for index, job_id in jobs.items() if index not in opening.skipped}
         try:
             document = self._document(node)
@@ -57,6 +63,33 @@ class ChildRuns:
             except QwfError as wrong:
                 self._fail(job_id, wrong)
         self._insert(node, document, fresh)
+
+    def _begin_tree(self, node: WorkflowNode, tree: Mapping[str, Any], job_id: int) -> None:
+        """Begin the first run of the tree that this run has set up, or go on with the one of a time before.
+
+        From here on this run waits for those below it, and is not open to the cap of its tree.
+        """
+        before = SteeringRepository(self._tools.connection).children(self._run.id, [job_id]).get(job_id)
+        self._tools.tree.send_awaits(self._run.id)
+        if before is not None and go_on_with(before.id, conn=self._tools.connection):
+            return
+        root = self._tools.runs.fetch(self._run.id)
+        try:
+            if root is None:
+                raise QwfError(f"run {self._run.id} is gone")
+            document = Document.model_validate(tree)
+            document.checked_inputs(root.inputs)
+            self._tools.runs.insert_first(
+                document.name,
+                spec=document.snapshot(),
+                spec_hash=document.hash,
+                priority=self._run.priority if node.priority is None else node.priority,
+                labels={**document.labels, **labels_below(root.labels), **labels_of_tree(root.id, 0)},
+                set_up_by=self._run.id,
+                parent_node_job_id=job_id,
+            )
+        except (QwfError, ValidationError) as wrong:
+            self._fail(job_id, wrong)
 
     def _inputs(self, node: WorkflowNode, document: Document, scope: Mapping[str, Any]) -> dict[str, Any]:
         inputs = resolve_inputs(node.inputs, scope, where=f"{node.id}.inputs", host=self._tools.host)
@@ -82,6 +115,7 @@ class ChildRuns:
                 parent_run_id=self._run.id,
                 depth=self._run.depth + 1,
                 inputs=inputs,
+                sets_up=document.tree is not None,
             )
         except PayloadError as wrong:
             # Their document is more than a row takes; none is stored then.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from queue_workflows.engine.runs.repositories import DispatchTools
-from queue_workflows.repositories.runs.outbox import LockedRun, TakenEvent
+from queue_workflows.repositories.runs.outbox import READY, LockedRun, TakenEvent
 from queue_workflows.repositories.runs.tree import DESCENDANTS
 from queue_workflows.workflow.document.nodes import BaseNode, DescendantsNode
 
@@ -20,8 +20,9 @@ from queue_workflows.workflow.document.nodes import BaseNode, DescendantsNode
 class RunTree:
     """The tree below one locked run."""
 
-    def __init__(self, tools: DispatchTools, run: LockedRun) -> None:
-        self._tools, self._run = tools, run
+    def __init__(self, tools: DispatchTools, run: LockedRun, *, sets_up: bool = False) -> None:
+        """`sets_up` says that the run sets up the tree for the others."""
+        self._tools, self._run, self._sets_up = tools, run, sets_up
         self._begins_to_wait = False
 
     def passes(self, node: BaseNode) -> bool:
@@ -34,9 +35,12 @@ class RunTree:
     def act(self, events: Iterable[TakenEvent], *, send: Callable[[], None]) -> bool:
         """See whether the wait is over, and let others begin; whether the dispatcher has more to do by that.
 
+        What others need has begun, it may be on another host than before: there they belong as well.
         `send` sends what is to be written before something is looked up.
         """
         admitted = self._has_admitted(events)
+        if self._sets_up and any(event.kind == READY for event in events):
+            self._tools.tree.follow(self._run.id)
         if not (self._begins_to_wait or self._run.awaits_descendants):
             return admitted
         send()

@@ -97,6 +97,7 @@ def insert_run(
         parcel_id=parcel_id,
         traceparent=traceparent,
         max_open_runs=document.max_open_runs if max_open_runs is None else max_open_runs,
+        sets_up=document.tree is not None,
     )
 
 

@@ -20,6 +20,7 @@ from urllib.parse import urldefrag, urljoin, urlsplit, urlunsplit
 from queue_workflows.errors import QwfError
 from queue_workflows.hooks.output.record_types import RecordContext
 from queue_workflows.repositories.jobs.enqueue import current_limits
+from queue_workflows.repositories.runs.labels import CRAWL, CRAWL_DEPTH, labels_below, labels_of_tree
 from queue_workflows.repositories.runs.runs import RunRepository
 from queue_workflows.repositories.runs.tree import RunTreeRepository
 from queue_workflows.workflow.document.load import Document, compiled
@@ -28,12 +29,6 @@ from queue_workflows.workflow.providing import find_document
 if TYPE_CHECKING:
     from queue_workflows.models import WorkflowRun
 
-# Labels of the runs of a crawl: the run that it began with, and how far from it.
-CRAWL: Final = "crawl"
-CRAWL_DEPTH: Final = "crawl_depth"
-# Labels that a hook's records give to their own run.
-TAG: Final = "tag:"
-TITLE: Final = "title"
 DEEPEST: Final = 64
 _SCHEMES: Final = frozenset({"http", "https"})
 _LONGEST: Final = 4_096
@@ -54,6 +49,8 @@ class FoundRun(NamedTuple):
 def discover(record: dict[str, Any], ctx: RecordContext) -> None:
     """Note the run of a record for `start_discovered`, unless the crawl does not go there."""
     parent = run_of(ctx)
+    if parent.set_up_by == parent.id:
+        raise ValueError("a hook that sets up a tree begins no run: its first run does, and those below that")
     if _depth_of(parent) >= _max_depth(parent) or parent.cancel_requested_at is not None:
         return
     url = normal_url(record.get("url"), base=parent.inputs.get("url"))
@@ -84,7 +81,7 @@ def start_discovered(found: Iterable[FoundRun], ctx: RecordContext) -> None:
         documents[one.document.name] = one.document
         inputs.setdefault(one.document.name, {}).setdefault(one.key, one.inputs_json)
     parent = run_of(ctx)
-    crawl = {CRAWL: str(_root(parent)), CRAWL_DEPTH: _depth_of(parent) + 1}
+    crawl = labels_of_tree(_root(parent), _depth_of(parent) + 1)
     tree = RunTreeRepository(ctx.conn)
     cap = tree.cap_of(parent.id)
     for name in sorted(inputs):
@@ -94,21 +91,17 @@ def start_discovered(found: Iterable[FoundRun], ctx: RecordContext) -> None:
             spec=document.snapshot(),
             spec_hash=document.hash,
             priority=parent.priority,
-            labels={**document.labels, **_inherited(parent.labels), **crawl},
+            labels={**document.labels, **labels_below(parent.labels), **crawl},
             parcel_id=parent.parcel_id,
             traceparent=parent.traceparent,
             parent_run_id=parent.id,
             depth=parent.depth + 1,
             inputs=inputs[name],
             capped_by=cap,
+            set_up_by=parent.set_up_by,
         )
     if cap is not None and inputs:
         tree.ask_to_admit(cap)
-
-
-def _inherited(labels: dict[str, Any]) -> dict[str, Any]:
-    """Without what a page is called by its hooks, which is not said of the pages that it names."""
-    return {name: value for name, value in labels.items() if name != TITLE and not name.startswith(TAG)}
 
 
 def normal_url(given: object, *, base: object = None) -> str | None:
@@ -188,7 +181,9 @@ def _document(record: dict[str, Any], parent: WorkflowRun) -> Document:
         return compiled(parent.spec, parent.spec_hash)
     if not isinstance(name, str):
         raise ValueError(f"`workflow` is a name, not {name!r:.80}")
-    return find_document(name)
+    # What a run with which a tree begins would set up is not set up within a tree.
+    found = find_document(name)
+    return found.tree or found
 
 
 def _given(record: dict[str, Any]) -> dict[str, Any]:

@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from queue_workflows.errors import PayloadError
-from queue_workflows.hooks.output.child_runs import CRAWL, CRAWL_DEPTH, TAG, TITLE, run_of
+from queue_workflows.hooks.output.child_runs import run_of
 from queue_workflows.hooks.output.record_types import RecordContext
 from queue_workflows.repositories.jobs.enqueue import current_limits
-from queue_workflows.repositories.runs.labels import MOST_LABELS, RunLabelRepository
+from queue_workflows.repositories.runs.labels import CRAWL, CRAWL_DEPTH, SETUP, TAG, TITLE, MOST_LABELS, RunLabelRepository
 from queue_workflows.repositories.sql.checks import NAME_BYTES
 
 _LONGEST_TITLE: Final = 1_000
-_ENGINES: Final = frozenset({CRAWL, CRAWL_DEPTH})
+_ENGINES: Final = frozenset({CRAWL, CRAWL_DEPTH, SETUP})
 _NOTED: Final = "labels"
 # By line: the type of its record, and the labels.
 Noted: TypeAlias = dict[int, tuple[str, dict[str, Any]]]

@@ -190,18 +190,22 @@ WHERE job.id = ANY (%(ids)s::bigint[]) AND job.background AND (
     SELECT run.seal_requested_at FROM workflow_runs AS run WHERE run.id = job.run_id LIMIT 1
 ) IS NOT NULL
 """
-# A job that runs, of this run and in this attempt, and ends at the seal.
+# A job that runs, of this run or the one that has set up its tree, and in this attempt, and ends at the seal.
 LISTENER: Final = """
 SELECT id, attempt, claimed_by FROM workflow_node_jobs
-WHERE id = %(id)s::bigint AND attempt = %(attempt)s::integer AND run_id = %(run_id)s::uuid
+WHERE id = %(id)s::bigint AND attempt = %(attempt)s::integer
+    AND (run_id = %(run_id)s::uuid
+        OR run_id = (SELECT set_up_by FROM workflow_runs WHERE id = %(run_id)s::uuid LIMIT 1))
     AND status = 'running' AND background AND inputs ->> 'at_seal' = 'kill'
 """
 # run: that of a job which is held here and cannot be run here, and whether it is this host's for nothing:
-# nothing of it has ended or failed, nor been begun by another worker, nor claimed that this one could run.
+# nothing of it has ended or failed, nor been begun by another worker, nor claimed that this one could run. In a
+# tree that another run has set up it belongs where that one does.
 # unpinned: it is anybody's then. freed: so is what waits of it; the held job belongs where its run does.
 LET_GO: Final = """
 WITH run AS MATERIALIZED (
-    SELECT id, pinned_host, COALESCE(pinned_host = %(host)s::text, true) AND NOT EXISTS (
+    SELECT id, pinned_host, COALESCE(pinned_host = %(host)s::text, true) AND COALESCE(set_up_by = id, true)
+        AND NOT EXISTS (
         SELECT FROM workflow_node_jobs AS job WHERE job.run_id = run.id AND queue = 'hooks' AND attempt > 0
             AND (status IN ('completed', 'failed', 'skipped', 'cancelled') OR failures > 0 OR crash_count > 0
                 OR status = 'running' AND claimed_by <> %(claimed_by)s::text
@@ -232,7 +236,8 @@ _PROMOTE_HELD: Final = PROMOTE_HELD[NODE.name].replace(
     "AND queue = %(queue)s::text AND COALESCE(pinned_host, %(host)s::text) IN (%(host)s::text, '*')",
 )
 # run: it forgets its host, or the mark of its shared directory, so that the next attempt may mark another.
-# freed: what of the run waits for the host. A job that runs there ends there, and its retry may be anybody's.
+# below: the open runs of a tree that it has set up; where its session begins anew, they follow that to its host.
+# freed: what of these waits for the host. A job that runs there ends there, and its retry may be anybody's.
 UNPIN: Final = """
 WITH found AS MATERIALIZED (
     SELECT id, pinned_host FROM workflow_runs WHERE id = %(run_id)s::uuid FOR NO KEY UPDATE
@@ -240,9 +245,18 @@ WITH found AS MATERIALIZED (
     UPDATE workflow_runs SET pinned_host = NULL
     WHERE id = ANY (ARRAY(SELECT id FROM found WHERE pinned_host IS NOT NULL))
     RETURNING id
+), below AS (
+    UPDATE workflow_runs SET pinned_host = NULL
+    WHERE set_up_by = ANY (ARRAY(SELECT id FROM run)) AND finished_at IS NULL AND id <> %(run_id)s::uuid
+        AND NOT EXISTS (
+            SELECT FROM workflow_node_jobs
+            WHERE run_id = %(run_id)s::uuid AND background AND finished_at IS NULL
+                AND inputs ->> 'at_seal' = 'kill'
+        )
+    RETURNING id
 ), freed AS (
     UPDATE workflow_node_jobs SET pinned_host = NULL
-    WHERE run_id = ANY (ARRAY(SELECT id FROM run)) AND pinned_host <> '*'
+    WHERE run_id = ANY (ARRAY(SELECT id FROM run UNION SELECT id FROM below)) AND pinned_host <> '*'
     RETURNING id
 ), logged AS (
     INSERT INTO audit_log (actor, action, subject_kind, subject_id, reason, details)

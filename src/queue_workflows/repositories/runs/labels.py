@@ -11,6 +11,14 @@ from queue_workflows.repositories.sql.checks import PayloadLimits
 from queue_workflows.repositories.sql.connection import Handle, Statements
 
 MOST_LABELS: Final = 200
+# Labels of the runs of a crawl: the run that it began with, and how far from it.
+CRAWL: Final = "crawl"
+CRAWL_DEPTH: Final = "crawl_depth"
+# Labels that a hook's records give to their own run.
+TAG: Final = "tag:"
+TITLE: Final = "title"
+# The event that has set up a tree, of the run of that.
+SETUP: Final = "setup"
 # A run that has them already is left alone; so is one that would have too many, which `is_there` tells.
 ADD: Final = f"""
 WITH added AS (
@@ -22,6 +30,17 @@ WITH added AS (
 SELECT EXISTS (SELECT FROM added) OR labels @> %(labels)s::jsonb AS is_there
 FROM workflow_runs WHERE id = %(run_id)s::uuid
 """  # noqa: S608 - a number of our own
+
+
+def labels_below(labels: Mapping[str, Any]) -> dict[str, Any]:
+    """What the runs below have of a run's labels: not what its hooks call it, nor what it sets up."""
+    own = {TITLE, SETUP}
+    return {name: value for name, value in labels.items() if name not in own and not name.startswith(TAG)}
+
+
+def labels_of_tree(root: uuid.UUID, depth: int) -> dict[str, Any]:
+    """The labels of a run of a crawl that began with another one."""
+    return {CRAWL: str(root), CRAWL_DEPTH: depth}
 
 
 class RunLabelRepository:

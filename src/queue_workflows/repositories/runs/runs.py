@@ -36,10 +36,15 @@ INSERT INTO workflow_runs (
 ON CONFLICT (workflow_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
 RETURNING id
 """
-# The run with which a tree begins that has a cap, under which it is itself.
-INSERT_CAPPING: Final = INSERT.replace(
-    "traceparent\n)", "traceparent,\n    max_open_runs, capped_by\n)"
-).replace("%(traceparent)s::text\n)", "%(traceparent)s::text, %(max_open_runs)s::integer, %(id)s::uuid\n)")
+# The run with which a tree begins that has a cap, under which it is itself, or that it sets up.
+INSERT_ROOT: Final = INSERT.replace(
+    "traceparent\n)", "traceparent,\n    max_open_runs, capped_by, set_up_by\n)"
+).replace(
+    "%(traceparent)s::text\n)",
+    "%(traceparent)s::text, %(max_open_runs)s::integer,\n"
+    "    CASE WHEN %(max_open_runs)s::integer IS NOT NULL THEN %(id)s::uuid END,\n"
+    "    CASE WHEN %(sets_up)s::boolean THEN %(id)s::uuid END\n)",
+)
 # A run that a node of another run starts.
 INSERT_CHILD: Final = """
 INSERT INTO workflow_runs (
@@ -53,28 +58,45 @@ INSERT INTO workflow_runs (
 ON CONFLICT (workflow_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
 RETURNING id
 """
+# The first run of a tree that another run has set up, on whose host it belongs; under the cap of that.
+INSERT_FIRST: Final = """
+INSERT INTO workflow_runs (
+    id, workflow_name, mode, spec, spec_hash, inputs, priority, labels, parcel_id, traceparent,
+    parent_run_id, parent_node_job_id, depth, capped_by, set_up_by, pinned_host
+)
+SELECT %(id)s::uuid, %(workflow_name)s::text, %(mode)s::text, %(spec)s::jsonb, %(spec_hash)s::text, inputs,
+    %(priority)s::smallint, %(labels)s::jsonb, parcel_id, traceparent, id, %(parent_node_job_id)s::bigint,
+    depth + 1, capped_by, id, CASE WHEN pinned_host NOT LIKE '*%%' THEN pinned_host END
+FROM workflow_runs WHERE id = %(set_up_by)s::uuid
+RETURNING id
+"""
 # The runs that the elements of a list start: one document, and for each its id, its inputs and its node job.
 INSERT_CHILDREN: Final = """
 INSERT INTO workflow_runs (
     id, workflow_name, mode, spec, spec_hash, inputs, priority, labels, traceparent, parent_run_id,
-    parent_node_job_id, depth
+    parent_node_job_id, depth, set_up_by
 )
 SELECT given.id, %(workflow_name)s::text, %(mode)s::text, %(spec)s::jsonb, %(spec_hash)s::text,
     given.inputs::jsonb, %(priority)s::smallint, %(labels)s::jsonb, %(traceparent)s::text,
-    %(parent_run_id)s::uuid, given.job_id, %(depth)s::smallint
+    %(parent_run_id)s::uuid, given.job_id, %(depth)s::smallint,
+    CASE WHEN %(sets_up)s::boolean THEN given.id END
 FROM unnest(%(ids)s::uuid[], %(inputs)s::text[], %(jobs)s::bigint[]) AS given (id, inputs, job_id)
 RETURNING id
 """
 # The runs that a run has found on its way: one document, and for each its id, its inputs and its key. In the
-# order of the keys, so that of two that find the same ones at once neither waits for the other in a circle.
+# order of the keys, so that of two that find the same ones at once neither waits for the other in a circle. In
+# a tree that was set up they belong where its setup is at work.
 INSERT_FOUND: Final = """
 INSERT INTO workflow_runs (
     id, workflow_name, mode, spec, spec_hash, inputs, priority, dedupe_key, labels, parcel_id, traceparent,
-    parent_run_id, depth
+    parent_run_id, set_up_by, pinned_host, depth
 )
 SELECT given.id, %(workflow_name)s::text, %(mode)s::text, %(spec)s::jsonb, %(spec_hash)s::text,
     given.inputs::jsonb, %(priority)s::smallint, given.key, %(labels)s::jsonb, %(parcel_id)s::text,
-    %(traceparent)s::text, %(parent_run_id)s::uuid, %(depth)s::smallint
+    %(traceparent)s::text, %(parent_run_id)s::uuid, %(set_up_by)s::uuid, (
+        SELECT pinned_host FROM workflow_runs
+        WHERE id = %(set_up_by)s::uuid AND pinned_host NOT LIKE '*%%' LIMIT 1
+    ), %(depth)s::smallint
 FROM unnest(%(ids)s::uuid[], %(inputs)s::text[], %(keys)s::text[]) AS given (id, inputs, key)
 ORDER BY given.key COLLATE "C"
 ON CONFLICT (workflow_name, dedupe_key) WHERE dedupe_key IS NOT NULL DO NOTHING
@@ -91,12 +113,19 @@ WHERE workflow_name = %(workflow_name)s::text AND dedupe_key = %(dedupe_key)s::t
 FETCH: Final = _TABLE.sql("SELECT {columns} FROM workflow_runs WHERE id = %(id)s::uuid")
 # For a caller that asks again and again: the document of a run may be large, and never changes.
 FETCH_AGAIN: Final = FETCH.replace("workflow_runs.spec::text AS spec", "NULL AS spec")
-# Runs that were found on the way, for which no node of this one waits; told by their own outbox, because a
-# holder of one run never waits for another.
+# found: the runs that were found on the way, for which no node of this one waits, and all that is open of the
+# tree that it has set up. Told by their own outbox, because a holder of one run never waits for another.
 CANCEL_FOUND: Final = """
+WITH found AS (
+    SELECT id FROM workflow_runs
+    WHERE parent_run_id = %(run_id)s::uuid AND parent_node_job_id IS NULL AND status IN ('queued', 'running')
+    UNION
+    SELECT id FROM workflow_runs
+    WHERE set_up_by = %(run_id)s::uuid AND finished_at IS NULL AND parent_node_job_id IS NULL
+        AND id <> %(run_id)s::uuid
+)
 INSERT INTO workflow_dispatch_events (run_id, generation, attempt, kind, payload)
-SELECT id, 1, 0, 'cancel', jsonb_build_object('reason', %(reason)s::text) FROM workflow_runs
-WHERE parent_run_id = %(run_id)s::uuid AND parent_node_job_id IS NULL AND status IN ('queued', 'running')
+SELECT id, 1, 0, 'cancel', jsonb_build_object('reason', %(reason)s::text) FROM found
 RETURNING run_id
 """
 # How a run ended, without its document, which may be large.
@@ -200,10 +229,11 @@ class RunRepository(Repository["WorkflowRun"]):
         traceparent: str | None = None,
         parent: ParentNode | None = None,
         max_open_runs: int | None = None,
+        sets_up: bool = False,
     ) -> StartedRun:
         """Insert a run with a snapshot of its document, or find the one that has its `dedupe_key`.
 
-        `max_open_runs` is the cap of the tree of one without a parent.
+        Of one without a parent `max_open_runs` is the cap of its tree, and `sets_up` says that it sets that up.
         """
         shared = self._shared(
             workflow_name,
@@ -220,15 +250,41 @@ class RunRepository(Repository["WorkflowRun"]):
             "dedupe_key": check.text_or_none("dedupe_key", dedupe_key, max_bytes=check.KEY_BYTES),
             "parcel_id": check.text_or_none("parcel_id", parcel_id),
         }
-        if parent is None and max_open_runs is not None:
-            params["max_open_runs"] = check.whole("max_open_runs", max_open_runs, 1, check.INT_MAX)
-            return StartedRun(*insert_or_find(self._sql, INSERT_CAPPING, FIND, params))
+        if parent is None and (max_open_runs is not None or sets_up):
+            if max_open_runs is not None:
+                check.whole("max_open_runs", max_open_runs, 1, check.INT_MAX)
+            params |= {"max_open_runs": max_open_runs, "sets_up": sets_up}
+            return StartedRun(*insert_or_find(self._sql, INSERT_ROOT, FIND, params))
         if parent is None:
             return StartedRun(*insert_or_find(self._sql, INSERT, FIND, params))
         params["parent_run_id"] = parent.run_id
         params["parent_node_job_id"] = parent.node_job_id
         params["depth"] = check.whole("depth", parent.depth, 0, check.SMALLINT_MAX)
         return StartedRun(*insert_or_find(self._sql, INSERT_CHILD, FIND, params))
+
+    def insert_first(
+        self,
+        workflow_name: str,
+        *,
+        spec: dict[str, Any],
+        spec_hash: str,
+        priority: int,
+        labels: dict[str, Any],
+        set_up_by: uuid.UUID,
+        parent_node_job_id: int,
+    ) -> None:
+        """Insert the first run of the tree that another run has set up, with the inputs of that."""
+        shared = self._shared(
+            workflow_name,
+            mode="node",
+            spec=spec,
+            spec_hash=spec_hash,
+            priority=priority,
+            labels=labels,
+            traceparent=None,
+        )
+        ids = {"id": uuid7(), "set_up_by": set_up_by, "parent_node_job_id": parent_node_job_id}
+        self._sql.rows(INSERT_FIRST, shared | ids)
 
     def insert_children(
         self,
@@ -242,6 +298,7 @@ class RunRepository(Repository["WorkflowRun"]):
         parent_run_id: uuid.UUID,
         depth: int,
         inputs: Mapping[int, str],
+        sets_up: bool = False,
     ) -> None:
         """Insert a run for each of these node jobs of one run; their `inputs` are checked JSON."""
         shared = self._shared(
@@ -256,6 +313,7 @@ class RunRepository(Repository["WorkflowRun"]):
         params = shared | {
             "parent_run_id": parent_run_id,
             "depth": check.whole("depth", depth, 0, check.SMALLINT_MAX),
+            "sets_up": sets_up,
         }
         for part in _in_parts(inputs):
             given = {
@@ -279,6 +337,7 @@ class RunRepository(Repository["WorkflowRun"]):
         depth: int,
         inputs: Mapping[str, str],
         capped_by: uuid.UUID | None = None,
+        set_up_by: uuid.UUID | None = None,
     ) -> int:
         """Insert a run for each of these dedupe keys that none has yet; their `inputs` are checked JSON.
 
@@ -296,6 +355,7 @@ class RunRepository(Repository["WorkflowRun"]):
         params = shared | {
             "parcel_id": check.text_or_none("parcel_id", parcel_id),
             "parent_run_id": parent_run_id,
+            "set_up_by": set_up_by,
             "depth": check.whole("depth", depth, 0, check.SMALLINT_MAX),
         }
         statement = INSERT_FOUND

@@ -19,15 +19,17 @@ DESCENDANTS: Final = "descendants"
 # Why a run of a tree with a cap does not begin.
 OPEN_RUNS: Final = "open_runs"
 
-# above: the run, then the one that began it, and so on; of what was pruned meanwhile nothing is known.
+# above: the run, then the one that began it, and so on, as far as one that has set up the tree: that is no
+# step from its first run. Of what was pruned meanwhile nothing is known.
 PLACE: Final = """
 WITH RECURSIVE above AS (
-    SELECT id, parent_run_id, 0 AS far FROM workflow_runs WHERE id = %(run_id)s::uuid
+    SELECT id, parent_run_id, set_up_by, 0 AS far FROM workflow_runs WHERE id = %(run_id)s::uuid
     UNION ALL
-    SELECT parent.id, parent.parent_run_id, above.far + 1
+    SELECT parent.id, parent.parent_run_id, parent.set_up_by, above.far + 1
     FROM above JOIN workflow_runs AS parent ON parent.id = above.parent_run_id
+    WHERE above.id IS DISTINCT FROM above.set_up_by
 )
-SELECT id, far FROM above ORDER BY far DESC LIMIT 1
+SELECT id, CASE WHEN id = set_up_by THEN GREATEST(far - 1, 0) ELSE far END FROM above ORDER BY far DESC LIMIT 1
 """
 # above: the run, then the one that began it, and so on, as far as the first that has a cap or is under one.
 CAP: Final = """
@@ -97,6 +99,33 @@ FROM told JOIN workflow_runs AS run ON run.id = told.id
 WHERE run.mode = 'node'
 RETURNING id
 """  # noqa: S608 - a word of our own
+# host: that of a setup which has begun, as its session has. runs: what is open of its tree and belongs to another
+# host. moved: what waits of these. A hook that runs ends where it is, and its retry follows.
+FOLLOW: Final = """
+WITH host AS MATERIALIZED (
+    SELECT pinned_host AS label FROM workflow_runs
+    WHERE id = %(run_id)s::uuid AND set_up_by = id AND pinned_host NOT LIKE '*%%'
+), runs AS MATERIALIZED (
+    SELECT run.id FROM host CROSS JOIN LATERAL (
+        SELECT id FROM workflow_runs
+        WHERE set_up_by = %(run_id)s::uuid AND finished_at IS NULL AND id <> %(run_id)s::uuid
+            AND pinned_host IS DISTINCT FROM host.label
+        ORDER BY id
+        FOR NO KEY UPDATE
+    ) AS run
+), jobs AS MATERIALIZED (
+    SELECT job.id FROM runs CROSS JOIN LATERAL (
+        SELECT id FROM workflow_node_jobs
+        WHERE run_id = runs.id AND queue = 'hooks' AND finished_at IS NULL AND pinned_host <> '*'
+        ORDER BY id
+        FOR NO KEY UPDATE
+    ) AS job
+), moved AS (
+    UPDATE workflow_node_jobs SET pinned_host = (SELECT label FROM host) WHERE id = ANY (ARRAY(SELECT id FROM jobs))
+)
+UPDATE workflow_runs SET pinned_host = (SELECT label FROM host) WHERE id = ANY (ARRAY(SELECT id FROM runs))
+RETURNING id
+"""
 # What is not over further up must look below what is over, where a run goes on after all.
 GOES_ON: Final = """
 WITH RECURSIVE above AS (
@@ -171,6 +200,10 @@ class RunTreeRepository:
     def send_told(self, run_id: uuid.UUID, *, parent: bool = False, cap: bool = False) -> None:
         """Tell the run that this one began from that it is over, and that with the cap that there is room."""
         self._sql.send(TELL, {"run_id": run_id, "parent": parent, "cap": cap})
+
+    def follow(self, run_id: uuid.UUID) -> int:
+        """Have the open runs of a tree belong where the run that sets it up is at work; how many moved."""
+        return len(self._sql.rows(FOLLOW, {"run_id": run_id}))
 
     def goes_on(self, run_id: uuid.UUID) -> None:
         """Have a run found that was over and goes on, though those above it are over."""
