@@ -18,6 +18,7 @@ _WHOLE = """
 order = "strict"
 descendants = "leave"
 max_open_runs = 3
+setup = {Page = "SiteSetup", Site = false}
 shared_directory = true
 
 [env]
@@ -59,6 +60,7 @@ def test_everything_in_the_file_is_read(tmp_path: Path) -> None:
         ("env", "pip"),
     )
     assert found.shared_directory is True
+    assert [found.setup_of(event) for event in ("Page", "Site", "Other")] == ["SiteSetup", False, None]
     assert found.ready == {
         "browser": Readiness(file="session.json"),
         "browser/on_Page__20_tab.bg.js": Readiness(line="^open$", within_s=30),
@@ -78,7 +80,7 @@ def test_templates_are_filled_for_each_attempt(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('ordre = "strict"', "nobody knows ordre; there are order, descendants, max_open_runs, shared_di"),
+        ('ordre = "strict"', "nobody knows ordre; there are order, descendants, max_open_runs, setup, sha"),
         ('order = "names"', 'order must be "steps" or "strict", not \'names\''),
         ("order = 5", 'order must be "steps" or "strict", not 5'),
         ('order = {Page = "names"}', 'order.Page must be "steps" or "strict", not \'names\''),
@@ -86,6 +88,14 @@ def test_templates_are_filled_for_each_attempt(tmp_path: Path) -> None:
         ('order = ["steps"]', 'order must be "steps" or "strict"'),
         ('descendants = "some"', 'descendants must be "wait" or "leave", not \'some\''),
         ("max_open_runs = 0", "max_open_runs must be a whole number from 1, not 0"),
+        ("setup = true", "setup must be the name of an event, in letters and digits, or false, not True"),
+        ('setup = ""', "setup must be the name of an event"),
+        (
+            "setup = {Page = 5}",
+            "setup.Page must be the name of an event, in letters and digits, or false, not 5",
+        ),
+        ('setup = {Page = ["SiteSetup"]}', "setup.Page must be the name of an event"),
+        ('setup = ["SiteSetup"]', "setup must be the name of an event"),
         ("shared_directory = 1", "shared_directory must be true or false, not 1"),
         ('background_timeouts = "kill"', 'background_timeouts must be "limit" or "grace", not \'kill\''),
         ("background_timeouts = [1]", 'background_timeouts must be "limit" or "grace", not [1]'),

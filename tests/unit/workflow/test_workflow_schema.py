@@ -12,6 +12,7 @@ from queue_workflows.workflow.document.load import load_document
 from queue_workflows.workflow.document.nodes import TYPES
 
 SCHEMA = document_schema()
+PAGE = {"name": "page", "nodes": [{"id": "save", "module": "m"}]}
 EVERYTHING: dict[str, Any] = {
     "x-defaults": {"anything": 1},
     "name": "film",
@@ -48,6 +49,7 @@ EVERYTHING: dict[str, Any] = {
         {"id": "nap", "type": "wait", "seconds": 0},
         {"id": "until", "type": "wait", "until": "2030-01-31T09:00:00Z", "depends_on": ["nap"]},
         {"id": "sub", "type": "workflow", "workflow": "short", "inputs": {}, "for_each": [], "priority": 0},
+        {"id": "first", "type": "workflow", "workflow": "page", "tree": PAGE, "sessions": ["plan"]},
         {
             "id": "sealed",
             "type": "seal",
@@ -77,6 +79,8 @@ def test_all_that_a_document_may_say_passes():
     said = {node.get("type", "task"): set(node) for node in EVERYTHING["nodes"]}
     # Only one of `exclusive` and `limit_key`.
     said["task"] |= set(EVERYTHING["nodes"][0])
+    # Only a list or a `tree`.
+    said["workflow"] |= next(set(node) for node in EVERYTHING["nodes"] if node["id"] == "sub")
     said["wait"] = {"id", "type", "seconds", "until", "depends_on"}
     common = {"when", "on_failure", "skip_if", "depends_on", "type", "id"}
     for kind, model in TYPES.items():

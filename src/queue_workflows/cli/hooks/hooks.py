@@ -21,9 +21,9 @@ from queue_workflows.db.connections.engine import Database
 from queue_workflows.engine.runs.verbs import start_run
 from queue_workflows.errors import ExitCode, PluginConfigError
 from queue_workflows.hooks.plugin_config import load_plugin_config
-from queue_workflows.hooks.plugins.compile import compile_hooks
+from queue_workflows.hooks.plugins.compile import compile_hooks, setup_event
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked, plugins_in
-from queue_workflows.hooks.plugins.hooks_file import DESCENDANTS, ORDERS, Descendants, Order
+from queue_workflows.hooks.plugins.hooks_file import DESCENDANTS, ORDERS, Descendants, Order, Setup
 from queue_workflows.hooks.plugins.order import SEQUENTIAL_STEPS, HookOrder, order_of
 from queue_workflows.hooks.plugins.providers import unknown_providers
 from queue_workflows.hooks.script.arguments import config_in, hook_arguments
@@ -37,6 +37,13 @@ _dir_option = click.option(
     multiple=True,
     help="A directory of plugins; may be given several times. Else QWF_HOOK_DIRS.",
 )
+
+_setup_option = click.option(
+    "--setup",
+    metavar="EVENT",
+    help="The event whose hooks set up the tree of runs before its first one; else as hooks.toml says.",
+)
+_no_setup_option = click.option("--no-setup", is_flag=True, help="Set up nothing, whatever hooks.toml says.")
 
 _order_option = click.option(
     "--order",
@@ -54,22 +61,42 @@ def hooks() -> None:
 @click.argument("event")
 @_dir_option
 @_order_option
+@_setup_option
+@_no_setup_option
 @json_option
-def list_(event: str, *, dirs: Sequence[str], order: Order | None, as_json: bool) -> ExitCode:
-    """List the hooks of EVENT in their order, with those that run at its end."""
+def list_(
+    event: str,
+    *,
+    dirs: Sequence[str],
+    order: Order | None,
+    setup: str | None,
+    no_setup: bool,
+    as_json: bool,
+) -> ExitCode:
+    """List the hooks of EVENT in their order, with those that set up its tree, and those of both ends."""
     places = _places(dirs)
-    goes = order_of(event, places, order)
-    hooks_of_it = goes.sorted(discover_hooks(event, places))
-    found = [*hooks_of_it, *goes.sorted(discover_hooks(f"{event}End", places))]
-    unnumbered = (goes.unnumbered(hook) for hook in found)
-    ended_at_once = goes.ended_at_once(hooks_of_it)
+    set_up_by = setup_event(event, places, _setup(setup, no_setup=no_setup))
+    own = _in_order(event, places, order)
+    around = [] if set_up_by is None else _in_order(set_up_by, places, order)
+    if setup is not None and not around:
+        raise click.UsageError(f"--setup: there are no hooks of {setup} below {', '.join(map(str, places))}")
+    # The setup's own end comes when all runs of the tree are over.
+    found = [
+        *(one for one in around if one[1].event == set_up_by),
+        *own,
+        *(one for one in around if one[1].event != set_up_by),
+    ]
+    unnumbered = (goes.unnumbered(hook) for goes, hook in found)
+    ended_at_once = order_of(event, places, order).ended_at_once(
+        [hook for _, hook in own if hook.event == event]
+    )
     for said in (*unnumbered, *ended_at_once, *overlooked(event, places), *unknown_providers(places)):
         if said is not None:
             say(f"warning: {said}")
     if as_json:
-        print_json([_as_data(hook, goes) for hook in found])
+        print_json([_as_data(hook, goes) for goes, hook in found])
         return ExitCode.DONE
-    rows = [[str(hook.step), hook.event, _beside(hook), hook.label, _state(hook)] for hook in found]
+    rows = [[str(hook.step), hook.event, _beside(hook), hook.label, _state(hook)] for _, hook in found]
     print_table(["STEP", "EVENT", "", "HOOK", "STATE"], rows)
     if not found:
         say(f"no hooks of {event} below {', '.join(map(str, places))}")
@@ -90,6 +117,8 @@ def list_(event: str, *, dirs: Sequence[str], order: Order | None, as_json: bool
     help="The steps in which hooks run one after the other.",
 )
 @_order_option
+@_setup_option
+@_no_setup_option
 @click.option(
     "--descendants",
     type=click.Choice(DESCENDANTS),
@@ -121,6 +150,8 @@ def run(
     plugins: str | None,
     sequential: str,
     order: Order | None,
+    setup: str | None,
+    no_setup: bool,
     descendants: Descendants | None,
     max_open_runs: int | None,
     shared_directory: bool | None,
@@ -146,6 +177,7 @@ def run(
         wait_for_descendants=None if descendants is None else descendants == "wait",
         max_open_runs=max_open_runs,
         shared_directory=shared_directory,
+        setup=_setup(setup, no_setup=no_setup),
     )
     inputs = mapping_in("--inputs", file) if file is not None else {}
     inputs |= pairs("--input", given)
@@ -170,7 +202,11 @@ def run(
         if watch:
             return follow(database, started.id, as_json=as_json)
     if as_json:
-        print_json({"run": started.id, "created": started.created, "hooks": len(document["nodes"])})
+        nodes = [
+            *document["nodes"],
+            *(one for node in document["nodes"] for one in node.get("tree", {}).get("nodes", [])),
+        ]
+        print_json({"run": started.id, "created": started.created, "hooks": len(nodes)})
     else:
         click.echo(str(started.id))
         say(f"`qwf run watch {started.id}` follows it")
@@ -185,6 +221,20 @@ def _places(dirs: Sequence[str]) -> list[Path]:
     if not places:
         raise click.UsageError("where are the plugins? Say --dir DIR, or set QWF_HOOK_DIRS")
     return places
+
+
+def _setup(event: str | None, *, no_setup: bool) -> Setup | None:
+    """What was asked for of a setup."""
+    if event is not None and no_setup:
+        raise click.UsageError("say --setup EVENT or --no-setup, not both")
+    return False if no_setup else event
+
+
+def _in_order(event: str, places: Sequence[Path], order: Order | None) -> list[tuple[HookOrder, Hook]]:
+    """The hooks of an event, then those of its end, as they go."""
+    goes = order_of(event, places, order)
+    hooks = (goes.sorted(discover_hooks(name, places)) for name in (event, f"{event}End"))
+    return [(goes, hook) for of_event in hooks for hook in of_event]
 
 
 def _named(plugins: str | None, places: Sequence[Path]) -> list[str] | None:

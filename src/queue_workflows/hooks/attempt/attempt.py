@@ -8,6 +8,7 @@ All of it happens in the job's own thread. Its output is stored under the job's 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 
+from queue_workflows import clock as time
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.outcomes import Discard, PutAside, Skip
 from queue_workflows.errors import PluginConfigError, QwfError
@@ -50,7 +52,12 @@ from queue_workflows.host.commands.orphans import end_orphans
 from queue_workflows.host.directories.below import Beneath, OpenDirectory
 from queue_workflows.repositories.hooks.binaries import BINARY_MISSING
 from queue_workflows.repositories.hooks.records import HookOfJob, HookRecordRepository
-from queue_workflows.repositories.jobs.hooks import NOTHING_LEFT, SHARED_DIRECTORY, HookJobRepository
+from queue_workflows.repositories.jobs.hooks import (
+    FOR_TREE,
+    NOTHING_LEFT,
+    SHARED_DIRECTORY,
+    HookJobRepository,
+)
 from queue_workflows.repositories.sql.claimed_job import ClaimedNodeJob
 
 _log = logging.getLogger(__name__)
@@ -82,6 +89,7 @@ class HookAttempt:
         # As it was when its run was started, whatever its plugin says by now.
         self._is_alone = resolved.inputs.get("alone") is True
         self._ends_at_seal = resolved.inputs.get("at_seal") == "kill"
+        self._is_for_tree = resolved.inputs.get(FOR_TREE) is True
         self._shared_lock = resolved.inputs.get(SHARED_LOCK)
         self._is_shared = resolved.inputs.get(SHARED_DIRECTORY) is True
         self._run_config = config_in(self._given)
@@ -95,7 +103,7 @@ class HookAttempt:
 
     def run(self) -> dict[str, Any]:
         """What the job returns; raises `VERDICTS`, or why it is to be tried again or put aside."""
-        terms, places, hook = self._terms, self._places, self._hook
+        terms, places, hook, began = self._terms, self._places, self._hook, time.monotonic()
         config = self._tools.shelf.config(hook.path.parent)
         directory = self._of_the_directory()
         self._environ = {**terms.environ, **directory.variables}
@@ -110,9 +118,7 @@ class HookAttempt:
         self._held.callback(os.close, run.descriptor)
         for needed in directory.needs:
             self._held.callback(os.close, places.hold_beside(needed).descriptor)
-        if values.timeout_s is not None:
-            grace_s = max(terms.grace_s, values.timeout_s if self._is_listener else 0.0)
-            self._ctx.takes_s = values.timeout_s + grace_s + _TO_READ_S
+        self._take_time(values)
         if self._job.attempt > 1:
             # Of the attempt before: its worker may have been killed with all that would have ended it.
             end_orphans()
@@ -137,6 +143,7 @@ class HookAttempt:
                 said=None if beginning is None else beginning.said,
                 is_shared=self._is_shared,
             )
+        self._ctx.takes_s = min(self._ctx.takes_s, time.monotonic() - began + _TO_READ_S)
         if (ended.code != 0 or ended.timed_out) and ended.stopped is None and self._is_sealed:
             ended = replace(ended, stopped=SEALED)
         output = self._read(
@@ -196,10 +203,21 @@ class HookAttempt:
         """Nobody tells it to stop any more."""
         self._held.close()
 
+    def _take_time(self, values: PluginValues) -> None:
+        """Have the guards of the worker leave it as long as its plugin does, for a tree as long as that."""
+        if self._is_listener and self._is_for_tree:
+            self._ctx.takes_s = math.inf
+        elif values.timeout_s is not None:
+            grace_s = max(self._terms.grace_s, values.timeout_s if self._is_listener else 0.0)
+            self._ctx.takes_s = values.timeout_s + grace_s + _TO_READ_S
+
     @property
     def _has_grace_only(self) -> bool:
-        """Whether its plugin's timeout says how long it may take to end at the seal, and no more."""
-        return self._is_listener and self._hooks_file.background_timeouts == "grace"
+        """Whether its plugin's timeout says how long it may take to end at the seal, and no more.
+
+        So it is of what is there for all runs of a tree, which takes as long as they do.
+        """
+        return self._is_listener and (self._is_for_tree or self._hooks_file.background_timeouts == "grace")
 
     @property
     def _hooks_file(self) -> HooksFile:

@@ -16,7 +16,15 @@ from queue_workflows.errors import PayloadError
 from queue_workflows.hooks.output.child_runs import run_of
 from queue_workflows.hooks.output.record_types import RecordContext
 from queue_workflows.repositories.jobs.enqueue import current_limits
-from queue_workflows.repositories.runs.labels import CRAWL, CRAWL_DEPTH, SETUP, TAG, TITLE, MOST_LABELS, RunLabelRepository
+from queue_workflows.repositories.runs.labels import (
+    CRAWL,
+    CRAWL_DEPTH,
+    MOST_LABELS,
+    SETUP,
+    TAG,
+    TITLE,
+    RunLabelRepository,
+)
 from queue_workflows.repositories.sql.checks import NAME_BYTES
 
 _LONGEST_TITLE: Final = 1_000

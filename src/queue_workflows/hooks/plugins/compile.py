@@ -11,6 +11,10 @@ A node depends on the foreground of the step before with `when: all_done`, and s
 passes at the end of their first attempts. It depends as well on the background hooks before it in order, and
 passes when each of them has begun and is ready; only the End hooks wait for their ends. Whether a plugin is
 switched off is for the worker to say, which has its configuration. `order` says in which order they go.
+
+With a setup all of this is the document of a node in another one, of the run that sets up a tree:
+
+    steps of the setup ── first run ── descendants ── seal ── End hooks of the setup
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -29,17 +34,19 @@ from queue_workflows.errors import HookError
 from queue_workflows.hooks.plugin_config import PluginConfig
 from queue_workflows.hooks.plugins.cache import PluginCache
 from queue_workflows.hooks.plugins.discovery import Hook, discover_hooks, overlooked
-from queue_workflows.hooks.plugins.hooks_file import HOOKS_FILE, Order, load_hooks_file
+from queue_workflows.hooks.plugins.hooks_file import HOOKS_FILE, Order, Setup, load_hooks_file
 from queue_workflows.hooks.plugins.order import SEQUENTIAL_STEPS, HookOrder, order_of
 from queue_workflows.hooks.plugins.providers import unknown_providers
 from queue_workflows.hooks.plugins.shared_locks import share_locks
-from queue_workflows.repositories.jobs.hooks import SHARED_DIRECTORY
+from queue_workflows.repositories.jobs.hooks import FOR_TREE, SHARED_DIRECTORY
+from queue_workflows.repositories.runs.labels import SETUP
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 SEAL: Final = "seal"
 DESCENDANTS: Final = "descendants"
+FIRST_RUN: Final = "first_run"
 # Behind the ten that a file's name can say.
 _SEAL_STEP: Final = 10
 _DESCENDANTS_STEP: Final = 11
@@ -57,6 +64,7 @@ def compile_hooks(
     wait_for_descendants: bool | None = None,
     max_open_runs: int | None = None,
     shared_directory: bool | None = None,
+    setup: Setup | None = None,
 ) -> dict[str, Any]:
     """The workflow document of an event's hooks; of these `plugins` only, if they are named.
 
@@ -65,50 +73,122 @@ def compile_hooks(
     "steps". Its End hooks and its end wait for the runs that its records began, if they began any; with
     `wait_for_descendants` also while one of its hooks is to be tried again, and may begin others, and with
     False for none. At most `max_open_runs` of the tree that it begins are open at once. With a
-    `shared_directory` it belongs to no host, unless a hook runs in the background. Where any of these is left
-    open, `hooks.toml` may say. Raises `HookError` if there are no hooks, or one cannot be run.
+    `shared_directory` it belongs to no host, unless a hook runs in the background. With the hooks of a
+    `setup` event it is the document of a run that sets up a tree with those, and then begins a run of this
+    event; with False there is none. Where any of these is left open, `hooks.toml` may say. Raises
+    `HookError` if there are no hooks, or one cannot be run.
     """
     places = list(dirs)
     files = [load_hooks_file(Path(place)) for place in places]
     if wait_for_descendants is None and (said := _first(file.descendants for file in files)):
         wait_for_descendants = said == "wait"
-    is_shared = _first([shared_directory, *(file.shared_directory for file in files)])
+    is_shared = bool(_first([shared_directory, *(file.shared_directory for file in files)]))
     if max_open_runs is None:
         max_open_runs = _first(file.max_open_runs for file in files)
-    goes = order_of(event, places, order, sequential_steps)
-    hooks = discover_hooks(event, places, plugins=plugins)
-    if not hooks:
-        below = ", ".join(map(str, places)) or "no directory"
-        raise HookError(
-            f"there are no hooks of {event} below {below}",
-            advice=f"a hook is an executable {{plugin}}/on_{event}__{{NN}}_{{name}}.{{ext}}",
-        )
     # What is read here counts for all of the document, however lately it was written.
     config = cache(PluginCache([Path(place) for place in places], now_ns=lambda: sys.maxsize).config)
-    nodes = _Nodes(goes, config, has_foreground=not all(hook.is_background for hook in hooks))
-    for step, group in groupby(goes.sorted(hooks), key=lambda hook: hook.step):
-        nodes.add(step, list(group))
+    source = _Source(places, plugins, order, sequential_steps, config)
+    hooks = source.hooks(event)
+    set_up = source.setup(event, setup)
+    for said in (*_ready_for_nothing(places), *unknown_providers(places)):
+        _log.warning("%s", said)
+    nodes = source.steps(event, hooks)
     share_locks(nodes.all)
     nodes.seal()
     if wait_for_descendants is not False:
         nodes.wait_for_descendants(always=wait_for_descendants is True)
-    ends = discover_hooks(f"{event}End", places, plugins=plugins)
-    unnumbered = (goes.unnumbered(hook) for hook in (*hooks, *ends))
-    for said in (
-        *unnumbered,
-        *goes.ended_at_once(hooks, config),
-        *overlooked(event, places),
-        *_ready_for_nothing(places),
-        *unknown_providers(places),
-    ):
-        if said is not None:
-            _log.warning("%s", said)
-    for step, group in groupby(goes.sorted(ends), key=lambda hook: hook.step):
-        nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
+    source.ends(event, nodes)
+    if set_up is not None:
+        share_locks(nodes.all, share_locks(set_up.all))
     if is_shared:
-        nodes.share_directory()
-    cap = {} if max_open_runs is None else {"max_open_runs": max_open_runs}
-    return {"name": event, "on_failure": "continue", **cap, "nodes": nodes.all}
+        nodes.share_directory(beside=set_up)
+    document = {"name": event, "on_failure": "continue", "nodes": nodes.all}
+    if set_up is not None:
+        document = source.tree(set_up, document, is_shared=is_shared)
+    return document | ({} if max_open_runs is None else {"max_open_runs": max_open_runs})
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where the hooks of a document are looked for, and how they go."""
+
+    places: list[Path | str]
+    plugins: Collection[str] | None
+    order: Order | None
+    sequential_steps: Collection[int]
+    config: Callable[[Path], PluginConfig]
+
+    def hooks(self, event: str) -> list[Hook]:
+        """The hooks of an event; `HookError` where there are none."""
+        found = discover_hooks(event, self.places, plugins=self.plugins)
+        if not found:
+            raise HookError(
+                f"there are no hooks of {event} below {self._below}",
+                advice=f"a hook is an executable {{plugin}}/on_{event}__{{NN}}_{{name}}.{{ext}}",
+            )
+        return found
+
+    def steps(self, event: str, hooks: Sequence[Hook], *, sets_up: bool = False) -> _Nodes:
+        """The nodes of its hooks, in their steps; what `sets_up` a tree always has a run to go on beside."""
+        goes = self._goes(event)
+        self._warn(*map(goes.unnumbered, hooks), *overlooked(event, self.places))
+        if not sets_up:
+            self._warn(*goes.ended_at_once(hooks, self.config))
+        has_foreground = sets_up or not all(hook.is_background for hook in hooks)
+        nodes = _Nodes(event, goes, self.config, has_foreground=has_foreground, sets_up=sets_up)
+        for step, group in groupby(goes.sorted(hooks), key=lambda hook: hook.step):
+            nodes.add(step, list(group))
+        return nodes
+
+    def ends(self, event: str, nodes: _Nodes) -> None:
+        """The hooks that run at the end of it."""
+        goes, hooks = self._goes(event), discover_hooks(f"{event}End", self.places, plugins=self.plugins)
+        self._warn(*map(goes.unnumbered, hooks))
+        for step, group in groupby(goes.sorted(hooks), key=lambda hook: hook.step):
+            nodes.add(_FIRST_END_STEP + step, list(group), is_end=True)
+
+    def setup(self, event: str, asked: Setup | None) -> _Nodes | None:
+        """The nodes that set up a tree; None if nothing does. What is `asked` for has to be there."""
+        name = setup_event(event, self.places, asked)
+        if name is None:
+            return None
+        hooks = self.hooks(name) if asked else discover_hooks(name, self.places, plugins=self.plugins)
+        if not hooks:
+            _log.info("there are no hooks of %s below %s: %s begins without", name, self._below, event)
+            return None
+        return self.steps(name, hooks, sets_up=True)
+
+    def tree(self, nodes: _Nodes, first: dict[str, Any], *, is_shared: bool) -> dict[str, Any]:
+        """The document of a run that sets up a tree, and then begins the `first` run of it."""
+        nodes.begin_tree(first)
+        self.ends(nodes.event, nodes)
+        if is_shared:
+            nodes.share_directory()
+        return first | {"labels": {SETUP: nodes.event}, "nodes": nodes.all}
+
+    @property
+    def _below(self) -> str:
+        return ", ".join(map(str, self.places)) or "no directory"
+
+    def _goes(self, event: str) -> HookOrder:
+        return order_of(event, self.places, self.order, self.sequential_steps)
+
+    def _warn(self, *said: str | None) -> None:
+        for one in said:
+            if one is not None:
+                _log.warning("%s", one)
+
+
+def setup_event(event: str, dirs: Iterable[Path | str], asked: Setup | None = None) -> str | None:
+    """The event that sets up a tree which begins with a run of another one; what is `asked` for, else as said.
+
+    None if there is none; `HookError` where an event is asked to set up itself.
+    """
+    if asked == event:
+        raise HookError(f"{event} cannot set up itself", advice="name another event, or leave it out")
+    said = (load_hooks_file(Path(place)).setup_of(event) for place in dirs)
+    name = next((one for one in (asked, *said) if one is not None), None)
+    return name if isinstance(name, str) and name != event else None
 
 
 def _first(said: Iterable[T | None]) -> T | None:
@@ -130,9 +210,16 @@ class _Nodes:
     """The nodes so far, and what the next step waits for."""
 
     def __init__(
-        self, order: HookOrder, config: Callable[[Path], PluginConfig], *, has_foreground: bool
+        self,
+        event: str,
+        order: HookOrder,
+        config: Callable[[Path], PluginConfig],
+        *,
+        has_foreground: bool,
+        sets_up: bool,
     ) -> None:
         self.all: list[dict[str, Any]] = []
+        self.event, self._sets_up = event, sets_up
         self._order, self._config, self._has_foreground = order, config, has_foreground
         self._before: list[str] = []
         self._foreground: list[str] = []
@@ -158,7 +245,7 @@ class _Nodes:
             if background:
                 node["background"] = True
                 if self._has_foreground and self._config(hook.path.parent).bg_at_seal == "kill":
-                    node["inputs"] = {**node["inputs"], "at_seal": "kill"}
+                    node["inputs"] |= {"at_seal": "kill"} | ({FOR_TREE: True} if self._sets_up else {})
                     self._sessions.setdefault(hook.plugin, []).append(node["id"])
                 self._background.append(node["id"])
                 beginning.append(node["id"])
@@ -194,13 +281,33 @@ class _Nodes:
         self._ids.add(DESCENDANTS)
         self._before, self._beginning = [DESCENDANTS, *self._background], []
 
-    def share_directory(self) -> None:
-        """Let any host run the hooks, unless one listens in the background, for those beside it."""
+    def begin_tree(self, first: dict[str, Any]) -> None:
+        """Begin the first run of a tree when all of these have succeeded or, in the background, have begun.
+
+        What is in the background goes on until all runs of the tree are over.
+        """
+        sessions = [session for of_plugin in self._sessions.values() for session in of_plugin]
+        node: dict[str, Any] = {"id": FIRST_RUN, "type": "workflow", "workflow": first["name"], "tree": first}
+        node |= {"depends_on": [*self._foreground, *self._background]}
+        self.all.append(node | ({"sessions": sessions} if sessions else {}))
+        wait = {"id": DESCENDANTS, "type": "descendants"}
+        self.all.append(wait | _after([FIRST_RUN, *self._foreground]))
+        self._before, self._beginning = [DESCENDANTS], []
         if self._background:
+            self.all.append({"id": SEAL, "type": "seal"} | _after([DESCENDANTS]))
+            self._before = [SEAL, *self._background]
+
+    def share_directory(self, *, beside: _Nodes | None = None) -> None:
+        """Let any host run the hooks, unless one listens in the background, for those beside it.
+
+        So does one of the setup of their tree, for all of these.
+        """
+        listeners = [*self._background, *([] if beside is None else beside._background)]
+        if listeners:
             _log.warning(
                 "a run of these hooks belongs to one host, although its directory is shared: %s runs in the"
                 " background, and others may need it on their own host",
-                self._background[0],
+                listeners[0],
             )
             return
         for node in self.all:

@@ -4,6 +4,8 @@
                                            # by event: order = {Page = "strict", Site = "steps"}
     descendants = "leave"                  # or "wait": whether a run waits for those that its records began
     max_open_runs = 3                      # of the tree that a run begins, with itself
+    setup = "SiteSetup"                    # the event that sets up a tree before its first run; or by event:
+                                           # setup = {Page = "SiteSetup", Site = false}
     shared_directory = true                # any host may run its hooks, as all of them see its directory
     background_timeouts = "grace"          # not "limit": see `HooksFile`
 
@@ -47,6 +49,8 @@ Order: TypeAlias = Literal["steps", "strict"]
 ORDERS: Final = ("steps", "strict")
 Descendants: TypeAlias = Literal["wait", "leave"]
 DESCENDANTS: Final = ("wait", "leave")
+# The event that sets up the trees which begin with runs of another one, or False for none.
+Setup: TypeAlias = str | Literal[False]
 BackgroundTimeouts: TypeAlias = Literal["limit", "grace"]
 
 # What a template may name, and what it stands for.
@@ -70,7 +74,7 @@ TEMPLATE_NAMES: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 _KEYS: Final = (
-    *("order", "descendants", "max_open_runs", "shared_directory"),
+    *("order", "descendants", "max_open_runs", "setup", "shared_directory"),
     *("background_timeouts", "env", "providers", "ready"),
 )
 _PROVIDER_KEYS: Final = ("event", "names")
@@ -87,6 +91,7 @@ class HooksFile:
     order: Order | Mapping[str, Order] | None = None
     descendants: Descendants | None = None
     max_open_runs: int | None = None
+    setup: Setup | Mapping[str, Setup] | None = None
     shared_directory: bool | None = None
     env: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     background_timeouts: BackgroundTimeouts = "limit"
@@ -101,6 +106,10 @@ class HooksFile:
     def order_of(self, event: str) -> Order | None:
         """The order of an event's hooks, if it says any."""
         return self.order.get(event) if isinstance(self.order, Mapping) else self.order
+
+    def setup_of(self, event: str) -> Setup | None:
+        """The event that sets up a tree which begins with a run of this one, if it says any."""
+        return self.setup.get(event) if isinstance(self.setup, Mapping) else self.setup
 
     @property
     def names(self) -> frozenset[str]:
@@ -157,6 +166,7 @@ def read_hooks_file(document: Mapping[str, Any], path: Path) -> HooksFile:
         order=cast("Order | dict[str, Order] | None", document.get("order")),
         descendants=cast("Descendants | None", document.get("descendants")),
         max_open_runs=document.get("max_open_runs"),
+        setup=document.get("setup"),
         shared_directory=document.get("shared_directory"),
         background_timeouts=cast("BackgroundTimeouts", document.get("background_timeouts", "limit")),
         env=MappingProxyType(document.get("env", {})),
@@ -180,6 +190,7 @@ def _flaws(document: Mapping[str, Any]) -> Iterator[str]:
     most = document.get("max_open_runs", 1)
     if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= INT_MAX:
         yield f"max_open_runs must be a whole number from 1, not {most!r:.60}"
+    yield from _flaws_of_setup(document.get("setup", False))
     if not isinstance(document.get("shared_directory", False), bool):
         yield f"shared_directory must be true or false, not {document['shared_directory']!r:.60}"
     if document.get("background_timeouts", "limit") not in ("limit", "grace"):
@@ -199,6 +210,14 @@ def _flaws_of_order(order: Any) -> Iterator[str]:
     for event, said in by_event.items():
         if said not in ORDERS:
             yield f'order{"." * bool(event)}{event[:60]} must be "steps" or "strict", not {said!r:.60}'
+
+
+def _flaws_of_setup(setup: Any) -> Iterator[str]:
+    by_event = setup if isinstance(setup, dict) else {"": setup}
+    for event, said in by_event.items():
+        if said is not False and (not isinstance(said, str) or EVENT_NAME.fullmatch(said) is None):
+            where = f"setup{'.' * bool(event)}{event[:60]}"
+            yield f"{where} must be the name of an event, in letters and digits, or false, not {said!r:.60}"
 
 
 def _flaws_of_variable(name: str, value: Any) -> Iterator[str]:

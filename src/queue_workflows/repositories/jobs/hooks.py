@@ -33,6 +33,8 @@ from queue_workflows.repositories.sql.table import LONGEST_PAGE
 # For which host a job is that any host may claim, as its node has this input; no host's label.
 ANY_HOST: Final = "*"
 SHARED_DIRECTORY: Final = "shared_directory"
+# What a listener has as an input that is there for all runs of a tree.
+FOR_TREE: Final = "for_tree"
 # seen: the first jobs that nobody else is claiming, within a priority those of this host's runs before those
 # of runs with a shared directory, and these before those of runs that are no host's yet, or are this one's
 # since; each is looked up, where by EXISTS all of them may be read. runs: those that are no host's yet,
@@ -120,6 +122,20 @@ NEXT_OF_RUNS: Final = """next AS MATERIALIZED (
 CLAIM_OF_RUNS: Final = with_claimed(per_family(_CLAIM, next=NEXT_OF_RUNS, claiming=_CLAIMING))[
     NODE.name
 ].replace("(%(alone)s::boolean OR NOT suspect)", _DOUBTED)
+# The open run of these trees of which a hook waits in the background for longest, on this host.
+NEXT_OF_TREES: Final = """
+SELECT job.run_id FROM workflow_runs AS run CROSS JOIN LATERAL (
+    SELECT run_id, priority, position FROM workflow_node_jobs AS job
+    WHERE job.run_id = run.id
+        AND COALESCE(status = 'queued' AND queue = 'hooks' AND pinned_host = %(host)s::text, false)
+        AND background
+    ORDER BY priority DESC, position + 0
+    LIMIT 1
+) AS job
+WHERE run.set_up_by = ANY (%(trees)s::uuid[]) AND run.finished_at IS NULL AND run.status = 'running'
+ORDER BY job.priority DESC, job.position
+LIMIT 1
+"""
 # A trial is short, for one that kills at once; twice as long after each further death.
 TRUST: Final = per_family(
     """
@@ -190,7 +206,7 @@ WHERE job.id = ANY (%(ids)s::bigint[]) AND job.background AND (
     SELECT run.seal_requested_at FROM workflow_runs AS run WHERE run.id = job.run_id LIMIT 1
 ) IS NOT NULL
 """
-# A job that runs, of this run or the one that has set up its tree, and in this attempt, and ends at the seal.
+# A job that runs and ends at the seal: in this attempt, of this run or of the one that has set up its tree.
 LISTENER: Final = """
 SELECT id, attempt, claimed_by FROM workflow_node_jobs
 WHERE id = %(id)s::bigint AND attempt = %(attempt)s::integer
@@ -199,8 +215,8 @@ WHERE id = %(id)s::bigint AND attempt = %(attempt)s::integer
     AND status = 'running' AND background AND inputs ->> 'at_seal' = 'kill'
 """
 # run: that of a job which is held here and cannot be run here, and whether it is this host's for nothing:
-# nothing of it has ended or failed, nor been begun by another worker, nor claimed that this one could run. In a
-# tree that another run has set up it belongs where that one does.
+# nothing of it has ended or failed, nor been begun by another worker, nor claimed that this one could run.
+# In a tree that another run has set up it belongs where that one does.
 # unpinned: it is anybody's then. freed: so is what waits of it; the held job belongs where its run does.
 LET_GO: Final = """
 WITH run AS MATERIALIZED (
@@ -236,8 +252,8 @@ _PROMOTE_HELD: Final = PROMOTE_HELD[NODE.name].replace(
     "AND queue = %(queue)s::text AND COALESCE(pinned_host, %(host)s::text) IN (%(host)s::text, '*')",
 )
 # run: it forgets its host, or the mark of its shared directory, so that the next attempt may mark another.
-# below: the open runs of a tree that it has set up; where its session begins anew, they follow that to its host.
-# freed: what of these waits for the host. A job that runs there ends there, and its retry may be anybody's.
+# below: the open runs of a tree that it has set up; where its session begins anew, they follow that. freed:
+# what of these waits for the host. A job that runs there ends there, and its retry may be anybody's.
 UNPIN: Final = """
 WITH found AS MATERIALIZED (
     SELECT id, pinned_host FROM workflow_runs WHERE id = %(run_id)s::uuid FOR NO KEY UPDATE
@@ -323,6 +339,11 @@ class HookJobRepository(NodeJobRepository):
         """None: what is forgotten with a hook's claim may be that its run is pinned to this host."""
         del jobs, lease_s
         return frozenset()
+
+    def next_of_trees(self, trees: Collection[uuid.UUID]) -> set[uuid.UUID]:
+        """The next run of these trees that has a background hook to begin, if there is any."""
+        params = {"host": self._beside["host"], "trees": array(map(str, trees))}
+        return {run_id for (run_id,) in self._sql.rows(NEXT_OF_TREES, params)}
 
     def trust(self, fence: Fence) -> bool:
         """End the trial of a suspect in the background if it has lived through it; whether it has."""

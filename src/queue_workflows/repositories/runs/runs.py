@@ -84,8 +84,8 @@ FROM unnest(%(ids)s::uuid[], %(inputs)s::text[], %(jobs)s::bigint[]) AS given (i
 RETURNING id
 """
 # The runs that a run has found on its way: one document, and for each its id, its inputs and its key. In the
-# order of the keys, so that of two that find the same ones at once neither waits for the other in a circle. In
-# a tree that was set up they belong where its setup is at work.
+# order of the keys, so that of two that find the same ones at once neither waits for the other in a circle.
+# In a tree that was set up they belong where its setup is at work.
 INSERT_FOUND: Final = """
 INSERT INTO workflow_runs (
     id, workflow_name, mode, spec, spec_hash, inputs, priority, dedupe_key, labels, parcel_id, traceparent,
@@ -233,7 +233,7 @@ class RunRepository(Repository["WorkflowRun"]):
     ) -> StartedRun:
         """Insert a run with a snapshot of its document, or find the one that has its `dedupe_key`.
 
-        Of one without a parent `max_open_runs` is the cap of its tree, and `sets_up` says that it sets that up.
+        Of one without a parent `max_open_runs` is the cap of its tree; `sets_up` says that it sets that up.
         """
         shared = self._shared(
             workflow_name,

@@ -29,7 +29,8 @@ WITH RECURSIVE above AS (
     FROM above JOIN workflow_runs AS parent ON parent.id = above.parent_run_id
     WHERE above.id IS DISTINCT FROM above.set_up_by
 )
-SELECT id, CASE WHEN id = set_up_by THEN GREATEST(far - 1, 0) ELSE far END FROM above ORDER BY far DESC LIMIT 1
+SELECT id, CASE WHEN id = set_up_by THEN GREATEST(far - 1, 0) ELSE far END AS depth
+FROM above ORDER BY far DESC LIMIT 1
 """
 # above: the run, then the one that began it, and so on, as far as the first that has a cap or is under one.
 CAP: Final = """
@@ -99,8 +100,8 @@ FROM told JOIN workflow_runs AS run ON run.id = told.id
 WHERE run.mode = 'node'
 RETURNING id
 """  # noqa: S608 - a word of our own
-# host: that of a setup which has begun, as its session has. runs: what is open of its tree and belongs to another
-# host. moved: what waits of these. A hook that runs ends where it is, and its retry follows.
+# host: that of a setup of which a session has begun. runs: what is open of its tree and belongs to another
+# host. jobs: what is not over of these; a hook that runs ends where it is, and its retry follows.
 FOLLOW: Final = """
 WITH host AS MATERIALIZED (
     SELECT pinned_host AS label FROM workflow_runs
@@ -121,7 +122,8 @@ WITH host AS MATERIALIZED (
         FOR NO KEY UPDATE
     ) AS job
 ), moved AS (
-    UPDATE workflow_node_jobs SET pinned_host = (SELECT label FROM host) WHERE id = ANY (ARRAY(SELECT id FROM jobs))
+    UPDATE workflow_node_jobs SET pinned_host = (SELECT label FROM host)
+    WHERE id = ANY (ARRAY(SELECT id FROM jobs))
 )
 UPDATE workflow_runs SET pinned_host = (SELECT label FROM host) WHERE id = ANY (ARRAY(SELECT id FROM runs))
 RETURNING id

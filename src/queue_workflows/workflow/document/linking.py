@@ -107,19 +107,11 @@ def _flaws_of_node(node: BaseNode, names: _Names) -> Iterator[Flaw]:
             Flaw((field, *flaw.place), flaw.said) for flaw in names.wrong(value, per_element=per_element)
         )
     if isinstance(node, TaskNode):
-        if node.module is None and node.plugin is None:
-            yield Flaw(("module",), MISSING)
-        if node.exclusive is not None and node.limit_key is not None:
-            said = (
-                "a job takes one key: give `exclusive` or `limit_key`, and the other by ctx.limit in its body"
-            )
-            yield Flaw(("exclusive",), said)
-        if node.at_most_once and node.retry is not None and node.retry.max_attempts not in (None, 1):
-            yield Flaw(("retry", "max_attempts"), "must be 1, or absent: the node is `at_most_once`")
+        yield from _flaws_of_task(node)
     elif isinstance(node, WaitNode):
         yield from _flaws_of_wait(node)
-    elif isinstance(node, WorkflowNode) and node.tree is not None:
-        yield from _flaws_of_tree(node, node.tree)
+    elif isinstance(node, WorkflowNode):
+        yield from _flaws_of_tree(node)
     elif isinstance(node, InputNode) and node.answer_schema is not None:
         yield from (Flaw(("schema", *place), said) for place, said in flaws_of_schema(node.answer_schema))
     yield from _flaws_of_values(node)
@@ -133,12 +125,24 @@ def _flaws_of_values(node: BaseNode) -> Iterator[Flaw]:
         yield Flaw(("for_each",), "must be a list or a reference to one")
 
 
-def _flaws_of_tree(node: WorkflowNode, tree: dict[str, Any]) -> Iterator[Flaw]:
+def _flaws_of_task(node: TaskNode) -> Iterator[Flaw]:
+    if node.module is None and node.plugin is None:
+        yield Flaw(("module",), MISSING)
+    if node.exclusive is not None and node.limit_key is not None:
+        said = "a job takes one key: give `exclusive` or `limit_key`, and the other by ctx.limit in its body"
+        yield Flaw(("exclusive",), said)
+    if node.at_most_once and node.retry is not None and node.retry.max_attempts not in (None, 1):
+        yield Flaw(("retry", "max_attempts"), "must be 1, or absent: the node is `at_most_once`")
+
+
+def _flaws_of_tree(node: WorkflowNode) -> Iterator[Flaw]:
     """What is wrong with a document within a node, and with the node that has it."""
+    if node.tree is None:
+        return
     if node.for_each is not None or node.inputs:
         yield Flaw(("tree",), "is for one run with the inputs of this one: leave out `for_each` and `inputs`")
     try:
-        document = Document.model_validate(tree)
+        document = Document.model_validate(node.tree)
     except ValidationError as refused:
         yield from (Flaw(("tree", *flaw.place), flaw.said) for flaw in flaws_in(refused, Document))
         return

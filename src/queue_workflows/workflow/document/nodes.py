@@ -231,7 +231,7 @@ class WorkflowNode(BaseNode):
     priority: Priority | None = Field(None, description="0 to 9, higher first; the run's if absent.")
     tree: Values | None = Field(
         None,
-        description="The document of the workflow, for the first run of the tree that this run sets up: it gets"
+        description="The document of the workflow, for the first run of a tree that this run sets up: it gets"
         " this run's inputs, once all that it depends on succeeded or, in the background, has begun.",
     )
     sessions: tuple[NodeId, ...] = Field(

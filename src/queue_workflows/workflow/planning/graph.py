@@ -34,8 +34,8 @@ class GraphNode:
     so it waits for the end of the latter. `sessions` are parents in the background that it works with: it
     cannot run again without them, and where they are begun anew, so is it. What waits for the descendants of
     its run `is_seal` too: it comes after all that runs again. What `begins_tree` has a run of its own, which
-    goes on when a session is lost; it waits for the ends of its parents, of those in the background until they
-    have begun.
+    goes on when a session is lost; it waits for the ends of its parents, for those in the background until
+    they have begun.
     """
 
     id: str

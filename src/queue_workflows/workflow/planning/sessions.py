@@ -38,8 +38,8 @@ def set_back(graph: Graph, row_of: Callable[[str], Counters], session: str) -> I
     """The rows that change as an active session is lost; whatever waits then has its parents counted anew.
 
     There are none once the run is sealed, or if nothing works with the session. What somebody cancels stays
-    cancelled; a list is never a member, and what was over without a job stays over. A tree that has begun goes
-    on, as its runs are no jobs of this one.
+    cancelled; a list is never a member, and what was over without a job stays over. A tree that has begun
+    goes on, as its runs are no jobs of this one.
     """
     members = {
         node_id

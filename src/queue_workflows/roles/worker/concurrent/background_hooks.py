@@ -9,6 +9,8 @@ others follow when it has lived for long enough, or ended.
 
 `max_background` says how many are held when one of a further run begins. Those of a run that has begun are
 taken beyond that: its foreground waits for them, and what is held already may end only after its foreground.
+What is held for all runs of a tree waits for the last of them, so it takes no place of theirs: they begin as
+if it were not there.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from queue_workflows.db.connections.failures import DATABASE_AWAY
 from queue_workflows.engine.execution.guards import HeldJob
 from queue_workflows.errors import ExitCode
 from queue_workflows.host.processes import last_word
-from queue_workflows.repositories.jobs.hooks import HookJobRepository
+from queue_workflows.repositories.jobs.hooks import FOR_TREE, HookJobRepository
 from queue_workflows.repositories.sql.claimed_job import ClaimedJob, ClaimedNodeJob
 from queue_workflows.roles.worker.common.parts import WorkerParts
 from queue_workflows.roles.worker.concurrent.job_threads import JobThreads
@@ -106,7 +108,7 @@ class Background:
         left = self._lifecycle.left() - self._guardian.holdings.count()
         room, runs = int(min(self._most - in_hand, left)), None
         if room < 1:
-            room, runs = int(min(_MOST_OF_ALL - in_hand, left)), self._begun_runs()
+            room, runs = int(min(_MOST_OF_ALL - in_hand, left)), self._begun_runs() | self._further_runs()
             if room < 1 or not runs:
                 self._look_at = now + self._poll_s
                 return
@@ -123,6 +125,19 @@ class Background:
         """The runs of which a background hook is held."""
         jobs = (held.job for held in self._guardian.holdings.all() if _is_background(held))
         return {job.run_id for job in jobs if isinstance(job, ClaimedNodeJob)}
+
+    def _further_runs(self) -> set[uuid.UUID]:
+        """A run that may begin beyond the limit, below one that holds a listener for its whole tree."""
+        jobs = (held.job for held in self._guardian.holdings.all() if _is_background(held))
+        held_jobs = [job for job in jobs if isinstance(job, ClaimedNodeJob)]
+        trees = [job.run_id for job in held_jobs if job.inputs.get(FOR_TREE)]
+        repository = self._worker_connection.repository()
+        if not trees or not isinstance(repository, HookJobRepository):
+            return set()
+        if len(held_jobs) - len(trees) >= self._most:
+            return set()
+        with self._guardian.holdings.bounded():
+            return repository.next_of_trees(trees)
 
     def _take(
         self,
