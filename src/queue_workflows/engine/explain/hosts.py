@@ -44,8 +44,9 @@ def not_shared(there: Circumstances, host: str, data: dict[str, Any], *, looked_
 def host_gone(there: Circumstances, host: str) -> Reason:
     """That no worker of its host lives."""
     run = there.run.id if there.run is not None else ""
-    text = (
-        f"its run began on {host}, where its files are, and no worker of hooks lives there: start one, or"
-        f" `qwf run unpin {run}` lets it go on elsewhere"
-    )
+    why = f"its run began on {host}, where its files are"
+    if there.run is not None and there.run.set_up_by not in (None, run):
+        run = there.run.set_up_by
+        why = f"its tree was set up on {host} by run:{run}"
+    text = f"{why}, and no worker of hooks lives there: start one, or `qwf run unpin {run}` lets it go on elsewhere"
     return Reason("host_gone", text, {"host": host, "run_id": run})

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from queue_workflows.engine.explain.history import Event, Reason, moment
 from queue_workflows.engine.explain.job import Explanation, Knowledge, explain
+from queue_workflows.repositories.jobs.hooks import ANY_HOST
 from queue_workflows.repositories.reports.explain_run import (
     FailingEvent,
     NodeRow,
@@ -90,6 +91,7 @@ def _over(there: RunCircumstances) -> Reason:
 
 def _goes_on(there: RunCircumstances, known: Knowledge) -> Iterator[Reason]:
     yield from _not_advanced(there)
+    yield from _set_up(there)
     yield from _of_groups(there, known)
     run = there.run
     if run.status is RunStatus.RUNNING and (waiting := run.nodes_left - run.nodes_active) > 0:
@@ -125,6 +127,20 @@ def _not_advanced(there: RunCircumstances) -> Iterator[Reason]:
     if run.orchestrators == 0:
         text = "no orchestrator is connected to this database: start `qwf orchestrator`"
         yield Reason("no_orchestrator", text)
+
+
+def _set_up(there: RunCircumstances) -> Iterator[Reason]:
+    """That another run has set up its tree, on the host on which it belongs by that."""
+    root, host, is_over = there.tree.set_up_by, there.tree.host, there.tree.setup_is_over
+    if root is None or root == there.run_id:
+        return
+    data = {"run_id": root, "host": host}
+    if is_over:
+        text = f"its tree was set up by run:{root}, which is over: what that had set up is not there any more"
+        yield Reason("setup_over", text, data)
+    elif host is not None and not host.startswith(ANY_HOST):
+        text = f"its tree was set up by run:{root} on {host}, so it belongs to that host too"
+        yield Reason("set_up", text, data)
 
 
 def _on_hold(there: RunCircumstances, hold_reason: str) -> Reason:
@@ -217,9 +233,7 @@ def _waits_for_parents(graph: Graph, node: GraphNode, rows: Mapping[str, NodeRow
         parent
         for parent in node.parents
         if parent in rows
-        and rows[parent].attempted
-        and not rows[parent].parents_left
-        and node.is_barrier_below(graph.nodes[parent])
+        and node.passes(graph.nodes[parent], rows[parent].attempted, rows[parent].parents_left)
     }
     waited = {
         parent: state for parent, state in states.items() if state not in NODE_OVER and parent not in passed

@@ -67,7 +67,8 @@ WHERE parent_run_id = %(run_id)s::uuid AND parent_node_job_id = ANY (%(jobs)s::b
 ORDER BY parent_node_job_id, created_at DESC
 """
 # Its place in the tree: the run that has the cap, the cap, how many are open by that, and of the runs below
-# this one the first that keeps it waiting.
+# this one the first that keeps it waiting. Then the run that has set up its tree, on which host, and whether
+# that is over.
 TREE: Final = """
 SELECT run.capped_by,
     (SELECT capping.max_open_runs FROM workflow_runs AS capping WHERE capping.id = run.capped_by),
@@ -78,8 +79,9 @@ SELECT run.capped_by,
         WHERE child.parent_run_id = run.id AND (child.finished_at IS NULL OR child.left_descendants)
         ORDER BY child.finished_at IS NULL DESC, child.id
         LIMIT 1
-    )
-FROM workflow_runs AS run WHERE run.id = %(run_id)s::uuid
+    ), root.id, root.pinned_host, root.finished_at IS NOT NULL
+FROM workflow_runs AS run LEFT JOIN workflow_runs AS root ON root.id = run.set_up_by
+WHERE run.id = %(run_id)s::uuid
 """
 # The node and what it depends on, as far as anybody has touched them.
 NODES: Final = """
@@ -154,12 +156,18 @@ class NodeRow:
 
 @dataclass(frozen=True, slots=True)
 class TreeFacts:
-    """What its tree says of a run: which run has the cap, how many are open by it, and what is open below."""
+    """What its tree says of a run: which run has the cap, how many are open by it, and what is open below.
+
+    Where the tree was set up, by which run, on which host, and whether that is over.
+    """
 
     capped_by: uuid.UUID | None
     max_open_runs: int | None
     open_of_tree: int
     open_below: list[uuid.UUID]
+    set_up_by: uuid.UUID | None
+    host: str | None
+    setup_is_over: bool
 
 
 @dataclass(frozen=True, slots=True)

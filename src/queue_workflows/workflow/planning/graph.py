@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from queue_workflows.workflow.document.load import DescendantsNode, Document, OnFailure, SealNode, When
+
+# What `attempted` is of a node that has begun in the background.
+BEGUN: Final = 2
 
 
 class Shape(NamedTuple):
@@ -58,6 +61,11 @@ class GraphNode:
         if not (self.in_step and parent.in_step and self.when is When.ALL_DONE):
             return False
         return not (parent.is_background and self.follows_seal)
+
+    def passes(self, parent: GraphNode, attempted: int, parents_left: int) -> bool:
+        """Whether it waits for this parent no longer, which has come so far and may not be over."""
+        is_enough = attempted >= (BEGUN if self.begins_tree else 1) and not parents_left
+        return is_enough and self.is_barrier_below(parent)
 
 
 @dataclass(frozen=True, slots=True)

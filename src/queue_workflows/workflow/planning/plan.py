@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 
 from queue_workflows.states import NODE_OVER, JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.document.load import OnFailure
-from queue_workflows.workflow.planning.graph import Graph, GraphNode
+from queue_workflows.workflow.planning.graph import BEGUN, Graph, GraphNode
 from queue_workflows.workflow.planning.parents import BAD, NOTHING_COMPLETED, passed, ready_or_not, told
 from queue_workflows.workflow.planning.progress import (
-    BEGUN,
     CANCELLED,
     STOPPED,
     Attempted,
@@ -300,7 +299,7 @@ class _Plan(KnownRows):
                 for child in node.children:
                     row = self.row(child)
                     # A child passing at the first attempt is not told the end; others are told only the end.
-                    passes = _passes(self.graph.nodes[child], node, parent)
+                    passes = self.graph.nodes[child].passes(node, parent.attempted, parent.parents_left)
                     if passes is is_over:
                         continue
                     if row.state is NodeState.WAITING:
@@ -385,7 +384,7 @@ class _Plan(KnownRows):
             above = self.row(parent)
             if above.state in NODE_OVER:
                 row = told(row, parent, above.state)
-            elif _passes(node, self.graph.nodes[parent], above):
+            elif node.passes(self.graph.nodes[parent], above.attempted, above.parents_left):
                 row = passed(row)
         if before.state is NodeState.ACTIVE or lost_session(before) or self._has_ended(before):
             row = replace(row, error=before.error)
@@ -393,12 +392,6 @@ class _Plan(KnownRows):
             self.put(row)
         self.ready.pop(node_id, None)
         self._decide(row)
-
-
-def _passes(node: GraphNode, parent: GraphNode, row: Counters) -> bool:
-    """Whether a node waits for this parent no longer, though that may not be over."""
-    is_enough = row.attempted >= (BEGUN if node.begins_tree else 1) and not row.parents_left
-    return is_enough and node.is_barrier_below(parent)
 
 
 def _cancelled(reason: str) -> NodeError:

@@ -17,8 +17,6 @@ UPSTREAM: Final = "upstream"
 STOPPED: Final = "stopped"
 CANCELLED: Final = "cancelled"
 SESSION_LOST: Final = "session_lost"
-# What `attempted` is of a node that has begun in the background.
-BEGUN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
