@@ -180,9 +180,9 @@ class _Source:
 
 
 def setup_event(event: str, dirs: Iterable[Path | str], asked: Setup | None = None) -> str | None:
-    """The event that sets up a tree which begins with a run of another one; what is `asked` for, else as said.
+    """The event that sets up a tree which begins with a run of another one; None if there is none.
 
-    None if there is none; `HookError` where an event is asked to set up itself.
+    What is `asked` for, else as `hooks.toml` says; `HookError` where an event is asked to set up itself.
     """
     if asked == event:
         raise HookError(f"{event} cannot set up itself", advice="name another event, or leave it out")
