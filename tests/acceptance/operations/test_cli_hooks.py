@@ -191,6 +191,86 @@ def test_the_order_is_the_callers_or_the_directorys(
     assert [is_strict(), is_strict("--order", "steps")] == [True, False]
 
 
+@pytest.fixture
+def site(plugins: Path) -> Path:
+    """The same plugins, and hooks that set up a tree of pages."""
+    for name in ("on_SiteSetup__10_open.bg.sh", "on_SiteSetup__20_made.sh", "on_SiteSetupEnd__10_tidy.sh"):
+        path = plugins / "browser" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("#!/bin/sh\n", encoding="utf-8")
+        path.chmod(0o755)
+    return plugins
+
+
+def test_the_hooks_of_a_setup_are_listed_around_those_of_the_event(
+    qwf: Callable[..., Said], site: Path
+) -> None:
+    """As the caller asks, or hooks.toml does; which of them end when is told by their event."""
+
+    def events(*asked: str) -> list[str]:
+        listed = json.loads(qwf("hooks", "list", "Page", "--dir", site, "--json", *asked).stdout)
+        return [hook["event"] for hook in listed]
+
+    own, around = ["Page", "Page", "PageEnd"], ["SiteSetup", "SiteSetup"]
+    assert (events(), events("--setup", "SiteSetup")) == (own, [*around, *own, "SiteSetupEnd"])
+    (site / "hooks.toml").write_text('setup = {Page = "SiteSetup"}')
+    assert (events(), events("--no-setup")) == ([*around, *own, "SiteSetupEnd"], own)
+    assert (
+        "there are no hooks of Nope"
+        in qwf("hooks", "list", "Page", "--dir", site, "--setup", "Nope", status=2).stderr
+    )
+
+
+def test_a_run_sets_up_its_tree_if_it_is_told_to(
+    qwf: Callable[..., Said], site: Path, conn: psycopg.Connection[Any]
+) -> None:
+    """By the caller or by hooks.toml; the run that is started is the one that sets up."""
+
+    def nodes(*asked: str) -> list[str]:
+        run_id = qwf("hooks", "run", "Page", "--dir", site, *asked).stdout.strip()
+        run = RunRepository(conn).fetch(uuid.UUID(run_id))
+        assert run is not None
+        assert run.workflow_name == "Page"
+        return [node["id"] for node in run.spec["nodes"]]
+
+    setup = ["browser__10_open_bg_sh", "browser__20_made_sh", "first_run", "descendants", "seal"]
+    assert nodes("--setup", "SiteSetup") == [*setup, "browser__end_10_tidy_sh"]
+    without = nodes()
+    assert "first_run" not in without
+    (site / "hooks.toml").write_text('setup = "SiteSetup"')
+    assert nodes() == [*setup, "browser__end_10_tidy_sh"]
+    assert nodes("--no-setup") == nodes("--plugins", "title,listen") == without
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "said"),
+    [
+        (["--setup", "Nope"], 78, "there are no hooks of Nope below"),
+        (["--setup", "no event"], 78, "'no event' is no event"),
+        (["--setup", "Page"], 78, "Page cannot set up itself"),
+        (["--setup", "SiteSetup", "--no-setup"], 2, "say --setup EVENT or --no-setup, not both"),
+        (["--setup", "SiteSetup", "--plugins", "title"], 78, "there are no hooks of SiteSetup below"),
+    ],
+)
+def test_a_setup_that_cannot_be_is_refused(
+    qwf: Callable[..., Said], site: Path, asked: list[str], status: int, said: str
+) -> None:
+    """And nothing is started."""
+    assert said in qwf("hooks", "run", "Page", "--dir", site, *asked, status=status).stderr
+    assert json.loads(qwf("run", "list", "--json").stdout) == []
+
+
+def test_a_setup_in_hooks_toml_that_is_no_event_is_refused(qwf: Callable[..., Said], site: Path) -> None:
+    """With the file and the key."""
+    (site / "hooks.toml").write_text("setup = 5")
+    for verb in ("list", "run"):
+        said = qwf("hooks", verb, "Page", "--dir", site, status=78).stderr
+        assert (
+            f"{site}/hooks.toml: setup must be the name of an event, in letters and digits, or false, not 5"
+            in said
+        )
+
+
 def test_a_host_that_is_gone_is_named_and_given_up(
     qwf: Callable[..., Said], plugins: Path, conn: psycopg.Connection[Any]
 ) -> None:

@@ -196,6 +196,9 @@ def _tell_retries(answers: Sequence[RunRetry | Refusal], *, dry_run: bool, as_js
     for one in answers:
         said = f"not retried: {one.why}" if isinstance(one, Refusal) else _plan(one, dry_run)
         click.echo(f"{one.run_id}: {said}")
+        if isinstance(one, RunRetry) and one.setup_over is not None:
+            root = one.setup_over
+            say(f"its tree was set up by run {root}, which is over: its hooks find nothing of that any more")
     if not answers:
         say("no runs match")
 

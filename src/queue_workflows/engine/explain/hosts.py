@@ -48,5 +48,6 @@ def host_gone(there: Circumstances, host: str) -> Reason:
     if there.run is not None and there.run.set_up_by not in (None, run):
         run = there.run.set_up_by
         why = f"its tree was set up on {host} by run:{run}"
-    text = f"{why}, and no worker of hooks lives there: start one, or `qwf run unpin {run}` lets it go elsewhere"
+    why += ", and no worker of hooks lives there"
+    text = f"{why}: start one, or `qwf run unpin {run}` lets it go on elsewhere"
     return Reason("host_gone", text, {"host": host, "run_id": run})

@@ -31,7 +31,8 @@ class RunRetry:
     """What a retry runs again, or would: node ids, parents before children.
 
     `ready` start at once; `kept` keep what they came to; `elements_kept` says of lists among `again` how many
-    elements keep their result. `was` is what the run had come to.
+    elements keep their result. `was` is what the run had come to. `setup_over` is the run that had set up its
+    tree, if that is over: what that had in the background is not there any more.
     """
 
     run_id: uuid.UUID
@@ -40,6 +41,7 @@ class RunRetry:
     ready: tuple[str, ...]
     kept: tuple[str, ...]
     elements_kept: Mapping[str, int]
+    setup_over: uuid.UUID | None = None
 
 
 def retry_run(
@@ -84,6 +86,7 @@ def retry_run(
         reopening.ready,
         reopening.kept,
         {node_id: reopening.nodes[node_id].total for node_id in reopening.elements_kept},
+        setup_over=stored.setup_over,
     )
 
 

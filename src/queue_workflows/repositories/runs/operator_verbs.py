@@ -65,9 +65,15 @@ LEFT JOIN workflow_node_jobs AS job
 WHERE run.id = %(run_id)s::uuid
 """
 # With its document, so a large answer; a retry needs all of it. A run that was found on the way is its own.
+# Last the run that has set up its tree, if nothing of that is there any more.
 LOOK: Final = """
 SELECT status, mode, CASE WHEN parent_node_job_id IS NOT NULL THEN parent_run_id END, spec_hash, spec::text,
-    error ->> 'kind'
+    error ->> 'kind', (
+        SELECT root.id FROM workflow_runs AS root
+        WHERE root.id = workflow_runs.set_up_by AND root.id <> workflow_runs.id
+            AND (root.finished_at IS NOT NULL OR root.seal_requested_at IS NOT NULL)
+        LIMIT 1
+    )
 FROM workflow_runs
 WHERE id = %(run_id)s::uuid
 """
@@ -135,6 +141,7 @@ class StoredRun:
     spec_hash: str
     spec: dict[str, Any]
     error_kind: str | None
+    setup_over: uuid.UUID | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +261,8 @@ class SteeringRepository:
 def _stored(rows: Sequence[Sequence[Any]]) -> StoredRun | None:
     if not rows:
         return None
-    status, mode, parent, spec_hash, spec, error_kind = rows[0]
-    return StoredRun(RunStatus(status), mode, parent, spec_hash, json.loads(spec), error_kind)
+    status, mode, parent, spec_hash, spec, error_kind, setup_over = rows[0]
+    return StoredRun(RunStatus(status), mode, parent, spec_hash, json.loads(spec), error_kind, setup_over)
 
 
 def _standing(rows: Sequence[Sequence[Any]]) -> NodeStanding | None:
