@@ -42,6 +42,7 @@ from queue_workflows.workflow.planning.progress import (
 )
 from queue_workflows.workflow.planning.rows import KnownRows, Look
 from queue_workflows.workflow.planning.sessions import (
+    is_given_up_for_deaths,
     is_to_begin_again,
     lost_session,
     set_back,
@@ -160,13 +161,15 @@ class _Plan(KnownRows):
             return
         first_failure = event.status is JobStatus.FAILED and row.failed == 0
         column = event.status.value
-        row = replace(row, left=row.left - count, error=row.error or event.error)
+        waits_anew = lost_session(row) and not is_given_up(self.graph, self.run, row.node_id)
+        error = event.error if is_given_up_for_deaths(event.error) else row.error or event.error
+        row = replace(row, left=row.left - count, error=error)
         row = replace(row, **{column: getattr(row, column) + count})
         self.put(row)
-        if row.left == 0 and lost_session(row) and not is_given_up(self.graph, self.run, row.node_id):
+        if row.left == 0 and waits_anew and lost_session(row):
             self.run = replace(self.run, active=self.run.active - 1)
             self._wait(without_jobs(row))
-        elif row.left == 0 and row.parents_left > 0:
+        elif row.left == 0 and (waits_anew or row.parents_left > 0):
             self.run = replace(self.run, active=self.run.active - 1)
             self._wait(replace(row, state=NodeState.WAITING, attempted=0))
         elif row.left == 0:
