@@ -54,7 +54,6 @@ EVERYTHING: dict[str, Any] = {
             "step": 2,
             "depends_on": ["plan"],
             "when": "all_done",
-            "tree": False,
         },
         {"id": "below", "type": "descendants", "step": 3, "depends_on": ["sealed"], "always": True},
     ],

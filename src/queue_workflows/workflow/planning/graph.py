@@ -29,10 +29,10 @@ class GraphNode:
     """A node with both directions of its edges; `is_mapped` has one job for each element of a list.
 
     `in_step` is one of a pipeline's steps: what follows it in a later step waits for its first attempt only,
-    and for one `is_background` only until that has begun. What `follows_seal` has nothing left to run beside,
-    so it waits for the end of the latter. `sessions` are parents in the background that it works with: it
-    cannot run again without them, and where they are begun anew, so is it. What waits for the descendants of
-    its run `is_seal` too: it comes after all that runs again.
+    and for one `is_background` until that has begun, at whatever attempt. What `follows_seal` has nothing
+    left to run beside, so it waits for the end of the latter. `sessions` are parents in the background that
+    it works with: it cannot run again without them, and where they are begun anew, so is it. What waits for
+    the descendants of its run `is_seal` too: it comes after all that runs again.
     """
 
     id: str

@@ -43,7 +43,6 @@ from queue_workflows.workflow.planning.progress import (
 from queue_workflows.workflow.planning.rows import KnownRows, Look
 from queue_workflows.workflow.planning.sessions import (
     is_given_up_for_deaths,
-    is_to_begin_again,
     lost_session,
     set_back,
     without_jobs,
@@ -181,17 +180,18 @@ class _Plan(KnownRows):
     def _attempted(self, event: Attempted | Lost) -> None:
         """Let the next step pass, once; the node itself goes on, and ends as if nothing had been.
 
-        What had begun is lost instead, if it is to be tried again.
+        What had begun is lost instead, if it is to be tried again; what is in the background and had not is
+        waited for until it begins.
         """
-        row = self.row(event.node_id)
-        if row.state is not NodeState.ACTIVE or self.graph.nodes[row.node_id].is_mapped or lost_session(row):
+        row, node = self.row(event.node_id), self.graph.nodes[event.node_id]
+        if row.state is not NodeState.ACTIVE or node.is_mapped or lost_session(row):
             return
         if isinstance(event, Attempted) and event.has_begun:
             self.put(replace(row, attempted=BEGUN, error=None))
         elif row.attempted == BEGUN:
             self._lost(row)
             return
-        elif row.attempted or isinstance(event, Lost) or is_to_begin_again(row):
+        elif row.attempted or isinstance(event, Lost) or node.is_background:
             return
         else:
             self.put(replace(row, attempted=1))

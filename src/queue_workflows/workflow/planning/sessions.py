@@ -89,9 +89,3 @@ def lost_session(row: Counters) -> str | None:
     error = row.error or {}
     session = error.get("node") if error.get("kind") == SESSION_LOST else None
     return None if session == row.node_id else session
-
-
-def is_to_begin_again(row: Counters) -> bool:
-    """Whether an active session was lost and has not begun again yet."""
-    error = row.error or {}
-    return row.state is NodeState.ACTIVE and error.get("kind") == SESSION_LOST and not lost_session(row)
