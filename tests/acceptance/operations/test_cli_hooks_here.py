@@ -57,9 +57,8 @@ def test_a_run_needs_no_database_of_ones_own(directory: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     told = [line.partition(" ")[2] for line in done.stdout.splitlines()]
-    assert [words for words in told if "completed" in words] == [
-        words for words in told if words.startswith(("● a__10_a_sh", "● b__20_b_sh", "● run"))
-    ]
+    ends = [words.split()[1] for words in told if "completed" in words]
+    assert ends == ["a__10_a_sh", "b__20_b_sh", "descendants", "run"]
     assert told[-1].endswith("run completed")
     (args,) = directory.glob(".qwf/runs/*/a/args")
     assert args.read_text() == "--url=http://site.test/\n"

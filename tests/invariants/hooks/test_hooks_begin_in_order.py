@@ -14,6 +14,7 @@ from support.stages.hook_stage import UNTIL, Stage
 
 LISTEN = "on_Page__10_listen.bg.sh"
 LAST = "on_Page__20_last.sh"
+FIRST = "on_Page__15_first.sh"
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def test_a_port_shows_that_a_listener_is_ready(stage: Stage, is_named: bool) -> 
 
 
 def test_a_listener_that_is_not_ready_in_its_time_has_failed(stage: Stage) -> None:
-    """It is ended and tried again as the plugin says; what follows it goes on, as after any first failure."""
+    """It is ended, and where that was its last attempt, what follows it goes on."""
     never = {"x-ready": {"file": "never", "within_s": 0.2}, "x-max-attempts": 1}
     stage.put(f"listen/{LISTEN}", "exec sleep 600", **never)
     stage.put(f"last/{LAST}", "true")
@@ -146,6 +147,19 @@ def test_a_listener_that_is_not_ready_in_its_time_has_failed(stage: Stage) -> No
     said = "SELECT errors -> -1 ->> 'message' FROM workflow_node_jobs WHERE status = 'failed'"
     (message,) = stage.connection.execute(said).fetchone() or ("",)
     assert "it was not ready within 0.2 s" in message
+
+
+def test_nothing_begins_beside_a_listener_whose_first_attempt_failed(stage: Stage) -> None:
+    """What follows it, in its plugin or in another, waits for the attempt that is ready."""
+    fails = '[ "$QWF_ATTEMPT" = 1 ] && exit 1'
+    ready = {"x-ready": {"file": "up"}, "x-retry-s": 0}
+    stage.put(f"listen/{LISTEN}", fails, "touch up", "exec sleep 600", **ready)
+    stage.put(f"listen/{FIRST}", "test -e up")
+    stage.put(f"last/{LAST}", "test -e ../listen/up")
+    run_id = stage.start()
+    with stage.worker(QWF_BACKOFF_JITTER_S="0"):
+        stage.until(lambda: stage.status(run_id) == "completed")
+    assert stage.jobs() == {LISTEN: ("completed", 2), FIRST: ("completed", 1), LAST: ("completed", 1)}
 
 
 def test_listeners_beyond_a_workers_places_begin_all_the_same(stage: Stage) -> None:

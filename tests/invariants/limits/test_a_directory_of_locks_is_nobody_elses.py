@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -211,31 +212,35 @@ def test_who_plants_a_link_while_it_is_made_wins_nothing(machine: Machine) -> No
     readable, writable = os.pipe()
     planter = os.fork()
     if planter == 0:
-        os.close(readable)
-        os.setgid(THEM)
-        os.setuid(THEM)
-        while True:
-            try:
-                chosen.symlink_to(machine.precious)
-                os.write(writable, b".")
-                chosen.unlink()
-            except FileExistsError:
-                pass
-            except BrokenPipeError:
-                os._exit(0)
+        try:
+            os.close(readable)
+            os.setgid(THEM)
+            os.setuid(THEM)
+            while True:
+                with suppress(FileExistsError):
+                    chosen.symlink_to(machine.precious)
+                    os.write(writable, b".")
+                    chosen.unlink()
+        finally:
+            os._exit(0)
     os.close(writable)
     try:
         assert os.read(readable, 1) == b"."
+        # A full pipe would stop the planter.
+        os.set_blocking(readable, False)
         for _ in range(300):
+            with suppress(BlockingIOError):
+                os.read(readable, 65_536)
             with suppress(ConfigurationError):
                 with HostLock("camera", directory=lock_directory(chosen)) as lock:
                     assert chosen.lstat().st_uid == 0
                     assert stat.S_ISDIR(chosen.lstat().st_mode)
-                lock.path.unlink()
+                lock.path.unlink(missing_ok=True)
                 (chosen / ".no-former-directory").unlink(missing_ok=True)
                 chosen.rmdir()
     finally:
         os.close(readable)
+        os.kill(planter, signal.SIGKILL)
         os.waitpid(planter, 0)
     assert files_in(machine.precious) == set()
 

@@ -8,7 +8,14 @@ from support.reference.planned_runs import CANCELLED, COMPLETED, FAILED, SKIPPED
 
 from queue_workflows.states import NodeState, RunStatus
 from queue_workflows.workflow.planning.graph import Shape
-from queue_workflows.workflow.planning.progress import Attempted, CancelNode, CancelRun, Lost, Opened
+from queue_workflows.workflow.planning.progress import (
+    Attempted,
+    CancelNode,
+    CancelRun,
+    Ended,
+    Lost,
+    Opened,
+)
 
 READY = Attempted("browser", has_begun=True)
 
@@ -100,10 +107,8 @@ def test_a_failure_that_is_tried_again_is_a_loss_only_of_what_had_begun() -> Non
     first.begin()
     first.do(Opened("browser"))
     assert first.do(Lost("browser")).ready == ()
-    assert first.do(Attempted("browser")).ready == ("user",)
-    first.do(Opened("user"))
-    assert first.do(Lost("browser")).stop == ()
-    assert first.do(Attempted("browser")).stop == ()
+    assert first.do(Attempted("browser")).ready == ()
+    assert first.do(READY).ready == ("user",)
 
 
 def _user() -> tuple[Shape, ...]:
@@ -121,6 +126,20 @@ def test_what_had_a_result_keeps_it_if_the_session_cannot_begin_again() -> None:
     run.do(Opened("shot"))
     assert run.ended("shot", FAILED).ready == ("last",)
     run.check()
+
+
+def test_what_its_workers_died_of_ends_with_that_whichever_is_heard_first() -> None:
+    """It would end the session each time that it ran again."""
+    deaths = Ended("shot", FAILED, error={"kind": "worker_lost", "message": "5 workers died while it ran"})
+    for told in ((Lost("browser"), deaths), (deaths, Lost("browser"))):
+        run = archive()
+        run.do(*told)
+        assert run.row("shot").error == deaths.error
+        assert run.do(READY).ready == ("open",)
+        run.do(Opened("open"))
+        assert run.ended("open").ready == ("last",)
+        assert run.row("shot").state is NodeState.FAILED
+        run.check()
 
 
 def test_after_the_seal_nothing_runs_again() -> None:

@@ -88,7 +88,7 @@ def archive() -> PlannedRun:
         shape("tidy", "seal", "browser", follows_seal=True),
     )
     run.begin()
-    run.do(Opened("browser"), Opened("fetch"), Attempted("browser"))
+    run.do(Opened("browser"), Opened("fetch"), Attempted("browser", has_begun=True))
     return run
 
 
@@ -124,7 +124,7 @@ def test_a_retry_begins_a_session_anew_with_all_that_works_with_it() -> None:
     assert set(reopening.again) == anew
     assert reopening.ready == ("browser",)
     run.do(Opened("browser"))
-    assert run.do(Attempted("browser")).ready == ("open", "shot")
+    assert run.do(Attempted("browser", has_begun=True)).ready == ("open", "shot")
     run.do(Opened("open"), Opened("shot"))
     run.ended("open")
     assert run.ended("shot").ready == ("seal",)

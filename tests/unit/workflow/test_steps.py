@@ -61,10 +61,11 @@ def listening() -> PlannedRun:
 
 
 def test_what_follows_a_listener_waits_until_that_has_begun() -> None:
-    """Its job alone lets nothing pass, its beginning does, and what tidies up waits for its end."""
+    """A failed attempt lets nothing pass, the beginning of one does, and what tidies up waits for its end."""
     run = listening()
     assert run.row("c").parents_left == 1
-    assert run.do(Attempted("listener")).ready == ("c",)
+    assert run.do(Attempted("listener")).ready == ()
+    assert run.do(Attempted("listener", has_begun=True)).ready == ("c",)
     run.do(Opened("c"))
     assert run.ended("c").ready == ("seal",)
     run.do(Opened("seal", 0))

@@ -85,14 +85,15 @@ def test_a_first_attempt_is_not_enough_for_the_first_run() -> None:
     assert run.ended("wait").ready == ("first",)
 
 
-def test_a_background_hook_has_to_begin_and_not_only_to_be_tried() -> None:
-    """What follows it in its steps passes at the end of its first attempt."""
-    run = site()
-    assert run.do(Attempted("browser")).ready == ("wait",)
-    run.do(Opened("wait"))
-    run.ended("wait")
-    run.do(Opened("other"))
-    assert run.ended("other").ready == ()
+def test_a_background_hook_has_to_begin_at_whatever_attempt() -> None:
+    """One that is the last of the setup keeps the first run waiting."""
+    run = planned(
+        Shape("browser", when="all_done", in_step=True, is_background=True),
+        Shape("first", ("browser",), begins_tree=True, sessions=("browser",)),
+    )
+    run.begin()
+    run.do(Opened("browser"))
+    assert run.do(Attempted("browser")).ready == ()
     assert run.do(READY).ready == ("first",)
 
 

@@ -233,7 +233,9 @@ def _waits_for_parents(graph: Graph, node: GraphNode, rows: Mapping[str, NodeRow
         parent
         for parent in node.parents
         if parent in rows
-        and node.passes(graph.nodes[parent], rows[parent].attempted, rows[parent].parents_left)
+        and rows[parent].attempted
+        and not rows[parent].parents_left
+        and node.is_barrier_below(graph.nodes[parent])
     }
     waited = {
         parent: state for parent, state in states.items() if state not in NODE_OVER and parent not in passed

@@ -64,6 +64,7 @@ from queue_workflows.workflow.planning.progress import (
     opens_no_more,
     untouched,
 )
+from queue_workflows.workflow.planning.sessions import lost_session
 from queue_workflows.workflow.references.paths import Path
 
 # How much a batch opens, but for the last list, of which a whole part is opened.
@@ -253,7 +254,8 @@ class Advancing:
             if decision.elements is not None:
                 forget = self._tools.jobs.send_forget_beyond
                 self._unsent.append(partial(forget, self._run.id, node_id, len(decision.elements)))
-            self._openings[node_id] = decision
+            is_again = lost_session(self._row(node_id)) is not None
+            self._openings[node_id] = replace(decision, is_again=True) if is_again else decision
             return Opened(node_id, decision.jobs - self._kept(decision))
         return SkippedNode(node_id) if decision.error is None else Broken(node_id, decision.error)
 
@@ -318,14 +320,18 @@ class Advancing:
     def _insert(self, openings: Sequence[Opening]) -> list[Event]:
         """Insert the jobs of these parts and ask for the next ones; what is skipped comes back as ended."""
         plain = [opening for opening in openings if opening.elements is None]
-        jobs = [
-            job
-            for opening in plain
-            if not isinstance(opening.node, WorkflowNode)
-            for job in self._jobs(opening)
-        ]
-        if jobs:
-            self._unsent.append(partial(self._tools.jobs.send_open, jobs))
+        for is_again, send in (
+            (False, self._tools.jobs.send_open),
+            (True, self._tools.jobs.send_open_again),
+        ):
+            jobs = [
+                job
+                for opening in plain
+                if not isinstance(opening.node, WorkflowNode) and opening.is_again is is_again
+                for job in self._jobs(opening)
+            ]
+            if jobs:
+                self._unsent.append(partial(send, jobs))
         for opening in plain:
             if isinstance(opening.node, InputNode):
                 self._send_now()

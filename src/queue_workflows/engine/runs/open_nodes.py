@@ -50,7 +50,8 @@ _AT_HAND: Final = _OF_AN_ELEMENT | {"it"}
 class Opening:
     """A node that gets jobs: one, or those of `elements` from `start` on, of which `skipped` need no work.
 
-    `due` is when a wait is over, `names` is what the jobs hold.
+    `due` is when a wait is over, `names` is what the jobs hold. It `is_again` where it works with a session
+    that was lost.
     """
 
     node: BaseNode
@@ -59,6 +60,7 @@ class Opening:
     skipped: frozenset[int] = frozenset()
     due: datetime | None = None
     names: Mapping[int | None, Names] = field(default_factory=dict)
+    is_again: bool = False
 
     @property
     def jobs(self) -> int:

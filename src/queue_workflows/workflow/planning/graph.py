@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from queue_workflows.workflow.document.load import DescendantsNode, Document, OnFailure, SealNode, When
-
-# What `attempted` is of a node that has begun in the background.
-BEGUN: Final = 2
 
 
 class Shape(NamedTuple):
@@ -33,12 +30,12 @@ class GraphNode:
     """A node with both directions of its edges; `is_mapped` has one job for each element of a list.
 
     `in_step` is one of a pipeline's steps: what follows it in a later step waits for its first attempt only,
-    and for one `is_background` only until that has begun. What `follows_seal` has nothing left to run beside,
-    so it waits for the end of the latter. `sessions` are parents in the background that it works with: it
-    cannot run again without them, and where they are begun anew, so is it. What waits for the descendants of
-    its run `is_seal` too: it comes after all that runs again. What `begins_tree` has a run of its own, which
-    goes on when a session is lost; it waits for the ends of its parents, for those in the background until
-    they have begun.
+    and for one `is_background` until that has begun, at whatever attempt. What `follows_seal` has nothing
+    left to run beside, so it waits for the end of the latter. `sessions` are parents in the background that
+    it works with: it cannot run again without them, and where they are begun anew, so is it. What waits for
+    the descendants of its run `is_seal` too: it comes after all that runs again. What `begins_tree` has a run
+    of its own, which goes on when a session is lost; it waits for the ends of its parents, for those in the
+    background until they have begun.
     """
 
     id: str
@@ -61,11 +58,6 @@ class GraphNode:
         if not (self.in_step and parent.in_step and self.when is When.ALL_DONE):
             return False
         return not (parent.is_background and self.follows_seal)
-
-    def passes(self, parent: GraphNode, attempted: int, parents_left: int) -> bool:
-        """Whether it waits for this parent no longer, which has come so far and may not be over."""
-        is_enough = attempted >= (BEGUN if self.begins_tree else 1) and not parents_left
-        return is_enough and self.is_barrier_below(parent)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from dataclasses import dataclass, replace
 
 from queue_workflows.states import NODE_OVER, JobStatus, NodeState, RunStatus
 from queue_workflows.workflow.document.load import OnFailure
-from queue_workflows.workflow.planning.graph import BEGUN, Graph, GraphNode
+from queue_workflows.workflow.planning.graph import Graph, GraphNode
 from queue_workflows.workflow.planning.parents import BAD, NOTHING_COMPLETED, passed, ready_or_not, told
 from queue_workflows.workflow.planning.progress import (
+    BEGUN,
     CANCELLED,
     STOPPED,
     Attempted,
@@ -41,7 +42,7 @@ from queue_workflows.workflow.planning.progress import (
 )
 from queue_workflows.workflow.planning.rows import KnownRows, Look
 from queue_workflows.workflow.planning.sessions import (
-    is_to_begin_again,
+    is_given_up_for_deaths,
     lost_session,
     set_back,
     without_jobs,
@@ -159,13 +160,15 @@ class _Plan(KnownRows):
             return
         first_failure = event.status is JobStatus.FAILED and row.failed == 0
         column = event.status.value
-        row = replace(row, left=row.left - count, error=row.error or event.error)
+        waits_anew = lost_session(row) and not is_given_up(self.graph, self.run, row.node_id)
+        error = event.error if is_given_up_for_deaths(event.error) else row.error or event.error
+        row = replace(row, left=row.left - count, error=error)
         row = replace(row, **{column: getattr(row, column) + count})
         self.put(row)
-        if row.left == 0 and lost_session(row) and not is_given_up(self.graph, self.run, row.node_id):
+        if row.left == 0 and waits_anew and lost_session(row):
             self.run = replace(self.run, active=self.run.active - 1)
             self._wait(without_jobs(row))
-        elif row.left == 0 and row.parents_left > 0:
+        elif row.left == 0 and (waits_anew or row.parents_left > 0):
             self.run = replace(self.run, active=self.run.active - 1)
             self._wait(replace(row, state=NodeState.WAITING, attempted=0))
         elif row.left == 0:
@@ -177,32 +180,23 @@ class _Plan(KnownRows):
     def _attempted(self, event: Attempted | Lost) -> None:
         """Let the next step pass, once; the node itself goes on, and ends as if nothing had been.
 
-        What had begun is lost instead, if it is to be tried again.
+        What had begun is lost instead, if it is to be tried again; what is in the background and had not is
+        waited for until it begins.
         """
-        row = self.row(event.node_id)
-        if row.state is not NodeState.ACTIVE or self.graph.nodes[row.node_id].is_mapped or lost_session(row):
+        row, node = self.row(event.node_id), self.graph.nodes[event.node_id]
+        if row.state is not NodeState.ACTIVE or node.is_mapped or lost_session(row):
             return
         if isinstance(event, Attempted) and event.has_begun:
             self.put(replace(row, attempted=BEGUN, error=None))
-            if row.attempted == 1 and not row.parents_left:
-                self._tell_tree(row.node_id)
         elif row.attempted == BEGUN:
             self._lost(row)
             return
-        elif row.attempted or isinstance(event, Lost) or is_to_begin_again(row):
+        elif row.attempted or isinstance(event, Lost) or node.is_background:
             return
         else:
             self.put(replace(row, attempted=1))
         if not row.attempted and not row.parents_left:
             self.untold.append(row.node_id)
-
-    def _tell_tree(self, node_id: str) -> None:
-        """Let a tree begin that waited for this one alone to begin; others passed at its first attempt."""
-        for child in self.graph.nodes[node_id].children:
-            row = self.row(child)
-            if self.graph.nodes[child].begins_tree and row.state is NodeState.WAITING:
-                self.put(passed(row))
-                self._decide(passed(row))
 
     def _lost(self, session: Counters) -> None:
         """Let all that works with an active session wait until it has begun again; see `sessions`."""
@@ -296,10 +290,11 @@ class _Plan(KnownRows):
             for node_id in ended:
                 parent, node = self.row(node_id), self.graph.nodes[node_id]
                 is_over = parent.state in NODE_OVER
+                is_attempted = parent.attempted > 0 and parent.parents_left == 0
                 for child in node.children:
                     row = self.row(child)
                     # A child passing at the first attempt is not told the end; others are told only the end.
-                    passes = self.graph.nodes[child].passes(node, parent.attempted, parent.parents_left)
+                    passes = is_attempted and self.graph.nodes[child].is_barrier_below(node)
                     if passes is is_over:
                         continue
                     if row.state is NodeState.WAITING:
@@ -384,7 +379,9 @@ class _Plan(KnownRows):
             above = self.row(parent)
             if above.state in NODE_OVER:
                 row = told(row, parent, above.state)
-            elif node.passes(self.graph.nodes[parent], above.attempted, above.parents_left):
+            elif (
+                above.attempted and not above.parents_left and node.is_barrier_below(self.graph.nodes[parent])
+            ):
                 row = passed(row)
         if before.state is NodeState.ACTIVE or lost_session(before) or self._has_ended(before):
             row = replace(row, error=before.error)

@@ -17,6 +17,10 @@ UPSTREAM: Final = "upstream"
 STOPPED: Final = "stopped"
 CANCELLED: Final = "cancelled"
 SESSION_LOST: Final = "session_lost"
+# The kind of the error with which a job ends that is given up as its workers died.
+WORKER_LOST: Final = "worker_lost"
+# What `attempted` is of a node that has begun in the background.
+BEGUN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)

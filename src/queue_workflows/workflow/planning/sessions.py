@@ -10,7 +10,8 @@
 
 Members are all that works with a session, directly or by another session that works with it. So they run in
 their order again, and nothing begins before them that comes after them; what does without the session runs
-once. Where the session cannot begin again, a member that had a result keeps it.
+once. Where the session cannot begin again, a member that had a result keeps it. A member that was given up
+because its workers died of it stays so: else it would end the session again, and be there for ever.
 """
 
 from __future__ import annotations
@@ -20,7 +21,13 @@ from dataclasses import replace
 
 from queue_workflows.states import NODE_OVER, NodeState
 from queue_workflows.workflow.planning.graph import Graph
-from queue_workflows.workflow.planning.progress import CANCELLED, SESSION_LOST, Counters
+from queue_workflows.workflow.planning.progress import (
+    CANCELLED,
+    SESSION_LOST,
+    WORKER_LOST,
+    Counters,
+    NodeError,
+)
 
 _RESULTS = frozenset({NodeState.COMPLETED, NodeState.SKIPPED})
 
@@ -57,7 +64,8 @@ def set_back(graph: Graph, row_of: Callable[[str], Counters], session: str) -> I
     for node_id, node in graph.nodes.items():
         row = row_of(node_id)
         is_cancelled = row.state is NodeState.CANCELLED or (row.error or {}).get("kind") == CANCELLED
-        if node_id in members and not node.is_mapped and not is_cancelled:
+        is_final = node.is_mapped or is_cancelled or is_given_up_for_deaths(row.error)
+        if node_id in members and not is_final:
             behind.add(node_id)
             if row.state is NodeState.ACTIVE:
                 yield replace(row, attempted=0, error=lost)
@@ -71,6 +79,11 @@ def set_back(graph: Graph, row_of: Callable[[str], Counters], session: str) -> I
                 yield replace(row, state=NodeState.WAITING, attempted=0)
 
 
+def is_given_up_for_deaths(error: NodeError | None) -> bool:
+    """Whether a node failed because its workers died while it ran, so that nobody begins it again unasked."""
+    return (error or {}).get("kind") == WORKER_LOST
+
+
 def without_jobs(row: Counters) -> Counters:
     """A member's row as it waits for its session again, with nothing of what it had come to."""
     return Counters(row.node_id, error=row.error)
@@ -81,9 +94,3 @@ def lost_session(row: Counters) -> str | None:
     error = row.error or {}
     session = error.get("node") if error.get("kind") == SESSION_LOST else None
     return None if session == row.node_id else session
-
-
-def is_to_begin_again(row: Counters) -> bool:
-    """Whether an active session was lost and has not begun again yet."""
-    error = row.error or {}
-    return row.state is NodeState.ACTIVE and error.get("kind") == SESSION_LOST and not lost_session(row)
