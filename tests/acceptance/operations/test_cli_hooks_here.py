@@ -81,6 +81,23 @@ def test_it_ends_as_the_run_does(qwf_dsn: str, tmp_path: Path) -> None:
     assert "has this key already: nothing was started" in again.stderr
 
 
+def test_a_tree_with_a_setup_ends_here_too(qwf_dsn: str, tmp_path: Path) -> None:
+    """What the setup has in the background is gone with the last run, and its end is told."""
+    lives = ("trap 'rm up; exit 0' TERM", "touch up", "while :; do sleep 0.1; done")
+    put(tmp_path, "b/on_SiteSetup__10_open.bg.sh", *lives)
+    put(tmp_path, "b/on_SiteSetup__20_made.sh", "while [ ! -e up ]; do sleep 0.1; done")
+    put(tmp_path, "a/on_Page__10_a.sh", 'test -e "$SITE_DIR/b/up"')
+    (tmp_path / "plugins" / "hooks.toml").write_text('[env]\nSITE_DIR = "{root_run_dir}"\n')
+    with psycopg.connect(qwf_dsn, autocommit=True) as connection:
+        connection.execute(CLEAR_WITH_WORKERS)
+    done = run_here(qwf_dsn, tmp_path, "--setup", "SiteSetup")
+    assert done.returncode == 0, done.stderr
+    told = [line.partition(" ")[2].split() for line in done.stdout.splitlines()]
+    ends = [words[1] for words in told if "completed" in words]
+    assert ends == ["b__20_made_sh", "first_run", "descendants", "seal", "b__10_open_bg_sh", "run"]
+    assert list((tmp_path / "data" / "runs").glob("*/b/up")) == []
+
+
 def test_a_stop_ends_it_with_its_hooks(qwf_dsn: str, tmp_path: Path) -> None:
     """By Ctrl-C: the hook is gone when the command is, and the run is said to be open."""
     put(tmp_path, "a/on_Page__10_a.sh", "echo $$ > pid.part", "mv pid.part pid", "exec sleep 600")
