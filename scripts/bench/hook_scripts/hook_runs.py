@@ -16,6 +16,7 @@ from bench.harness.figures import Figure, percentile, ratio
 from bench.harness.measuring import Bench
 from bench.harness.workers import orchestrating, working
 from bench.hook_scripts.commands import SCRIPTS, bare, executable
+from bench.hook_scripts.processor_time import Spent, spent
 from queue_workflows import start_run
 from queue_workflows.db import bootstrap
 from queue_workflows.hooks.plugins.compile import compile_hooks
@@ -32,7 +33,10 @@ _PATIENCE_S: Final = 300.0
 
 
 def shipped(bench: Bench) -> Sequence[Figure]:
-    """Runs of one step of many hooks, each a shell script that does nothing, beside the same scripts bare."""
+    """Runs of one step of many hooks, each a shell script that does nothing, beside the same scripts bare.
+
+    And how much processor time a hook took, of which process: waiting is no part of that.
+    """
     hooks = bench.much(200, 8)
     figures = []
     with tempfile.TemporaryDirectory(prefix="qwf-bench-") as directory:
@@ -43,15 +47,20 @@ def shipped(bench: Bench) -> Sequence[Figure]:
             script = executable(plugins / "nothing" / name, SCRIPTS["a shell script"])
         document = compile_hooks(EVENT, [plugins])
         for at_once in AT_ONCE:
-            ours, base = [], []
+            ours, base, took = [], [], list[Spent]()
             settings = {"QWF_HOOK_DIRS": str(plugins), "QWF_DATA_DIR": str(Path(directory, "data"))}
             with bench.database() as (dsn, connection):
                 bootstrap(dsn)
                 options = ("--concurrency", str(at_once))
-                with orchestrating(dsn), working(dsn, *options, queue="hooks", settings=settings):
+                with (
+                    orchestrating(dsn) as orchestrator,
+                    working(dsn, *options, queue="hooks", settings=settings) as worker,
+                ):
                     _run(connection, document)
                     for number in range(bench.much(5, 1)):
+                        before = spent(worker.pid, orchestrator.pid, connection)
                         ours.append(_run(connection, document) / hooks * 1000)
+                        took.append(spent(worker.pid, orchestrator.pid, connection).since(before))
                         base.append(_bare_ms(script, hooks))
                         bench.say(
                             f"{at_once} at once, round {number + 1}: {ours[-1]:.2f}, bare {base[-1]:.2f}"
@@ -62,6 +71,9 @@ def shipped(bench: Bench) -> Sequence[Figure]:
                     *("posix_spawn and wait", median(base), ratio(ours, base), 3.0, True),
                 )
             )
+            for part, seconds in zip(Spent._fields, zip(*took, strict=True), strict=True):
+                what = f"processor time of it, {at_once} at once: {part}"
+                figures.append(Figure("shipped", what, median(seconds) / hooks * 1000, "ms"))
     return figures
 
 

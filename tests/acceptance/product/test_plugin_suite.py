@@ -64,10 +64,11 @@ def suite(qwf_dsn: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pl
 def archived(suite: PluginSuite, site: str) -> dict[str, uuid.UUID]:
     """What each address came to, of pages that are archived at the same time."""
     with_files = ("chrome", "staticfile", "responses", "wget")
-    runs = {path: suite.start(site + path, with_files) for path in ("/paper.pdf", "/song.wav", "/feed.xml")}
+    files = ("/paper.pdf", "/song.wav", "/feed.xml", "/boat.png")
+    runs = {path: suite.start(site + path, with_files) for path in files}
     runs["/page/7"] = suite.start(f"{site}/page/7", [*PLUGINS, "hanging"])
     runs["/old"] = suite.start(f"{site}/old", ("chrome", "redirects", "headers"))
-    assert sorted(suite.ended(*runs.values())) == ["completed"] * 4 + ["failed"]
+    assert sorted(suite.ended(*runs.values())) == ["completed"] * 5 + ["failed"]
     return runs
 
 
@@ -121,12 +122,13 @@ def _read(suite: PluginSuite, run: uuid.UUID, name: str) -> str:
 def test_files_that_are_no_pages_are_kept_as_they_are(
     suite: PluginSuite, archived: dict[str, uuid.UUID]
 ) -> None:
-    """A paper by wget, as a browser puts it into a page; a song where the plugin for files says."""
+    """A paper by wget, as a browser puts it into a page; the others where the plugin for files says."""
     (paper_kept,) = suite.file(archived["/paper.pdf"], "wget").glob("localhost*/paper.pdf")
     assert paper_kept.read_bytes() == paper()
     assert suite.results(archived["/paper.pdf"])["staticfile.26"] == "succeeded"
-    (named,) = suite.said(archived["/song.wav"], "staticfile")
-    assert suite.file(archived["/song.wav"], named).read_bytes() == song()
+    for path, content in {"/song.wav": song(), "/boat.png": picture()}.items():
+        (named,) = suite.said(archived[path], "staticfile")
+        assert suite.file(archived[path], named).read_bytes() == content
     feed = suite.lines(archived["/feed.xml"], "responses/index.jsonl")[0]
     assert suite.file(archived["/feed.xml"], f"responses/{feed['path']}").read_text() == FEED
 
@@ -149,6 +151,25 @@ def test_of_twenty_pages_none_loses_its_document_or_a_line(suite: PluginSuite, s
     assert suite.ended(*runs.values()) == ["completed"] * len(runs)
     found = {number: suite.seen(run) for number, run in runs.items()}
     assert found == {n: ([f"{site}/page/{n}"], [f"canal {n} is open"]) for n in runs}
+    assert 0 < most <= 3
+
+
+def test_ten_pages_of_a_crawl_have_three_browsers_at_a_time(suite: PluginSuite, site: str) -> None:
+    """They are named by one page, at once, and its cap alone keeps the worker from beginning all of them."""
+    suite.change("--concurrency", "10", "--max-background", "1000")
+    wanted = {"max_depth": 1, "url_allow": [r"/page/[0-9]+$"]}
+    crawl = suite.start(f"{site}/list/301-310", (*LISTENERS, "parse_html_urls"), max_open_runs=3, **wanted)
+    most, looked = 0, threading.Event()
+    while not suite.over(crawl):
+        most = max(most, suite.browsers())
+        looked.wait(0.3)
+    runs = suite.below(crawl)
+    assert sorted(suite.ended(crawl, *runs.values())) == ["completed"] * 11
+    found = {url: suite.seen(run) for url, run in runs.items()}
+    assert found == {
+        f"{site}/page/{n}": ([f"{site}/page/{n}"], [f"canal {n} is open"]) for n in range(301, 311)
+    }
+    assert 1 < suite.most_open(*runs.values()) <= 3
     assert 0 < most <= 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import threading
 import zlib
@@ -25,6 +26,19 @@ WORDS = (
 )
 FEED = """<?xml version="1.0"?><rss version="2.0"><channel><title>Canals</title><link>/</link>
 <item><title>Canal 1</title><link>/page/1</link></item></channel></rss>"""
+
+
+# Names pages, and nothing else that is of use.
+LIST = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Canals</title></head>
+<body><h1>Canals {first} to {last}</h1><ul>{links}</ul>
+<script>console.log("the list is open")</script></body></html>
+"""
+
+
+def list_of_pages(first: int, last: int) -> str:
+    """A page that names all pages of these numbers."""
+    links = "".join(f'<li><a href="/page/{n}">Canal {n}</a></li>' for n in range(first, last + 1))
+    return LIST.format(first=first, last=last, links=links)
 
 
 def page(number: int) -> str:
@@ -83,6 +97,9 @@ class _Site(BaseHTTPRequestHandler):
             self._send(302, "text/plain", b"", location="/page/1")
         elif path.startswith("/page/") and path.removeprefix("/page/").isdecimal():
             self._send(200, "text/html; charset=utf-8", page(int(path.removeprefix("/page/"))).encode())
+        elif (numbers := re.fullmatch(r"/list/([0-9]+)-([0-9]+)", path)) is not None:
+            listed = list_of_pages(int(numbers[1]), int(numbers[2]))
+            self._send(200, "text/html; charset=utf-8", listed.encode())
         elif (found := _FILES.get(path)) is not None:
             self._send(200, *found)
         else:

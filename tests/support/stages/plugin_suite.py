@@ -98,10 +98,32 @@ class PluginSuite:
         self._worker.wait()
         self.work(*self._options)
 
-    def start(self, url: str, plugins: Sequence[str] = PLUGINS, **config: Any) -> uuid.UUID:
-        """Archive a page."""
+    def change(self, *options: str) -> None:
+        """Stop the worker, and have one with these options."""
+        assert self._worker is not None
+        self._worker.terminate()
+        self._worker.wait()
+        self.work(*options)
+
+    def start(
+        self, url: str, plugins: Sequence[str] = PLUGINS, *, max_open_runs: int | None = None, **inputs: Any
+    ) -> uuid.UUID:
+        """Archive a page, and what it names as far as the `inputs` say; of all so many at a time."""
         document = compile_hooks("Snapshot", self.dirs, plugins=[*plugins, "profile"])
-        return start_run(document, {"url": url, "config": config}, conn=self.conn).id
+        given = {"url": url, "config": {}} | inputs
+        return start_run(document, given, conn=self.conn, max_open_runs=max_open_runs).id
+
+    def below(self, run: uuid.UUID) -> dict[str, uuid.UUID]:
+        """The pages that a page has named, by their addresses."""
+        rows = RunRepository(self.conn).list(parent_run_id=run)
+        return {row.inputs["url"]: row.id for row in rows}
+
+    def most_open(self, *runs: uuid.UUID) -> int:
+        """How many of these runs, which have ended, were open at the same time."""
+        spans = self.conn.execute(
+            "SELECT started_at, finished_at FROM workflow_runs WHERE id = ANY (%s)", [list(runs)]
+        ).fetchall()
+        return max(sum(begun <= began < over for begun, over in spans) for began, _ in spans)
 
     def ended(self, *runs: uuid.UUID) -> list[str]:
         """How these runs ended, once they have."""

@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -23,12 +23,12 @@ import psycopg
 from queue_workflows import clock as time
 from queue_workflows.engine.execution.context import JobContext
 from queue_workflows.engine.outcomes import Discard, PutAside, Skip
-from queue_workflows.errors import PluginConfigError, QwfError
+from queue_workflows.errors import HookError, PluginConfigError, QwfError
 from queue_workflows.hooks.attempt.at_seal import SEALED
 from queue_workflows.hooks.attempt.beginning import Beginning
 from queue_workflows.hooks.attempt.directories import HookPlaces, places_of
 from queue_workflows.hooks.attempt.directory_env import DirectoryEnvironment, directory_environment
-from queue_workflows.hooks.attempt.earlier_files import keep_earlier_files
+from queue_workflows.hooks.attempt.earlier_files import attempts_that_ran, keep_earlier_files
 from queue_workflows.hooks.attempt.earlier_results import earlier_results
 from queue_workflows.hooks.attempt.result import result_of
 from queue_workflows.hooks.attempt.shared_directory import find_shared_directory
@@ -98,7 +98,8 @@ class HookAttempt:
         self._places = places_of(tools.terms.data_dir, job.run_id, hook, job.attempt)
         self._environ = tools.terms.environ
         self._is_unread = self._is_listener = False
-        # When this attempt began, and those before it that were broken off.
+        # The attempts before this one that ran, and when this one began, and those that were broken off.
+        self._earlier: dict[int, HookPlaces] = {}
         self._began_ns: dict[int, int] = {}
 
     def run(self) -> dict[str, Any]:
@@ -120,10 +121,9 @@ class HookAttempt:
             self._held.callback(os.close, places.hold_beside(needed).descriptor)
         self._take_time(values)
         if self._job.attempt > 1:
-            # Of the attempt before: its worker may have been killed with all that would have ended it.
-            end_orphans()
-            self._sweep_what_was_left()
-        self._keep_what_was_left()
+            self._earlier = self._before(beneath=run)
+            self._end_what_was_left()
+            self._keep_what_was_left()
         self._stand_aside()
         if self._shared_lock is not None:
             share_or_take(self._job, self._shared_lock, self._tools.locks, self._ask)
@@ -291,32 +291,42 @@ class HookAttempt:
             if not storing.is_done:
                 self._ctx.raise_if_cancelled()
 
-    def _before(self) -> Iterator[tuple[int, HookPlaces]]:
-        """The places of the last attempts before this one."""
-        job = self._job
-        for attempt in range(max(1, job.attempt - _LOOKED_BACK), job.attempt):
-            yield attempt, places_of(self._terms.data_dir, job.run_id, self._hook, attempt)
+    def _before(self, *, beneath: OpenDirectory) -> dict[int, HookPlaces]:
+        """The places of the last attempts before this one that ran."""
+        job, hook = self._job, self._hook
+        try:
+            ran = attempts_that_ran(self._places, hook.name, job.attempt, beneath=beneath)
+        except OSError as wrong:
+            raise HookError(f"{wrong.filename}: {wrong.strerror}", advice="see to it, then retry") from None
+        return {
+            attempt: places_of(self._terms.data_dir, job.run_id, hook, attempt)
+            for attempt in ran[-_LOOKED_BACK:]
+        }
 
-    def _sweep_what_was_left(self) -> None:
-        """The daemons of attempts before this one that only a pid file names, if no other host wrote it."""
-        for attempt, left in self._before():
+    def _end_what_was_left(self) -> None:
+        """End what an earlier attempt left running, if nobody saw its end.
+
+        Its worker may have been killed with all that would have ended it. Of daemons that only a pid file
+        names, those are not looked for that another host may have written of.
+        """
+        for attempt, left in self._earlier.items():
             self._began_ns[attempt] = began_ns(left.began, beneath=left.beneath)
-            if self._is_shared:
-                continue
+        if not any(self._began_ns.values()):
+            return
+        end_orphans()
+        for left in () if self._is_shared else self._earlier.values():
             sweep_what_was_left(
                 *(left.began, left.directory), beneath=left.beneath, grace_s=self._terms.grace_s
             )
 
     def _keep_what_was_left(self) -> None:
         """Keep what earlier attempts printed, if their worker died before it was stored."""
-        job = self._job
-        printed = {attempt: places for attempt, places in self._before() if places.stdout.exists()}
-        if not printed:
+        if not self._earlier:
             return
-        stored = self._ask(lambda conn: HookRecordRepository(conn).stored_before(job.fence))
-        for attempt, places in printed.items():
+        stored = self._ask(lambda conn: HookRecordRepository(conn).stored_before(self._job.fence))
+        for attempt, places in self._earlier.items():
             if attempt not in stored:
-                self._keep(attempt, places, is_last=attempt == max(printed))
+                self._keep(attempt, places, is_last=attempt == max(self._earlier))
 
     def _read(
         self,

@@ -32,14 +32,13 @@ def keep_earlier_files(places: HookPlaces, hook: str, attempt: int, *, beneath: 
         return
     kept = places.run / ATTEMPTS / places.directory.name
     try:
-        with directory_beneath(places.stdout.parent, beneath=beneath) as printed:
-            last = _last_that_ran(os.listdir(printed), hook, attempt)
+        ran = attempts_that_ran(places, hook, attempt, beneath=beneath)
         with directory_beneath(places.directory, beneath=beneath) as source:
-            if last is None or not os.listdir(source):
+            if not ran or not os.listdir(source):
                 return
             make_usable(kept, beneath=beneath)
             with directory_beneath(kept, beneath=beneath) as into:
-                _keep(source, into, f"{hook}.{last}", draft=f".{hook}.{attempt}")
+                _keep(source, into, f"{hook}.{ran[-1]}", draft=f".{hook}.{attempt}")
     except OSError as wrong:
         raise HookError(
             f"what an earlier attempt left cannot be kept in {kept}: {wrong.strerror}",
@@ -47,10 +46,15 @@ def keep_earlier_files(places: HookPlaces, hook: str, attempt: int, *, beneath: 
         ) from None
 
 
-def _last_that_ran(printed: list[str], hook: str, attempt: int) -> int | None:
+def attempts_that_ran(places: HookPlaces, hook: str, attempt: int, *, beneath: OpenDirectory) -> list[int]:
+    """Those before this one that began to run here, in their order, by what is there of their output.
+
+    A job that was claimed and given back has an attempt more, too, which never began.
+    """
     pattern = re.compile(re.escape(hook) + r"\.([0-9]{1,9})" + re.escape(_STDOUT))
-    ran = [int(found[1]) for name in printed if (found := pattern.fullmatch(name))]
-    return max((number for number in ran if number < attempt), default=None)
+    with directory_beneath(places.stdout.parent, beneath=beneath) as printed:
+        found = [int(name[1]) for name in map(pattern.fullmatch, os.listdir(printed)) if name]
+    return sorted(number for number in found if number < attempt)
 
 
 def _keep(source: int, into: int, name: str, *, draft: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from queue_workflows.errors import HookError
 from queue_workflows.hooks.attempt.directories import HookPlaces, places_of
-from queue_workflows.hooks.attempt.earlier_files import keep_earlier_files
+from queue_workflows.hooks.attempt.earlier_files import attempts_that_ran, keep_earlier_files
 from queue_workflows.hooks.plugins.discovery import Hook
 
 HOOK = Hook("title", "Page", 1, 0, "on_Page__10_title.sh", Path("/title"), (), is_background=False)
@@ -67,6 +67,20 @@ def test_each_attempt_that_ran_is_kept_once(tmp_path: Path) -> None:
     assert (copy / "on_Page__10_title.sh.1" / "page.html").read_text() == "first"
     keep(tmp_path, 4)
     assert (copy / "on_Page__10_title.sh.3" / "page.html").read_text() == "not the first any more"
+
+
+def test_only_an_attempt_that_ran_has_left_something(tmp_path: Path) -> None:
+    """Neither one that was given back before it began, nor this one, nor one of another hook."""
+    for attempt in (1, 4, 10):
+        places(tmp_path, attempt)
+    now = places(tmp_path, 10)
+    now.stdout.with_name("on_Page__10_title.sh.sh.2.stdout.jsonl").write_text("{}")
+    run = now.hold()
+    try:
+        assert attempts_that_ran(now, HOOK.name, 10, beneath=run) == [1, 4]
+        assert attempts_that_ran(now, HOOK.name, 1, beneath=run) == []
+    finally:
+        os.close(run.descriptor)
 
 
 def test_nothing_is_kept_where_nothing_ran_or_was_left(tmp_path: Path) -> None:
