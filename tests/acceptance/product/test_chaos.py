@@ -193,6 +193,29 @@ def test_the_model_sees_what_is_wrong(wrong: str | None) -> None:
     assert (wrong in kinds) if wrong else not kinds, kinds
 
 
+@pytest.mark.parametrize("executes", [True, False])
+def test_an_interpreter_that_is_interrupted_before_our_first_line_is_excused(executes: bool) -> None:
+    """It ends with 1, as Python does; a role that was forked has its handlers by then, and is not excused."""
+    interrupt = {"at": 0.0, "do": "signal", "role": "r1", "signal": 2}
+    made = history(worker("r1", executes=executes), jobs(0.0, 1), interrupt)
+    seen = seen_of(made)
+    WRONG["status"](seen)
+    assert len(judge(made, seen)) == (0 if executes else 1)
+
+
+@pytest.mark.parametrize("begin", [500, 5000])
+def test_a_daemon_begun_while_the_environment_was_emptied_is_excused(begin: int) -> None:
+    """It bears no mark by which a worker could find it; one that was begun later does."""
+    made = history(worker("r1"), jobs(0.0, 2))
+    seen = seen_of(made)
+    wiped, left = (line for line in seen.lines if line.what == "B")
+    seen.lines[0] = wiped._replace(extra="changes_environment")
+    seen.lines[2] = left._replace(extra="leaves_a_daemon", at_ns=begin)
+    seen.lines[3] = seen.lines[3]._replace(at_ns=6000)
+    WRONG["left running"](seen)
+    assert len(judge(made, seen)) == (0 if begin == 500 else 1)
+
+
 def test_a_failing_history_becomes_small() -> None:
     """What is left is what makes it fail."""
     made = generate(11)
